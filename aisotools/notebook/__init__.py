@@ -1,0 +1,1 @@
+"""The notebook: approval in the cell, rendering, magics."""

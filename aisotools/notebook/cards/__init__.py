@@ -1,0 +1,1 @@
+"""The cards: widgets that ask, and what they leave behind."""
