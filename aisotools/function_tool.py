@@ -1,0 +1,373 @@
+"""`@tool`: any function as a tool.
+
+A function tool runs in the sandbox unless it says otherwise. It travels there by value (cloudpickle, host to
+worker only, once per version), or by import path when it is one of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from aisotools.contracts import Concurrency, Shipment, ToolContext
+from aisotools.events import Effect, Facts, Json, MimeBundle, RunsIn, ToolResult
+from aisotools.exceptions import ArgumentError, SignatureError, ToolError
+from aisotools.schema import FunctionSchema, function_schema
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Example = tuple[Mapping[str, Json], str]
+"""Arguments, and what a person would say to get them."""
+
+Classify = Callable[[Mapping[str, Json]], Effect]
+"""What a call with these arguments may do."""
+
+ExtractUndoPath = Callable[[Mapping[str, Json]], "Path | None"]
+"""The one path a call with these arguments changes."""
+
+GatherFacts = Callable[[Mapping[str, Json]], Facts]
+"""What a policy should know about a call with these arguments."""
+
+PRESENT = "present"
+"""Key in a context's metadata: a callable that turns an object into the MIME bundle people see."""
+
+
+class FunctionTool(Generic[P, R]):
+    """A function that is also a `Tool`. Calling it calls the function.
+
+    Made by `@tool`; registers nothing by itself.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        effect: Effect | None = None,
+        runs_in: RunsIn = "sandbox",
+        timeout_s: float | None = None,
+        examples: Sequence[Example] = (),
+        classify: Classify | None = None,
+        extract_undo_path: ExtractUndoPath | None = None,
+        gather_facts: GatherFacts | None = None,
+        import_path: str = "",
+        concurrency: Concurrency | None = None,
+    ) -> None:
+        """Read the signature; see `tool` for the arguments and errors."""
+        self.function = function
+        self.schema: FunctionSchema = function_schema(function, name)
+        self.examples = _checked_examples(self.schema, examples)
+        self.effect = _checked_effect(self.schema.name, effect)
+        self.runs_in: RunsIn = _checked_place(self.schema.name, runs_in)
+        self.timeout_s = _checked_timeout(self.schema.name, timeout_s)
+        self.source = _source_of(function)
+        self._classify = classify
+        self._extract_undo_path = extract_undo_path
+        self._gather_facts = gather_facts
+        self._import_path = import_path
+        self._concurrency = concurrency
+        self._shipment: Shipment | None = None
+        self.__name__ = self.schema.name
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name} ({self.runs_in}) from {self.source}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself, here and now, past any gate: it is the caller's own code."""
+        return self.function(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By value: the schema is rebuilt where it arrives; host-side deciding stays on the host.
+        options = {"name": self.name, "timeout_s": self.timeout_s}
+        return _rebuild, (self.function, options)
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        return self.schema.name
+
+    @property
+    def description(self) -> str:
+        """The docstring without its sections."""
+        return self.schema.description
+
+    @property
+    def version(self) -> str:
+        """Changes whenever the function or what a model is told about it changes."""
+        told = [self.name, self.description, repr(self.schema.parameters), self.runs_in, repr(self.effect)]
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        if code is not None:
+            told += [code.co_code.hex(), repr(code.co_consts), repr(code.co_names)]
+        return _digest("\0".join(told).encode())
+
+    def parameters_schema(self) -> Mapping[str, Json]:
+        """JSON Schema of the arguments."""
+        return self.schema.parameters
+
+    def classify(self, arguments: Mapping[str, Json]) -> Effect:
+        """What a call may do: as declared, else `LOCAL_MUTATION`."""
+        if self._classify is not None:
+            return self._classify(arguments)
+        return self.effect or Effect.LOCAL_MUTATION
+
+    def extract_undo_path(self, arguments: Mapping[str, Json]) -> Path | None:
+        """The one path a call changes, or None."""
+        return self._extract_undo_path(arguments) if self._extract_undo_path else None
+
+    def gather_facts(self, arguments: Mapping[str, Json]) -> Facts:
+        """What a policy should know."""
+        if self._gather_facts is not None:
+            return self._gather_facts(arguments)
+        return Facts(effect=self.classify(arguments))
+
+    def validate_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
+        """The arguments as JSON, coerced.
+
+        Raises:
+            ArgumentError: Naming every argument that does not fit.
+        """
+        return self.schema.validate(arguments)
+
+    def validate_value(self, value: Json) -> None:
+        """Check what came back from a sandbox against the declared return type.
+
+        Raises:
+            ToolError: If it does not fit.
+        """
+        if self.schema.returns is None:
+            return
+        from pydantic import ValidationError
+
+        try:
+            self.schema.returns.validate_python(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(p) for p in first["loc"])
+            raise ToolError(
+                f"{self.name} returned what its declared type forbids"
+                f"{f' at {where}' if where else ''}: {first['msg'][0].lower()}{first['msg'][1:]}.",
+                recoverable=False,
+            ) from None
+
+    def shipment(self) -> Shipment | None:
+        """How to run it in a sandbox; None when it runs on the host.
+
+        Raises:
+            SignatureError: If the function refers to something that cannot be sent.
+        """
+        if self.runs_in == "host":
+            return None
+        if self._shipment is None:
+            self._shipment = self._pack()
+        return self._shipment
+
+    def _pack(self) -> Shipment:
+        shared: Concurrency = "overlap" if inspect.iscoroutinefunction(self.function) else "main"
+        concurrency = self._concurrency or shared
+        if self._import_path:
+            return Shipment(key=self._import_path, import_path=self._import_path, concurrency=concurrency)
+        payload = _pickle_by_value(self)
+        return Shipment(key=_digest(payload), payload=payload, concurrency=concurrency)
+
+    async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
+        """Call the function with coerced arguments and make a result of what it returns."""
+        bound = self.schema.bind(arguments)
+        if self.schema.context_parameter is not None:
+            bound[self.schema.context_parameter] = context
+        function: Callable[..., Any] = self.function
+        if inspect.iscoroutinefunction(function):
+            value = await function(**bound)
+        elif self.runs_in == "host":
+            # The host's loop must stay free: it delivers clicks and the Stop button.
+            value = await asyncio.to_thread(function, **bound)
+        else:
+            value = function(**bound)
+            if inspect.isawaitable(value):
+                value = await value
+        return to_result(value, self.schema, context)
+
+
+def to_result(value: Any, schema: FunctionSchema, context: ToolContext) -> ToolResult:
+    """A function's return value as a result with three faces.
+
+    Raises:
+        ToolError: If the value does not fit the declared return type.
+    """
+    if isinstance(value, ToolResult):
+        return value
+    from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+
+    if value is None:
+        return ToolResult(content="")
+    if isinstance(value, str):
+        return ToolResult.text(value)
+    try:
+        if schema.returns is not None:
+            # Serialising with the declared type keeps aliases and enums as the model was promised.
+            plain = schema.returns.dump_python(value, mode="json", warnings="error")
+        else:
+            plain = to_jsonable_python(value, inf_nan_mode="strings")
+    except PydanticSerializationError as error:
+        if schema.returns is not None:
+            raise ToolError(
+                f"{schema.name} returned {type(value).__name__}, which its declared type forbids: {error}",
+                recoverable=False,
+            ) from None
+        return _shown_object(value, context)
+    content = to_json(plain, inf_nan_mode="strings").decode()
+    return ToolResult(content=content, kind="json", value=plain)
+
+
+def _shown_object(value: Any, context: ToolContext) -> ToolResult:
+    """A figure, a table, any object: text for the model, a MIME bundle for people."""
+    present: Callable[[Any], MimeBundle] | None = context.metadata_get(PRESENT)
+    bundle = dict(present(value)) if present is not None else {"text/plain": repr(value)}
+    text = bundle.get("text/plain")
+    return ToolResult(content=text if isinstance(text, str) else repr(value), data=bundle)
+
+
+@overload
+def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    effect: Effect | None = None,
+    runs_in: RunsIn = "sandbox",
+    timeout_s: float | None = None,
+    examples: Sequence[Example] = (),
+    classify: Classify | None = None,
+    extract_undo_path: ExtractUndoPath | None = None,
+    gather_facts: GatherFacts | None = None,
+    import_path: str = "",
+    concurrency: Concurrency | None = None,
+) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
+    """Make a tool of a function. Registers nothing.
+
+    Works bare (`@tool`) or with options. The schema comes from the annotations, the description from the
+    docstring (Google style), and `Annotated[..., Field(description=...)]` beats the docstring. A parameter
+    annotated `ToolContext` is filled in and hidden from the schema.
+
+    Args:
+        function: A function with annotated parameters; `async def` too.
+        name: The tool's name; the function's own without it.
+        effect: What every call may do; `LOCAL_MUTATION` without it, so what forgets to say is asked about.
+        runs_in: `sandbox`, or `host` for what needs the user's own process.
+        timeout_s: Deadline of a call in seconds; the session's without it.
+        examples: Pairs of arguments and what a person would say to get them.
+        classify: What a call with these arguments may do, when it depends on them.
+        extract_undo_path: The one path a call with these arguments changes.
+        gather_facts: What a policy should know about a call with these arguments.
+        import_path: `module:attribute` by which the worker imports the tool instead of receiving it.
+        concurrency: How it shares the worker; by default async functions overlap, others take turns.
+        **options: The same, as the overloads spell them out.
+
+    Returns:
+        A callable `FunctionTool`.
+
+    Raises:
+        SignatureError: At decoration, naming the parameter and the fix.
+    """
+    if function is not None:
+        return FunctionTool(function)
+    return lambda f: FunctionTool(f, **options)
+
+
+def _rebuild(function: Callable[..., Any], options: Mapping[str, Any]) -> FunctionTool[..., Any]:
+    return FunctionTool(function, **options)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def _pickle_by_value(tool: FunctionTool[..., Any]) -> bytes:
+    import cloudpickle
+
+    modules = _modules_the_worker_cannot_import(tool.function)
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        payload: bytes = cloudpickle.dumps(tool)
+    except Exception as error:
+        raise SignatureError(
+            f"Tool {tool.name} cannot be sent to the sandbox: {type(error).__name__}: {error}. It refers to "
+            "something that lives in this process; create that inside the function, or use runs_in='host'.",
+        ) from error
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+    return payload
+
+
+def _modules_the_worker_cannot_import(function: Callable[..., Any]) -> list[Any]:
+    """The function's own module, unless it is installed where the worker may read."""
+    module = sys.modules.get(getattr(function, "__module__", "") or "")
+    path = getattr(module, "__file__", None)
+    if module is None or path is None or module.__name__ == "__main__":
+        return []  # cloudpickle sends __main__ by value anyway
+    installed = {sysconfig.get_path(p) for p in ("stdlib", "platstdlib", "purelib", "platlib")}
+    ours = str(Path(__file__).parent)
+    inside = any(Path(path).is_relative_to(p) for p in (*installed, ours) if p)
+    return [] if inside else [module]
+
+
+def _source_of(function: Callable[..., Any]) -> str:
+    """Where a function was defined, for listings and clashes; a notebook cell by its number."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return str(getattr(function, "__module__", "?"))
+    cell = getattr(function, "__globals__", {}).get("In")
+    if isinstance(cell, list) and code.co_filename.startswith(("<ipython-input", "/tmp/ipykernel")):  # noqa: S108 - a name, never opened
+        return f"cell [{len(cell) - 1}]"
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _checked_effect(name: str, effect: str | None) -> Effect | None:
+    if effect is None or isinstance(effect, Effect):
+        return effect
+    try:
+        return Effect(effect)
+    except ValueError:
+        known = ", ".join(e.name for e in Effect)
+        raise SignatureError(f"Tool {name}: effect={effect!r} is no Effect. Use one of {known}.") from None
+
+
+def _checked_place(name: str, runs_in: str) -> RunsIn:
+    if runs_in == "sandbox":
+        return "sandbox"
+    if runs_in == "host":
+        return "host"
+    raise SignatureError(f"Tool {name}: runs_in={runs_in!r}; use 'sandbox' or 'host'.")
+
+
+def _checked_timeout(name: str, timeout_s: object) -> float | None:
+    if timeout_s is None:
+        return None
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise SignatureError(f"Tool {name}: timeout_s={timeout_s!r}; use a number of seconds above 0.")
+    return float(timeout_s)
+
+
+def _checked_examples(schema: FunctionSchema, examples: Sequence[Example]) -> tuple[Example, ...]:
+    checked = []
+    for example in examples:
+        try:
+            arguments, said = example
+            checked.append((schema.validate(arguments), str(said)))
+        except (TypeError, ValueError, ArgumentError) as error:
+            raise SignatureError(
+                f"Tool {schema.name}: example {example!r} does not fit: {error} "
+                "An example is a pair of arguments and what a person would say.",
+            ) from None
+    return tuple(checked)

@@ -1,0 +1,90 @@
+"""The optional members of a `Tool`: looked up by name, and filled in with the careful answer where missing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aisotools.contracts import Shipment, Tool
+from aisotools.events import Effect, Facts, Json, ToolDefinition
+from aisotools.schema import validate_against
+
+
+def definition_of(tool: Tool) -> ToolDefinition:
+    """The tool as a model sees it."""
+    return ToolDefinition(
+        tool.name,
+        tool.description,
+        tool.parameters_schema(),
+        examples=tuple(getattr(tool, "examples", ())),
+    )
+
+
+def classify(tool: Tool, arguments: Mapping[str, Json]) -> Effect:
+    """What a call may do; `LOCAL_MUTATION` when the tool does not say, or says something else."""
+    ask = getattr(tool, "classify", None)
+    effect = ask(arguments) if callable(ask) else None
+    return effect if isinstance(effect, Effect) else Effect.LOCAL_MUTATION
+
+
+def undo_path(tool: Tool, arguments: Mapping[str, Json]) -> Path | None:
+    """The one path a call changes; None when the tool does not say."""
+    ask = getattr(tool, "extract_undo_path", None)
+    path = ask(arguments) if callable(ask) else None
+    return path if isinstance(path, Path) else None
+
+
+def gather_facts(tool: Tool, arguments: Mapping[str, Json]) -> Facts:
+    """What a policy should know; just the effect when the tool does not say."""
+    ask = getattr(tool, "gather_facts", None)
+    facts = ask(arguments) if callable(ask) else None
+    return facts if isinstance(facts, Facts) else Facts(effect=classify(tool, arguments))
+
+
+def validate_arguments(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Json]:
+    """The arguments as JSON, checked by the tool's own validator or against its schema.
+
+    Raises:
+        ArgumentError: Naming every argument that does not fit.
+        ToolError: If the tool's schema itself is broken.
+    """
+    own = getattr(tool, "validate_arguments", None)
+    if callable(own):
+        valid: dict[str, Json] = own(arguments)
+        return valid
+    return validate_against(tool.parameters_schema(), arguments, tool.name)
+
+
+def validate_value(tool: Tool, value: Json) -> None:
+    """Check what came back from a sandbox; anything goes when the tool does not say.
+
+    Raises:
+        ToolError: If it does not fit.
+    """
+    own = getattr(tool, "validate_value", None)
+    if callable(own):
+        own(value)
+
+
+def shipment_of(tool: Tool) -> Shipment | None:
+    """How to run the tool in a sandbox; None when it runs on the host."""
+    own = getattr(tool, "shipment", None)
+    shipment = own() if callable(own) else None
+    return shipment if isinstance(shipment, Shipment) else None
+
+
+def version_of(tool: Tool) -> str:
+    """Changes when the tool does; of what a model is told about it, when the tool does not say."""
+    version = getattr(tool, "version", None)
+    if isinstance(version, str):
+        return version
+    told = "\0".join([tool.name, tool.description, repr(tool.parameters_schema())])
+    return hashlib.sha256(told.encode()).hexdigest()[:32]
+
+
+def source_of(tool: Tool) -> str:
+    """Where the tool comes from, for listings and clashes."""
+    source = getattr(tool, "source", None)
+    return source if isinstance(source, str) else f"{type(tool).__module__}.{type(tool).__qualname__}"
