@@ -243,6 +243,7 @@ class Facts:
         runs_in: Where the tool runs.
         level: The sandbox's confinement level.
         undoable: Whether undo covers what the call may change.
+        path_guarded: Whether the tool reaches files only through the workspace's path guard.
     """
 
     effect: Effect = Effect.LOCAL_MUTATION
@@ -255,6 +256,7 @@ class Facts:
     runs_in: RunsIn = "sandbox"
     level: str = "confined"
     undoable: bool = False
+    path_guarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class FunctionTool(Generic[P, R]):
         self.effect = _checked_effect(self.schema.name, effect)
         self.runs_in: RunsIn = _checked_place(self.schema.name, runs_in)
         self.timeout_s = _checked_timeout(self.schema.name, timeout_s)
-        self.source = _source_of(function)
+        self.source, self.cell = _source_of(function)
         self._classify = classify
         self._extract_undo_path = extract_undo_path
         self._gather_facts = gather_facts
@@ -322,15 +322,19 @@ def _modules_the_worker_cannot_import(function: Callable[..., Any]) -> list[Any]
     return [] if inside else [module]
 
 
-def _source_of(function: Callable[..., Any]) -> str:
-    """Where a function was defined, for listings and clashes; a notebook cell by its number."""
+def _source_of(function: Callable[..., Any]) -> tuple[str, str | None]:
+    """Where a function was defined, in words, and its notebook cell: its id, `""` when unknown, or None."""
     code = getattr(inspect.unwrap(function), "__code__", None)
+    names = getattr(function, "__globals__", {})
     if code is None:
-        return str(getattr(function, "__module__", "?"))
-    cell = getattr(function, "__globals__", {}).get("In")
-    if isinstance(cell, list) and code.co_filename.startswith(("<ipython-input", "/tmp/ipykernel")):  # noqa: S108 - a name, never opened
-        return f"cell [{len(cell) - 1}]"
-    return f"{code.co_filename}:{code.co_firstlineno}"
+        return str(getattr(function, "__module__", "?")), None
+    cells, get_ipython = names.get("In"), names.get("get_ipython")
+    if not isinstance(cells, list) or not callable(get_ipython):
+        return f"{code.co_filename}:{code.co_firstlineno}", None
+    # Asked through the function's own globals: this module must not import IPython.
+    get_parent = getattr(get_ipython(), "get_parent", None)
+    parent = get_parent() if callable(get_parent) else {}
+    return f"cell [{len(cells) - 1}]", str(parent.get("metadata", {}).get("cellId", ""))
 
 
 def _checked_effect(name: str, effect: str | None) -> Effect | None:

@@ -1,4 +1,4 @@
-"""Everything a session records, one frozen value each; cards, transcript, ledger and replay are folds over them."""
+"""Everything a session records, one frozen value each; cards, transcript and replay are folds over them."""
 
 from __future__ import annotations
 

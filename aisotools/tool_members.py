@@ -1,4 +1,4 @@
-"""The optional members of a `Tool`: looked up by name, and filled in with the careful answer where missing."""
+"""The optional members of a `Tool`: looked up by name, filled in with the careful answer."""
 
 from __future__ import annotations
 

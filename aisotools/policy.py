@@ -1,0 +1,154 @@
+"""Whether a call may run: pure, strictest wins, and every answer says why.
+
+A mode gives the answer for a kind of effect; rules override it for particular tools. If any rule matches, the
+strictest matching rule decides: a rule may allow what the mode would ask, never what plan mode denies.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Literal, get_args
+
+from aisotools.events import Decision, Effect, Facts, ToolCall
+
+Mode = Literal["plan", "safe", "auto"]
+"""How much runs without asking: nothing but reading, the same but the rest is asked, or all but the risky."""
+
+When = Callable[[ToolCall, Facts], bool]
+"""Whether a rule concerns this call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One exception to the mode.
+
+    Attributes:
+        tool: Glob of the tool names it concerns.
+        when: Further condition on the call and its facts; always true without it.
+        decision: What it says.
+        reason: Why, for people and models.
+    """
+
+    tool: str = "*"
+    when: When | None = None
+    decision: Decision = Decision.ASK
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "decision", Decision(self.decision))
+
+    def matches(self, call: ToolCall, facts: Facts) -> bool:
+        """Whether the rule concerns this call; whatever `when` raises passes through."""
+        return fnmatch.fnmatchcase(call.name, self.tool) and (
+            self.when is None or bool(self.when(call, facts))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What a policy says about one call.
+
+    Attributes:
+        decision: The answer.
+        reasons: Why, in words.
+        matched: The rules that concerned it.
+    """
+
+    decision: Decision
+    _: KW_ONLY
+    reasons: tuple[str, ...] = ()
+    matched: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """A mode and its exceptions.
+
+    Attributes:
+        mode: `plan`, `safe` or `auto`.
+        rules: Exceptions; their order does not matter, the strictest match wins.
+    """
+
+    mode: Mode = "safe"
+    rules: Sequence[Rule] = field(default_factory=tuple)
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise ValueError(f"Policy mode {self.mode!r} is not one of {', '.join(get_args(Mode))}.")
+        object.__setattr__(self, "rules", tuple(self.rules))
+
+    def check(self, call: ToolCall, facts: Facts) -> Evaluation:
+        """Decide about `call`.
+
+        A rule that fails counts as a denial that names it: nothing runs because a rule was broken.
+        """
+        matched: list[Rule] = []
+        for rule in self.rules:
+            try:
+                if rule.matches(call, facts):
+                    matched.append(rule)
+            except Exception as error:
+                told = f"a rule for {rule.tool!r} failed ({type(error).__name__}: {error}); mend or remove it"
+                return Evaluation(Decision.DENY, reasons=(told,), matched=(rule,))
+        by_mode = self._by_mode(call, facts)
+        if not matched or (self.mode == "plan" and by_mode.decision is Decision.DENY):
+            return by_mode
+        decision = max(rule.decision for rule in matched)
+        if call.origin == "person" and decision is not Decision.DENY:
+            decision = by_mode.decision  # typing is consent; only a denying rule stands against it
+        reasons = tuple(r.reason or f"rule for {r.tool!r}" for r in matched if r.decision is decision)
+        return Evaluation(decision, reasons=reasons or by_mode.reasons, matched=tuple(matched))
+
+    def _by_mode(self, call: ToolCall, facts: Facts) -> Evaluation:
+        effect = severity(facts)
+        word = effect.value.replace("_", " ")
+        if effect is Effect.READ_ONLY:
+            return Evaluation(Decision.ALLOW, reasons=("it only reads",))
+        if self.mode == "plan":
+            return Evaluation(
+                Decision.DENY,
+                reasons=(f"mode plan allows only reading, and this is a {word}",),
+            )
+        if call.origin == "person":
+            return _typed(facts, effect)
+        if self.mode == "auto":
+            return _auto(facts, effect)
+        return Evaluation(Decision.ASK, reasons=(f"it is a {word}",))
+
+
+def severity(facts: Facts) -> Effect:
+    """The effect a policy goes by: what is uncertain, or unguarded without a sandbox, is never read only."""
+    unguarded = facts.level == "limited" and facts.runs_in == "sandbox" and not facts.path_guarded
+    if facts.effect is Effect.READ_ONLY and (unguarded or not facts.certain):
+        return Effect.LOCAL_MUTATION
+    return facts.effect
+
+
+def _typed(facts: Facts, effect: Effect) -> Evaluation:
+    """A person typed it: that is consent to run it in the sandbox."""
+    if facts.runs_in == "host":
+        return Evaluation(Decision.ASK, reasons=("it runs on the host, outside the sandbox",))
+    if effect is Effect.DESTRUCTIVE and not facts.undoable:
+        return Evaluation(Decision.ASK, reasons=("it destroys something that undo cannot bring back",))
+    return Evaluation(Decision.ALLOW, reasons=("you typed it",))
+
+
+def _auto(facts: Facts, effect: Effect) -> Evaluation:
+    reasons = []
+    if effect is Effect.DESTRUCTIVE:
+        reasons.append("it is destructive")
+    if facts.hosts:
+        reasons.append("it talks to " + ", ".join(facts.hosts))
+    if facts.outside:
+        reasons.append("it writes outside the workspace")
+    if not facts.certain:
+        reasons.append("not everything it does could be seen beforehand")
+    if facts.level == "limited" and not facts.path_guarded:
+        reasons.append("there is no sandbox at this level")
+    if facts.runs_in == "host":
+        reasons.append("it runs on the host, outside the sandbox")
+    if reasons:
+        return Evaluation(Decision.ASK, reasons=tuple(reasons))
+    return Evaluation(Decision.ALLOW, reasons=("mode auto allows what stays in the workspace",))

@@ -1,0 +1,140 @@
+"""The tools of a session, by name."""
+
+from __future__ import annotations
+
+import difflib
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from aisotools.contracts import Tool
+from aisotools.events import Json, ToolDefinition
+from aisotools.exceptions import RegistryError, ToolClash, UnknownTool
+from aisotools.schema import check_name
+from aisotools.tool_members import definition_of, source_of
+
+
+class ToolRegistry:
+    """Tools by name, in the order they came; safe to use from several threads."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        """Register `tools`, in order."""
+        self._tools: dict[str, Tool] = {}
+        self._lock = threading.Lock()
+        for tool in tools:
+            self.register(tool)
+
+    def __repr__(self) -> str:
+        return f"<ToolRegistry of {len(self)}: {', '.join(t.name for t in self.list())}>"
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self.list())
+
+    def __getitem__(self, name: str) -> Tool:
+        """The tool of that name.
+
+        Raises:
+            UnknownTool: With the nearest names.
+        """
+        tool = self.get(name)
+        if tool is None:
+            known = tuple(self._tools)
+            near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+            raise UnknownTool(str(name), tuple(near), known)
+        return tool
+
+    def register(self, tool: Tool) -> Tool:
+        """Add `tool` and return it, so that this also works as a decorator above `@tool`.
+
+        Registering again from the same notebook cell replaces the earlier one.
+
+        Raises:
+            RegistryError: If it is not a tool; the message says what is missing.
+            ToolClash: If another tool has that name; the message names where both come from.
+        """
+        missing = [m for m in ("name", "description", "parameters_schema", "execute") if not hasattr(tool, m)]
+        if missing:
+            hint = " Put @tool above the function." if callable(tool) else ""
+            raise RegistryError(f"{tool!r} is not a tool: it has no {', '.join(missing)}.{hint}")
+        name = check_name(tool.name)
+        with self._lock:
+            old = self._tools.get(name)
+            if old is not None and not _replaces(tool, old):
+                raise ToolClash(
+                    f"Two tools are named {name!r}: one from {source_of(old)}, one from {source_of(tool)}. "
+                    f"Rename one, or unregister({name!r}) first.",
+                )
+            self._tools[name] = tool
+        return tool
+
+    def unregister(self, name: str) -> Tool:
+        """Remove the tool of that name and return it.
+
+        Raises:
+            UnknownTool: With the nearest names.
+        """
+        tool = self[name]
+        with self._lock:
+            self._tools.pop(name, None)
+        return tool
+
+    def get(self, name: str) -> Tool | None:
+        """The tool of that name, or None."""
+        return self._tools.get(name)
+
+    def list(self) -> list[Tool]:
+        """All tools, in the order they were registered."""
+        with self._lock:
+            return list(self._tools.values())
+
+    def to_llm_definitions(self) -> list[ToolDefinition]:
+        """All tools as a model sees them."""
+        return [definition_of(tool) for tool in self.list()]
+
+    def definitions(self, provider: str | None = None) -> list[dict[str, Json]]:
+        """All tools as plain dicts, ready for a client.
+
+        Args:
+            provider: None for `{name, description, parameters}`, or `"openai"` for Chat Completions.
+
+        Raises:
+            ValueError: If `provider` is none of these.
+        """
+        form = _FORMS.get(provider)
+        if form is None:
+            known = ", ".join(repr(p) for p in _FORMS)
+            raise ValueError(f"There is no dialect {provider!r}. Known: {known}.")
+        return [form(d) for d in self.to_llm_definitions()]
+
+
+def _plain(definition: ToolDefinition) -> dict[str, Any]:
+    return {
+        "name": definition.name,
+        "description": definition.description,
+        "parameters": dict(definition.parameters),
+    }
+
+
+def _openai(definition: ToolDefinition) -> dict[str, Any]:
+    return {"type": "function", "function": _plain(definition)}
+
+
+_FORMS = {None: _plain, "openai": _openai}
+
+
+def _replaces(new: Tool, old: Tool) -> bool:
+    """Whether registering `new` means "the same tool, edited" rather than a clash."""
+    if new is old:
+        return True
+    cells = getattr(new, "cell", None), getattr(old, "cell", None)
+    if None not in cells:
+        return cells[0] == cells[1] or "" in cells
+    # A class that a notebook defines again when its cell is run again.
+    interactive = type(new).__module__ == "__main__"
+    return interactive and source_of(new) == source_of(old)
