@@ -1,0 +1,68 @@
+"""What importing costs: the package alone loads none of the heavy libraries it may use later."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "IPython",
+    "anthropic",
+    "anywidget",
+    "cloudpickle",
+    "griffe",
+    "ipykernel",
+    "ipywidgets",
+    "jsonschema",
+    "jupyter_client",
+    "matplotlib",
+    "mcp",
+    "nbclient",
+    "nbformat",
+    "nh3",
+    "numpy",
+    "openai",
+    "pandas",
+    "pydantic",
+    "pydantic_core",
+    "tree_sitter",
+    "zmq",
+}
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Top-level modules that `statement` loads in a fresh interpreter, beyond what starting it loads."""
+    code = f"""
+import json, sys
+before = set(sys.modules)
+{statement}
+json.dump(sorted({{name.partition(".")[0] for name in set(sys.modules) - before}}), sys.stdout)
+"""
+    run = subprocess.run([sys.executable, "-s", "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return set(json.loads(run.stdout))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import aisotools",
+        "import aisotools; aisotools.ToolCall; aisotools.ToolResult; aisotools.Tool; aisotools.AisotoolsError",
+        "import aisotools.cli",
+    ],
+    ids=["package", "values and contracts", "command line"],
+)
+def test_loads_nothing_heavy(statement: str) -> None:
+    loaded = loaded_by(statement)
+    assert "aisotools" in loaded
+    heavy = sorted(loaded & HEAVY)
+    others = ", ".join(sorted(loaded - sys.stdlib_module_names - {"aisotools"})) or "none"
+    assert not heavy, f"{statement!r} loads {', '.join(heavy)}; all outside libraries loaded: {others}"
+
+
+@pytest.mark.parametrize("library", ["pydantic", "IPython"])
+def test_the_check_sees_what_is_loaded(library: str) -> None:
+    assert library in loaded_by(f"import {library}") & HEAVY
