@@ -1,0 +1,292 @@
+"""Stock approvers, and asking one so that every way it can go wrong is a denial."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from aisotools.contracts import Approver
+from aisotools.events import Approval, ApprovalRequest
+from aisotools.exceptions import UsageError
+from aisotools.question import describe, parse_answer
+
+Answer = str | Approval | Callable[[ApprovalRequest], str | Approval]
+"""One line of a script: an outcome, a whole approval, or what makes either from the request."""
+
+ApproverFactory = Callable[[], Approver | None]
+"""Gives an approver, or None when there is nobody to ask right now."""
+
+SLICE_S = 0.05
+"""Longest stretch of waiting without looking up: ipykernel delivers Stop only when its loop wakes."""
+
+NOBODY = (
+    "Nobody can be asked here: there is no notebook with a person at it and no terminal. "
+    "Give the session an approver, or a policy rule that allows the call."
+)
+"""Why a question that nobody can see is denied, and what would help."""
+
+PROMPT = "[y]es, [n]o, or why not: "
+"""What stands before the answer where it is typed."""
+
+_INTERRUPTED = Approval("cancel", reason="Interrupted at the keyboard.")
+_T = TypeVar("_T")
+
+
+class AllowAll:
+    """Approves everything. For programs that trust what they call."""
+
+    async def ask(self, request: ApprovalRequest) -> Approval:  # noqa: ARG002 - named by the contract
+        """Approve `request`."""
+        return Approval("approve")
+
+
+@dataclass(frozen=True, slots=True)
+class DenyAll:
+    """Denies everything.
+
+    Attributes:
+        reason: What the model is told.
+    """
+
+    reason: str = ""
+
+    async def ask(self, request: ApprovalRequest) -> Approval:  # noqa: ARG002 - named by the contract
+        """Deny `request`."""
+        return Approval("deny", reason=self.reason)
+
+
+class ScriptedApprover:
+    """Gives prepared answers in order, then denies. For tests and demonstrations.
+
+    Attributes:
+        requests: What was asked so far.
+    """
+
+    def __init__(self, answers: Sequence[Answer] = ()) -> None:
+        """Take the script.
+
+        Raises:
+            UsageError: If an answer is neither an outcome, an `Approval`, nor callable.
+        """
+        for position, answer in enumerate(answers):
+            if isinstance(answer, str):
+                try:
+                    _as_approval(answer)
+                except ValueError as error:
+                    raise UsageError(f"Answer {position} of the script: {error}") from None
+            elif not isinstance(answer, Approval) and not callable(answer):
+                raise UsageError(
+                    f"Answer {position} of the script is {answer!r}. "
+                    'Give an outcome such as "approve", an Approval, or a function of the request.',
+                )
+        self._answers = tuple(answers)
+        self.requests: list[ApprovalRequest] = []
+
+    def __repr__(self) -> str:
+        return f"<ScriptedApprover {len(self.requests)} asked, {len(self._answers)} answers>"
+
+    async def ask(self, request: ApprovalRequest) -> Approval:
+        """Give the next answer; deny when none is left."""
+        position = len(self.requests)
+        self.requests.append(request)
+        if position >= len(self._answers):
+            return Approval("deny", reason=f"The script holds {len(self._answers)} answers, all given.")
+        answer = self._answers[position]
+        return _as_approval(answer(request) if callable(answer) else answer)
+
+
+def _as_approval(answer: str | Approval) -> Approval:
+    return Approval(answer) if isinstance(answer, str) else answer  # type: ignore[arg-type]  # it checks itself
+
+
+class ConsoleApprover:
+    """Asks on the terminal, one question at a time. Ctrl-C answers `cancel`."""
+
+    # One terminal, however many approvers.
+    _turn = threading.Lock()
+
+    def __init__(
+        self,
+        read_line: Callable[[str], str] | None = None,
+        write: Callable[[str], object] | None = None,
+    ) -> None:
+        """Use the process's own terminal, unless told otherwise.
+
+        Args:
+            read_line: Shows a prompt and gives one line; raises EOFError at the end of input.
+            write: Takes text to show.
+        """
+        self._read_line = read_line
+        self._write = write or _write_out
+
+    async def ask(self, request: ApprovalRequest) -> Approval:
+        """Show `request` and wait for a line, without blocking the event loop."""
+        if self._read_line is None and not on_terminal():
+            return Approval("deny", reason=NOBODY)
+        reading = asyncio.ensure_future(run_blocking(lambda: self._converse(request)))
+        with _ctrl_c_cancels(reading):
+            try:
+                return await reading
+            except EOFError:
+                return Approval("deny", reason="The input ended before an answer.")
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                return _INTERRUPTED
+
+    def _converse(self, request: ApprovalRequest) -> Approval:
+        while not self._turn.acquire(timeout=SLICE_S):
+            pass
+        try:
+            self._write(describe(request) + "\n")
+            return parse_answer((self._read_line or _read_terminal)(PROMPT))
+        finally:
+            self._turn.release()
+
+
+def on_terminal() -> bool:
+    """Whether a person can be asked on standard input and output."""
+    streams = (sys.stdin, sys.stdout)
+    return all(stream is not None and not stream.closed and stream.isatty() for stream in streams)
+
+
+def _write_out(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _read_terminal(prompt: str) -> str:
+    """Like `input`, but looks up now and then, so that the reading thread can be called off."""
+    if os.name == "nt":
+        return input(prompt)
+    _write_out(prompt)
+    while not select.select([sys.stdin], [], [], SLICE_S)[0]:
+        pass
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line
+
+
+@contextlib.contextmanager
+def _ctrl_c_cancels(reading: asyncio.Future[Any]) -> Iterator[None]:
+    """Let Ctrl-C call off `reading`; by itself it leaves the loop, with the question alive behind it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(reading.cancel))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+async def run_blocking(function: Callable[[], _T]) -> _T:
+    """Run `function` in a thread of its own; cancelling raises KeyboardInterrupt in there.
+
+    Unlike a pool's, the thread keeps neither interpreter nor loop from ending. For the interrupt to arrive,
+    `function` must return to Python code now and then. A KeyboardInterrupt of its own counts as cancelled.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[_T] = loop.create_future()
+    leaving = threading.Lock()
+    context = copy_context()
+
+    def settle(value: _T | None, error: BaseException | None) -> None:
+        if outcome.done():
+            return
+        if error is None:
+            outcome.set_result(value)  # type: ignore[arg-type]  # there is a value whenever there is no error
+        elif isinstance(error, Exception):
+            outcome.set_exception(error)
+        else:
+            outcome.cancel()
+
+    def work() -> None:
+        value: _T | None = None
+        error: BaseException | None = None
+        # An interrupt that comes too late, or a loop that has gone, is no failure to report.
+        with contextlib.suppress(KeyboardInterrupt, RuntimeError):
+            try:
+                value = context.run(function)
+            except StopIteration as caught:  # a future takes no StopIteration
+                error = EOFError(*caught.args)
+            except BaseException as caught:
+                error = caught
+            leaving.acquire()
+            loop.call_soon_threadsafe(settle, value, error)
+
+    thread = threading.Thread(target=work, name="aisotools-asking", daemon=True)
+    thread.start()
+    try:
+        while not outcome.done():
+            await asyncio.wait([outcome], timeout=SLICE_S)
+        return outcome.result()
+    finally:
+        outcome.cancel()
+        if leaving.acquire(blocking=False):
+            interrupt = ctypes.py_object(KeyboardInterrupt)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), interrupt)
+            leaving.release()
+
+
+_factory: ApproverFactory | None = None
+
+
+def set_default_approver_factory(factory: ApproverFactory | None) -> None:
+    """Register who makes the approver of a session that was given none; None takes it back."""
+    global _factory  # noqa: PLW0603 - one per process, as there is one notebook
+    _factory = factory
+
+
+def default_approver() -> Approver | None:
+    """The notebook's approver if it can ask, else the terminal's, else None: nobody."""
+    approver = _factory() if _factory is not None else None
+    return approver or (ConsoleApprover() if on_terminal() else None)
+
+
+async def resolve(approver: Approver | None, request: ApprovalRequest) -> Approval:
+    """Ask `approver` within `request.timeout_s` seconds; whatever goes wrong is an answer that denies.
+
+    Only cancellation passes through.
+    """
+    if approver is None:
+        return Approval("deny", reason=NOBODY)
+    try:
+        async with asyncio.timeout(request.timeout_s) as limit:
+            answer = await approver.ask(request)
+    except Exception as error:
+        if isinstance(error, TimeoutError) and limit.expired():
+            return timed_out(request)
+        return Approval("deny", reason=f"The approver failed: {type(error).__name__}: {error}")
+    return _checked(answer)
+
+
+def timed_out(request: ApprovalRequest) -> Approval:
+    """The answer to a question that stood for `request.timeout_s` seconds."""
+    return Approval("timeout", reason=f"Nobody answered within {request.timeout_s:g} s.")
+
+
+def _checked(answer: object) -> Approval:
+    """`answer` itself if it is a sound approval; approvers are written by strangers too."""
+    if not isinstance(answer, Approval):
+        return Approval("deny", reason=f"The approver answered {type(answer).__name__}, not an Approval.")
+    arguments: object = answer.arguments
+    reason: object = answer.reason
+    if arguments is not None and not isinstance(arguments, Mapping):
+        return Approval("deny", reason=f"The approver edited arguments into {type(arguments).__name__}.")
+    if not isinstance(reason, str):
+        return Approval("deny", reason=f"The approver's reason is {type(reason).__name__}, no text.")
+    return answer

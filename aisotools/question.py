@@ -1,0 +1,213 @@
+"""What a person is shown before answering whether a call may run, and what their edits come to. Pure.
+
+Text in a request is chosen by whoever wants the call to run. So everything passes through `visible`, which
+leaves nothing that could hide or reorder what stands there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from aisotools.events import Approval, ApprovalRequest, Effect, Json
+from aisotools.exceptions import ArgumentError
+
+FieldKind = Literal["shell", "python", "text", "json"]
+"""How a field's text reads: raw text of one of three sorts, or JSON."""
+
+EFFECT_WORDS: Mapping[Effect, str] = {
+    Effect.READ_ONLY: "read only",
+    Effect.REMOTE_ACTION: "remote action",
+    Effect.LOCAL_MUTATION: "local change",
+    Effect.DESTRUCTIVE: "destructive",
+}
+"""What a person reads for each effect."""
+
+MAX_SHOWN_CHARS = 50_000
+"""A field longer than this is not shown whole, and cannot be edited."""
+
+_RAW_KINDS: tuple[FieldKind, ...] = ("shell", "python", "text")
+_CODE_ARGUMENTS: Mapping[str, FieldKind] = {"command": "shell", "code": "python"}
+# Printable by category, yet nothing is seen: fillers, joiners, variation selectors, the blank Braille cell.
+_BLANK = frozenset(
+    map(
+        chr,
+        (
+            *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, 0x1D159),
+            *range(0x180B, 0x1810),
+            *range(0xFE00, 0xFE10),
+            *range(0xE0100, 0xE01F0),
+        ),
+    )
+)
+
+
+def visible(text: str, keep: str = "\n\t") -> str:
+    r"""`text` with every control, invisible and direction-changing character written as `\uXXXX`.
+
+    Args:
+        text: Anything.
+        keep: Such characters to leave alone.
+    """
+    if text.isprintable() and _BLANK.isdisjoint(text):
+        return text
+    return "".join(char if char in keep or _is_seen(char) else _escape(char) for char in text)
+
+
+def _is_seen(char: str) -> bool:
+    return char.isprintable() and char not in _BLANK
+
+
+def visible_json(value: Json) -> str:
+    """`value` as indented JSON in which every character can be seen; it parses to the same value."""
+    return visible(json.dumps(value, ensure_ascii=False, indent=2), keep="\n")
+
+
+def _escape(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i] << 8 | units[i + 1]:04x}" for i in range(0, len(units), 2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A part of a call's arguments, as a person reads and edits it.
+
+    Attributes:
+        name: The argument; empty for all arguments that have no field of their own, as one JSON object.
+        kind: How to read `text`.
+        text: Exactly the argument, or for `json` what parses to exactly it.
+    """
+
+    name: str
+    kind: FieldKind
+    text: str
+
+    @property
+    def shown(self) -> str:
+        """`text`, or of a very long one both ends and how much is missing between them."""
+        hidden = len(self.text) - MAX_SHOWN_CHARS
+        if hidden <= 0:
+            return self.text
+        half = MAX_SHOWN_CHARS // 2
+        return f"{self.text[:half]}\n[... {hidden:,} characters are not shown here ...]\n{self.text[-half:]}"
+
+    @property
+    def whole(self) -> bool:
+        """Whether `shown` is everything."""
+        return len(self.text) <= MAX_SHOWN_CHARS
+
+
+def argument_fields(request: ApprovalRequest) -> tuple[Field, ...]:
+    """The arguments of `request`: code and longer text raw, all the rest as one JSON object.
+
+    `request.preview` may name arguments by kind, as in `{"shell": "command"}`. Raw text that holds a
+    character one cannot see is left to JSON, which can write it down.
+    """
+    kinds: dict[str, FieldKind] = dict(_CODE_ARGUMENTS)
+    for kind in _RAW_KINDS:
+        names = request.preview.get(kind, ())
+        kinds.update(dict.fromkeys((names,) if isinstance(names, str) else names, kind))
+    raw = []
+    rest = {}
+    for name, value in request.call.arguments.items():
+        readable = isinstance(value, str) and bool(name) and visible(value) == value
+        if readable and (name in kinds or "\n" in value):
+            raw.append(Field(name=name, kind=kinds.get(name, "text"), text=value))
+        else:
+            rest[name] = value
+    fields = sorted(raw, key=lambda field: field.kind == "text")
+    if rest or not fields:
+        fields.append(Field(name="", kind="json", text=visible_json(rest)))
+    return tuple(fields)
+
+
+def edited_arguments(request: ApprovalRequest, edits: Mapping[str, str]) -> dict[str, Json] | None:
+    """The arguments of `request` after a person edited some fields; None when nothing changed.
+
+    Args:
+        request: What was asked.
+        edits: New text by name of the field.
+
+    Raises:
+        ArgumentError: If a field cannot be edited, or its text should be JSON and is not.
+    """
+    fields = {field.name: field for field in argument_fields(request)}
+    arguments = dict(request.call.arguments)
+    changed = False
+    for name, text in edits.items():
+        if name not in fields or not fields[name].whole:
+            raise ArgumentError(f"There is no field {name!r} that can be edited.")
+        if text == fields[name].text:
+            continue
+        changed = True
+        if name:
+            arguments[name] = text
+            continue
+        others = _parse_object(text)
+        if double := others.keys() & fields.keys():
+            raise ArgumentError(f"The argument {min(double)!r} has a field of its own; edit it there.")
+        arguments = {key: value for key, value in arguments.items() if key in fields} | others
+    return arguments if changed else None
+
+
+def _parse_object(text: str) -> dict[str, Json]:
+    """Parse strictly: refuse what a reader could take one way and the tool another way."""
+
+    def pairs(items: list[tuple[str, Json]]) -> dict[str, Json]:
+        seen: dict[str, Json] = {}
+        for name, value in items:
+            if name in seen:
+                raise ValueError(f"the name {name!r} stands there twice")
+            seen[name] = value
+        return seen
+
+    def constant(word: str) -> Json:
+        raise ValueError(f"{word} is no JSON value")
+
+    try:
+        value = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"The arguments are not valid JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise ArgumentError(f"The arguments must be a JSON object {{...}}, not {type(value).__name__}.")
+    return value
+
+
+def who_asks(request: ApprovalRequest) -> str:
+    """Who wants the call, in a few words."""
+    agent = f", agent {visible(request.call.agent_id, '')}" if request.call.agent_id else ""
+    return f"asked by a {visible(request.call.origin, '')}{agent}"
+
+
+def where_it_runs(request: ApprovalRequest) -> str:
+    """Where the call would run, in a few words that do not promise more than holds."""
+    if request.level == "host":
+        return "on the host, outside the sandbox"
+    if request.level == "limited":
+        return "level limited: not a sandbox"
+    return f"sandbox level {visible(request.level, '')}"
+
+
+def describe(request: ApprovalRequest) -> str:
+    """The whole question as plain text: tool, effect, who asks, why, and exactly the arguments."""
+    lines = [
+        f"May this run?  {visible(request.call.name, '')}",
+        f"  {EFFECT_WORDS[request.effect]}, {where_it_runs(request)}, {who_asks(request)}",
+        *(f"  because {visible(reason, '')}" for reason in request.reasons),
+    ]
+    for field in argument_fields(request):
+        lines.append(f"  {visible(field.name, '') or 'arguments'}:")
+        lines += [f"    {line}" for line in field.shown.split("\n")]
+    return "\n".join(lines)
+
+
+def parse_answer(text: str) -> Approval:
+    """What somebody typed: `y` approves, `n` or nothing denies, anything else denies and is the reason."""
+    word, _, rest = text.strip().partition(" ")
+    if word.lower() in {"y", "yes"} and not rest:
+        return Approval("approve")
+    if word.lower().rstrip(",:;.") in {"", "n", "no"}:
+        return Approval("deny", reason=rest.strip())
+    return Approval("deny", reason=text.strip())

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aisotools.events import ApprovalRequest, Effect, ToolCall, ToolDefinition
+from aisotools.exceptions import ArgumentError
+from aisotools.question import (
+    argument_fields,
+    describe,
+    edited_arguments,
+    parse_answer,
+    visible,
+    visible_json,
+)
+
+
+def a_request(arguments: dict[str, Any], **more: Any) -> ApprovalRequest:
+    name = more.pop("name", "sandbox_bash")
+    call = ToolCall(
+        "c1", name, arguments, origin=more.pop("origin", "model"), agent_id=more.pop("agent_id", "")
+    )
+    return ApprovalRequest(
+        **{
+            "id": "r1",
+            "call": call,
+            "definition": ToolDefinition(name, "Runs a command.", {"type": "object"}),
+            "effect": Effect.LOCAL_MUTATION,
+            "level": "confined",
+            **more,
+        }
+    )
+
+
+HIDING = [
+    "\x00",
+    "\x07",
+    "\x08",
+    "\r",
+    "\x1b",
+    "\x7f",
+    "\x9b",
+    "\xad",
+    "\u034f",
+    "\u061c",
+    "\u115f",
+    "\u180e",
+    "\u200b",
+    "\u200d",
+    "\u200e",
+    "\u2028",
+    "\u202a",
+    "\u202e",
+    "\u2066",
+    "\u2800",
+    "\u3164",
+    "\ufe0f",
+    "\ufeff",
+    "\uffa0",
+    "\ud800",
+    "\U000e0041",
+    "\U000e0100",
+]
+
+
+@pytest.mark.parametrize("char", HIDING, ids=ascii)
+def test_what_hides_is_written_down(char: str) -> None:
+    shown = visible(f"a{char}b")
+    assert char not in shown
+    assert shown.isascii()
+    assert json.loads(f'"{shown}"') == f"a{char}b" if char != "\ud800" else "\\ud800" in shown
+
+
+def test_what_can_be_seen_stays() -> None:
+    text = "def f(x):\n\treturn 'grün 日本 ∫ 😀'"
+    assert visible(text) == text
+
+
+@given(st.text(max_size=60))
+def test_nothing_unprintable_is_left(text: str) -> None:
+    shown = visible(text, keep="")
+    assert shown.isprintable()
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
+def test_visible_json_is_the_same_value(value: Any) -> None:
+    assert json.loads(visible_json(value)) == value
+    assert visible_json(value).replace("\n", "").isprintable()
+
+
+def test_code_is_shown_raw_and_the_rest_as_json() -> None:
+    fields = argument_fields(a_request({"timeout": 5, "command": "ls -la", "stdin": "a\nb"}))
+    assert [(f.name, f.kind, f.text) for f in fields] == [
+        ("command", "shell", "ls -la"),
+        ("stdin", "text", "a\nb"),
+        ("", "json", '{\n  "timeout": 5\n}'),
+    ]
+
+
+def test_preview_names_what_is_code() -> None:
+    fields = argument_fields(
+        a_request({"q": "rm -rf /", "p": "1/0"}, preview={"shell": "q", "python": ["p"]})
+    )
+    assert [(f.name, f.kind) for f in fields] == [("q", "shell"), ("p", "python")]
+
+
+@pytest.mark.parametrize("command", ["echo a\r\necho b", "rm \u202ex", "a\u200bb", "x\x00y"])
+def test_code_that_hides_something_goes_to_json_where_it_shows(command: str) -> None:
+    (field,) = argument_fields(a_request({"command": command}))
+    assert field.kind == "json"
+    assert "\\" in field.text
+    assert json.loads(field.text) == {"command": command}
+
+
+def test_no_arguments_are_an_empty_object() -> None:
+    (field,) = argument_fields(a_request({}))
+    assert (field.name, field.text) == ("", "{}")
+
+
+def test_unchanged_edits_are_no_edits() -> None:
+    request = a_request({"command": "ls\npwd", "n": 1e400})
+    edits = {field.name: field.text for field in argument_fields(request)}
+    assert edited_arguments(request, edits) is None
+    assert edited_arguments(request, {}) is None
+
+
+def test_edits_change_just_what_they_touch() -> None:
+    request = a_request({"command": "ls", "n": 12345678901234567890, "s": "x"})
+    assert edited_arguments(request, {"command": "pwd"}) == {**request.call.arguments, "command": "pwd"}
+    assert edited_arguments(request, {"": '{"s": "y"}'}) == {"command": "ls", "s": "y"}
+
+
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        ({"": "{"}, "not valid JSON"),
+        ({"": '{"a": NaN}'}, "NaN is no JSON value"),
+        ({"": '{"a": 1, "a": 2}'}, "'a' stands there twice"),
+        ({"": '{"x": {"a": 1, "a": 2}}'}, "'a' stands there twice"),
+        ({"": "[1]"}, "must be a JSON object"),
+        ({"": "[" * 100_000}, "not valid JSON"),
+        ({"": '{"command": "rm"}'}, "'command' has a field of its own"),
+        ({"other": "x"}, "no field 'other'"),
+    ],
+)
+def test_bad_edits_are_refused(edits: dict[str, str], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        edited_arguments(a_request({"command": "ls", "n": 1}), edits)
+
+
+def test_a_very_long_field_says_what_is_missing_and_cannot_be_edited() -> None:
+    request = a_request({"content": "x\n" * 100_000})
+    (field,) = argument_fields(request)
+    assert "150,000 characters are not shown" in field.shown
+    assert len(field.shown) < 51_000
+    with pytest.raises(ArgumentError, match="'content'"):
+        edited_arguments(request, {"content": "short"})
+
+
+def test_the_question_as_text() -> None:
+    request = a_request(
+        {"command": "make\nmake install", "timeout": 5},
+        reasons=("it writes files",),
+        agent_id="bob\u202e",
+    )
+    assert describe(request).splitlines() == [
+        "May this run?  sandbox_bash",
+        "  local change, sandbox level confined, asked by a model, agent bob\\u202e",
+        "  because it writes files",
+        "  command:",
+        "    make",
+        "    make install",
+        "  arguments:",
+        "    {",
+        '      "timeout": 5',
+        "    }",
+    ]
+
+
+@pytest.mark.parametrize("level", ["host", "limited"])
+def test_the_question_does_not_promise_a_sandbox_where_there_is_none(level: str) -> None:
+    words = describe(a_request({}, level=level))
+    assert "outside the sandbox" in words or "not a sandbox" in words
+
+
+@pytest.mark.parametrize(
+    ("typed", "outcome", "reason"),
+    [
+        ("y", "approve", ""),
+        (" YES \n", "approve", ""),
+        ("", "deny", ""),
+        ("n", "deny", ""),
+        ("No, too broad", "deny", "too broad"),
+        ("n: later", "deny", "later"),
+        ("yse", "deny", "yse"),
+        ("y but only once", "deny", "y but only once"),
+        ("never", "deny", "never"),
+    ],
+)
+def test_typed_answers(typed: str, outcome: str, reason: str) -> None:
+    approval = parse_answer(typed)
+    assert (approval.outcome, approval.reason) == (outcome, reason)
