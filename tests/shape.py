@@ -31,7 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "sandbox.seccomp",
         "sandbox.landlock",
     ),
-    ("schema", "dialects", "policy", "shell", "paths", "workspace", "sandbox.limits"),
+    ("schema", "dialects", "policy", "question", "shell", "paths", "claims", "workspace", "sandbox.limits"),
     ("function_tool", "tool_members", "checkpoint", "models"),
     ("registry", "approval", "ledger", "sandbox"),
     ("builtin",),
@@ -45,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 ANYWHERE = ("",)
 
 DOORS: Mapping[str, tuple[str, ...]] = {
-    "IPython": ("sandbox", "notebook"),
+    "IPython": ("sandbox.shell", "notebook"),
     "agents": ("bridges.openai_agents",),
     "anthropic": ("models.provider",),
     "anywidget": ("notebook.cards",),
@@ -67,6 +67,7 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "pydantic": ANYWHERE,  # values and validation everywhere are its business
     "pydantic_ai": ("models.provider", "bridges.pydantic_ai"),
     "pydantic_core": ANYWHERE,  # JSON on the wire
+    "traitlets": ("sandbox.shell",),
     "tree_sitter": ("shell",),
     "tree_sitter_bash": ("shell",),
     "xllamacpp": ("models.local",),
