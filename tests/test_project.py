@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 import aisotools
 from tests import shape
@@ -63,8 +64,7 @@ def tracked() -> list[str]:
 
 def required(requirements: list[str]) -> set[str]:
     """The distributions of a list of requirements, ourselves left out."""
-    names = {normal(re.split(r"[\s<>=!~;\[]", line)[0]) for line in requirements}
-    return names - {"aisotools"}
+    return {normal(Requirement(line).name) for line in requirements} - {"aisotools"}
 
 
 def imported() -> set[str]:
@@ -118,7 +118,19 @@ def test_the_readme_has_its_two_commands() -> None:
     ]
 
 
-@pytest.mark.parametrize("path", [".ci/run", "binder/postBuild"])
+def test_binder_pins_what_core_and_lab_need(project: dict[str, Any]) -> None:
+    lines = (ROOT / "binder" / "requirements.txt").read_text("utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if "==" in line)
+    for line in [*project["dependencies"], *project["optional-dependencies"]["lab"]]:
+        needed = Requirement(line)
+        pin = pins.get(normal(needed.name))
+        assert pin is not None, (
+            f"{line} has no pin in binder/requirements.txt; its first lines say how to renew it"
+        )
+        assert pin in needed.specifier, f"binder/requirements.txt pins {pin}, pyproject.toml wants {line}"
+
+
+@pytest.mark.parametrize("path", [".ci/run", "binder/postBuild", "binder/start"])
 def test_scripts_are_executable(path: str) -> None:
     assert os.access(ROOT / path, os.X_OK)
 
