@@ -50,7 +50,7 @@ json.dump(sorted({{name.partition(".")[0] for name in set(sys.modules) - before}
     "statement",
     [
         "import aisotools",
-        "import aisotools; aisotools.ToolCall; aisotools.ToolResult; aisotools.Tool; aisotools.AisotoolsError",
+        "from aisotools import AisotoolsError, Tool, ToolCall, ToolContext, ToolResult",
         "import aisotools.cli",
     ],
     ids=["package", "values and contracts", "command line"],
