@@ -118,7 +118,7 @@ def refuse_workspace(
         raise WorkspaceRefused(f"{told}{reason}.")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise WorkspaceRefused(
-            f"{told}this process may not read and write in it. Change its permissions, or use another folder.",
+            f"{told}this process may not read and write it. Change its permissions, or use another folder.",
         )
     advice = "Use a folder made for this, such as ./workspace/mine."
     ours, above = _identity(path), _lineage(path)

@@ -127,6 +127,14 @@ def shown(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
+def printable(name: str) -> str:
+    r"""A file name for a line of text: control and direction characters appear as escapes such as `\n`."""
+    name = shown(name)
+    if name.isprintable():
+        return name
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in name)
+
+
 def _components(path: str) -> list[str]:
     """The names of a path; `.` only as the last, where it asks for a directory."""
     names = [name for name in path.split("/") if name not in {"", "."}]

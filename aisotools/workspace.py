@@ -119,16 +119,18 @@ class Folder:
         """
         return Entry(self.path_of(name), os.stat(name, dir_fd=self.directory, follow_symlinks=False))
 
-    def read(self, name: str, *, max_bytes: int) -> bytes:
-        """At most `max_bytes` of a regular file in here.
+    def read(self, entry: os.DirEntry[str], *, max_bytes: int) -> bytes:
+        """At most `max_bytes` of an entry that is a regular file.
 
         Raises:
             OSError: If it is not there any more, not readable, or a link by now.
             WorkspaceError: If it is anything but a regular file.
         """
-        file = _open_regular(self.directory, name, self.path_of(name))
+        if not entry.is_file(follow_symlinks=False):  # known without asking the system
+            _demand_regular(self.stat(entry.name).stat, self.path_of(entry.name))
+        file = os.open(entry.name, _READ, dir_fd=self.directory)
         try:
-            return _read(file, max_bytes)
+            return _read(file, _demand_regular(os.fstat(file), entry.name), max_bytes)
         finally:
             os.close(file)
 
@@ -207,11 +209,10 @@ class Workspace:
         """
         with self.open(path) as file:
             size = os.fstat(file).st_size
-            data = _read(file, max_bytes + 1) if size <= max_bytes else b""
-        if size > max_bytes or len(data) > max_bytes:
-            raise WorkspaceError(
-                f"{paths.shown(path)!r} has {max(size, len(data)):,} bytes; at most {max_bytes:,} are read.",
-            )
+            data = _read(file, size, max_bytes + 1) if size <= max_bytes else b""
+        size = max(size, len(data))
+        if size > max_bytes:
+            raise WorkspaceError(f"{paths.shown(path)!r} has {size:,} bytes; at most {max_bytes:,} are read.")
         return data
 
     def write_bytes(self, path: str, data: bytes) -> Written:
@@ -307,15 +308,17 @@ def _lstat(spot: Spot) -> os.stat_result | None:
         return None
 
 
-def _demand_regular(status: os.stat_result, path: str) -> None:
+def _demand_regular(status: os.stat_result, path: str) -> int:
+    """The size of a regular file; an error for everything else."""
+    if stat.S_ISREG(status.st_mode):
+        return status.st_size
     kind = kind_of(status)
     if kind == "directory":
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if kind == "symlink":  # the walk had followed every link
         raise WorkspaceError(f"{paths.shown(path)!r} became a link while it was used. Try again.")
-    if kind != "file":
-        what = "FIFO" if kind == "fifo" else kind
-        raise WorkspaceError(f"{paths.shown(path)!r} is a {what}, not a file. It is left alone.")
+    what = "FIFO" if kind == "fifo" else kind
+    raise WorkspaceError(f"{paths.shown(path)!r} is a {what}, not a file. It is left alone.")
 
 
 def _open_regular(directory: int, name: str, path: str) -> int:
@@ -331,12 +334,16 @@ def _open_regular(directory: int, name: str, path: str) -> int:
     return file
 
 
-def _read(file: int, max_bytes: int) -> bytes:
-    parts: list[bytes] = []
-    left = max_bytes
-    while left > 0 and (part := os.read(file, min(left, 1 << 20))):
-        parts.append(part)
-        left -= len(part)
+def _read(file: int, size: int, max_bytes: int) -> bytes:
+    """A file that should have `size` bytes, to its end or to `max_bytes`."""
+    data = os.read(file, min(size + 1, max_bytes))  # one more than there should be, to see the end
+    if len(data) <= size:
+        return data
+    parts = [data]
+    left = max_bytes - len(data)
+    while left > 0 and (data := os.read(file, min(left, 1 << 20))):
+        parts.append(data)
+        left -= len(data)
     return b"".join(parts)
 
 

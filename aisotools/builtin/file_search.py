@@ -1,0 +1,299 @@
+"""Searching a workspace: names by glob, content by regular expression, bounded in every direction."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from aisotools.events import Json
+from aisotools.exceptions import ToolError, WorkspaceError
+from aisotools.paths import printable, shown
+from aisotools.workspace import Folder, Workspace
+
+MAX_MATCHES = 1_000
+MAX_PATHS = 10_000
+MAX_FILES = 100_000
+MAX_TOTAL_BYTES = 1 << 30
+MAX_FILE_BYTES = 10 << 20
+MAX_LINE_CHARS = 500
+
+_BINARY_PROBE = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One matching line.
+
+    Attributes:
+        path: The file, relative to the workspace.
+        line: Line number, from 1.
+        text: The line, cut around the match when it is long.
+        before: Lines before it, the nearest last.
+        after: Lines after it.
+    """
+
+    path: str
+    line: int
+    text: str
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+    def as_json(self, *, with_context: bool) -> dict[str, Json]:
+        """The match for programs."""
+        row: dict[str, Json] = {"path": shown(self.path), "line": self.line, "text": self.text}
+        return {**row, "before": list(self.before), "after": list(self.after)} if with_context else row
+
+    def as_lines(self) -> Iterator[str]:
+        """The match for a model: `path:line: text`, lines around it with dashes."""
+        path = printable(self.path)
+        for number, line in enumerate(self.before, self.line - len(self.before)):
+            yield f"{path}-{number}- {line}"
+        yield f"{path}:{self.line}: {self.text}"
+        for number, line in enumerate(self.after, self.line + 1):
+            yield f"{path}-{number}- {line}"
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search found, and what it left out.
+
+    Attributes:
+        matches: Matching lines, when content was searched.
+        paths: Matching names, when only names were searched.
+        files: How many files were looked at.
+        notes: What was skipped or cut, in words.
+    """
+
+    matches: list[Match] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    files: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def compile_pattern(pattern: str, *, regex: bool) -> re.Pattern[str]:
+    """The pattern, ready to search whole texts: `^` and `$` match at every line.
+
+    Raises:
+        ToolError: If it is no regular expression, with the position of the fault.
+    """
+    try:
+        return _compile(pattern if regex else re.escape(pattern), re.MULTILINE)
+    except re.error as error:
+        where = "" if error.pos is None else f" at position {error.pos}"
+        fault = f"{error.msg}{where}"
+    except (OverflowError, RecursionError) as error:
+        fault = f"{error}"
+    raise ToolError(
+        f"The pattern {pattern[:200]!r} is not a regular expression: {fault}. "
+        "Correct it, or set regex to false to search for it literally.",
+    )
+
+
+def compile_glob(glob: str) -> re.Pattern[str]:
+    """A glob as a pattern for relative paths.
+
+    `*` and `?` stay within one name, `**` crosses folders, `[ab]` and `{one,two}` choose. Without a slash it
+    is matched against the name alone, at any depth.
+    """
+    glob = glob.removeprefix("./")
+    if "/" not in glob:
+        glob = "**/" + glob
+    braces = glob.count("{") == glob.count("}")
+    out: list[str] = []
+    depth = position = 0
+    while position < len(glob):
+        one = glob[position]
+        step = 1
+        if glob.startswith("**/", position):
+            out.append("(?:.*/)?")
+            step = 3
+        elif glob.startswith("**", position):
+            out.append(".*")
+            step = 2
+        elif one == "*":
+            out.append("[^/]*")
+        elif one == "?":
+            out.append("[^/]")
+        elif one == "[" and (end := glob.find("]", position + 2)) > 0:
+            out.append(_character_class(glob[position + 1 : end]))
+            step = end + 1 - position
+        elif one == "{" and braces:
+            out.append("(?:")
+            depth += 1
+        elif one == "}" and depth:
+            out.append(")")
+            depth -= 1
+        elif one == "," and depth:
+            out.append("|")
+        else:
+            out.append(re.escape(one))
+        position += step
+    return _compile("".join(out) + ")" * depth, re.DOTALL)
+
+
+def _compile(pattern: str, flags: re.RegexFlag) -> re.Pattern[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about constructs that may change in a later Python
+        return re.compile(pattern, flags)
+
+
+def _character_class(inside: str) -> str:
+    negated = inside[0] in "!^"
+    members = re.sub(r"([\\\[\]&~|^])", r"\\\1", inside[1:] if negated else inside)
+    try:
+        return _compile(f"(?!/)[{'^' if negated else ''}{members}]", re.NOFLAG).pattern
+    except re.error:  # a backward range such as [z-a]
+        return re.escape(f"[{inside}]")
+
+
+class Search:
+    """One search under way.
+
+    Args:
+        workspace: Where.
+        content: What lines must match; None to look at names alone.
+        names: What names must match, relative to the searched folder; None for all.
+        context_lines: Lines to show before and after each match.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        content: re.Pattern[str] | None,
+        names: re.Pattern[str] | None,
+        context_lines: int = 0,
+    ) -> None:
+        """Prepare; nothing is read yet."""
+        self._workspace = workspace
+        self._content = content
+        self._names = names
+        self._context = context_lines
+        self._found = Found()
+        self._bytes = self._binary = self._large = self._unreadable = 0
+
+    def run(self, path: str) -> Found:
+        """Search a folder and all beneath it, or one file.
+
+        Raises:
+            WorkspaceError, OSError: If `path` itself cannot be searched.
+        """
+        top = self._workspace.stat(path)
+        if top.kind == "directory":
+            prefix = 0 if top.path == "." else len(top.path) + 1
+            for folder in self._workspace.walk(path):
+                if self._full() or not self._search_folder(folder, prefix):
+                    break
+        elif self._names is None or self._names.fullmatch(top.name):
+            self._found.files = 1
+            if self._content is None:
+                self._found.paths.append(top.path)
+            else:
+                data = self._workspace.read_bytes(path, max_bytes=MAX_FILE_BYTES)
+                self._search_data(top.path, data, self._content)
+        self._note_skipped()
+        return self._found
+
+    def _search_folder(self, folder: Folder, prefix: int) -> bool:
+        """Search what lies directly in a folder; False to stop the whole search."""
+        found, names, content = self._found, self._names, self._content
+        if folder.error is not None:
+            self._unreadable += 1
+        for entry in folder.entries:
+            if entry.is_dir(follow_symlinks=False):
+                continue
+            path = folder.path_of(entry.name)
+            if names is not None and not names.fullmatch(path, prefix):
+                continue
+            found.files += 1
+            if content is None:
+                found.paths.append(path)
+            elif entry.is_file(follow_symlinks=False):  # what a link leads to is met where it lies
+                try:
+                    data = folder.read(entry, max_bytes=MAX_FILE_BYTES + 1)
+                except (OSError, WorkspaceError):
+                    self._unreadable += 1
+                    continue
+                self._search_data(path, data, content)
+            if self._full():
+                return False
+        return True
+
+    def _search_data(self, path: str, data: bytes, content: re.Pattern[str]) -> None:
+        self._bytes += len(data)
+        if len(data) > MAX_FILE_BYTES:
+            self._large += 1
+            return
+        if data.find(b"\0", 0, _BINARY_PROBE) >= 0:
+            self._binary += 1
+            return
+        text = data.decode("utf-8", "replace")
+        if "\r" in text:
+            text = text.replace("\r\n", "\n")
+        if content.search(text) is None:
+            return
+        matches = self._found.matches
+        lines = text.split("\n") if self._context else []
+        for number, start, end, column in _matching_lines(content, text):
+            before, after = _around(lines, number, self._context) if lines else ((), ())
+            matches.append(Match(path, number, _cut(text[start:end], column), before, after))
+            if len(matches) >= MAX_MATCHES:
+                return
+
+    def _full(self) -> bool:
+        found = self._found
+        if len(found.matches) >= MAX_MATCHES:
+            limit = f"{MAX_MATCHES:,} matches"
+        elif len(found.paths) >= MAX_PATHS:
+            limit = f"{MAX_PATHS:,} paths"
+        elif found.files >= MAX_FILES:
+            limit = f"{MAX_FILES:,} files"
+        elif self._bytes >= MAX_TOTAL_BYTES:
+            limit = f"{MAX_TOTAL_BYTES:,} bytes read"
+        else:
+            return False
+        if not found.notes:
+            found.notes.append(f"Stopped after {limit}; narrow the search by path, glob or pattern.")
+        return True
+
+    def _note_skipped(self) -> None:
+        for count, what in (
+            (self._binary, "binary"),
+            (self._large, f"larger than {MAX_FILE_BYTES:,} bytes"),
+            (self._unreadable, "not readable"),
+        ):
+            if count:
+                self._found.notes.append(f"Skipped {count:,} {what}.")
+
+
+def _matching_lines(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int, int, int]]:
+    """Number, start, end of each line in which a match begins, and where in the line it begins."""
+    search, position, number, counted = pattern.search, 0, 1, 0
+    length = len(text) - text.endswith("\n")
+    while position <= length and (match := search(text, position)) is not None:
+        begin = match.start()
+        if begin > length or not text:
+            return
+        start = text.rfind("\n", 0, begin) + 1
+        end = text.find("\n", begin)
+        end = len(text) if end < 0 else end
+        number += text.count("\n", counted, start)
+        yield number, start, end, begin - start
+        counted, position = start, end + 1
+
+
+def _around(lines: list[str], number: int, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    last = len(lines) - (not lines[-1])
+    before = lines[max(0, number - 1 - context) : number - 1]
+    after = lines[number : min(last, number + context)]
+    return tuple(_cut(line) for line in before), tuple(_cut(line) for line in after)
+
+
+def _cut(line: str, column: int = 0) -> str:
+    """A line, or a part of it that shows what begins at `column`."""
+    if len(line) <= MAX_LINE_CHARS:
+        return line
+    start = max(0, min(column - MAX_LINE_CHARS // 4, len(line) - MAX_LINE_CHARS))
+    end = start + MAX_LINE_CHARS
+    return f"{'…' if start else ''}{line[start:end]}{'…' if end < len(line) else ''}"

@@ -1,0 +1,225 @@
+"""The tools that work on files: `file`, `sandbox_read`, `sandbox_write`. They run in the confined worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from aisotools.builtin import file_operations as operations
+from aisotools.builtin.file_errors import for_the_model
+from aisotools.contracts import ToolContext
+from aisotools.events import Effect, Facts, Json, ToolResult
+from aisotools.exceptions import ToolError
+from aisotools.function_tool import tool
+from aisotools.workspace import Workspace
+
+_READS = frozenset({"read", "search", "list", "metadata"})
+
+_PATH = (
+    "relative to the workspace, such as 'data/iris.csv'. Nothing outside the workspace can be reached; "
+    "'~' and '$HOME' have no special meaning."
+)
+
+
+# ---- what a call would do
+
+
+def classify(arguments: Mapping[str, Json]) -> Effect:
+    """What a call of `file` may do: only known operations are read only."""
+    operation = arguments.get("operation")
+    reads = isinstance(operation, str) and operation in _READS
+    return Effect.READ_ONLY if reads else Effect.LOCAL_MUTATION
+
+
+def extract_undo_path(arguments: Mapping[str, Json]) -> Path | None:
+    """The file that a call of `file` replaces."""
+    return written_path(arguments) if arguments.get("operation") == "write" else None
+
+
+def written_path(arguments: Mapping[str, Json]) -> Path | None:
+    """The file that a call of `sandbox_write` replaces; None when the path is no path."""
+    path = arguments.get("path")
+    return Path(path) if isinstance(path, str) and path and "\0" not in path else None
+
+
+def gather_facts(arguments: Mapping[str, Json]) -> Facts:
+    """What a policy should know about a call of `file`; it never writes outside the workspace."""
+    return _facts(arguments, classify(arguments))
+
+
+def _facts(arguments: Mapping[str, Json], effect: Effect) -> Facts:
+    path = arguments.get("path", ".")
+    paths = (path,) if isinstance(path, str) else ()
+    if effect is Effect.READ_ONLY:
+        return Facts(effect=effect, reads=paths)
+    return Facts(effect=effect, writes=paths, certain=bool(paths), undoable=bool(paths))
+
+
+# ---- the tools
+
+
+@tool(
+    name="file",
+    examples=[
+        ({"operation": "read", "path": "notes.txt"}, "What do my notes say?"),
+        (
+            {"operation": "read", "path": "log.txt", "start_line": 200, "end_line": 240},
+            "Show lines 200 to 240 of the log.",
+        ),
+        (
+            {"operation": "write", "path": "out/summary.md", "content": "# Summary\n"},
+            "Start a summary file in the folder out.",
+        ),
+        (
+            {"operation": "search", "pattern": "def main", "glob": "*.py", "context_lines": 2},
+            "Where is main defined?",
+        ),
+        ({"operation": "search", "glob": "*.csv"}, "Which CSV files are there?"),
+        ({"operation": "list", "path": "data"}, "What is in the folder data?"),
+        ({"operation": "metadata", "path": "data/iris.csv"}, "How big is the iris file?"),
+    ],
+    classify=classify,
+    extract_undo_path=extract_undo_path,
+    gather_facts=gather_facts,
+    import_path="aisotools.builtin.files:file",
+)
+def file(
+    *,
+    operation: Annotated[
+        Literal["read", "write", "search", "list", "metadata"],
+        Field(description="What to do; decides which of the other arguments matter."),
+    ],
+    path: Annotated[
+        str,
+        Field(
+            description=f"File or folder, {_PATH} search and list take the whole workspace without it.",
+            max_length=4096,
+        ),
+    ] = ".",
+    content: Annotated[
+        str | None,
+        Field(description="write: the complete new content, stored exactly as given, as UTF-8; to 10 MiB."),
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        Field(
+            description="search: what lines must contain; a Python regular expression, case-sensitive "
+            "('(?i)' in front ignores case). Without it only file names are searched, by glob.",
+            min_length=1,
+            max_length=2000,
+        ),
+    ] = None,
+    glob: Annotated[
+        str | None,
+        Field(
+            description="search, list: which file names count, such as '*.py' (in any folder) or "
+            "'src/**/*.{js,ts}' (relative to path).",
+            min_length=1,
+            max_length=500,
+        ),
+    ] = None,
+    regex: Annotated[
+        bool,
+        Field(description="search: false takes the pattern literally, character by character."),
+    ] = True,
+    context_lines: Annotated[
+        int,
+        Field(description="search: lines to show before and after each match, 0 to 20.", ge=0, le=20),
+    ] = 0,
+    start_line: Annotated[
+        int | None,
+        Field(description="read: first line to read, from 1; the beginning without it.", ge=1),
+    ] = None,
+    end_line: Annotated[
+        int | None,
+        Field(description="read: last line to read, included; the end without it.", ge=1),
+    ] = None,
+    context: ToolContext,
+) -> ToolResult:
+    """Read, write, search and list files in the workspace.
+
+    read gives the text of a file, whole or a range of lines (binary files: use sandbox_read). write replaces
+    a file or makes it, missing folders too, at once; an existing file keeps its mode, and modes cannot be
+    changed. search finds lines by pattern in the files that match glob, or file names by glob alone; binary
+    files are skipped. list gives name, kind, size, mode and time of everything in one folder. metadata gives
+    the same for one path. Files to 10 MiB; what had to be left out is said in the result.
+    """
+    workspace = Workspace(context.workspace_path)
+    budget = context.output_caps.content_chars
+    with for_the_model(workspace, path):
+        match operation:
+            case "read":
+                return operations.read_lines(workspace, path, start=start_line, end=end_line, budget=budget)
+            case "write":
+                if content is None:
+                    raise ToolError("operation 'write' needs content. Give '' to write an empty file.")
+                return operations.write(workspace, path, content)
+            case "search":
+                return operations.search(
+                    workspace,
+                    path,
+                    pattern=pattern,
+                    glob=glob,
+                    regex=regex,
+                    context_lines=context_lines,
+                    budget=budget,
+                )
+            case "list":
+                return operations.list_folder(workspace, path, glob=glob, budget=budget)
+            case "metadata":
+                return operations.metadata(workspace, path)
+
+
+@tool(
+    name="sandbox_read",
+    effect=Effect.READ_ONLY,
+    examples=[({"path": "plot.png"}, "Load the plot from the sandbox.")],
+    gather_facts=lambda arguments: _facts(arguments, Effect.READ_ONLY),
+    import_path="aisotools.builtin.files:sandbox_read",
+)
+def sandbox_read(
+    path: Annotated[str, Field(description=f"The file, {_PATH}", max_length=4096)],
+    context: ToolContext,
+) -> ToolResult:
+    """Read one whole file from the sandbox's workspace, byte for byte.
+
+    Gives content, size in bytes and path. A file that is not UTF-8 text comes as binary data with its type.
+    Files to 10 MiB. To read some lines of a text file, use the tool file.
+    """
+    workspace, caps = Workspace(context.workspace_path), context.output_caps
+    with for_the_model(workspace, path):
+        return operations.read_whole(
+            workspace,
+            path,
+            budget=caps.content_chars,
+            max_json_bytes=caps.value_bytes,
+        )
+
+
+@tool(
+    name="sandbox_write",
+    effect=Effect.LOCAL_MUTATION,
+    examples=[({"path": "run.sh", "content": "echo hello\n"}, "Put a script run.sh into the sandbox.")],
+    extract_undo_path=written_path,
+    gather_facts=lambda arguments: _facts(arguments, Effect.LOCAL_MUTATION),
+    import_path="aisotools.builtin.files:sandbox_write",
+)
+def sandbox_write(
+    path: Annotated[str, Field(description=f"The file, {_PATH}", max_length=4096)],
+    content: Annotated[
+        str,
+        Field(description="The complete content, stored exactly as given, as UTF-8; to 10 MiB."),
+    ],
+    context: ToolContext,
+) -> ToolResult:
+    """Write one file in the sandbox's workspace, replacing what was there.
+
+    The content is stored byte for byte: nothing is interpreted, quoted or appended. Missing folders are made.
+    The file is replaced at once, never seen half-written; an existing file keeps its mode.
+    """
+    workspace = Workspace(context.workspace_path)
+    with for_the_model(workspace, path):
+        return operations.write(workspace, path, content)
