@@ -1,0 +1,335 @@
+"""Which confinement levels this machine holds, found by trying in throw-away children.
+
+`detect` forks, so it belongs in a process with one thread; `detect_in_subprocess` starts one. Run as a
+program it prints what it found as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from aisotools.exceptions import LevelUnavailable, SandboxError
+from aisotools.sandbox import confine, landlock, seccomp, selftest, syscalls
+
+_PROBE_S = 10.0
+_ANSWER_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One thing that was tried.
+
+    Attributes:
+        name: What was tried; the self-tests bear the name of their level.
+        ok: Whether it works here.
+        detail: What was found, for a person.
+    """
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """What was found.
+
+    Attributes:
+        level: The strongest level that holds, or None.
+        probes: What was tried.
+    """
+
+    level: str | None
+    probes: tuple[Probe, ...]
+
+
+_FILES = "Code reads only the workspace, the interpreter and folders you named, writes only the workspace"
+_SHARED = "isk space and the load of the machine are shared, and flaws of the kernel itself stay."
+_SEEN = "names, sizes and times of files elsewhere can be seen"
+_PROTECTED = {
+    "limited": "Memory, time and file sizes are bounded; on x86-64 and ARM64 Linux there is no network.",
+    "guarded": f"{_FILES}, and has no network and no privileges.",
+    "confined": f"{_FILES}, and can neither reach the network nor signal or inspect your other programs.",
+    "isolated": "Code lives in a file system, process list and network of its own, with what you gave it.",
+}
+_LEFT_OPEN = {
+    "limited": "Your files: code can read, change and delete what you can, and end your other programs.",
+    "guarded": f"Your other programs can be ended; {_SEEN}; d{_SHARED}",
+    "confined": f"N{_SEEN[1:]}, and which process numbers are in use; d{_SHARED}",
+    "isolated": f"D{_SHARED}",
+}
+PROTECTS: Mapping[str, tuple[str, str]] = {
+    level: (_PROTECTED[level], _LEFT_OPEN[level]) for level in confine.LEVELS
+}
+"""For each level, what it protects and what it does not, in a sentence each."""
+
+
+# ---------------------------------------------------------------- trying
+
+
+def _in_child(action: Callable[[], list[str]]) -> list[str]:
+    """Run `action` in a fork and return what it found; an error, a crash and silence are findings too."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reading)
+            try:
+                found = action()
+            except Exception as error:
+                found = [str(error) or type(error).__name__]
+            os.write(writing, json.dumps(found).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    answer = _read_all(reading, time.monotonic() + _PROBE_S)
+    if answer is None:
+        os.kill(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if answer is None:
+        return [f"no answer within {_PROBE_S:g} s"]
+    if not answer:
+        return [f"the process ended with status {status} and told nothing"]
+    found = json.loads(answer)
+    assert isinstance(found, list)
+    return found
+
+
+def _read_all(reading: int, deadline: float) -> bytes | None:
+    """Everything that comes before the other end is closed; None if it stays open past the deadline."""
+    parts: list[bytes] = []
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            part = pipe.read(_ANSWER_BYTES)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
+    return None
+
+
+def _landlock() -> Probe:
+    try:
+        abi = syscalls.call("landlock_create_ruleset", 0, 0, 1)
+    except OSError as error:
+        return Probe("landlock", False, f"this kernel, or the container, does not offer it ({error})")
+    mended = ", ".join(map(str, landlock.errata())) or "none that it tells"
+    needed = confine.LANDLOCK_NEEDED["confined"]
+    return Probe(
+        "landlock", abi >= needed, f"ABI {abi} (level confined needs {needed}); errata mended: {mended}"
+    )
+
+
+def _seccomp() -> Probe:
+    arch = syscalls.architecture()
+    if arch is None:
+        return Probe("seccomp", False, f"no system call table for this machine ({os.uname().machine})")
+
+    def load() -> list[str]:
+        seccomp.load_filter(seccomp.build_filter(arch, "limited", 0))
+        return []
+
+    found = _in_child(load)
+    return Probe("seccomp", not found, "; ".join(found) or f"a filter for {arch} loads")
+
+
+def _holds(level: str) -> Probe:
+    """Confine a child at `level` and have it try to escape."""
+    with selftest.ground() as place:
+        before = selftest.fingerprint(place)
+        found = _in_child(lambda: list(selftest.attempt(level, place)))
+        if level != "limited" and selftest.fingerprint(place) != before:
+            found.append("something outside was changed")
+    promise = (
+        "what it promises holds; files stay open" if level == "limited" else "a self-test found no way out"
+    )
+    return Probe(level, not found, "; ".join(found) or promise)
+
+
+def _user_namespaces() -> Probe:
+    """Whether an unprivileged process gets a root of its own, with a /proc that can be mounted."""
+
+    def make() -> list[str]:
+        user, group = os.getuid(), os.getgid()
+        syscalls.call("unshare", 0x78020000)  # NEWUSER, NEWPID, NEWNET, NEWIPC, NEWNS
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+
+        def mount() -> list[str]:
+            private = 0x44000  # MS_REC, MS_PRIVATE
+            syscalls.call("mount", b"none\0", b"/\0", 0, private, 0)
+            syscalls.call("mount", b"proc\0", b"/proc\0", b"proc\0", 0, 0)
+            return []
+
+        return _in_child(mount)  # the new pid namespace begins with the next child
+
+    found = _in_child(make)
+    return Probe("user namespaces", not found, "; ".join(found) or "can be made, with a /proc of their own")
+
+
+def _not_root() -> Probe:
+    if os.getuid() != 0:
+        return Probe("not root", True, f"user id {os.getuid()}")
+    return Probe("not root", False, "user root: capabilities are dropped, but there is no limit on processes")
+
+
+def _control_groups() -> Probe:
+    try:
+        lines = Path("/proc/self/cgroup").read_text("utf-8").splitlines()
+        own = next(line.partition("::")[2] for line in lines if line.startswith("0::"))
+        group = Path("/sys/fs/cgroup") / own.strip("/")
+        controllers = (group / "cgroup.controllers").read_text("utf-8").split()
+    except (OSError, StopIteration):
+        return Probe("cgroup v2", False, "not mounted at /sys/fs/cgroup")
+    usable = {"memory", "pids"} <= set(controllers) and os.access(group / "cgroup.procs", os.W_OK)
+    state = "delegated to us" if usable else "not delegated to us"
+    return Probe("cgroup v2", usable, f"{state}; controllers: {' '.join(controllers) or 'none'}")
+
+
+def detect() -> Detection:
+    """Try what this machine holds; takes some tens of milliseconds.
+
+    It forks, so call it only in a process with one thread; others use `detect_in_subprocess`.
+    """
+    if sys.platform != "linux":
+        system = f"this system is {sys.platform}; only Linux has Landlock and seccomp"
+        return Detection("limited", (Probe("linux", False, system),))
+    levels = {level: _holds(level) for level in confine.LANDLOCK_NEEDED}
+    best = max((level for level, probe in levels.items() if probe.ok), key=confine.LEVELS.index, default=None)
+    facts = (_landlock(), _seccomp(), *levels.values())
+    return Detection(best, (*facts, _user_namespaces(), _not_root(), _control_groups()))
+
+
+# ---------------------------------------------------------------- from another process
+
+
+def detection_from_json(value: Any) -> Detection:
+    """Read back what `main` prints.
+
+    Raises:
+        SandboxError: It has another form.
+    """
+    try:
+        probes = tuple(Probe(str(p["name"]), bool(p["ok"]), str(p["detail"])) for p in value["probes"])
+        level = value["level"]
+        if level is not None:
+            confine.at_least(level, level)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SandboxError(
+            f"The detection of confinement levels gave no sensible answer: {error!r}."
+        ) from error
+    return Detection(level, probes)
+
+
+_BOOT = """
+import sys
+try:
+    import aisotools
+except ImportError:
+    sys.path.append(sys.argv[1])
+from aisotools.sandbox.detect import main
+main()
+"""
+
+
+def detect_in_subprocess(timeout_s: float = 30.0) -> Detection:
+    """`detect`, in a process of its own with a clean environment; safe where threads run.
+
+    Raises:
+        SandboxError: The process failed or did not answer in time.
+    """
+    package_parent = str(Path(__file__).resolve().parents[2])
+    passed = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "TMPDIR") if name in os.environ}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _BOOT, package_parent],
+            env=passed | {"LANG": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SandboxError(f"The confinement levels could not be tried: {error}.") from error
+    if done.returncode != 0:
+        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise SandboxError(
+            f"Trying the confinement levels ended with status {done.returncode}: {' '.join(last)}"
+        )
+    try:
+        return detection_from_json(json.loads(done.stdout))
+    except ValueError as error:
+        raise SandboxError(f"Trying the confinement levels gave no JSON: {done.stdout[:200]!r}.") from error
+
+
+# ---------------------------------------------------------------- choosing
+
+ENVIRONMENT_NAME = "AISOTOOLS_MIN_LEVEL"
+_LEAST_UNASKED = "guarded"
+
+
+def choose_level(
+    level: str | None, min_level: str | None, environ: Mapping[str, str], detection: Detection
+) -> str:
+    """The level that a session gets.
+
+    Args:
+        level: Exactly this one, or None.
+        min_level: This one or a stronger one, or None for what the environment says; without either,
+            anything that is a sandbox, which `limited` is not.
+        environ: The environment, for `AISOTOOLS_MIN_LEVEL`.
+        detection: What the machine holds.
+
+    Raises:
+        ValueError: A name is no level, or the two contradict each other.
+        LevelUnavailable: The machine does not hold it.
+    """
+    minimum = min_level or environ.get(ENVIRONMENT_NAME) or None
+    for name, value in (("level", level), ("min_level", min_level), (ENVIRONMENT_NAME, minimum)):
+        if value is not None and value not in confine.LEVELS:
+            known = ", ".join(confine.LEVELS)
+            raise ValueError(f"{name} is {value!r}, which is no level; levels, the weakest first: {known}")
+    if level is not None:
+        if min_level is not None and not confine.at_least(level, min_level):
+            raise ValueError(f"level={level!r} is weaker than min_level={min_level!r}; leave one of them out")
+        if level in confine.LANDLOCK_NEEDED and _reaches(detection, level):
+            return level
+        raise LevelUnavailable(_refusal(f"exactly {level!r}", detection))
+    wanted = minimum or _LEAST_UNASKED
+    if detection.level is not None and _reaches(detection, wanted):
+        return detection.level
+    raise LevelUnavailable(_refusal(f"{wanted!r} or better", detection))
+
+
+def _reaches(detection: Detection, wanted: str) -> bool:
+    return detection.level is not None and confine.at_least(detection.level, wanted)
+
+
+def _refusal(wanted: str, detection: Detection) -> str:
+    found = "; ".join(f"{probe.name}: {probe.detail}" for probe in detection.probes if not probe.ok)
+    best = f"the best that holds is {detection.level!r}" if detection.level else "no level holds"
+    return (
+        f"The sandbox level {wanted} is not to be had on this machine: {best} "
+        f"({found or 'nothing was tried'}). "
+        'If you trust the code to be run with all your files, choose level="limited" knowingly; '
+        "`aisotools doctor` tells what each level protects."
+    )
+
+
+def main() -> None:
+    """Print what `detect` finds as one JSON object."""
+    print(json.dumps(asdict(detect())))
+
+
+if __name__ == "__main__":
+    main()

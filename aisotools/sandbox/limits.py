@@ -1,0 +1,162 @@
+"""How much a worker may use, and the part of it that the kernel enforces."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aisotools.exceptions import SandboxError
+
+_MOST_TASKS = 1 << 22  # what 64-bit Linux can number
+_SMALLEST = {"memory_bytes": 64 << 20, "open_files": 64, "stream_bytes": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one session may use. None lifts a limit where that is allowed.
+
+    Attributes:
+        memory_bytes: Address space of each process (RLIMIT_AS), so N processes may use N times as much; None
+            for no limit. numpy's threads and mapped files count too: below 2 GiB expect surprises.
+        processes: Processes and threads beyond those that the user runs when the worker starts
+            (RLIMIT_NPROC). The kernel counts per user, not per sandbox: what else that user starts later
+            uses it up too. It does nothing for root.
+        file_bytes: Size of any file it writes (RLIMIT_FSIZE).
+        open_files: Open files of each process (RLIMIT_NOFILE).
+        cpu_s: Seconds of processor time of each process (RLIMIT_CPU); None for no limit.
+        stream_bytes: Printed bytes kept of one call.
+        call_timeout_s: Seconds that a call may take when neither it nor its tool says otherwise.
+
+    Raises:
+        TypeError: A limit is no number.
+        ValueError: A limit is too small to work with.
+    """
+
+    memory_bytes: int | None = 4 << 30
+    processes: int = 256
+    file_bytes: int = 1 << 30
+    open_files: int = 1024
+    cpu_s: float | None = None
+    stream_bytes: int = 1 << 20
+    call_timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        for name in ("memory_bytes", "processes", "file_bytes", "open_files", "stream_bytes"):
+            self._check(name, int, optional=name == "memory_bytes")
+        for name in ("cpu_s", "call_timeout_s"):
+            self._check(name, float, optional=name == "cpu_s")
+
+    def _check(self, name: str, kind: type[int | float], *, optional: bool) -> None:
+        value = getattr(self, name)
+        if value is None and optional:
+            return
+        numbers = int if kind is int else (int, float)
+        if isinstance(value, bool) or not isinstance(value, numbers):
+            wanted = "an integer" if kind is int else "a number of seconds"
+            raise TypeError(f"limit {name} must be {wanted}{' or None' if optional else ''}, not {value!r}")
+        if kind is float and not (math.isfinite(value) and value > 0):
+            raise ValueError(
+                f"limit {name} must be more than 0 seconds and finite, not {value!r}; None lifts it"
+            )
+        smallest = _SMALLEST.get(name, 1)
+        if kind is int and value < smallest:
+            raise ValueError(f"limit {name} must be at least {smallest}, not {value!r}")
+
+
+def running_tasks() -> int:
+    """The processes and threads that this user runs, as far as /proc shows them."""
+    user, count = os.getuid(), 0
+    try:
+        entries = os.scandir("/proc")
+    except OSError:
+        return 0
+    with entries:
+        for entry in entries:
+            try:
+                if entry.name.isdigit() and entry.stat().st_uid == user:
+                    # a folder has two links and one more for each folder in it: here, for each thread
+                    count += os.stat(f"/proc/{entry.name}/task").st_nlink - 2
+            except OSError:
+                continue  # it ended meanwhile
+    return count
+
+
+def _rlimits(limits: Limits) -> Iterator[tuple[str, int | None]]:
+    yield "RLIMIT_FSIZE", limits.file_bytes
+    yield "RLIMIT_NOFILE", limits.open_files
+    yield "RLIMIT_CPU", None if limits.cpu_s is None else math.ceil(limits.cpu_s)
+    # not 0: only 1 also keeps the kernel from piping a dump into the host's crash handler, which runs as root
+    yield "RLIMIT_CORE", 1
+    yield "RLIMIT_RTPRIO", 0
+    yield "RLIMIT_NICE", 0
+    if sys.platform == "linux":  # elsewhere it is refused or means something else
+        yield "RLIMIT_AS", limits.memory_bytes
+
+
+def apply_rlimits(limits: Limits, *, tasks: int | None = None) -> None:
+    """Put this process and all it starts under `limits`, for good. A stricter limit that is there stays.
+
+    To be called before `confine`, which takes /proc away. Where the system has no such limits, nothing
+    happens.
+
+    Args:
+        limits: What to apply; `stream_bytes` and `call_timeout_s` are the host's business.
+        tasks: What `running_tasks()` gave a moment ago, where that is known.
+
+    Raises:
+        SandboxError: The kernel refused a limit.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+
+    for name, wanted in _rlimits(limits):
+        kind = getattr(resource, name, None)
+        if wanted is not None and kind is not None:
+            _lower(kind, name, wanted)
+    if sys.platform == "linux" and os.getuid() != 0:
+        _limit_processes(limits.processes, running_tasks() if tasks is None else tasks)
+
+
+def _lower(kind: int, name: str, wanted: int) -> None:
+    import resource
+
+    _, hard = resource.getrlimit(kind)
+    value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    try:
+        resource.setrlimit(kind, (value, value))
+    except (OSError, ValueError) as error:
+        raise SandboxError(f"The kernel refused the limit {name} = {value}: {error}.") from error
+
+
+def _limit_processes(more: int, tasks: int) -> None:
+    """Allow `more` tasks beyond those of this user; on a node of a cluster /proc may not show them all.
+
+    Containers of one node often share a user id, and the kernel counts all of them. So the limit is tried
+    before it is made final.
+    """
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    ceiling = _MOST_TASKS if hard == resource.RLIM_INFINITY else hard
+    value = min(tasks + more, ceiling)
+    resource.setrlimit(resource.RLIMIT_NPROC, (value, hard))
+    while not _may_fork() and value < ceiling:
+        value = min(2 * value, ceiling)
+        resource.setrlimit(resource.RLIMIT_NPROC, (value, hard))
+        value = min(value + more, ceiling) if _may_fork() else value
+    _lower(resource.RLIMIT_NPROC, "RLIMIT_NPROC", value)
+
+
+def _may_fork() -> bool:
+    """Whether one more process can be made, found cheaply: starting a program that does not exist."""
+    try:
+        os.posix_spawn("/dev/null/no-program", ["no-program"], {})
+    except OSError as error:
+        return error.errno != errno.EAGAIN
+    return True
