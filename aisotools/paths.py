@@ -161,11 +161,12 @@ class _Walk:
         self._names: list[str] = []  # of the open directories but the first
         self._todo: list[str] = []  # components still to go, the next one last
         self._links = 0
+        self._link = ""  # the last one followed
         self._made: list[tuple[int, str]] = []  # position of the parent in _open, name
 
     def run(self, *, follow: bool, make_parents: bool) -> Spot:
         """Walk to the end."""
-        self._todo = self._beneath(self._path, (*self._root.spellings, ALIAS), self._path)[::-1]
+        self._todo = self._beneath(self._path, (*self._root.spellings, ALIAS))[::-1]
         try:
             self._open.append(os.open(self._root.path, _DIRECTORY))
         except (FileNotFoundError, NotADirectoryError):
@@ -231,8 +232,8 @@ class _Walk:
         self._links += 1
         if self._links > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        link = "/".join([*self._names, name])
-        names = self._beneath(text, self._root.spellings, link)
+        self._link = "/".join([*self._names, name])
+        names = self._beneath(text, self._root.spellings)
         if text.startswith("/"):
             while self._names:
                 self._up()
@@ -242,7 +243,7 @@ class _Walk:
         # Only for a plain way down to a name: nothing is made for a path that turns back or is a directory.
         return ".." not in self._todo and self._todo[0] != "."
 
-    def _beneath(self, path: str, spellings: Sequence[tuple[str, ...]], said: str) -> list[str]:
+    def _beneath(self, path: str, spellings: Sequence[tuple[str, ...]]) -> list[str]:
         """The components of a path from the root."""
         names = _components(path)
         if not path.startswith("/"):
@@ -250,10 +251,10 @@ class _Walk:
         for spelling in spellings:
             if tuple(names[: len(spelling)]) == spelling:
                 return names[len(spelling) :]
-        raise self._outside(said)
+        raise self._outside()
 
-    def _outside(self, link: str | None = None) -> PathOutside:
-        through = f" (through the link {shown(link)!r})" if link not in {None, self._path} and link else ""
+    def _outside(self) -> PathOutside:
+        through = f" (through the link {shown(self._link)!r})" if self._link else ""
         return PathOutside(
             f"The path {self._path!r} leads outside the workspace{through}. "
             "Use a path inside it, relative like 'notes/today.txt'.",

@@ -23,7 +23,7 @@ def for_the_model(workspace: Workspace, path: str) -> Iterator[None]:
     Raises:
         ToolError: Naming the path, what is wrong with it, and what to do.
     """
-    told = repr(shown(path)) if path and "\0" not in path else repr(path)
+    told = repr(path)
     try:
         yield
     except WorkspaceError as error:
@@ -50,9 +50,12 @@ def _missing(workspace: Workspace, path: str) -> str:
     if above.kind != "directory":
         return _not_a_folder(workspace, path)
     where = "the workspace" if above.path == "." else f"the folder {shown(above.path)!r}"
-    with workspace.folder(above.path) as folder:
-        names = [entry.name for entry in itertools.islice(folder.entries, _MAX_NAMES)]
-    told = f"There is no {shown(name)!r} in {where}."
+    told = f"There is no {name!r} in {where}."
+    try:
+        with workspace.folder(above.path) as folder:
+            names = [entry.name for entry in itertools.islice(folder.entries, _MAX_NAMES)]
+    except OSError as error:
+        return f"{told} What else is there cannot be told: {error.strerror}."
     if not names:
         return f"{told} It is empty."
     by_lower = {one.lower(): one for one in names}
@@ -76,4 +79,6 @@ def _nearest(workspace: Workspace, path: str) -> tuple[Entry, str]:
         try:
             return workspace.stat(above or "."), name
         except OSError:
+            if above in {"", "/"}:
+                raise
             above, name = posixpath.split(above.rstrip("/"))

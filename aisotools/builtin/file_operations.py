@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from datetime import UTC, datetime
 
-from aisotools.builtin.file_search import Search, compile_glob, compile_pattern
+from aisotools.builtin.file_search import Search, compile_glob, compile_pattern, lines_of
 from aisotools.builtin.file_text import lines_between, show_lines, show_list, show_text
 from aisotools.events import Json, ToolResult
 from aisotools.exceptions import ToolError
@@ -112,8 +112,7 @@ def search(
         nothing = f"No file name matches {glob!r}."
     else:
         value["matches"] = [match.as_json(with_context=context_lines > 0) for match in found.matches]
-        for match in found.matches:
-            lines += match.as_lines()
+        lines = list(lines_of(found.matches))
         nothing = f"No line matches in the {found.files:,} files searched."
     if found.notes:
         value["notes"] = found.notes

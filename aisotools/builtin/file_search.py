@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aisotools.events import Json
@@ -44,15 +45,6 @@ class Match:
         """The match for programs."""
         row: dict[str, Json] = {"path": shown(self.path), "line": self.line, "text": self.text}
         return {**row, "before": list(self.before), "after": list(self.after)} if with_context else row
-
-    def as_lines(self) -> Iterator[str]:
-        """The match for a model: `path:line: text`, lines around it with dashes."""
-        path = printable(self.path)
-        for number, line in enumerate(self.before, self.line - len(self.before)):
-            yield f"{path}-{number}- {line}"
-        yield f"{path}:{self.line}: {self.text}"
-        for number, line in enumerate(self.after, self.line + 1):
-            yield f"{path}-{number}- {line}"
 
 
 @dataclass(slots=True)
@@ -146,6 +138,27 @@ def _character_class(inside: str) -> str:
         return _compile(f"(?!/)[{'^' if negated else ''}{members}]", re.NOFLAG).pattern
     except re.error:  # a backward range such as [z-a]
         return re.escape(f"[{inside}]")
+
+
+def lines_of(matches: Sequence[Match]) -> Iterator[str]:
+    """Matches for a model: `path:line: text`, lines around with dashes, `--` where lines are left out."""
+    for path, group in itertools.groupby(matches, key=lambda match: match.path):
+        rows: dict[int, tuple[str, str]] = {}
+        context = False
+        for match in group:
+            context = context or bool(match.before or match.after)
+            for number, text in enumerate(match.before, match.line - len(match.before)):
+                rows.setdefault(number, ("-", text))
+            for number, text in enumerate(match.after, match.line + 1):
+                rows.setdefault(number, ("-", text))
+            rows[match.line] = (":", match.text)
+        previous = 0
+        for number in sorted(rows):
+            mark, text = rows[number]
+            if context and previous and number != previous + 1:
+                yield "--"
+            yield f"{printable(path)}{mark}{number}{mark} {text}"
+            previous = number
 
 
 class Search:
@@ -259,12 +272,12 @@ class Search:
 
     def _note_skipped(self) -> None:
         for count, what in (
-            (self._binary, "binary"),
-            (self._large, f"larger than {MAX_FILE_BYTES:,} bytes"),
-            (self._unreadable, "not readable"),
+            (self._binary, "Binary files skipped"),
+            (self._large, f"Files larger than {MAX_FILE_BYTES:,} bytes skipped"),
+            (self._unreadable, "Files or folders that could not be read"),
         ):
             if count:
-                self._found.notes.append(f"Skipped {count:,} {what}.")
+                self._found.notes.append(f"{what}: {count:,}.")
 
 
 def _matching_lines(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int, int, int]]:
