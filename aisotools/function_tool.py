@@ -35,6 +35,9 @@ ExtractUndoPath = Callable[[Mapping[str, Json]], "Path | None"]
 GatherFacts = Callable[[Mapping[str, Json]], Facts]
 """What a policy should know about a call with these arguments."""
 
+Deadline = float | Callable[[Mapping[str, Json]], float | None]
+"""Seconds a call may take, or a function from its arguments to that; None means the session's default."""
+
 PRESENT = "present"
 """Key in a context's metadata: a callable that turns an object into the MIME bundle people see."""
 
@@ -52,7 +55,7 @@ class FunctionTool(Generic[P, R]):
         name: str | None = None,
         effect: Effect | None = None,
         runs_in: RunsIn = "sandbox",
-        timeout_s: float | None = None,
+        timeout_s: Deadline | None = None,
         examples: Sequence[Example] = (),
         classify: Classify | None = None,
         extract_undo_path: ExtractUndoPath | None = None,
@@ -87,7 +90,7 @@ class FunctionTool(Generic[P, R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By value: the schema is rebuilt where it arrives; host-side deciding stays on the host.
-        options = {"name": self.name, "timeout_s": self.timeout_s}
+        options = {"name": self.name}
         return _rebuild, (self.function, options)
 
     @property
@@ -243,7 +246,7 @@ def tool(
     name: str | None = None,
     effect: Effect | None = None,
     runs_in: RunsIn = "sandbox",
-    timeout_s: float | None = None,
+    timeout_s: Deadline | None = None,
     examples: Sequence[Example] = (),
     classify: Classify | None = None,
     extract_undo_path: ExtractUndoPath | None = None,
@@ -263,7 +266,8 @@ def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
         name: The tool's name; the function's own without it.
         effect: What every call may do; `LOCAL_MUTATION` without it, so what forgets to say is asked about.
         runs_in: `sandbox`, or `host` for what needs the user's own process.
-        timeout_s: Deadline of a call in seconds; the session's without it.
+        timeout_s: Deadline of a call in seconds, or a function from its arguments to that; the session's
+            without it.
         examples: Pairs of arguments and what a person would say to get them.
         classify: What a call with these arguments may do, when it depends on them.
         extract_undo_path: The one path a call with these arguments changes.
@@ -355,9 +359,9 @@ def _checked_place(name: str, runs_in: str) -> RunsIn:
     raise SignatureError(f"Tool {name}: runs_in={runs_in!r}; use 'sandbox' or 'host'.")
 
 
-def _checked_timeout(name: str, timeout_s: object) -> float | None:
-    if timeout_s is None:
-        return None
+def _checked_timeout(name: str, timeout_s: Deadline | None) -> Deadline | None:
+    if timeout_s is None or callable(timeout_s):
+        return timeout_s
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise SignatureError(f"Tool {name}: timeout_s={timeout_s!r}; use a number of seconds above 0.")
     return float(timeout_s)

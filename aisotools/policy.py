@@ -147,8 +147,6 @@ def _auto(facts: Facts, effect: Effect) -> Evaluation:
         reasons.append("not everything it does could be seen beforehand")
     if facts.level == "limited" and not facts.path_guarded:
         reasons.append("there is no sandbox at this level")
-    if facts.runs_in == "host":
-        reasons.append("it runs on the host, outside the sandbox")
     if reasons:
         return Evaluation(Decision.ASK, reasons=tuple(reasons))
     return Evaluation(Decision.ALLOW, reasons=("mode auto allows what stays in the workspace",))

@@ -14,6 +14,13 @@ from aisotools.schema import check_name
 from aisotools.tool_members import definition_of, source_of
 
 
+Definitions = list[ToolDefinition]
+"""All tools as a model sees them."""
+
+ProviderDefinitions = list[dict[str, Json]]
+"""All tools as one provider's client takes them."""
+
+
 class ToolRegistry:
     """Tools by name, in the order they came; safe to use from several threads."""
 
@@ -93,11 +100,11 @@ class ToolRegistry:
         with self._lock:
             return list(self._tools.values())
 
-    def to_llm_definitions(self) -> list[ToolDefinition]:
+    def to_llm_definitions(self) -> Definitions:
         """All tools as a model sees them."""
         return [definition_of(tool) for tool in self.list()]
 
-    def definitions(self, provider: str | None = None) -> list[dict[str, Json]]:
+    def definitions(self, provider: str | None = None) -> ProviderDefinitions:
         """All tools as plain dicts, ready for a client.
 
         Args:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from aisotools.contracts import Shipment, Tool
-from aisotools.events import Effect, Facts, Json, ToolDefinition
+from aisotools.events import Effect, Facts, Json, ToolDefinition, ToolResult
+from aisotools.exceptions import ToolError, WorkspaceError
 from aisotools.schema import validate_against
 
 
@@ -82,6 +84,32 @@ def version_of(tool: Tool) -> str:
         return version
     told = "\0".join([tool.name, tool.description, repr(tool.parameters_schema())])
     return hashlib.sha256(told.encode()).hexdigest()[:32]
+
+
+def deadline_of(tool: Tool, arguments: Mapping[str, Json], default_s: float) -> float:
+    """Seconds that a call may take; `default_s` when the tool does not say."""
+    deadline = getattr(tool, "timeout_s", None)
+    if callable(deadline):
+        deadline = deadline(arguments)
+    return float(deadline) if isinstance(deadline, int | float) and deadline > 0 else default_s
+
+
+def failure(error: BaseException) -> ToolResult:
+    """What a tool raised, as a result: its own words, or its own part of the traceback."""
+    if isinstance(error, ToolError):
+        return ToolResult.error(str(error), recoverable=error.recoverable, error_kind="invalid")
+    if isinstance(error, WorkspaceError):
+        return ToolResult.error(str(error), error_kind="invalid")
+    if isinstance(error, SystemExit):
+        return ToolResult.error(f"The tool tried to exit ({error.code!r}) and was held back.")
+    frames = traceback.extract_tb(error.__traceback__)
+    # Our own driving frames say nothing to whoever wrote the tool.
+    here = str(Path(__file__).parent)
+    first = next((n for n, f in enumerate(frames) if not f.filename.startswith(here)), len(frames))
+    story = "".join(traceback.format_exception_only(error)).strip()
+    shown = "".join(traceback.format_list(frames[first:])).rstrip()
+    content = f"{story}\n\nTraceback (most recent call last):\n{shown}" if shown else story
+    return ToolResult.error(content).with_metadata(exception=type(error).__name__)
 
 
 def source_of(tool: Tool) -> str:

@@ -1,0 +1,183 @@
+"""The `sandbox_bash` tool: a shell command in the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from aisotools.contracts import ToolContext
+from aisotools.events import Effect, ToolResult
+from aisotools.exceptions import ToolError
+from aisotools.function_tool import tool
+from aisotools.sandbox.supervisor import CALL_MARK
+from aisotools.workspace import Workspace
+
+_READ_BYTES = 1 << 16
+_DRAIN_S = 0.2
+_TIMED_OUT = 124
+_DEFAULT_MS = 30_000
+
+
+def _deadline_s(arguments: Mapping[str, Any]) -> float:
+    timeout = arguments.get("timeout", _DEFAULT_MS)
+    # The command is stopped at its timeout from inside; the gate's own deadline is the safety net.
+    return (timeout if isinstance(timeout, int | float) else _DEFAULT_MS) / 1000 + 0.5
+
+
+@tool(
+    name="sandbox_bash",
+    effect=Effect.LOCAL_MUTATION,
+    import_path="aisotools.builtin.shell_tool:sandbox_bash",
+    concurrency="overlap",
+    timeout_s=_deadline_s,
+    examples=[({"command": "wc -l *.csv"}, "how many lines do the CSV files have?")],
+)
+async def sandbox_bash(
+    command: Annotated[
+        str,
+        Field(
+            description="The command line, run by bash. Pipes, redirections and several lines work.",
+            min_length=1,
+        ),
+    ],
+    timeout: Annotated[  # noqa: ASYNC109 - part of the tool's schema
+        int,
+        Field(
+            description="Milliseconds after which the command and all it started is stopped.",
+            ge=1,
+            le=3_600_000,
+        ),
+    ] = _DEFAULT_MS,
+    workdir: Annotated[
+        str,
+        Field(description="Folder to run in, relative to the workspace; the workspace itself by default."),
+    ] = ".",
+    *,
+    context: ToolContext,
+) -> ToolResult:
+    """Run a shell command in the sandbox and return its output and exit code.
+
+    Commands start in the workspace folder (also in $WORKSPACE), which persists from call to call; shell
+    variables and `cd` do not. Only the workspace and $TMPDIR can be written, file modes cannot be changed
+    afterwards, there is no network and no terminal, and standard input is empty. A non-zero exit code or a
+    timeout is an error.
+    """
+    folder = _folder(context, workdir)
+    began_s = time.monotonic()
+    process = await _start(command, folder, context)
+    capture = _Capture(context.output_caps.stream_bytes)
+    readers = [
+        asyncio.create_task(_read(process.stdout, "stdout", capture)),
+        asyncio.create_task(_read(process.stderr, "stderr", capture)),
+    ]
+    timed_out = False
+    try:
+        async with asyncio.timeout(timeout / 1000):
+            await process.wait()
+    except TimeoutError:
+        timed_out = True
+    finally:
+        if process.returncode is None:
+            _kill_group(process.pid)
+        # Something in the background may hold the pipes open: what is there by now is all that is waited for.
+        await asyncio.wait(readers, timeout=_DRAIN_S)
+        for reader in readers:
+            reader.cancel()
+        process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio has no other way to let go of the pipes
+    code = _TIMED_OUT if timed_out else process.returncode
+    took_ms = round((time.monotonic() - began_s) * 1000)
+    result = _result(capture, code if code is not None else -1, took_ms, timeout if timed_out else None)
+    return result.with_metadata(command=command, timed_out=timed_out, streams_taken=True)
+
+
+def _folder(context: ToolContext, workdir: str) -> str:
+    workspace = Workspace(context.workspace_path)
+    if workspace.stat(workdir).kind != "directory":
+        raise ToolError(
+            f"workdir {workdir!r} is not a folder. Use a folder of the workspace, or leave it out."
+        )
+    return str(context.workspace_path / workspace.relative(workdir))
+
+
+async def _start(command: str, folder: str, context: ToolContext) -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            "/bin/bash",
+            "-c",
+            command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=folder,
+            env={**os.environ, CALL_MARK: context.call_id},
+            start_new_session=True,
+            limit=_READ_BYTES,
+        )
+    except OSError as error:
+        raise ToolError(f"The command could not be started: {error}.", recoverable=False) from None
+
+
+class _Capture:
+    """Both streams of a command, with one cap for the two."""
+
+    def __init__(self, cap_bytes: int) -> None:
+        self.left = cap_bytes
+        self.dropped = 0
+        self.texts: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in self.texts}
+
+    def take(self, stream: str, data: bytes) -> str:
+        kept = data[: self.left]
+        self.left -= len(kept)
+        self.dropped += len(data) - len(kept)
+        text = self._decoders[stream].decode(kept)
+        self.texts[stream].append(text)
+        return text
+
+    def text(self, stream: str) -> str:
+        return "".join(self.texts[stream])
+
+
+async def _read(reader: asyncio.StreamReader | None, stream: str, capture: _Capture) -> None:
+    """Read to the end, keeping what the cap allows; a stopped reader would block the command."""
+    assert reader is not None
+    out = sys.stdout if stream == "stdout" else sys.stderr
+    while data := await reader.read(_READ_BYTES):
+        out.write(capture.take(stream, data))
+        out.flush()
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # it ended by itself just now
+
+
+def _result(capture: _Capture, code: int, took_ms: int, timeout_ms: int | None) -> ToolResult:
+    """What the command gave; `timeout_ms` is given when it was stopped at its timeout."""
+    stdout, stderr = capture.text("stdout"), capture.text("stderr")
+    pieces = [stdout.rstrip("\n"), stderr.rstrip("\n")]
+    if capture.dropped:
+        pieces.append(f"[{capture.dropped} more bytes of output were dropped]")
+    if timeout_ms is not None:
+        pieces.append(f"[timed out after {timeout_ms} ms; the command and all it started was stopped]")
+    elif code:
+        pieces.append(f"[exit code {code}]")
+    failed = code != 0
+    return ToolResult(
+        content="\n".join(p for p in pieces if p),
+        is_error=failed,
+        recoverable=failed,
+        error_kind="failed" if failed else None,
+        kind="error" if failed else "json",
+        value={"stdout": stdout, "stderr": stderr, "exitCode": code, "executionTime": took_ms},
+    )

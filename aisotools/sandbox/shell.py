@@ -1,0 +1,171 @@
+"""The worker's IPython: a plain `InteractiveShell` whose output goes to the record of the running call.
+
+Built and warmed once in the fork server, so that a worker has it at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.profiledir import ProfileDir
+from traitlets import Type
+
+from aisotools.sandbox.streams import CallRecord, Recorder, Stream, json_bundle
+
+
+class _Publisher(DisplayPublisher):  # type: ignore[misc]  # traitlets classes are untyped
+    """Puts what is displayed into the record of the running call."""
+
+    recorder: Recorder
+
+    def publish(  # type: ignore[override]  # the base takes deprecated arguments as well
+        self,
+        data: Mapping[str, Any],
+        metadata: Mapping[str, Any] | None = None,  # noqa: ARG002 - sizes of figures; people see them as they are
+        *,
+        transient: Mapping[str, Any] | None = None,
+        update: bool = False,
+        **_: Any,
+    ) -> None:
+        flush()
+        display_id = str((transient or {}).get("display_id", ""))
+        self.recorder.current().display(data, display_id=display_id, update=update)
+
+    def clear_output(self, wait: bool = False) -> None:  # noqa: ARG002 - a record has no flicker to avoid
+        flush()
+        self.recorder.current().clear()
+
+
+class _DisplayHook(DisplayHook):  # type: ignore[misc]  # traitlets classes are untyped
+    """Puts the value of the last expression into the record of the running call."""
+
+    recorder: Recorder
+
+    def write_output_prompt(self) -> None:
+        """No prompt: the result is a value, not text."""
+
+    def write_format_data(self, format_dict: Mapping[str, Any], md_dict: Any = None) -> None:  # noqa: ARG002
+        self.recorder.current().result = json_bundle(format_dict)
+
+    def finish_displayhook(self) -> None:
+        flush()
+
+
+class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]  # traitlets classes are untyped
+    """The worker's shell.
+
+    It bears the name of ipykernel's because pandas and rich look for that name to decide whether they are in
+    a notebook.
+    """
+
+    displayhook_class = Type(_DisplayHook)
+    display_pub_class = Type(_Publisher)
+    recorder: Recorder
+
+    def init_history(self) -> None:
+        """Keep no history file; inputs stay in memory for tracebacks."""
+        self.config.HistoryManager.enabled = False
+        super().init_history()
+
+    def enable_gui(self, gui: Any = None) -> None:
+        """No event loop of a toolkit runs here; `%matplotlib inline` asks all the same."""
+
+    def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
+        flush()
+        self.recorder.current().error = {
+            "ename": etype.__name__,
+            "evalue": str(evalue),
+            "traceback": "\n".join(stb),
+        }
+
+    @contextlib.contextmanager
+    def _tee(self, channel: str) -> Iterator[None]:  # noqa: ARG002
+        # IPython would keep every output of every cell in memory for good.
+        yield
+
+    def system(self, cmd: str) -> None:
+        """`!cmd`: run it without a terminal, its output line by line."""
+        command = self.var_expand(cmd, depth=1)
+        with subprocess.Popen(
+            ["/bin/bash", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                sys.stdout.write(line)
+        self.user_ns["_exit_code"] = process.returncode
+
+
+def flush() -> None:
+    """Send everything printed so far, so that order is kept."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def build(recorder: Recorder) -> ZMQInteractiveShell:
+    """Make the one shell of this process, with its streams installed."""
+    sys.stdout = Stream("stdout", 1, recorder)
+    sys.stderr = Stream("stderr", 2, recorder)
+    with tempfile.TemporaryDirectory(prefix="aisotools-profile-") as folder:
+        # IPython insists on a profile folder while it is built and hardly looks at it afterwards.
+        profile = ProfileDir.create_profile_dir(folder)
+        shell = ZMQInteractiveShell.instance(ipython_dir=folder, profile_dir=profile, colors="nocolor")
+    for part in (shell, shell.display_pub, shell.displayhook):
+        part.recorder = recorder
+    shell.autoawait = True
+    sys.displayhook = shell.displayhook
+    return shell
+
+
+def warm(shell: ZMQInteractiveShell) -> None:
+    """Run a little of everything, so that forked workers find it imported and compiled."""
+    recorder = shell.recorder
+    recorder.main = CallRecord(call_id="warm")
+    for code in ("1+1", "print(1)", "1/0", "%pwd", "import asyncio", "x = !true"):
+        shell.run_cell(code)
+    shell.reset(new_session=False)
+    shell.execution_count = 1
+    recorder.main = None
+
+
+async def run_cell(shell: ZMQInteractiveShell, code: str) -> None:
+    """Run one cell; what it shows lands in the current record.
+
+    The whole cell runs in the current task: top-level `await` works, and sync code holds the loop.
+    """
+    try:
+        transformed, problem = shell.transform_cell(code), None
+    except Exception:
+        transformed, problem = code, sys.exc_info()
+    result = None
+    try:
+        result = await shell.run_cell_async(
+            code,
+            store_history=True,
+            transformed_cell=transformed,
+            preprocessing_exc_tuple=problem,
+        )
+    finally:
+        shell.events.trigger("post_execute")
+        shell.events.trigger("post_run_cell", result)
+        flush()
+
+
+def refuse_input(prompt: object = "") -> str:
+    """Stands for `input` in the worker."""
+    raise RuntimeError(
+        f"input({str(prompt)!r}) cannot ask anybody from inside the sandbox. "
+        "Pass the value in as an argument or assign it before this call.",
+    )

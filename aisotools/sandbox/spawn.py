@@ -1,0 +1,266 @@
+"""The host's side of the fork server: one per process, started on first use, replaced when it dies."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from aisotools.exceptions import SandboxError
+from aisotools.sandbox.detect import Detection, detection_from_json
+from aisotools.sandbox.limits import Limits
+
+_PACKET_BYTES = 1 << 17
+_DETECT_S = 30.0
+_BOOT = """
+import sys
+try:
+    import aisotools
+except ImportError:
+    sys.path.append(sys.argv[2])
+from aisotools.sandbox.forkserver import main
+main(int(sys.argv[1]))
+"""
+
+# What a program in the sandbox may learn from the host's environment; everything else stays out.
+_PASSED_ON = (
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_L2_SIZE",
+    "MKL_NUM_THREADS",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spawn:
+    """What a new worker should be.
+
+    Attributes:
+        level: Its confinement level.
+        workspace: Absolute path of the folder it may change.
+        readable: Further folders it may read.
+        limits: What it may use up.
+    """
+
+    level: str
+    workspace: str
+    readable: tuple[str, ...] = ()
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """The host's ends of a new worker.
+
+    Attributes:
+        channel: The call channel.
+        control: The supervisor's control socket; closing it ends everything.
+        out: Read end of the worker's raw standard output.
+        err: Read end of its raw standard error.
+    """
+
+    channel: socket.socket
+    control: socket.socket
+    out: int
+    err: int
+
+
+class ForkServer:
+    """A running fork server."""
+
+    def __init__(self) -> None:
+        """Start one; it gets ready in the background while requests queue up."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), _package_parent()]
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                env=base_environment(os.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+            )
+        self._socket = ours
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<ForkServer pid={self._process.pid} {'up' if self.alive else 'down'}>"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there."""
+        return self._process.poll() is None
+
+    def spawn(self, wanted: Spawn) -> Ends:
+        """Ask for a worker; it reports on the channel when it is ready.
+
+        Raises:
+            SandboxError: If the fork server is gone.
+        """
+        channel, their_channel = socket.socketpair()
+        control, their_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        out, their_out = os.pipe()
+        err, their_err = os.pipe()
+        try:
+            scratch = _make_scratch()
+            request = {
+                "op": "spawn",
+                "plan": {
+                    "level": wanted.level,
+                    "writable": [wanted.workspace, scratch],
+                    "readable": list(wanted.readable),
+                },
+                "limits": asdict(wanted.limits),
+                "env": worker_environment(os.environ, wanted.workspace, scratch),
+                "workspace": wanted.workspace,
+                "scratch": scratch,
+            }
+            descriptors = [their_channel.fileno(), their_control.fileno(), their_out, their_err]
+            self._send(request, descriptors)
+        except BaseException:
+            for end in (channel, control):
+                end.close()
+            os.close(out)
+            os.close(err)
+            raise
+        finally:
+            for other in (their_channel, their_control):
+                other.close()
+            os.close(their_out)
+            os.close(their_err)
+        for end in (channel, control):
+            end.setblocking(False)
+        os.set_blocking(out, False)
+        os.set_blocking(err, False)
+        return Ends(channel=channel, control=control, out=out, err=err)
+
+    def detect(self) -> Detection:
+        """Have the confinement levels tried.
+
+        Raises:
+            SandboxError: If the fork server is gone or does not answer.
+        """
+        with self._lock:
+            self._socket.settimeout(_DETECT_S)
+            try:
+                self._socket.send(to_json({"op": "detect"}))
+                answer = self._socket.recv(_PACKET_BYTES)
+            except OSError as error:
+                raise SandboxError(f"The fork server did not answer: {error}.") from None
+            finally:
+                self._socket.settimeout(None)
+        if not answer:
+            raise SandboxError("The fork server ended while it was trying the confinement levels.")
+        return detection_from_json(from_json(answer))
+
+    def close(self) -> None:
+        """End it; workers it made live on under their supervisors."""
+        self._socket.close()
+        try:
+            self._process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _send(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
+        packet = to_json(request)
+        if len(packet) > _PACKET_BYTES:
+            raise SandboxError(f"The request for a worker is too long: {len(packet)} bytes.")
+        with self._lock:
+            try:
+                socket.send_fds(self._socket, [packet], descriptors)
+            except OSError as error:
+                raise SandboxError(f"The fork server is gone ({error}).") from None
+
+
+_server: ForkServer | None = None
+_detection: Detection | None = None
+_lock = threading.Lock()
+
+
+def server() -> ForkServer:
+    """The fork server of this process, started if there is none."""
+    global _server  # noqa: PLW0603 - one per process is the point
+    with _lock:
+        if _server is None or not _server.alive:
+            if _server is None:
+                atexit.register(_close)
+            else:
+                _server.close()
+            _server = ForkServer()
+        return _server
+
+
+def detection() -> Detection:
+    """What this machine can hold; tried once per process.
+
+    Raises:
+        SandboxError: If it cannot be tried.
+    """
+    global _detection  # noqa: PLW0603 - a fact about the machine, not about a session
+    if _detection is None:
+        _detection = server().detect()
+    return _detection
+
+
+def _close() -> None:
+    if _server is not None:
+        _server.close()
+
+
+def _package_parent() -> str:
+    return str(Path(__file__).resolve().parents[2])
+
+
+def _make_scratch() -> str:
+    """A private folder for home and temporary files; the supervisor removes it."""
+    folder = tempfile.mkdtemp(prefix="aisotools-")
+    for name in ("home", "tmp"):
+        Path(folder, name).mkdir(mode=0o700)
+    return os.path.realpath(folder)
+
+
+def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The allow-listed environment: nothing of the host's but a few harmless settings."""
+    path = [os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin"]
+    return {
+        "PATH": os.pathsep.join(dict.fromkeys(path)),
+        "LANG": "C.UTF-8",
+        "USER": "sandbox",
+        "LOGNAME": "sandbox",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **{name: environ[name] for name in _PASSED_ON if name in environ},
+    }
+
+
+def worker_environment(environ: Mapping[str, str], workspace: str, scratch: str) -> dict[str, str]:
+    """What a worker and its programs see."""
+    home = f"{scratch}/home"
+    return {
+        **base_environment(environ),
+        "HOME": home,
+        "TMPDIR": f"{scratch}/tmp",  # noqa: S108 - inside the private scratch folder
+        "WORKSPACE": workspace,
+        "IPYTHONDIR": f"{home}/.ipython",
+        "MPLCONFIGDIR": f"{home}/.matplotlib",
+        "XDG_CACHE_HOME": f"{home}/.cache",
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        "GIT_CONFIG_NOSYSTEM": "1",  # /etc/gitconfig is out of reach, which git takes for fatal
+        "TERM": "dumb",
+        "PAGER": "cat",
+    }

@@ -1,0 +1,368 @@
+"""A session: one workspace, one sandbox, one policy, and the one gate that every call passes.
+
+    resolve the name → validate → classify → policy → ask → run under a deadline → cap → record
+
+Whatever a model can cause comes back as a `ToolResult`. Only the calling program's own mistakes, and
+cancellation, are raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from aisotools.beat import Beat
+from aisotools.builtin import builtin_tools
+from aisotools.claims import Claim, claim_default_workspace, claim_workspace, refuse_workspace, state_folder
+from aisotools.contracts import Approver, OutputCaps, Sandbox, SandboxListener
+from aisotools.events import Json, Origin, ToolCall, ToolResult
+from aisotools.exceptions import SessionClosed, UsageError, WorkspaceRefused
+from aisotools.gate import Gate, Place
+from aisotools.journal import Journal, Listener
+from aisotools.policy import Policy
+from aisotools.registry import ToolRegistry
+from aisotools.sandbox.detect import choose_level
+from aisotools.sandbox.kernel import Kernel
+from aisotools.sandbox.limits import Limits
+from aisotools.sandbox.spawn import Spawn, detection
+from aisotools.session_events import SessionEnded
+
+SandboxFactory = Callable[[Spawn, SandboxListener], Sandbox]
+"""Makes the sandbox of a session; tests and other programs may bring their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStatus:
+    """A session at one moment.
+
+    Attributes:
+        level: The confinement level; empty before the session is open.
+        alive: Whether a worker is up.
+        memory_bytes: Memory of the worker.
+        calls: How many calls reached the gate.
+        age_s: Seconds since the worker started.
+        pid: The worker's process id, or 0.
+        generation: How many workers there have been.
+        workspace: The folder that tools may change; empty before the session is open.
+    """
+
+    level: str
+    calls: int
+    workspace: str
+    alive: bool = False
+    memory_bytes: int = 0
+    age_s: float = 0.0
+    pid: int = 0
+    generation: int = 0
+
+
+class Session:
+    """Tools, policy, approver and sandbox of one conversation. Use it as an async context manager.
+
+    Without `async with` it opens itself at the first call; then `close` it yourself.
+
+    Attributes:
+        registry: The tools that can be called.
+        policy: What may run; assign another one at any time.
+        limits: What the sandbox may use up.
+        session_key: The conversation.
+        level: The confinement level; empty before the session is open.
+        events: Everything that happened, in order; read only.
+    """
+
+    def __init__(
+        self,
+        workspace: str | os.PathLike[str] | None = None,
+        registry: ToolRegistry | None = None,
+        policy: Policy | None = None,
+        approver: Approver | None = None,
+        limits: Limits | None = None,
+        level: str | None = None,
+        min_level: str | None = None,
+        read_only: Sequence[str | os.PathLike[str]] = (),
+        session_key: str | None = None,
+        *,
+        sandbox: SandboxFactory = Kernel,
+        output_caps: OutputCaps | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """Describe the session; nothing is started or created yet.
+
+        Args:
+            workspace: The only folder that tools may change; `./workspace/<notebook>` without it.
+            registry: The tools; the built-in ones without it.
+            policy: What may run; mode `safe` without it.
+            approver: Whom to ask; whoever can be asked here without it, else what would be asked is denied.
+            limits: What the sandbox may use up.
+            level: Exactly this confinement level.
+            min_level: At least this confinement level.
+            read_only: Further folders that tools may read.
+            session_key: Names the conversation.
+            sandbox: Makes the sandbox; real confined processes without it.
+            output_caps: How much of a result goes where.
+            environ: Where settings are looked up; the process's environment without it.
+        """
+        self.limits = limits if limits is not None else Limits()
+        self.session_key = session_key or uuid.uuid4().hex[:12]
+        self._journal = Journal()
+        self.events = self._journal.events
+        self._gate = Gate(
+            registry=registry if registry is not None else ToolRegistry(builtin_tools()),
+            policy=policy if policy is not None else Policy(),
+            approver=approver,
+            journal=self._journal,
+            caps=output_caps or OutputCaps(stream_bytes=self.limits.stream_bytes),
+            call_timeout_s=self.limits.call_timeout_s,
+            session_key=self.session_key,
+        )
+        self._workspace = None if workspace is None else Path(workspace).expanduser()
+        self._levels = (level, min_level)
+        self._read_only = tuple(_existing_folder(folder) for folder in read_only)
+        self._make_sandbox = sandbox
+        self._environ = os.environ if environ is None else environ
+        self._beat = Beat()
+        self._opening = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._place: Place | None = None
+        self._claim: Claim | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else self.level or "not open yet"
+        return f"<Session {self.session_key}: {state}, {self._gate.calls} calls, {self._workspace}>"
+
+    @property
+    def registry(self) -> ToolRegistry:
+        """The tools that can be called."""
+        return self._gate.registry
+
+    @property
+    def policy(self) -> Policy:
+        """What may run; another one may be assigned at any time."""
+        return self._gate.policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        _refuse_auto_without_sandbox(policy, self.level)
+        self._gate.policy = policy
+
+    @property
+    def level(self) -> str:
+        """The confinement level; empty before the session is open."""
+        return self._place.level if self._place is not None else ""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # ---- opening and closing
+
+    async def start(self) -> None:
+        """Open the session and have its worker up.
+
+        Raises:
+            LevelUnavailable: If this machine cannot hold the demanded level; the message says what would do.
+            WorkspaceRefused: If the folder cannot be a workspace.
+            SandboxError: If no worker comes up.
+        """
+        with self._beat:
+            place = await self._open()
+            await place.sandbox.start()
+
+    async def _open(self) -> Place:
+        """Settle level and workspace; the worker itself starts with the first call that needs it."""
+        if self._closed:
+            raise SessionClosed(f"Session {self.session_key} is closed. Open a new one.")
+        loop = asyncio.get_running_loop()
+        if self._place is None:
+            async with self._opening:
+                if self._place is None:
+                    level = await self._choose_level()
+                    self._claim = self._claimed_workspace(level)
+                    self._loop = loop
+                    self._place = self._made_place(level, self._claim.path)
+        if loop is not self._loop:
+            raise UsageError(
+                "This session belongs to another event loop. Use call_threadsafe from other threads, "
+                "or one session per loop.",
+            )
+        return self._place
+
+    def _made_place(self, level: str, workspace: Path) -> Place:
+        wanted = Spawn(
+            level=level,
+            workspace=str(workspace),
+            readable=self._read_only,
+            limits=self.limits,
+        )
+        self._workspace = workspace
+        return Place(sandbox=self._make_sandbox(wanted, self._journal), level=level, workspace=workspace)
+
+    async def _choose_level(self) -> str:
+        level, min_level = self._levels
+        found = await asyncio.to_thread(detection)
+        chosen = choose_level(level, min_level, self._environ, found)
+        _refuse_auto_without_sandbox(self.policy, chosen)
+        return chosen
+
+    def _claimed_workspace(self, level: str) -> Claim:
+        state = state_folder(self._environ)
+        if self._workspace is None:
+            claim = claim_default_workspace(Path.cwd(), _notebook_stem(self._environ), state)
+        else:
+            if not self._workspace.exists() and self._workspace.parent.is_dir():
+                self._workspace.mkdir()
+            refuse_workspace(self._workspace, state_folder=state, level=level, environ=self._environ)
+            claim = claim_workspace(self._workspace, state)
+        try:
+            if not claim.ours:
+                raise WorkspaceRefused(
+                    f"The workspace {str(claim.path)!r} is in use by process {claim.holder}. "
+                    "Close that session, or use another folder.",
+                )
+            refuse_workspace(claim.path, state_folder=state, level=level, environ=self._environ)
+        except WorkspaceRefused:
+            claim.release()
+            raise
+        return claim
+
+    async def close(self) -> None:
+        """End the worker and everything it started. Closing again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._gate.interrupt()
+        try:
+            if self._place is not None:
+                await self._place.sandbox.close()
+        finally:
+            if self._claim is not None:
+                self._claim.release()
+            self._journal.add(SessionEnded)
+
+    async def interrupt(self) -> None:
+        """Stop whatever runs, in the sandbox and on the host, and call off open questions."""
+        self._gate.interrupt()
+        if self._place is not None:
+            await self._place.sandbox.interrupt()
+
+    async def restart(self) -> None:
+        """End the worker and everything it started, and have a fresh one; its variables are lost."""
+        with self._beat:
+            place = await self._open()
+            await place.sandbox.restart()
+
+    def status(self) -> SessionStatus:
+        """The state right now."""
+        if self._place is None or self._closed:
+            return SessionStatus(
+                level=self.level, calls=self._gate.calls, workspace=str(self._workspace or "")
+            )
+        sandbox = self._place.sandbox.status()
+        return SessionStatus(
+            level=sandbox.level,
+            alive=sandbox.alive,
+            memory_bytes=sandbox.memory_bytes,
+            calls=self._gate.calls,
+            age_s=sandbox.age_s,
+            pid=sandbox.pid,
+            generation=sandbox.generation,
+            workspace=str(self._workspace),
+        )
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Have `listener` hear every event from now on; call what is returned to stop that."""
+        return self._journal.subscribe(listener)
+
+    # ---- calls
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Json] | None = None,
+        *,
+        origin: Origin = "program",
+        call_id: str | None = None,
+        timeout_s: float | None = None,
+        ask: bool = False,
+    ) -> ToolResult:
+        """Pass one call through the gate.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments; none without it.
+            origin: Who makes the call; decides, with the mode, whether it must be asked about.
+            call_id: An id of the caller's own; an id runs at most once.
+            timeout_s: Deadline in seconds; the tool's own, or the session's, without it.
+            ask: Ask a person even if the policy would allow the call.
+
+        Returns:
+            The result, also for everything that goes wrong: an unknown tool, wrong arguments, a denial, a
+            timeout, a crash.
+
+        Raises:
+            TypeError: If this is no call at all.
+            SessionClosed: If the session was closed.
+            SandboxError: If the session cannot be opened.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"The name of a tool is text, not {type(name).__name__}.")
+        if timeout_s is not None and not timeout_s > 0:
+            raise ValueError(f"timeout_s={timeout_s!r}: use a number of seconds above 0.")
+        call = ToolCall(
+            call_id or uuid.uuid4().hex, name, {} if arguments is None else arguments, origin=origin
+        )
+        with self._beat:
+            place = await self._open()
+            return await self._gate.pass_call(call, place, timeout_s=timeout_s, ask=ask)
+
+    async def run_cell(
+        self, code: str, *, origin: Origin = "program", timeout_s: float | None = None
+    ) -> ToolResult:
+        """Run Python in the sandbox: the `python` tool, through the same gate."""
+        return await self.call("python", {"code": code}, origin=origin, timeout_s=timeout_s)
+
+    def call_threadsafe(self, name: str, arguments: Mapping[str, Json] | None = None) -> ToolResult:
+        """Make a call from another thread and block until its result is there.
+
+        Raises:
+            UsageError: If the session is not open yet, or this is the session's own thread.
+        """
+        if self._loop is None:
+            raise UsageError(
+                "The session is not open yet. Open it with `async with`, then call from threads."
+            )
+        try:
+            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is self._loop:
+            raise UsageError("This would block the session's own loop. Use `await session.call(...)` here.")
+        return asyncio.run_coroutine_threadsafe(self.call(name, arguments), self._loop).result()
+
+
+def _refuse_auto_without_sandbox(policy: Policy, level: str) -> None:
+    if level == "limited" and policy.mode == "auto":
+        raise UsageError(
+            "Mode auto is refused at level limited: there is no sandbox to hold what it allows. Use mode safe.",
+        )
+
+
+def _existing_folder(folder: str | os.PathLike[str]) -> str:
+    path = Path(folder).expanduser()
+    if not path.exists():
+        raise UsageError(f"read_only={str(folder)!r} does not exist.")
+    return str(path.resolve())
+
+
+def _notebook_stem(environ: Mapping[str, str]) -> str:
+    """The notebook's name without its ending; Jupyter Server tells it to the kernels it starts."""
+    return Path(environ.get("JPY_SESSION_NAME", "default")).stem or "default"
