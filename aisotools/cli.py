@@ -16,6 +16,7 @@ import re
 import shutil
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,10 @@ COPY_NAME = "aisotools-tutorials"
 CELL_TIMEOUT_S = 120
 SHOWN_LINES = 8
 SHOWN_CHARS = 110
+NO_SANDBOX = (
+    "No sandbox level holds here, so a session refuses to start. To work without a sandbox all the same, say so: "
+    'Session(level="limited") in a program, or AISOTOOLS_MIN_LEVEL=limited in the environment.'
+)
 NO_LAB = 'JupyterLab is not installed here. Install it with: pip install "aisotools[lab]"'
 
 
@@ -149,22 +154,21 @@ def doctor(host: Host, *, as_json: bool = False) -> int:
         host.echo(json.dumps(answer, indent=2))
         return 0 if holds else 1
 
-    host.echo(f"Sandbox level: {found.level if holds else 'none'}")
-    host.echo("\nWhat was tried:")
+    host.echo(f"Sandbox level: {found.level if holds else 'none'}\n\nWhat was tried:")
     width = max((len(probe.name) for probe in found.probes), default=0)
     for probe in found.probes:
         host.echo(f"  {'yes' if probe.ok else 'no ':3}  {probe.name:{width}}  {probe.detail}".rstrip())
-    if holds:
-        host.echo(f"\nIt protects: {protects}")
-        host.echo(f"It does not protect: {leaves_open}")
-    else:
-        host.echo("\nNo sandbox level holds here, so a session refuses to start.")
-        host.echo('To work without a sandbox all the same, say so: Session(level="limited") in a program, or')
-        host.echo("AISOTOOLS_MIN_LEVEL=limited in the environment.")
-        host.echo(f"What `limited` protects: {protects}")
-        host.echo(f"What it does not protect: {leaves_open}")
+    host.echo("")
+    if not holds:
+        host.echo(_wrapped(NO_SANDBOX) + "\n")
+    host.echo(_wrapped(f"{'It' if holds else '`limited`'} protects: {protects}"))
+    host.echo(_wrapped(f"It does not protect: {leaves_open}"))
     host.echo("\n" + ", ".join(f"{name} {number}" for name, number in versions.items()))
     return 0 if holds else 1
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, SHOWN_CHARS, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def lab(host: Host, further: Sequence[str] = ()) -> int:
@@ -258,6 +262,9 @@ def _run(path: Path, echo: Callable[[str], None]) -> int:
         on_cell_execute=report.began,
         on_cell_executed=report.ended,
     )
+    manager = client.create_kernel_manager()
+    if manager.has_trait("transport_encryption"):
+        manager.transport_encryption = "auto"  # where it is known, a kernel warns about going without
     echo(f"Running {path.name} in a copy of its folder ...")
     try:
         asyncio.run(client.async_execute())

@@ -31,11 +31,22 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "sandbox.seccomp",
         "sandbox.landlock",
     ),
-    ("schema", "dialects", "policy", "question", "shell", "paths", "claims", "workspace", "sandbox.limits"),
+    (
+        "beat",
+        "claims",
+        "dialects",
+        "paths",
+        "policy",
+        "question",
+        "schema",
+        "shell",
+        "workspace",
+        "sandbox.limits",
+    ),
     ("function_tool", "tool_members", "checkpoint", "models"),
-    ("registry", "approval", "ledger", "sandbox"),
+    ("registry", "approval", "journal", "ledger", "ticket", "sandbox"),
     ("builtin",),
-    ("session",),
+    ("gate", "session"),
     ("agent", "transcript"),
     ("notebook", "bridges", "testing", "sandbox.front", "sandbox.provisioner"),
     ("cli",),
@@ -97,14 +108,12 @@ class Import:
     Attributes:
         line: Where.
         written: The full name.
-        base: The module it is asked of.
         target: The package's module that defines it, or None for an outside library.
         lazy: Whether it happens later than the import of the module it stands in.
     """
 
     line: int
     written: str
-    base: str
     target: str | None
     lazy: bool
 
@@ -155,16 +164,16 @@ def _dotted(path: str) -> str:
 def _imports(tree: ast.Module, package: str, known: set[str]) -> Iterator[Import]:
     for node, lazy in running(tree):
         if isinstance(node, ast.Import):
-            names = [(alias.name, alias.name) for alias in node.names]
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = _absolute(node, package)
-            names = [(f"{base}.{alias.name}", base) for alias in node.names]
+            names = [f"{base}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Call) and _is_import_by_name(node):
-            names = [(str(ast.literal_eval(node.args[0])),) * 2]
+            names = [str(ast.literal_eval(node.args[0]))]
         else:
             continue
-        for written, base in names:
-            yield Import(node.lineno, written, base, _home(written, known), lazy)
+        for written in names:
+            yield Import(node.lineno, written, _defined_in(written, known), lazy)
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:
@@ -180,7 +189,7 @@ def _is_import_by_name(node: ast.Call) -> bool:
     return literal and called in {"import_module", "__import__"}
 
 
-def _home(written: str, known: set[str]) -> str | None:
+def _defined_in(written: str, known: set[str]) -> str | None:
     """The known module that `written` names or lies in, without the package's own name."""
     if written.partition(".")[0] != ROOT:
         return None
@@ -211,9 +220,17 @@ def _within(name: str, home: str) -> bool:
     return not home or name == home or name.startswith(home + ".")
 
 
+def _home(name: str) -> tuple[int, str] | None:
+    """Layer and entry of the longest row entry that `name` is or lies in."""
+    homes = [
+        (len(home), row, home) for row, homes in enumerate(LAYERS) for home in homes if _within(name, home)
+    ]
+    return max(homes)[1:] if homes else None
+
+
 def _layer(name: str) -> int | None:
-    homes = [(len(home), row) for row, homes in enumerate(LAYERS) for home in homes if _within(name, home)]
-    return max(homes)[1] if homes else None
+    home = _home(name)
+    return home[0] if home else None
 
 
 def _folder(name: str, package: Package) -> str:
@@ -227,7 +244,7 @@ def _inner(module: Module) -> list[tuple[str, int]]:
 
 
 def layers(package: Package) -> Iterator[Finding]:
-    """A module imports from lower layers, or from its own folder; flat modules also from their own layer."""
+    """A module imports from lower layers, its own folder, or other single modules of its layer."""
     for module in package.values():
         if not module.name:
             continue
@@ -247,12 +264,14 @@ def layers(package: Package) -> Iterator[Finding]:
 
 
 def _may_import(name: str, target: str, package: Package) -> bool:
-    mine, theirs = _layer(name), _layer(target)
+    mine, theirs = _home(name), _home(target)
     assert mine is not None
     assert theirs is not None
-    folder = _folder(name, package)
-    neighbours = folder == _folder(target, package) and (bool(folder) or mine == theirs)
-    return theirs < mine or neighbours
+    if _folder(name, package) and _folder(name, package) == _folder(target, package):
+        return True
+    # Modules with an entry of their own are neighbours in that row; whole folders keep to themselves.
+    folders = {mine[1], theirs[1]} & {entry for entry, module in package.items() if module.is_root}
+    return theirs[0] < mine[0] or (theirs[0] == mine[0] and not folders)
 
 
 def _reach(name: str, target: str, package: Package) -> list[str]:
@@ -288,17 +307,22 @@ def cycles(package: Package) -> Iterator[Finding]:
 
 
 def roots(package: Package) -> Iterator[Finding]:
-    """Package roots import nothing of the package, so that importing a leaf loads the leaf alone.
+    """Importing a leaf runs the roots above it, so a root imports only what every leaf below may import.
 
-    The root of all may import lazily; nobody asks it for anything.
+    The root of all imports lazily, from everywhere; nobody asks it for a name.
     """
     for module in package.values():
+        below = [_layer(name) or 0 for name in package if _within(name, module.name) and name != module.name]
         for imported in module.imports:
-            if imported.target is not None and module.is_root and (module.name or not imported.lazy):
-                advice = "keep it empty and let callers import the module that defines the name"
-                message = f"a package root imports {imported.written}; {advice}"
-                yield Finding(module.path, imported.line, message)
-            elif imported.base == ROOT and not module.is_root:
+            if imported.target is None:
+                continue
+            if module.is_root:
+                harmless = (_layer(imported.target) or 0) < min(below, default=0)
+                if not (harmless if module.name else imported.lazy):
+                    advice = "keep it out, and let callers import the module that defines the name"
+                    message = f"a package root imports {imported.written}; {advice}"
+                    yield Finding(module.path, imported.line, message)
+            elif not imported.target:
                 advice = "import it from the module that defines it"
                 message = f"{imported.written} is asked of the package root; {advice}"
                 yield Finding(module.path, imported.line, message)

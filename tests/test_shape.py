@@ -95,6 +95,11 @@ def test_layers_refuse(importer: str, imported: str, form: str) -> None:
         ("session.py", "from aisotools.events import x", "events.py"),
         ("registry.py", "from aisotools.approval import x", "approval.py"),  # same layer, both flat
         ("sandbox/kernel.py", "from .channel import x", "sandbox/channel.py"),
+        (
+            "sandbox/channel.py",
+            "from aisotools.exceptions import x",
+            "exceptions.py",
+        ),  # same row, both single
         ("sandbox/confine.py", "from aisotools.sandbox import limits", "sandbox/limits.py"),  # up, own folder
         (
             "schema.py",
@@ -178,25 +183,36 @@ def test_a_diamond_is_no_cycle() -> None:
     assert broken(shape.cycles, sources) == []
 
 
+FEW = {"events.py": "", "schema.py": "", "sandbox/kernel.py": "", "sandbox/channel.py": ""}
+
+
 @pytest.mark.parametrize(
     ("path", "source"),
     [
         ("session.py", "from aisotools import Effect"),
         ("session.py", "import aisotools"),
-        ("sandbox/kernel.py", "from .. import events"),
+        ("sandbox/kernel.py", "from .. import Effect"),
         ("__init__.py", "from aisotools.events import Effect"),
         ("sandbox/__init__.py", "def f():\n    from aisotools.sandbox.kernel import x"),
+        ("sandbox/__init__.py", "import aisotools.schema"),  # sandbox.channel may not import it
     ],
 )
 def test_roots_refuse(path: str, source: str) -> None:
-    (found,) = broken(shape.roots, {"events.py": "", "sandbox/kernel.py": "", path: source})
+    (found,) = broken(shape.roots, FEW | {path: source})
     assert found.startswith(f"aisotools/{path}:")
     assert "package root" in found
 
 
-def test_the_package_root_may_import_lazily() -> None:
-    lazy = "def load(shell):\n    from aisotools.notebook import extension"
-    assert broken(shape.roots, {"__init__.py": lazy, "notebook/extension.py": ""}) == []
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("__init__.py", "def load(shell):\n    from aisotools.sandbox import kernel"),
+        ("session.py", "from aisotools import events"),  # a module, reached through the root
+        ("builtin/__init__.py", "from aisotools.events import Effect"),  # every leaf below may, too
+    ],
+)
+def test_roots_allow(path: str, source: str) -> None:
+    assert broken(shape.roots, FEW | {"builtin/files.py": "", path: source}) == []
 
 
 @pytest.mark.parametrize(
