@@ -75,7 +75,7 @@ class Session:
         events: Everything that happened, in order; read only.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the order is part of the public interface
         self,
         workspace: str | os.PathLike[str] | None = None,
         registry: ToolRegistry | None = None,
@@ -352,7 +352,7 @@ class Session:
 def _refuse_auto_without_sandbox(policy: Policy, level: str) -> None:
     if level == "limited" and policy.mode == "auto":
         raise UsageError(
-            "Mode auto is refused at level limited: there is no sandbox to hold what it allows. Use mode safe.",
+            "Mode auto is refused at level limited: no sandbox would hold what it allows. Use mode safe.",
         )
 
 
