@@ -38,8 +38,8 @@ CELL_TIMEOUT_S = 120
 SHOWN_LINES = 8
 SHOWN_CHARS = 110
 NO_SANDBOX = (
-    "No sandbox level holds here, so a session refuses to start. To work without a sandbox all the same, say so: "
-    'Session(level="limited") in a program, or AISOTOOLS_MIN_LEVEL=limited in the environment.'
+    "No sandbox level holds here, so a session refuses to start. To work without a sandbox all the same, say "
+    'so: Session(level="limited") in a program, or AISOTOOLS_MIN_LEVEL=limited in the environment.'
 )
 NO_LAB = 'JupyterLab is not installed here. Install it with: pip install "aisotools[lab]"'
 
