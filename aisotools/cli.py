@@ -192,9 +192,11 @@ def lab(host: Host, further: Sequence[str] = ()) -> int:
         return 1
     folder = _tutorials(host)
     if folder.parent == host.package:
-        folder = _copy(folder, host.here / COPY_NAME)
+        folder = _copy(folder, host.here.resolve() / COPY_NAME)
         host.echo(f"The tutorials are in {folder}; what you change there stays.")
-    command = [sys.executable, "-m", "jupyterlab", str(folder / FIRST_TUTORIAL), *further]
+    # Not the file as an argument: then the address that is printed would not lead to it, only the browser.
+    place = [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{FIRST_TUTORIAL}"]
+    command = [sys.executable, "-m", "jupyterlab", *place, *further]
     if host.is_root and "--allow-root" not in further:
         host.echo(
             "You are root, which JupyterLab refuses unless told otherwise: starting it with --allow-root."
