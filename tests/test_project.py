@@ -130,6 +130,19 @@ def test_binder_pins_what_core_and_lab_need(project: dict[str, Any]) -> None:
         assert pin in needed.specifier, f"binder/requirements.txt pins {pin}, pyproject.toml wants {line}"
 
 
+def test_the_wheel_ships_the_tutorials(tracked: list[str]) -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"][
+        "targets"
+    ]
+    there = any(
+        name.startswith("notebooks/") for name in tracked
+    )  # hatchling refuses a folder that is missing
+    shipped = {"notebooks": "aisotools/tutorials"} if there else {}
+    assert settings["wheel"].get("force-include", {}) == shipped, (
+        "`aisotools lab` needs them where no checkout is"
+    )
+
+
 @pytest.mark.parametrize("path", [".ci/run", "binder/postBuild", "binder/start"])
 def test_scripts_are_executable(path: str) -> None:
     assert os.access(ROOT / path, os.X_OK)
