@@ -70,7 +70,7 @@ class FunctionTool(Generic[P, R]):
         self.effect = _checked_effect(self.schema.name, effect)
         self.runs_in: RunsIn = _checked_place(self.schema.name, runs_in)
         self.timeout_s = _checked_timeout(self.schema.name, timeout_s)
-        self.source, self.cell = _source_of(function)
+        self.source, self.cell = ("built-in", None) if import_path else _source_of(function)
         self._classify = classify
         self._extract_undo_path = extract_undo_path
         self._gather_facts = gather_facts

@@ -99,6 +99,7 @@ class Gate:
         result = ToolResult.error("The call was cancelled.")
         try:
             result = capped(await self._pass(call, place, timeout_s, ask=ask), self._caps)
+            result = result.with_metadata(tool=call.name, call_id=call.id)
         finally:
             took_s = time.monotonic() - began_s
             self._journal.add(CallFinished, call.id, name=call.name, result=result, duration_s=took_s)

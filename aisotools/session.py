@@ -152,6 +152,11 @@ class Session:
         self._gate.policy = policy
 
     @property
+    def closed(self) -> bool:
+        """Whether the session was closed."""
+        return self._closed
+
+    @property
     def level(self) -> str:
         """The confinement level; empty before the session is open."""
         return self._place.level if self._place is not None else ""

@@ -1,0 +1,40 @@
+"""The notebook's own session: the one the magics use."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aisotools.session import Session
+
+_session: Session | None = None
+
+
+def current_session() -> Session:
+    """The notebook's own session, made on first use and again after it was closed.
+
+    Nothing is started before its first call. Replace it with `use_session`.
+    """
+    global _session  # noqa: PLW0603 - one per notebook is the point
+    if _session is None or _session.closed:
+        _session = Session()
+    return _session
+
+
+def use_session(session: Session) -> Session:
+    """Make `session` the notebook's own and return it; the former one stays open."""
+    global _session  # noqa: PLW0603 - one per notebook is the point
+    _session = session
+    return session
+
+
+def close_current() -> asyncio.Task[None] | None:
+    """Close the notebook's session if there is one; inside a running loop it closes in the background."""
+    global _session
+    session, _session = _session, None
+    if session is None or session.closed:
+        return None
+    try:
+        return asyncio.get_running_loop().create_task(session.close())
+    except RuntimeError:
+        asyncio.run(session.close())
+        return None

@@ -1,0 +1,66 @@
+"""`%load_ext aisotools` and its undoing."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from aisotools.approval import set_default_approver_factory
+from aisotools.contracts import Approver
+from aisotools.events import ToolResult
+from aisotools.notebook.magics import AisotoolsMagics
+from aisotools.notebook.transform import rewrite
+
+_MAGICS = {"line": ("tools", "sandbox", "call"), "cell": ("sandbox",)}
+
+
+def load(shell: Any) -> None:
+    """Register magics, the rewriting of cells, how results look, and who is asked; again is harmless."""
+    shell.register_magics(AisotoolsMagics(shell))
+    if rewrite not in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.append(rewrite)
+    formatter = shell.display_formatter.mimebundle_formatter
+    formatter.for_type(ToolResult, _shown_result)
+    shell.display_formatter.formatters["text/plain"].for_type(types.CoroutineType, _shown_coroutine)
+    set_default_approver_factory(_notebook_approver)
+
+
+def unload(shell: Any) -> None:
+    """Take back what `load` did, and close the notebook's session."""
+    from aisotools.notebook.current import close_current
+
+    for kind, names in _MAGICS.items():
+        for name in names:
+            shell.magics_manager.magics[kind].pop(name, None)
+    if rewrite in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.remove(rewrite)
+    shell.display_formatter.mimebundle_formatter.pop(ToolResult, None)
+    shell.display_formatter.formatters["text/plain"].pop(types.CoroutineType, None)
+    set_default_approver_factory(None)
+    close_current()
+
+
+def _notebook_approver() -> Approver | None:
+    from IPython import get_ipython
+
+    from aisotools.notebook.ask import NotebookApprover, can_ask
+
+    return NotebookApprover() if can_ask(get_ipython()) else None
+
+
+def _shown_result(result: ToolResult, **_: Any) -> dict[str, Any]:
+    from aisotools.notebook.render import render_result
+
+    return render_result(result, str(result.metadata.get("tool", "tool")))
+
+
+def _shown_coroutine(coroutine: types.CoroutineType[Any, Any, Any], printer: Any, _cycle: bool) -> None:
+    """What a forgotten `await` displays."""
+    code = coroutine.cr_code
+    ours = "aisotools" in code.co_filename
+    if ours:
+        printer.text(
+            f"Nothing has run yet: put `await` before it, as in `await {code.co_qualname.lower()}(...)`."
+        )
+    else:
+        printer.text(repr(coroutine))

@@ -1,0 +1,159 @@
+"""What `%tools` and `%sandbox status` show: MIME bundles made by pure functions."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aisotools.contracts import Tool
+from aisotools.notebook import frame
+from aisotools.notebook.text import one_line, readable
+from aisotools.session import SessionStatus
+from aisotools.tool_members import classify, definition_of, shipment_of, source_of
+
+_CELL = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
+
+
+def effect_word(tool: Tool) -> str:
+    """What the tool may do, in words; it may depend on the arguments."""
+    try:
+        mildest = classify(tool, {})
+    except Exception as error:
+        return f"unknown ({type(error).__name__})"
+    by_call = getattr(tool, "effect", mildest) is None and shipment_of(tool) is not None
+    word = mildest.value.replace("_", " ")
+    return f"{word} (by call)" if by_call and _depends(tool) else word
+
+
+def _depends(tool: Tool) -> bool:
+    """Whether the effect differs between the operations that the schema lists."""
+    operations = tool.parameters_schema().get("properties", {}).get("operation", {}).get("enum", ())
+    return len({classify(tool, {"operation": o}) for o in operations}) > 1
+
+
+def show_tools(tools: Sequence[Tool]) -> dict[str, str]:
+    """All tools as a table: name, effect, where it runs, first line of the description, source."""
+    rows = [
+        (
+            tool.name,
+            effect_word(tool),
+            _place(tool),
+            one_line(tool.description.partition("\n")[0], 100),
+            one_line(source_of(tool), 60),
+        )
+        for tool in tools
+    ]
+    if not rows:
+        told = "No tools are registered. Put @tool above a function and register it."
+        return {"text/html": frame.note(told), "text/plain": told}
+    return table(("tool", "effect", "runs in", "what it does", "from"), rows)
+
+
+def show_tool(tool: Tool) -> dict[str, str]:
+    """One tool in full: what a model is told, its arguments, its schema, examples."""
+    definition = definition_of(tool)
+    schema = json.dumps(definition.parameters, indent=2, ensure_ascii=False)
+    required = set(definition.parameters.get("required", ()))
+    rows = [
+        (
+            name,
+            _kind(about),
+            "required" if name in required else _default(about),
+            str(about.get("description", "")),
+        )
+        for name, about in definition.parameters.get("properties", {}).items()
+    ]
+    arguments = (
+        table(("argument", "type", "", "what it is"), rows) if rows else {"text/html": "", "text/plain": ""}
+    )
+    examples = [
+        f"{said}\n  {json.dumps(dict(given), ensure_ascii=False)}" for given, said in definition.examples
+    ]
+    said = "".join(frame.block(readable(example)) for example in examples)
+    body = (
+        frame.block(readable(definition.description))
+        + arguments["text/html"]
+        + (frame.note("For example:") + said if examples else "")
+        + f"<details><summary>JSON Schema</summary>{frame.block(readable(schema))}</details>"
+    )
+    title = f"{frame.code(tool.name)} · {effect_word(tool)} · runs in the {_place(tool)}"
+    effect = classify(tool, {})
+    plain = "\n\n".join(
+        p
+        for p in (
+            f"{tool.name} - {effect_word(tool)} - runs in the {_place(tool)}",
+            readable(definition.description),
+            arguments["text/plain"],
+            *(readable(example) for example in examples),
+        )
+        if p
+    )
+    return {"text/html": frame.box(title, body, frame.EFFECT_COLOURS[effect]), "text/plain": plain}
+
+
+def show_status(status: SessionStatus, mode: str, protects: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """A session's sandbox: its level with what that means, its worker, its folder."""
+    if not status.level:
+        told = f"The sandbox has not started yet; the first call starts it. Policy mode: {mode}."
+        return {"text/html": frame.note(told), "text/plain": told}
+    does, does_not = protects.get(status.level, ("", ""))
+    worker = (
+        f"process {status.pid}, up for {status.age_s:.0f} s, {status.memory_bytes / 2**20:.0f} MiB"
+        if status.alive
+        else "not up; the next call starts one"
+    )
+    shown = status.level if status.level != "limited" else "limited - not a sandbox"
+    rows = [
+        ("level", shown),
+        ("protects", does),
+        ("does not", does_not),
+        ("worker", worker),
+        ("workspace", status.workspace),
+        ("policy mode", mode),
+        ("calls so far", str(status.calls)),
+    ]
+    return table(("sandbox", ""), rows)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Rows of plain text, as an HTML table and as aligned text."""
+    cells = "".join(
+        "<tr>" + "".join(f'<td style="{_CELL}">{_cell(n, text)}</td>' for n, text in enumerate(row)) + "</tr>"
+        for row in rows
+    )
+    titles = "".join(f'<th style="{_CELL};opacity:.7;font-weight:normal">{html.escape(h)}</th>' for h in head)
+    markup = f'<table style="border-collapse:collapse;margin:2px 0"><tr>{titles}</tr>{cells}</table>'
+    return {"text/html": markup, "text/plain": _aligned([head, *rows])}
+
+
+def _cell(column: int, text: str) -> str:
+    return frame.code(readable(text)) if column == 0 else html.escape(readable(text))
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    plain = [[one_line(text, 100) for text in row] for row in rows]
+    widths = [max(len(row[n]) for row in plain) for n in range(len(plain[0]) - 1)]
+    return "\n".join(
+        "  ".join([*(t.ljust(w) for t, w in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in plain
+    )
+
+
+def _place(tool: Tool) -> str:
+    return "sandbox" if shipment_of(tool) is not None else "HOST"
+
+
+def _kind(about: Any) -> str:
+    if "enum" in about:
+        return " | ".join(json.dumps(v) for v in about["enum"])
+    if "anyOf" in about:
+        return " or ".join(dict.fromkeys(_kind(option) for option in about["anyOf"]))
+    if "$ref" in about:
+        return str(about["$ref"]).rsplit("/", 1)[-1]
+    return str(about.get("type", "any"))
+
+
+def _default(about: Any) -> str:
+    return f"default {json.dumps(about['default'], ensure_ascii=False)}" if "default" in about else ""

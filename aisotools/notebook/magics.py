@@ -1,0 +1,114 @@
+"""`%tools`, `%sandbox`, and the plain forms of the magics that must be awaited."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from aisotools.exceptions import UnknownTool
+from aisotools.notebook.awaited import CALL_USAGE
+from aisotools.notebook.current import current_session
+from aisotools.notebook.listing import show_status, show_tool, show_tools
+from aisotools.sandbox.detect import PROTECTS
+
+_FORMATS = ("json", "openai")
+
+
+@magics_class
+class AisotoolsMagics(Magics):
+    """The magics of aisotools."""
+
+    @magic_arguments()
+    @argument("name", nargs="?", help="a tool to show in full")
+    @argument("--format", help="show definitions as a client takes them: json or openai")
+    @no_var_expand
+    @line_magic
+    def tools(self, line: str) -> None:
+        """List the tools, or show one with its schema."""
+        options = parse_argstring(self.tools, line)
+        registry = current_session().registry
+        if options.format is not None and options.format not in _FORMATS:
+            raise UsageError(f"%tools --format takes {' or '.join(_FORMATS)}, not {options.format!r}.")
+        if options.name is None:
+            tools = registry.list()
+        else:
+            try:
+                tools = [registry[options.name]]
+            except UnknownTool as error:
+                raise UsageError(str(error)) from None
+        if options.format is not None:
+            provider = None if options.format == "json" else options.format
+            names = [tool.name for tool in tools]
+            every = zip(registry.list(), registry.definitions(provider), strict=True)
+            print(
+                json.dumps([told for tool, told in every if tool.name in names], indent=2, ensure_ascii=False)
+            )
+        elif options.name is None:
+            _display(show_tools(tools))
+        else:
+            _display(show_tool(tools[0]))
+
+    @magic_arguments()
+    @argument("action", nargs="?", default="status", help="status, restart or interrupt")
+    @no_var_expand
+    @line_magic
+    def sandbox(self, line: str) -> None:
+        """Show the state of the sandbox, restart it, or interrupt what runs in it.
+
+        As a cell magic, `%%sandbox` runs the lines below it as Python in the sandbox.
+        """
+        action = parse_argstring(self.sandbox, line).action
+        session = current_session()
+        if action == "status":
+            _display(show_status(session.status(), session.policy.mode, PROTECTS))
+        elif action == "interrupt":
+            self._soon(session.interrupt())
+        elif action == "restart":
+            _must_await("%sandbox restart", "await current_session().restart()")
+        else:
+            raise UsageError(f"%sandbox takes status, restart or interrupt, not {action!r}.")
+
+    @no_var_expand
+    @cell_magic("sandbox")  # type: ignore[arg-type]  # IPython types it for functions only
+    def sandbox_cell(self, line: str, cell: str) -> None:  # noqa: ARG002 - called by IPython with both
+        """Run the cell in the sandbox."""
+        _must_await("%%sandbox", "await current_session().run_cell(code)")
+
+    @no_var_expand
+    @line_magic
+    def call(self, line: str) -> None:
+        """Call a tool: `%call NAME key=value ...` or `%call NAME --json '{...}'`.
+
+        `--ask` asks even if the policy would allow the call; `--timeout SECONDS` sets a deadline. The result
+        can be kept: `x = %call NAME key=value`.
+        """
+        if not line.strip():
+            raise UsageError(f"Which tool? {CALL_USAGE}")
+        _must_await("%call", f"await current_session().call({line.split(maxsplit=1)[0]!r}, {{...}})")
+
+    def _soon(self, coroutine: Any) -> None:
+        import asyncio
+
+        task = asyncio.ensure_future(coroutine)
+        _KEPT.add(task)
+        task.add_done_callback(_KEPT.discard)
+
+
+_KEPT: set[Any] = set()
+
+
+def _must_await(magic: str, instead: str) -> NoReturn:
+    raise UsageError(
+        f"{magic} works at the top level of a cell of its own, not inside a function or another cell magic. "
+        f"There, write: {instead}",
+    )
+
+
+def _display(bundle: dict[str, str]) -> None:
+    from IPython.display import display
+
+    display(bundle, raw=True)
