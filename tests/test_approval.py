@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pexpect  # type: ignore[import-untyped]
+import pexpect  # type: ignore[import-untyped]  # it has no types
 import pytest
 
 from aisotools import approval
@@ -229,7 +229,7 @@ class Odd:
 
     async def ask(self, request: ApprovalRequest) -> Approval:
         answer = self._act()
-        return await answer if asyncio.iscoroutine(answer) else answer  # type: ignore[no-any-return]
+        return await answer if asyncio.iscoroutine(answer) else answer  # type: ignore[no-any-return]  # any is the point
 
 
 def fail(error: Exception) -> Any:
@@ -244,8 +244,8 @@ def fail(error: Exception) -> Any:
         (lambda: None, "NoneType"),
         (lambda: True, "bool"),
         (lambda: "approve", "str"),
-        (lambda: Approval("approve", arguments=[1]), "list"),  # type: ignore[arg-type]
-        (lambda: Approval("approve", reason=3), "int"),  # type: ignore[arg-type]
+        (lambda: Approval("approve", arguments=[1]), "list"),  # type: ignore[arg-type]  # wrong is the point
+        (lambda: Approval("approve", reason=3), "int"),  # type: ignore[arg-type]  # wrong is the point
     ],
 )
 async def test_a_broken_approver_denies(act: Callable[[], Any], words: str) -> None:
@@ -259,7 +259,7 @@ async def test_an_approver_that_is_not_async_denies() -> None:
         def ask(self, request: ApprovalRequest) -> Approval:
             return Approval("approve")
 
-    answer = await resolve(NotAsync(), a_request())  # type: ignore[arg-type]
+    answer = await resolve(NotAsync(), a_request())  # type: ignore[arg-type]  # wrong is the point
     assert answer.outcome == "deny"
 
 

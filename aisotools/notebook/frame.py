@@ -1,0 +1,55 @@
+"""The look that results and records share: quiet boxes that read well without any style at all.
+
+Colours come from JupyterLab's variables where they mean something, else they are translucent, so that light
+and dark both work, and a page that drops styles still shows title, text and order.
+"""
+
+from __future__ import annotations
+
+import html
+
+from aisotools.events import Effect
+
+LINE = "rgba(127,127,127,.35)"
+"""Colour of a quiet line, on light and dark."""
+
+ERROR_COLOUR = "var(--jp-error-color1,#d32f2f)"
+"""Colour of what failed."""
+
+EFFECT_COLOURS = {
+    Effect.READ_ONLY: "var(--jp-success-color1,#388e3c)",
+    Effect.REMOTE_ACTION: "var(--jp-info-color1,#0288d1)",
+    Effect.LOCAL_MUTATION: "var(--jp-warn-color1,#f57c00)",
+    Effect.DESTRUCTIVE: ERROR_COLOUR,
+}
+"""Colour of each effect."""
+
+_MONO = "var(--jp-code-font-family,monospace)"
+
+
+def box(title: str, body: str, colour: str = LINE) -> str:
+    """A box with a title; `title` and `body` are safe HTML. Nothing in it can be painted outside of it."""
+    return (
+        f'<div class="mathjax_ignore" style="border:1px solid {LINE};border-left:3px solid {colour};'
+        'border-radius:3px;margin:2px 0;overflow:hidden;contain:content">'
+        f'<div style="padding:4px 10px 3px;font-size:90%;opacity:.8">{title}</div>'
+        f'<div style="padding:0 10px 6px;overflow-x:auto">{body}</div></div>'
+    )
+
+
+def block(text: str, colour: str = "inherit") -> str:
+    """Text as it is, in a fixed width; `text` is plain."""
+    return (
+        f'<pre style="margin:2px 0;padding:0;max-height:32em;overflow:auto;white-space:pre-wrap;'
+        f'overflow-wrap:anywhere;background:none;color:{colour};font-family:{_MONO}">{html.escape(text)}</pre>'
+    )
+
+
+def note(text: str) -> str:
+    """A remark of ours, set apart from what it is about; `text` is plain."""
+    return f'<div style="margin:2px 0;font-size:90%;opacity:.7"><em>{html.escape(text)}</em></div>'
+
+
+def code(text: str) -> str:
+    """A name within a line; `text` is plain."""
+    return f"<code>{html.escape(text)}</code>"
