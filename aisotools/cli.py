@@ -255,7 +255,7 @@ def _run(path: Path, echo: Callable[[str], None]) -> int:
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]  # nbformat has no annotations
+    notebook = nbformat.read(path, as_version=4)
     report = _Report(notebook, echo)
     client = NotebookClient(
         notebook,
