@@ -12,7 +12,7 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -360,7 +360,12 @@ def _write_new(directory: int, name: str, data: bytes, old: os.stat_result | Non
         os.close(file)
 
 
-def _create(directory: int, name: str, mode: int | None) -> int:
+def _create(
+    directory: int,
+    name: str,
+    mode: int | None,
+    change_mode: Callable[[int, int], None] = os.fchmod,
+) -> int:
     """A new file with exactly these permission bits; None for what is usual."""
     file = os.open(name, _CREATE, 0o666 if mode is None else mode, dir_fd=directory)
     try:
@@ -368,7 +373,7 @@ def _create(directory: int, name: str, mode: int | None) -> int:
             return file
         # Inside the sandbox this changes nothing, without an error.
         with suppress(PermissionError):
-            os.fchmod(file, mode)
+            change_mode(file, mode)
         if _has_mode(file, mode):
             return file
     except BaseException:
