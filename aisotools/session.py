@@ -152,6 +152,11 @@ class Session:
         self._gate.policy = policy
 
     @property
+    def workspace(self) -> Path | None:
+        """The folder that tools may change; None until the session is open, unless it was given."""
+        return self._workspace
+
+    @property
     def closed(self) -> bool:
         """Whether the session was closed."""
         return self._closed
