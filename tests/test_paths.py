@@ -207,6 +207,9 @@ def test_links_inside_are_followed(workspace: Workspace, root: Path) -> None:
     (root / "folder").symlink_to("d/e/..")
     (root / "absolute").symlink_to(root / "d")
     (root / "chain").symlink_to("link")
+    (root / "d" / "e" / "back").symlink_to(root)
+    assert read(workspace, "d/e/back/d/e/back/a.txt") == b"a"
+    assert workspace.relative("d/e/back/d/b.txt") == "d/b.txt"
     assert read(workspace, "link") == b"b"
     assert read(workspace, "d/up") == b"a"
     assert read(workspace, "folder/b.txt") == b"b"
