@@ -15,6 +15,7 @@ the class says whose::
     ├── WorkspaceError          a folder or path that may not be used
     │   ├── WorkspaceRefused    this folder cannot be a workspace
     │   └── PathOutside         a path that leaves the workspace
+    ├── LedgerError             the record of a session cannot be kept, or is damaged
     └── SandboxError            our own environment failed, or cannot do what was asked
         ├── LevelUnavailable    this machine cannot hold the level that was demanded
         ├── WorkerDied          the worker ended in the middle of something
@@ -100,6 +101,10 @@ class WorkspaceRefused(WorkspaceError):
 
 class PathOutside(WorkspaceError):
     """A path leads out of the workspace."""
+
+
+class LedgerError(AisotoolsError):
+    """The record of a session cannot be written or read, or was damaged."""
 
 
 class SandboxError(AisotoolsError):

@@ -38,6 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "paths",
         "policy",
         "question",
+        "redact",
         "schema",
         "shell",
         "workspace",
