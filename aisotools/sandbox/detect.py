@@ -57,13 +57,13 @@ _FILES = "Code reads only the workspace, the interpreter and folders you named, 
 _SHARED = "isk space and the load of the machine are shared, and flaws of the kernel itself stay."
 _SEEN = "names, sizes and times of files elsewhere can be seen"
 _PROTECTED = {
-    "limited": "Memory, time and file sizes are bounded; on x86-64 and ARM64 Linux there is no network.",
+    "limited": "Memory, time and file sizes are bounded; on Linux code opens no network connection itself.",
     "guarded": f"{_FILES}, and has no network and no privileges.",
     "confined": f"{_FILES}, and can neither reach the network nor signal or inspect your other programs.",
     "isolated": "Code lives in a file system, process list and network of its own, with what you gave it.",
 }
 _LEFT_OPEN = {
-    "limited": "Your files: code can read, change and delete what you can, and end your other programs.",
+    "limited": "Your files and programs: code can read, change and end what you can, and act through them.",
     "guarded": f"Your other programs can be ended; {_SEEN}; d{_SHARED}",
     "confined": f"N{_SEEN[1:]}, and which process numbers are in use; d{_SHARED}",
     "isolated": f"D{_SHARED}",

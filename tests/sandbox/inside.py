@@ -1,0 +1,141 @@
+"""Run code confined, in a fresh process: a fork of the test's own would take its threads' locks along."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+SIMULATE = Path(__file__).with_name("simulate.py")
+PLAIN_UID = 2001
+BINDER_UID = 2000
+
+Who = Literal["root", "plain", "binder"]
+"""As whom: the user root, an ordinary user, or an ordinary user in a container like Binder's."""
+
+_BOOT = """
+import json, os, sys
+job = json.load(sys.stdin)
+os.chdir(job["workspace"])
+if job["level"]:
+    from aisotools.sandbox import confine, limits
+    limits.apply_rlimits(limits.Limits())
+    plan = confine.Confinement(
+        level=job["level"],
+        writable=tuple(job["writable"]),
+        readable=(*confine.interpreter_paths(), *job["readable"]),
+    )
+    confine.confine(plan)
+    failures = confine.verify(plan)
+    assert not failures, failures
+space = {"__name__": "inside", "config": job["config"]}
+exec(compile(job["source"], "inside", "exec"), space)
+sys.stdout.flush()
+os.write(job["answer"], json.dumps(space.get("answer")).encode())
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How it ended: the value of `answer`, and what it printed."""
+
+    answer: Any
+    stdout: str
+    stderr: str
+
+
+def user_of(who: Who) -> int | None:
+    """The uid to switch to, or None to stay; skips what this machine cannot do."""
+    if who == "root":
+        if os.getuid() != 0:
+            pytest.skip("only root can try what the confinement does for root")
+        return None
+    if os.getuid() != 0:
+        return None
+    uid = PLAIN_UID if who == "plain" else BINDER_UID
+    for path in (sys.executable, __file__):
+        if subprocess.run(["test", "-r", path], user=uid, group=uid, extra_groups=[], check=False).returncode:
+            pytest.skip(f"an ordinary user cannot read {path}, so nothing can be run as one")
+    return uid
+
+
+def run(
+    source: str,
+    *,
+    who: Who,
+    workspace: str,
+    level: str | None = "confined",
+    readable: tuple[str, ...] = (),
+    scratch: str | None = None,
+    config: dict[str, Any] | None = None,
+    timeout_s: float = 50,
+) -> Done:
+    """Run `source` confined, with `config` as a global; it leaves its result in `answer`.
+
+    Args:
+        source: Python code.
+        who: As whom.
+        workspace: Its working folder, writable.
+        level: A confinement level; None for no confinement at all.
+        readable: Further readable folders.
+        scratch: HOME and TMPDIR, writable too.
+        config: Any JSON.
+        timeout_s: When to give up.
+    """
+    uid = user_of(who)
+    argv = [sys.executable, "-P", "-B", "-c", _BOOT]
+    if who == "binder":
+        target = [] if uid is None else ["--uid", str(uid)]
+        argv = [sys.executable, "-P", "-B", str(SIMULATE), *target, "--", *argv]
+    user: dict[str, Any] = (
+        {} if uid is None or who == "binder" else {"user": uid, "group": uid, "extra_groups": []}
+    )
+    scratch = scratch or workspace
+    reading, writing = os.pipe()
+    job = {
+        "level": level,
+        "workspace": workspace,
+        "writable": sorted({workspace, scratch}),
+        "readable": readable,
+        "source": source,
+        "config": config,
+        "answer": writing,
+    }
+    try:
+        done = subprocess.run(
+            argv,
+            input=json.dumps(job),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            pass_fds=[writing],
+            env={
+                "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+                "HOME": scratch,
+                "TMPDIR": scratch,
+                "MPLCONFIGDIR": scratch,
+                "MPLBACKEND": "agg",
+                "LANG": "C.UTF-8",
+                "GIT_CONFIG_NOSYSTEM": "1",
+                "OPENBLAS_NUM_THREADS": "1",
+            },
+            **user,
+        )
+        os.close(writing)
+        writing = -1
+        with os.fdopen(reading, "rb") as pipe:
+            reading = -1
+            answer = pipe.read()
+    finally:
+        for descriptor in (reading, writing):
+            if descriptor >= 0:
+                os.close(descriptor)
+    assert done.returncode == 0, done.stderr or done.stdout
+    return Done(json.loads(answer), done.stdout, done.stderr)
