@@ -116,10 +116,6 @@ def refuse_workspace(
     if not path.is_dir():
         reason = "it is not a folder" if path.exists() else "it does not exist; create it first"
         raise WorkspaceRefused(f"{told}{reason}.")
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise WorkspaceRefused(
-            f"{told}this process may not read and write it. Change its permissions, or use another folder.",
-        )
     advice = "Use a folder made for this, such as ./workspace/mine."
     ours, above = _identity(path), _lineage(path)
     for kept, what in _kept(state_folder, environ):
@@ -128,6 +124,10 @@ def refuse_workspace(
             raise WorkspaceRefused(f"{told}it {relation} {what} ({kept}). {advice}")
         if kept.parent != kept and what != _HOME and _identity(kept) in above:
             raise WorkspaceRefused(f"{told}it lies in {what} ({kept}). {advice}")
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        raise WorkspaceRefused(
+            f"{told}this process may not read and write it. Change its permissions, or use another folder.",
+        )
     if level != "isolated":
         found = _find_mark(path)
         if found is not None:
