@@ -38,6 +38,7 @@ NOBODY = (
 PROMPT = "[y]es, [n]o, or why not: "
 """What stands before the answer where it is typed."""
 
+_TURN = threading.Lock()
 _INTERRUPTED = Approval("cancel", reason="Interrupted at the keyboard.")
 _T = TypeVar("_T")
 
@@ -112,9 +113,6 @@ def _as_approval(answer: str | Approval) -> Approval:
 class ConsoleApprover:
     """Asks on the terminal, one question at a time. Ctrl-C answers `cancel`."""
 
-    # One terminal, however many approvers.
-    _turn = threading.Lock()
-
     def __init__(
         self,
         read_line: Callable[[str], str] | None = None,
@@ -133,26 +131,39 @@ class ConsoleApprover:
         """Show `request` and wait for a line, without blocking the event loop."""
         if self._read_line is None and not on_terminal():
             return Approval("deny", reason=NOBODY)
-        reading = asyncio.ensure_future(run_blocking(lambda: self._converse(request)))
+        question = describe(request) + "\n"
+        read_line = self._read_line or _read_terminal
+        reading = asyncio.ensure_future(answer_from(read_line, lambda: self._write(question)))
         with _ctrl_c_cancels(reading):
             try:
                 return await reading
-            except EOFError:
-                return Approval("deny", reason="The input ended before an answer.")
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
                     raise
                 return _INTERRUPTED
 
-    def _converse(self, request: ApprovalRequest) -> Approval:
-        while not self._turn.acquire(timeout=SLICE_S):
+
+async def answer_from(read_line: Callable[[str], str], show: Callable[[], object]) -> Approval:
+    """The answer that somebody types. One question at a time, as there is one keyboard.
+
+    Args:
+        read_line: Shows a prompt and gives one line; blocks, and raises EOFError at the end of input.
+        show: Shows the question; called when its turn has come.
+    """
+
+    def converse() -> Approval:
+        while not _TURN.acquire(timeout=SLICE_S):
             pass
         try:
-            self._write(describe(request) + "\n")
-            return parse_answer((self._read_line or _read_terminal)(PROMPT))
+            show()
+            return parse_answer(read_line(PROMPT))
+        except EOFError:
+            return Approval("deny", reason="The input ended before an answer.")
         finally:
-            self._turn.release()
+            _TURN.release()
+
+    return await run_blocking(converse)
 
 
 def on_terminal() -> bool:

@@ -53,3 +53,8 @@ def note(text: str) -> str:
 def code(text: str) -> str:
     """A name within a line; `text` is plain."""
     return f"<code>{html.escape(text)}</code>"
+
+
+def escape(text: str) -> str:
+    """Plain text as HTML."""
+    return html.escape(text)

@@ -64,7 +64,14 @@ def test_what_is_refused_is_said(name: str) -> None:
 SNIPPETS = [str(value) for bundle in HOSTILE.values() for value in bundle.values()]
 SNIPPETS += "<table> </table> <td> <pre> </pre> <!-- --> <![CDATA[ ]]> <svg> <math> <style> </style>".split()
 SNIPPETS += "<title> <textarea> <iframe/srcdoc=' \" ' ` > = <p/style=' &lt; &#x3c; <details/open> $x$".split()
-SNIPPETS += ["\x00", "\x1b[31m", "\u202e", "javascript:", "onload=alert(1)/", f"<img src='data:image/png;base64,{PNG}'>"]
+SNIPPETS += [
+    "\x00",
+    "\x1b[31m",
+    "\u202e",
+    "javascript:",
+    "onload=alert(1)/",
+    f"<img src='data:image/png;base64,{PNG}'>",
+]
 pieces = st.lists(st.sampled_from(SNIPPETS) | st.text(max_size=12), max_size=12).map("".join)
 values = st.recursive(
     pieces | st.none() | st.integers() | st.floats() | st.binary(max_size=20),

@@ -1,0 +1,194 @@
+"""Asking the person at the notebook: by a card in the running cell, else by an input box, else not at all.
+
+    no shell, or IPython in a terminal   the terminal asks, or nobody is there
+    the front end takes no input         headless: denied at once, never a hang
+    else the card is shown; it says hello from the page, so that a click is known to arrive
+    no hello in time                     the card becomes plain text, and an input box below it asks
+
+ipykernel >= 7.4 hands over a widget's messages while the cell awaits, in whatever thread; its Stop button
+reaches the waiting task only when the loop wakes. So what comes from the page only ever schedules on the loop
+that asked, and waiting is done in slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from aisotools.approval import NOBODY, SLICE_S, ConsoleApprover, answer_from, on_terminal, timed_out
+from aisotools.events import Approval, ApprovalRequest
+from aisotools.exceptions import ArgumentError
+from aisotools.notebook.cards.view import card_view, question_bundle, read_decision, record_bundle
+
+if TYPE_CHECKING:
+    from aisotools.notebook.cards.approval import ApprovalCard
+
+HELLO_S = 2.0
+"""How long the page has to show that its card is alive."""
+
+_HEADLESS = (
+    "Nobody can be asked: this notebook runs without a person at it. Run it in JupyterLab, "
+    "give the session an approver, or a policy rule that allows the call."
+)
+_STOPPED = Approval("cancel", reason="Stopped before an answer.")
+_BELOW = "Answer in the box below."
+
+_pending: dict[str, Question] = {}
+
+
+def can_ask(shell: Any) -> bool:
+    """Whether a person can be asked through this IPython shell; None is no shell."""
+    if shell is None:
+        return False
+    kernel = getattr(shell, "kernel", None)
+    return on_terminal() if kernel is None else _takes_input(kernel)
+
+
+def pending_questions() -> tuple[Question, ...]:
+    """The questions that wait for an answer, the oldest first."""
+    return tuple(_pending.values())
+
+
+class NotebookApprover:
+    """Asks in the notebook, below the cell that runs."""
+
+    def __init__(self, *, shell: Any = None, hello_s: float = HELLO_S) -> None:
+        """Ask through the running IPython shell.
+
+        Args:
+            shell: Another shell to ask through.
+            hello_s: How long a page has to show that its card is alive, before an input box asks instead.
+        """
+        self._shell = shell
+        self._hello_s = hello_s
+
+    async def ask(self, request: ApprovalRequest) -> Approval:
+        """Show `request` and wait for the answer, at most for its `timeout_s`."""
+        shell = self._shell if self._shell is not None else _running_shell()
+        kernel = getattr(shell, "kernel", None)
+        if kernel is None:
+            return await ConsoleApprover().ask(request)
+        if not _takes_input(kernel):
+            denial = Approval("deny", reason=_HEADLESS)
+            _display(record_bundle(request, denial))
+            return denial
+        return await Question(request, kernel).answer(self._hello_s)
+
+
+class Question:
+    """One question on the page.
+
+    Attributes:
+        request: What is asked.
+    """
+
+    def __init__(self, request: ApprovalRequest, kernel: Any) -> None:
+        """Prepare to ask through `kernel`, from the running event loop."""
+        from aisotools.notebook.cards.approval import ApprovalCard
+
+        self.request = request
+        self._kernel = kernel
+        self._loop = asyncio.get_running_loop()
+        self._greeted: asyncio.Future[None] = self._loop.create_future()
+        self._answer: asyncio.Future[Approval] = self._loop.create_future()
+        # A moment before the gate's own limit, so that the record says what happened.
+        timeout_s = request.timeout_s
+        self._ends_s = (
+            None if timeout_s is None else self._loop.time() + max(timeout_s - 0.1, 0.9 * timeout_s)
+        )
+        self._card: ApprovalCard = ApprovalCard()
+        self._card.on_msg(self._from_page)
+        self._display_id = f"aisotools-{request.id}"
+
+    def __repr__(self) -> str:
+        return f"<Question {self.request.id} about {self.request.call.name}>"
+
+    def show(self) -> None:
+        """Show the card below the running cell; again if the page has lost it."""
+        _display(self._card.bundle() | question_bundle(self.request), self._display_id)
+
+    async def answer(self, hello_s: float) -> Approval:
+        """Show the question, wait for its answer, and leave a record of both."""
+        _pending[self.request.id] = self
+        approval = _STOPPED
+        try:
+            self.show()
+            approval = await self._by_card(hello_s) or await self._by_input()
+            return approval
+        finally:
+            del _pending[self.request.id]
+            self._answer.cancel()
+            _display(record_bundle(self.request, approval), self._display_id, update=True)
+            self._card.close()
+
+    async def _by_card(self, hello_s: float) -> Approval | None:
+        """The answer by the card; None if no page shows it."""
+        if not await self._comes(self._greeted, self._loop.time() + hello_s):
+            return None
+        return self._answer.result() if await self._comes(self._answer, None) else timed_out(self.request)
+
+    async def _by_input(self) -> Approval:
+        self._answer.cancel()
+        _display(question_bundle(self.request, _BELOW), self._display_id, update=True)
+        read_line = getattr(self._kernel, "raw_input", input)
+        try:
+            async with asyncio.timeout_at(self._ends_s):
+                return await answer_from(read_line, lambda: None)
+        except TimeoutError:
+            return timed_out(self.request)
+        except Exception as error:
+            return Approval("deny", reason=f"{NOBODY} ({type(error).__name__}: {error})")
+
+    async def _comes(self, future: asyncio.Future[Any], until_s: float | None) -> bool:
+        """Wait for `future` until `until_s` or the end of the question, whichever is first."""
+        ends = [end for end in (until_s, self._ends_s) if end is not None]
+        while not future.done():
+            left_s = min((end - self._loop.time() for end in ends), default=SLICE_S)
+            if left_s <= 0:
+                return False
+            await asyncio.wait([future], timeout=min(left_s, SLICE_S))
+        return True
+
+    def _from_page(self, _card: Any, message: Any, _buffers: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop that asked is gone, and the question with it
+            self._loop.call_soon_threadsafe(self._receive, message)
+
+    def _receive(self, message: Any) -> None:
+        """Take a message of the page, on the loop that asked. The first answer wins."""
+        if self._answer.done() or not isinstance(message, Mapping):
+            return
+        if not self._greeted.done():
+            self._greeted.set_result(None)
+        if message.get("type") == "hello":
+            remaining_s = None if self._ends_s is None else self._ends_s - self._loop.time()
+            self._send("show", view=card_view(self.request), remaining_s=remaining_s)
+        elif message.get("type") == "decision" and message.get("id") == self.request.id:
+            try:
+                self._answer.set_result(read_decision(self.request, message))
+            except ArgumentError as error:
+                self._send("invalid", message=str(error))
+
+    def _send(self, kind: str, **content: Any) -> None:
+        self._card.send({"type": kind, "id": self.request.id, **content})
+
+
+def _takes_input(kernel: Any) -> bool:
+    # There is no public way to ask; None would mean that the kernel is of another kind, and may.
+    return getattr(kernel, "_allow_stdin", None) is not False
+
+
+def _running_shell() -> Any:
+    if "IPython" not in sys.modules:
+        return None
+    from IPython import get_ipython
+
+    return get_ipython()
+
+
+def _display(bundle: Mapping[str, Any], display_id: str | None = None, *, update: bool = False) -> None:
+    from IPython.display import display
+
+    display(dict(bundle), raw=True, display_id=display_id, update=update)
