@@ -13,6 +13,7 @@ import hashlib
 import os
 import pwd
 import site
+import stat
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -113,9 +114,13 @@ def refuse_workspace(
     """
     environ = os.environ if environ is None else environ
     told = f"{str(path)!r} cannot be the workspace: "
-    if not path.is_dir():
-        reason = "it is not a folder" if path.exists() else "it does not exist; create it first"
-        raise WorkspaceRefused(f"{told}{reason}.")
+    try:
+        if not stat.S_ISDIR(path.stat().st_mode):
+            raise WorkspaceRefused(f"{told}it is not a folder. Give a folder.")
+    except FileNotFoundError:
+        raise WorkspaceRefused(f"{told}it does not exist. Create it first.") from None
+    except (OSError, ValueError) as error:
+        raise WorkspaceRefused(f"{told}{error}. Use another folder.") from error
     advice = "Use a folder made for this, such as ./workspace/mine."
     ours, above = _identity(path), _lineage(path)
     for kept, what in _kept(state_folder, environ):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -233,7 +232,7 @@ class Workspace:
                 _demand_regular(old, spot.path)
                 if not os.access(spot.name, os.W_OK, dir_fd=spot.directory):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            temporary = TEMPORARY + secrets.token_hex(8)
+            temporary = TEMPORARY + os.urandom(8).hex()
             try:
                 _write_new(spot.directory, temporary, data, old)
                 os.replace(temporary, spot.name, src_dir_fd=spot.directory, dst_dir_fd=spot.directory)

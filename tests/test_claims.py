@@ -90,7 +90,10 @@ def test_plain_folder_is_fine(tmp_path: Path, state: Path, home: Path) -> None:
 def test_no_folder(tmp_path: Path, state: Path, home: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     assert "not a folder" in refused(tmp_path / "file", state, home)
-    assert "does not exist; create it" in refused(tmp_path / "nope", state, home)
+    assert "does not exist. Create it" in refused(tmp_path / "nope", state, home)
+    (tmp_path / "loop").symlink_to("loop")
+    assert "Too many levels" in refused(tmp_path / "loop", state, home)
+    assert "null byte" in refused(tmp_path / "a\0b", state, home)
 
 
 def test_folders_that_matter(tmp_path: Path, state: Path, home: Path) -> None:

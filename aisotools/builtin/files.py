@@ -18,11 +18,6 @@ from aisotools.workspace import Workspace
 
 _READS = frozenset({"read", "search", "list", "metadata"})
 
-_PATH = (
-    "relative to the workspace, such as 'data/iris.csv'. Nothing outside the workspace can be reached; "
-    "'~' and '$HOME' have no special meaning."
-)
-
 
 # ---- what a call would do
 
@@ -58,6 +53,68 @@ def _facts(arguments: Mapping[str, Json], effect: Effect) -> Facts:
     return Facts(effect=effect, writes=paths, certain=bool(paths), undoable=bool(paths))
 
 
+# ---- what a model is told about the arguments
+
+_WHERE = (
+    "relative to the workspace, such as 'data/iris.csv'. Nothing outside the workspace can be reached; "
+    "'~' and '$HOME' have no special meaning."
+)
+_Operation = Annotated[
+    Literal["read", "write", "search", "list", "metadata"],
+    Field(description="What to do; decides which of the other arguments matter."),
+]
+_FilePath = Annotated[str, Field(description=f"The file, {_WHERE}", max_length=4096)]
+_AnyPath = Annotated[
+    str,
+    Field(
+        description=f"File or folder, {_WHERE} search and list take the whole workspace without it.",
+        max_length=4096,
+    ),
+]
+_Content = Annotated[
+    str,
+    Field(description="The complete content, stored exactly as given, as UTF-8; to 10 MiB."),
+]
+_NewContent = Annotated[
+    str | None,
+    Field(description="write: the complete new content, stored exactly as given, as UTF-8; to 10 MiB."),
+]
+_Pattern = Annotated[
+    str | None,
+    Field(
+        description="search: what lines must contain; a Python regular expression, case-sensitive "
+        "('(?i)' in front ignores case). Without it only file names are searched, by glob.",
+        min_length=1,
+        max_length=2000,
+    ),
+]
+_Glob = Annotated[
+    str | None,
+    Field(
+        description="search, list: which file names count, such as '*.py' (in any folder) or "
+        "'src/**/*.{js,ts}' (relative to path).",
+        min_length=1,
+        max_length=500,
+    ),
+]
+_Regex = Annotated[
+    bool,
+    Field(description="search: false takes the pattern literally, character by character."),
+]
+_ContextLines = Annotated[
+    int,
+    Field(description="search: lines to show before and after each match, 0 to 20.", ge=0, le=20),
+]
+_StartLine = Annotated[
+    int | None,
+    Field(description="read: first line to read, from 1; the beginning without it.", ge=1),
+]
+_EndLine = Annotated[
+    int | None,
+    Field(description="read: last line to read, included; the end without it.", ge=1),
+]
+
+
 # ---- the tools
 
 
@@ -88,55 +145,15 @@ def _facts(arguments: Mapping[str, Json], effect: Effect) -> Facts:
 )
 def file(
     *,
-    operation: Annotated[
-        Literal["read", "write", "search", "list", "metadata"],
-        Field(description="What to do; decides which of the other arguments matter."),
-    ],
-    path: Annotated[
-        str,
-        Field(
-            description=f"File or folder, {_PATH} search and list take the whole workspace without it.",
-            max_length=4096,
-        ),
-    ] = ".",
-    content: Annotated[
-        str | None,
-        Field(description="write: the complete new content, stored exactly as given, as UTF-8; to 10 MiB."),
-    ] = None,
-    pattern: Annotated[
-        str | None,
-        Field(
-            description="search: what lines must contain; a Python regular expression, case-sensitive "
-            "('(?i)' in front ignores case). Without it only file names are searched, by glob.",
-            min_length=1,
-            max_length=2000,
-        ),
-    ] = None,
-    glob: Annotated[
-        str | None,
-        Field(
-            description="search, list: which file names count, such as '*.py' (in any folder) or "
-            "'src/**/*.{js,ts}' (relative to path).",
-            min_length=1,
-            max_length=500,
-        ),
-    ] = None,
-    regex: Annotated[
-        bool,
-        Field(description="search: false takes the pattern literally, character by character."),
-    ] = True,
-    context_lines: Annotated[
-        int,
-        Field(description="search: lines to show before and after each match, 0 to 20.", ge=0, le=20),
-    ] = 0,
-    start_line: Annotated[
-        int | None,
-        Field(description="read: first line to read, from 1; the beginning without it.", ge=1),
-    ] = None,
-    end_line: Annotated[
-        int | None,
-        Field(description="read: last line to read, included; the end without it.", ge=1),
-    ] = None,
+    operation: _Operation,
+    path: _AnyPath = ".",
+    content: _NewContent = None,
+    pattern: _Pattern = None,
+    glob: _Glob = None,
+    regex: _Regex = True,
+    context_lines: _ContextLines = 0,
+    start_line: _StartLine = None,
+    end_line: _EndLine = None,
     context: ToolContext,
 ) -> ToolResult:
     """Read, write, search and list files in the workspace.
@@ -181,7 +198,7 @@ def file(
     import_path="aisotools.builtin.files:sandbox_read",
 )
 def sandbox_read(
-    path: Annotated[str, Field(description=f"The file, {_PATH}", max_length=4096)],
+    path: _FilePath,
     context: ToolContext,
 ) -> ToolResult:
     """Read one whole file from the sandbox's workspace, byte for byte.
@@ -208,11 +225,8 @@ def sandbox_read(
     import_path="aisotools.builtin.files:sandbox_write",
 )
 def sandbox_write(
-    path: Annotated[str, Field(description=f"The file, {_PATH}", max_length=4096)],
-    content: Annotated[
-        str,
-        Field(description="The complete content, stored exactly as given, as UTF-8; to 10 MiB."),
-    ],
+    path: _FilePath,
+    content: _Content,
     context: ToolContext,
 ) -> ToolResult:
     """Write one file in the sandbox's workspace, replacing what was there.
