@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,18 +61,28 @@ class Frame:
     parts: tuple[bytes, ...] = ()
 
 
+LIMITS = FrameLimits()
+"""What both ends hold to unless told otherwise."""
+
+
 def encode(op: str, header: Mapping[str, Any] | None = None, parts: Iterable[bytes] = ()) -> bytes:
-    """A frame as bytes.
+    """A frame as bytes, within `LIMITS`: what the other end would refuse never leaves.
 
     Raises:
         pydantic_core.PydanticSerializationError: If the header is not JSON.
+        ChannelError: If the frame is too large.
     """
     body = tuple(parts)
     told: dict[str, Any] = {"op": op, **(header or {})}
     if body:
         told["parts"] = [len(p) for p in body]
     head = to_json(told, inf_nan_mode="strings")
-    return b"".join((_PREFIX.pack(len(head), sum(len(p) for p in body)), head, *body))
+    size = sum(len(p) for p in body)
+    if len(head) > LIMITS.header_bytes or size > LIMITS.body_bytes or len(body) > LIMITS.parts:
+        raise ChannelError(
+            f"A frame {op!r} of {len(head)} + {size} bytes in {len(body)} parts is too large to send."
+        )
+    return b"".join((_PREFIX.pack(len(head), size), head, *body))
 
 
 class FrameReader:
@@ -78,7 +90,7 @@ class FrameReader:
 
     def __init__(self, limits: FrameLimits | None = None) -> None:
         """Start empty."""
-        self._limits = limits or FrameLimits()
+        self._limits = limits or LIMITS
         self._buffer = bytearray()
         self._broken = False
 
@@ -155,12 +167,20 @@ def _parse_header(data: bytes) -> dict[str, Any]:
 
 
 class BlockingChannel:
-    """The worker's end: whole frames, written at once and read when there is something to read."""
+    """The worker's end: whole frames, written at once and read when there is something to read.
+
+    User code shares the process, so `send` may meet anything: other threads, a signal handler that prints or
+    raises in the middle of a frame, a finaliser that prints. Frames never mix, and one that was torn off by
+    an exception is finished by the next `send`.
+    """
 
     def __init__(self, sock: socket.socket, limits: FrameLimits | None = None) -> None:
         """Take over `sock`, a connected stream socket in blocking mode."""
         self._socket = sock
         self._reader = FrameReader(limits)
+        self._outbox: deque[tuple[memoryview, deque[int]]] = deque()  # frames, and what went of each
+        self._sending = False
+        self._lock = threading.RLock()
 
     def fileno(self) -> int:
         """For a selector."""
@@ -171,8 +191,26 @@ class BlockingChannel:
 
         Raises:
             OSError: If the host is gone.
+            ChannelError: If the frame is too large.
         """
-        self._socket.sendall(encode(op, header, parts))
+        self._outbox.append((memoryview(encode(op, header, parts)), deque()))
+        with self._lock:
+            if self._sending:
+                return  # called from inside of the loop below, which will come to this frame too
+            self._sending = True
+            try:
+                self._empty_outbox()
+            finally:
+                self._sending = False
+
+    def _empty_outbox(self) -> None:
+        while self._outbox:
+            data, sent = self._outbox[0]
+            # A signal handler may raise after any call Python makes. Sending and noting how much was sent
+            # must not come apart, so one call into C does both; and what is noted stays with its frame.
+            sent.extend(map(self._socket.send, (data[sum(sent) :],)))
+            if sum(sent) == len(data):
+                self._outbox.popleft()
 
     def receive(self) -> list[Frame]:
         """Read once and return the frames that completes.
