@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections import Counter, deque
+from types import TracebackType
 
 from aisotools.contracts import Concurrency
 
@@ -19,47 +18,68 @@ class Turns:
 
     def __init__(self) -> None:
         """Start with nobody running."""
-        self._running = {"exclusive": 0, "main": 0, "overlap": 0}
+        self._running: Counter[Concurrency] = Counter()
         self._waiting: deque[tuple[Concurrency, asyncio.Future[None]]] = deque()
 
-    @asynccontextmanager
-    async def turn(self, kind: Concurrency) -> AsyncIterator[None]:
-        """Hold a turn of this kind."""
-        if self._waiting or not self._free(kind):
-            await self._wait(kind)
-        else:
-            self._running[kind] += 1
-        try:
-            yield
-        finally:
-            self._running[kind] -= 1
-            self._admit()
+    def __repr__(self) -> str:
+        running = ", ".join(f"{n} {kind}" for kind, n in self._running.items() if n) or "nobody"
+        return f"<Turns: {running} running, {len(self._waiting)} waiting>"
 
-    async def _wait(self, kind: Concurrency) -> None:
-        place = (kind, asyncio.get_running_loop().create_future())
-        self._waiting.append(place)
+    def turn(self, kind: Concurrency) -> Turn:
+        """A turn of this kind: `async with` waits for it and holds it."""
+        return Turn(self, kind)
+
+    async def take(self, kind: Concurrency) -> None:
+        """Wait for a turn; whoever got one gives it back with `release`."""
+        if not self._waiting and self._free(kind):
+            self._running[kind] += 1
+            return
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((kind, admitted))
         try:
-            await place[1]
+            await admitted
         except asyncio.CancelledError:
-            if place[1].done() and not place[1].cancelled():
-                self._running[kind] -= 1  # it was admitted just as it gave up
+            if admitted.cancelled():
+                self._admit()  # who waits behind may go now
             else:
-                self._waiting.remove(place)
-            self._admit()
+                self.release(kind)  # it was admitted just as it gave up
             raise
 
+    def release(self, kind: Concurrency) -> None:
+        """Give a turn back."""
+        self._running[kind] -= 1
+        self._admit()
+
     def _free(self, kind: Concurrency) -> bool:
-        if self._running["exclusive"]:
+        running = self._running
+        if running["exclusive"] or (running["main"] and kind != "overlap"):
             return False
-        if kind == "overlap":
-            return True
-        if kind == "main":
-            return not self._running["main"]
-        return not self._running["main"] and not self._running["overlap"]
+        return kind != "exclusive" or not running["overlap"]
 
     def _admit(self) -> None:
-        while self._waiting and self._free(self._waiting[0][0]):
-            kind, future = self._waiting.popleft()
-            if not future.done():
+        while self._waiting:
+            kind, admitted = self._waiting[0]
+            if not admitted.done():
+                if not self._free(kind):
+                    return
                 self._running[kind] += 1
-                future.set_result(None)
+                admitted.set_result(None)
+            self._waiting.popleft()
+
+
+class Turn:
+    """One turn, as a context."""
+
+    __slots__ = ("_kind", "_turns")
+
+    def __init__(self, turns: Turns, kind: Concurrency) -> None:
+        """Take a turn of this kind from `turns` when entered."""
+        self._turns, self._kind = turns, kind
+
+    async def __aenter__(self) -> None:
+        await self._turns.take(self._kind)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._turns.release(self._kind)
