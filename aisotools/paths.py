@@ -124,15 +124,15 @@ def check_path(path: str) -> None:
 
 def shown(name: str) -> str:
     r"""A file name as text that can be encoded: bytes that are not UTF-8 appear as `\xff`."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+    return name if name.isascii() else os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def printable(name: str) -> str:
     r"""A file name for a line of text: control and direction characters appear as escapes such as `\n`."""
-    name = shown(name)
     if name.isprintable():
         return name
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in name)
+    escaped = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in shown(name))
+    return "".join(escaped)
 
 
 def _components(path: str) -> list[str]:

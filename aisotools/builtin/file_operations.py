@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from aisotools.builtin.file_search import Search, compile_glob, compile_pattern, lines_of
 from aisotools.builtin.file_text import lines_between, show_lines, show_list, show_text
@@ -135,11 +136,12 @@ def list_folder(workspace: Workspace, path: str, *, glob: str | None, budget: in
     if len(chosen) > MAX_ENTRIES:
         left = len(chosen) - MAX_ENTRIES
         notes.append(f"{left:,} of {len(chosen):,} entries are left out; choose some with glob.")
-    value: dict[str, Json] = {"entries": [_row(entry) for entry in rows]}
+    listed = [_row(entry) for entry in rows]
+    value: dict[str, Json] = {"entries": listed}
     if notes:
         value["notes"] = notes
     nothing = f"The folder {where} is empty." if glob is None else f"Nothing in {where} matches {glob!r}."
-    return show_list(value, [_line(entry) for entry in rows] or [nothing], notes, budget)
+    return show_list(value, [_line(row) for row in listed] or [nothing], notes, budget)
 
 
 def metadata(workspace: Workspace, path: str) -> ToolResult:
@@ -196,19 +198,19 @@ def _row(entry: Entry) -> dict[str, Json]:
         "kind": entry.kind,
         "size": entry.size,
         "mode": f"{entry.mode:04o}",
-        "modified": _iso(entry.stat.st_mtime),
+        "modified": _iso(int(entry.stat.st_mtime)),
     }
 
 
-def _line(entry: Entry) -> str:
-    mark = {"directory": "/", "symlink": "@", "file": ""}.get(entry.kind, f" ({entry.kind})")
-    rights = f"{entry.mode:04o} {entry.size:>10,} {_iso(entry.stat.st_mtime)}"
-    return f"{rights} {printable(entry.name)}{mark}"
+def _line(row: dict[str, Json]) -> str:
+    mark = {"directory": "/", "symlink": "@", "file": ""}.get(row["kind"], f" ({row['kind']})")
+    return f"{row['mode']} {row['size']:>10,} {row['modified']} {printable(row['name'])}{mark}"
 
 
-def _iso(timestamp: float) -> str:
+@lru_cache(maxsize=1024)
+def _iso(second: int) -> str:
     try:
-        moment = datetime.fromtimestamp(timestamp, UTC)
+        moment = datetime.fromtimestamp(second, UTC)
     except (OverflowError, ValueError, OSError):  # a file may claim to be from any year
-        moment = datetime.max.replace(tzinfo=UTC)
-    return moment.isoformat(timespec="seconds")
+        moment = datetime.max.replace(microsecond=0, tzinfo=UTC)
+    return moment.isoformat()
