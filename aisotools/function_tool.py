@@ -1,7 +1,7 @@
 """`@tool`: any function as a tool.
 
-A function tool runs in the sandbox unless it says otherwise. It travels there by value (cloudpickle, host to
-worker only, once per version), or by import path when it is one of ours.
+A function tool runs in the sandbox unless it says otherwise. It travels there by value, as it is when it is
+called, or by import path when it is one of ours.
 """
 
 from __future__ import annotations
@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-import sys
-import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from types import CodeType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from aisotools.arguments import brief
 from aisotools.contracts import Concurrency, Shipment, ToolContext
-from aisotools.events import Effect, Facts, Json, MimeBundle, RunsIn, ToolResult
-from aisotools.exceptions import ArgumentError, SignatureError, ToolError
+from aisotools.events import Effect, Facts, Json, RunsIn, ToolResult
+from aisotools.exceptions import SignatureError, ToolError
+from aisotools.returns import to_result
 from aisotools.schema import FunctionSchema, function_schema
+from aisotools.shipping import pickle_by_value
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,9 +40,6 @@ GatherFacts = Callable[[Mapping[str, Json]], Facts]
 
 Deadline = float | Callable[[Mapping[str, Json]], float | None]
 """Seconds a call may take, or a function from its arguments to that; None means the session's default."""
-
-PRESENT = "present"
-"""Key in a context's metadata: a callable that turns an object into the MIME bundle people see."""
 
 
 class FunctionTool(Generic[P, R]):
@@ -62,10 +62,14 @@ class FunctionTool(Generic[P, R]):
         gather_facts: GatherFacts | None = None,
         import_path: str = "",
         concurrency: Concurrency | None = None,
+        described: bool = True,
     ) -> None:
-        """Read the signature; see `tool` for the arguments and errors."""
+        """Read the signature; see `tool` for the arguments and errors.
+
+        Where a function only runs, `described` false saves reading its docstring.
+        """
         self.function = function
-        self.schema: FunctionSchema = function_schema(function, name)
+        self.schema: FunctionSchema = function_schema(function, name, described=described)
         self.examples = _checked_examples(self.schema, examples)
         self.effect = _checked_effect(self.schema.name, effect)
         self.runs_in: RunsIn = _checked_place(self.schema.name, runs_in)
@@ -76,7 +80,6 @@ class FunctionTool(Generic[P, R]):
         self._gather_facts = gather_facts
         self._import_path = import_path
         self._concurrency = concurrency
-        self._shipment: Shipment | None = None
         self.__name__ = self.schema.name
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
@@ -89,9 +92,8 @@ class FunctionTool(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By value: the schema is rebuilt where it arrives; host-side deciding stays on the host.
-        options = {"name": self.name}
-        return _rebuild, (self.function, options)
+        # The schema is rebuilt where it arrives; deciding, and what it needs, stays on the host.
+        return _rebuild, (self.function, self.name)
 
     @property
     def name(self) -> str:
@@ -103,14 +105,12 @@ class FunctionTool(Generic[P, R]):
         """The docstring without its sections."""
         return self.schema.description
 
-    @property
+    @cached_property
     def version(self) -> str:
         """Changes whenever the function or what a model is told about it changes."""
         told = [self.name, self.description, repr(self.schema.parameters), self.runs_in, repr(self.effect)]
         code = getattr(inspect.unwrap(self.function), "__code__", None)
-        if code is not None:
-            told += [code.co_code.hex(), repr(code.co_consts), repr(code.co_names)]
-        return _digest("\0".join(told).encode())
+        return _digest("\0".join([*told, *_fingerprint(code)]).encode("utf-8", "surrogatepass"))
 
     def parameters_schema(self) -> Mapping[str, Json]:
         """JSON Schema of the arguments."""
@@ -146,39 +146,25 @@ class FunctionTool(Generic[P, R]):
         Raises:
             ToolError: If it does not fit.
         """
-        if self.schema.returns is None:
-            return
-        from pydantic import ValidationError
-
-        try:
-            self.schema.returns.validate_python(value)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(p) for p in first["loc"])
-            raise ToolError(
-                f"{self.name} returned what its declared type forbids"
-                f"{f' at {where}' if where else ''}: {first['msg'][0].lower()}{first['msg'][1:]}.",
-                recoverable=False,
-            ) from None
+        if self.schema.returns is not None:
+            self.schema.returns.check(value)
 
     def shipment(self) -> Shipment | None:
         """How to run it in a sandbox; None when it runs on the host.
+
+        Packed anew each time, so that what it refers to is as it is now. A worker that has the same already
+        is not sent it again.
 
         Raises:
             SignatureError: If the function refers to something that cannot be sent.
         """
         if self.runs_in == "host":
             return None
-        if self._shipment is None:
-            self._shipment = self._pack()
-        return self._shipment
-
-    def _pack(self) -> Shipment:
         shared: Concurrency = "overlap" if inspect.iscoroutinefunction(self.function) else "main"
         concurrency = self._concurrency or shared
         if self._import_path:
             return Shipment(key=self._import_path, import_path=self._import_path, concurrency=concurrency)
-        payload = _pickle_by_value(self)
+        payload = pickle_by_value(self.name, self)
         return Shipment(key=_digest(payload), payload=payload, concurrency=concurrency)
 
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
@@ -187,55 +173,14 @@ class FunctionTool(Generic[P, R]):
         if self.schema.context_parameter is not None:
             bound[self.schema.context_parameter] = context
         function: Callable[..., Any] = self.function
-        if inspect.iscoroutinefunction(function):
-            value = await function(**bound)
-        elif self.runs_in == "host":
+        if self.runs_in == "host" and not inspect.iscoroutinefunction(function):
             # The host's loop must stay free: it delivers clicks and the Stop button.
             value = await asyncio.to_thread(function, **bound)
         else:
             value = function(**bound)
-            if inspect.isawaitable(value):
-                value = await value
-        return to_result(value, self.schema, context)
-
-
-def to_result(value: Any, schema: FunctionSchema, context: ToolContext) -> ToolResult:
-    """A function's return value as a result with three faces.
-
-    Raises:
-        ToolError: If the value does not fit the declared return type.
-    """
-    if isinstance(value, ToolResult):
-        return value
-    from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
-
-    if value is None:
-        return ToolResult(content="")
-    if isinstance(value, str):
-        return ToolResult.text(value)
-    try:
-        if schema.returns is not None:
-            # Serialising with the declared type keeps aliases and enums as the model was promised.
-            plain = schema.returns.dump_python(value, mode="json", warnings="error")
-        else:
-            plain = to_jsonable_python(value, inf_nan_mode="strings")
-    except PydanticSerializationError as error:
-        if schema.returns is not None:
-            raise ToolError(
-                f"{schema.name} returned {type(value).__name__}, which its declared type forbids: {error}",
-                recoverable=False,
-            ) from None
-        return _shown_object(value, context)
-    content = to_json(plain, inf_nan_mode="strings").decode()
-    return ToolResult(content=content, kind="json", value=plain)
-
-
-def _shown_object(value: Any, context: ToolContext) -> ToolResult:
-    """A figure, a table, any object: text for the model, a MIME bundle for people."""
-    present: Callable[[Any], MimeBundle] | None = context.metadata_get(PRESENT)
-    bundle = dict(present(value)) if present is not None else {"text/plain": repr(value)}
-    text = bundle.get("text/plain")
-    return ToolResult(content=text if isinstance(text, str) else repr(value), data=bundle)
+        if inspect.isawaitable(value):
+            value = await value
+        return to_result(value, self.schema.returns, context)
 
 
 @overload
@@ -283,47 +228,27 @@ def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
         SignatureError: At decoration, naming the parameter and the fix.
     """
     if function is not None:
-        return FunctionTool(function)
+        return FunctionTool(function, **options)
     return lambda f: FunctionTool(f, **options)
 
 
-def _rebuild(function: Callable[..., Any], options: Mapping[str, Any]) -> FunctionTool[..., Any]:
-    return FunctionTool(function, **options)
+def _rebuild(function: Callable[..., Any], name: str) -> FunctionTool[..., Any]:
+    return FunctionTool(function, name=name, described=False)
 
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def _pickle_by_value(tool: FunctionTool[..., Any]) -> bytes:
-    import cloudpickle
-
-    modules = _modules_the_worker_cannot_import(tool.function)
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        payload: bytes = cloudpickle.dumps(tool)
-    except Exception as error:
-        raise SignatureError(
-            f"Tool {tool.name} cannot be sent to the sandbox: {type(error).__name__}: {error}. It refers to "
-            "something that lives in this process; create that inside the function, or use runs_in='host'.",
-        ) from error
-    finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
-    return payload
-
-
-def _modules_the_worker_cannot_import(function: Callable[..., Any]) -> list[Any]:
-    """The function's own module, unless it is installed where the worker may read."""
-    module = sys.modules.get(getattr(function, "__module__", "") or "")
-    path = getattr(module, "__file__", None)
-    if module is None or path is None or module.__name__ == "__main__":
-        return []  # cloudpickle sends __main__ by value anyway
-    installed = {sysconfig.get_path(p) for p in ("stdlib", "platstdlib", "purelib", "platlib")}
-    ours = str(Path(__file__).parent)
-    inside = any(Path(path).is_relative_to(p) for p in (*installed, ours) if p)
-    return [] if inside else [module]
+def _fingerprint(code: CodeType | None) -> Iterator[str]:
+    """What a function does, functions inside it included; the same for the same source."""
+    if code is not None:
+        yield from (code.co_code.hex(), repr(code.co_names), repr(code.co_freevars))
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield from _fingerprint(constant)
+            else:
+                yield repr(constant)
 
 
 def _source_of(function: Callable[..., Any]) -> tuple[str, str | None]:
@@ -359,9 +284,10 @@ def _checked_place(name: str, runs_in: str) -> RunsIn:
     raise SignatureError(f"Tool {name}: runs_in={runs_in!r}; use 'sandbox' or 'host'.")
 
 
-def _checked_timeout(name: str, timeout_s: Deadline | None) -> Deadline | None:
+def _checked_timeout(name: str, timeout_s: Any) -> Deadline | None:
     if timeout_s is None or callable(timeout_s):
-        return timeout_s
+        told: Deadline | None = timeout_s
+        return told
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise SignatureError(f"Tool {name}: timeout_s={timeout_s!r}; use a number of seconds above 0.")
     return float(timeout_s)
@@ -373,9 +299,9 @@ def _checked_examples(schema: FunctionSchema, examples: Sequence[Example]) -> tu
         try:
             arguments, said = example
             checked.append((schema.validate(arguments), str(said)))
-        except (TypeError, ValueError, ArgumentError) as error:
+        except (TypeError, ValueError, ToolError) as error:
             raise SignatureError(
-                f"Tool {schema.name}: example {example!r} does not fit: {error} "
+                f"Tool {schema.name}: example {brief(example)} does not fit: {error} "
                 "An example is a pair of arguments and what a person would say.",
             ) from None
     return tuple(checked)

@@ -1,30 +1,35 @@
 """From a function's signature and docstring to JSON Schema, and the validation of arguments against it.
 
-The door to pydantic's model machinery, to griffe (docstrings) and to jsonschema (tools that bring a schema of
-their own); all three are imported on first use.
+The door to griffe, which reads docstrings. It and pydantic's model machinery are imported on first use.
 """
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Union, cast, get_args, get_origin
 
+from aisotools.arguments import brief, not_fitting, not_json, not_named, problem
 from aisotools.contracts import ToolContext
-from aisotools.events import Json, ToolResult
-from aisotools.exceptions import ArgumentError, SignatureError, ToolError
+from aisotools.events import Json
+from aisotools.exceptions import SignatureError, ToolError
+from aisotools.returns import Returns, declared
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, TypeAdapter
+    from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
-_SECTIONS = re.compile(r"^\s*(Args|Arguments|Parameters|Params)\s*:\s*$", re.MULTILINE)
+_PARAMETERS = "(?:Keyword |Other )?(?:Args|Arguments|Params|Parameters)"
+_DOCUMENTED = re.compile(rf"^{_PARAMETERS}[ \t]*:[ \t]*$", re.MULTILINE)
+_SECTION = re.compile(
+    rf"^(?:{_PARAMETERS}|Returns?|Yields?|Receives|Raises|Warns|Attributes)[ \t]*:[ \t]*\n(?:[ \t].*\n|\n)*",
+    re.MULTILINE,
+)
 
 
 def check_name(name: object) -> str:
@@ -58,72 +63,92 @@ class FunctionSchema:
     parameters: Mapping[str, Json]
     context_parameter: str | None
     model: type[BaseModel]
-    returns: TypeAdapter[Any] | None
+    returns: Returns | None
 
     def validate(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
         """The arguments as JSON, coerced; only those that were given.
 
         Raises:
             ArgumentError: Naming every argument that does not fit, and what would.
+            ToolError: If validating what came out would change it again; then what is shown would not be
+                what runs.
         """
-        valid = self._model_of(arguments)
-        return valid.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        first = self._model_of(arguments)
+        plain = self._dumped(first)
+        second = self._model_of(plain)
+        if first != second and (again := self._dumped(second)) != plain and repr(again) != repr(plain):
+            raise ToolError(
+                f"{self.name} cannot be called: validating its arguments twice gives {brief(plain)}, then "
+                f"{brief(again)}. Make the validators of its types leave alone what they have made.",
+                recoverable=False,
+            )
+        return plain
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as Python values to call the function with.
+        """The arguments as Python values to call the function with, defaults included.
 
         Raises:
             ArgumentError: As `validate` does.
         """
         valid = self._model_of(arguments)
-        fields = type(valid).model_fields
-        return {str(fields[f].alias): getattr(valid, f) for f in valid.model_fields_set}
+        return {str(field.alias): getattr(valid, name) for name, field in type(valid).model_fields.items()}
 
     def _model_of(self, arguments: Mapping[str, Any]) -> BaseModel:
         from pydantic import ValidationError
 
         if not isinstance(arguments, Mapping):
-            raise ArgumentError(
-                f"The arguments of {self.name} must be an object with named values, "
-                f"not {type(arguments).__name__}. {signature_hint(self.parameters)}",
-            )
+            raise not_named(self.name, arguments, self.parameters)
         try:
             return self.model.model_validate(dict(arguments))
         except ValidationError as error:
             problems = [
-                _problem(tuple(e["loc"]), e["type"], e["msg"], e.get("input"), self.parameters)
+                problem(e["loc"], e["type"], e["msg"], e.get("input"), self.parameters)
                 for e in error.errors(include_url=False, include_context=False)
             ]
-            raise ArgumentError(argument_message(self.name, problems, self.parameters)) from None
+            raise not_fitting(self.name, problems, self.parameters) from None
+
+    def _dumped(self, valid: BaseModel) -> dict[str, Json]:
+        try:
+            return valid.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise not_json(self.name, error) from None
 
 
-def function_schema(function: Callable[..., Any], name: str | None = None) -> FunctionSchema:
+def function_schema(
+    function: Callable[..., Any], name: str | None = None, *, described: bool = True
+) -> FunctionSchema:
     """Read a function's signature and docstring.
 
     Args:
         function: Any function with annotated parameters; `async def` too.
         name: The tool's name; the function's own without it.
+        described: Whether to read the docstring; where a function only runs, nobody reads it.
 
     Raises:
         SignatureError: Naming the parameter and the fix, when this cannot become a tool.
     """
-    name = check_name(name or getattr(function, "__name__", ""))
-    try:
-        signature = inspect.signature(function, eval_str=True)
-    except NameError as error:
-        raise SignatureError(
-            f"Tool {name}: an annotation cannot be resolved ({error}). Import or define that name first.",
-        ) from None
-    except (TypeError, ValueError) as error:
-        raise SignatureError(f"Tool {name}: {function!r} has no readable signature ({error}).") from None
-    description, documented = _read_docstring(inspect.getdoc(function) or "")
+    if not callable(function):
+        raise SignatureError(f"{brief(function)} is no function. Name a tool with @tool(name=...).")
+    own_name = getattr(function, "__name__", "")
+    if name is None and own_name == "<lambda>":
+        raise SignatureError("A lambda has no name to call it by. Name it with tool(name=...), or use def.")
+    name = check_name(own_name if name is None else name)
+    signature = _signature(function, name)
+    text = inspect.getdoc(function) or "" if described else ""
+    description, documented = _read_docstring(text)
     context_parameter = None
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(signature.parameters.values()):
-        if _is_context(parameter.annotation):
+        _check_kind(name, number, parameter)
+        if not _is_context(parameter.annotation):
+            fields[f"argument_{number}"] = _field(name, parameter, documented.get(parameter.name))
+        elif context_parameter is None:
             context_parameter = parameter.name
-            continue
-        fields[f"argument_{number}"] = _field(name, parameter, documented.get(parameter.name))
+        else:
+            raise SignatureError(
+                f"Tool {name}: {context_parameter!r} and {parameter.name!r} both take the ToolContext. "
+                "Keep one.",
+            )
     model = _build_model(name, fields)
     return FunctionSchema(
         name=name,
@@ -131,8 +156,19 @@ def function_schema(function: Callable[..., Any], name: str | None = None) -> Fu
         parameters=_json_schema(name, model),
         context_parameter=context_parameter,
         model=model,
-        returns=_return_adapter(signature.return_annotation),
+        returns=declared(name, signature.return_annotation),
     )
+
+
+def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function, eval_str=True)
+    except ValueError as error:
+        raise SignatureError(f"Tool {name}: {brief(function)} has no readable signature ({error}).") from None
+    except Exception as error:  # an annotation is any expression
+        raise SignatureError(
+            f"Tool {name}: an annotation cannot be resolved ({error}). Import or define that name first.",
+        ) from None
 
 
 def _is_context(annotation: Any) -> bool:
@@ -143,11 +179,7 @@ def _is_context(annotation: Any) -> bool:
     return annotation is ToolContext
 
 
-def _field(tool: str, parameter: inspect.Parameter, documented: str | None) -> tuple[Any, FieldInfo]:
-    """One parameter as pydantic's (type, field); refuses what a JSON object cannot carry."""
-    from pydantic import Field
-    from pydantic.fields import FieldInfo
-
+def _check_kind(tool: str, number: int, parameter: inspect.Parameter) -> None:
     where = f"Tool {tool}, parameter {parameter.name!r}"
     if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
         fix = f"a list parameter such as `{parameter.name}: list[str]`"
@@ -157,6 +189,21 @@ def _field(tool: str, parameter: inspect.Parameter, documented: str | None) -> t
         raise SignatureError(f"{where}: **kwargs cannot be described to a model. Use {fix}.")
     if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
         raise SignatureError(f"{where} is positional-only, so a model cannot name it. Remove the `/`.")
+    untyped = parameter.annotation is inspect.Parameter.empty
+    if untyped and number == 0 and parameter.name in {"self", "cls"}:
+        raise SignatureError(
+            f"{where}: a method cannot be a tool by itself. Make a tool of the bound one, "
+            f"`tool(thing.{tool})`, or of a plain function.",
+        )
+
+
+def _field(tool: str, parameter: inspect.Parameter, documented: str | None) -> tuple[Any, FieldInfo]:
+    """One parameter as pydantic's (type, field); refuses what a JSON object cannot carry."""
+    from pydantic import Field
+    from pydantic.fields import FieldInfo
+    from pydantic_core import PydanticUndefined
+
+    where = f"Tool {tool}, parameter {parameter.name!r}"
     if parameter.annotation is inspect.Parameter.empty:
         raise SignatureError(
             f"{where} has no type. Annotate it, for example `{parameter.name}: str`.",
@@ -171,8 +218,10 @@ def _field(tool: str, parameter: inspect.Parameter, documented: str | None) -> t
     if parameter.default is inspect.Parameter.empty:
         return annotation, Field(**extra)
     if isinstance(parameter.default, FieldInfo):
+        if parameter.default.default is not PydanticUndefined:
+            _check_default(where, annotation, parameter.name, parameter.default.default)
         return Annotated[annotation, parameter.default], Field(**extra)
-    _check_default(where, annotation, parameter)
+    _check_default(where, annotation, parameter.name, parameter.default)
     return annotation, Field(default=parameter.default, **extra)
 
 
@@ -193,19 +242,18 @@ def _described(annotation: Any) -> bool:
     return any(isinstance(m, FieldInfo) and m.description for m in getattr(annotation, "__metadata__", ()))
 
 
-def _check_default(where: str, annotation: Any, parameter: inspect.Parameter) -> None:
+def _check_default(where: str, annotation: Any, name: str, default: object) -> None:
     from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
-    if type(parameter.default) is annotation:
+    if type(default) is annotation:
         return
     try:
-        TypeAdapter(annotation).validate_python(parameter.default)
+        TypeAdapter(annotation).validate_python(default, strict=True)
     except ValidationError:
-        name = parameter.name
         told = inspect.formatannotation(annotation)
-        fix = f"`{name}: {told} | None = None`" if parameter.default is None else f"a default of type {told}"
+        fix = f"`{name}: {told} | None = None`" if default is None else f"a default of type {told}"
         raise SignatureError(
-            f"{where}: the default {parameter.default!r} does not fit its type {told}. Use {fix}.",
+            f"{where}: the default {brief(default)} does not fit its type {told}. Use {fix}.",
         ) from None
     except (PydanticSchemaGenerationError, PydanticUserError):
         return  # the type itself is the problem; building the model says so
@@ -249,9 +297,22 @@ def _json_schema(tool: str, model: type[BaseModel]) -> dict[str, Json]:
         raise SignatureError(
             f"Tool {tool}: {told}, which a model cannot be told about. Use a type that JSON Schema knows.",
         ) from None
+    properties = schema.setdefault("properties", {})
+    for name, told in {**schema.get("$defs", {}), **properties}.items():
+        if _hides(told):
+            what = "parameter" if name in properties else "type"
+            raise SignatureError(
+                f"Tool {tool}: {what} {name!r} hides its value, so nobody could be shown what runs, and the "
+                "function would get asterisks. Keep secrets out of arguments.",
+            )
     _drop_titles(schema)
-    schema.setdefault("properties", {})
     return schema
+
+
+def _hides(node: Any) -> bool:
+    if isinstance(node, list):
+        return any(map(_hides, node))
+    return isinstance(node, dict) and (node.get("writeOnly") is True or any(map(_hides, node.values())))
 
 
 def _drop_titles(node: Any, *, names: bool = False) -> None:
@@ -267,128 +328,19 @@ def _drop_titles(node: Any, *, names: bool = False) -> None:
                 _drop_titles(item, names=not names and key in {"properties", "$defs", "patternProperties"})
 
 
-def _return_adapter(annotation: Any) -> TypeAdapter[Any] | None:
-    if annotation is inspect.Signature.empty or annotation is ToolResult or annotation is Any:
-        return None
-    from pydantic import PydanticUserError, TypeAdapter
-
-    try:
-        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-        adapter.json_schema(mode="serialization")
-    except (PydanticUserError, TypeError):
-        return None  # a figure or a table: shown to people, not typed for programs
-    return adapter
-
-
 @lru_cache(maxsize=256)
 def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """The description, and what the docstring says of each parameter."""
-    if not _SECTIONS.search(text):
-        return text.strip(), {}
-    import logging
-
+    """The description, which is all but the sections for programmers, and what is said of each parameter."""
+    description = _SECTION.sub("", f"{text}\n").strip()
+    if not _DOCUMENTED.search(text):
+        return description, {}
     import griffe
 
-    logging.getLogger("griffe").setLevel(logging.CRITICAL)  # it logs about docstrings that are not perfect
-    described: list[str] = []
     parameters: dict[str, str] = {}
     for section in griffe.Docstring(text).parse("google", warnings=False):
-        if section.kind is griffe.DocstringSectionKind.text:
-            described.append(section.value)
-        elif section.kind is griffe.DocstringSectionKind.parameters:
+        if section.kind in {
+            griffe.DocstringSectionKind.parameters,
+            griffe.DocstringSectionKind.other_parameters,
+        }:
             parameters.update({p.name: " ".join(p.description.split()) for p in section.value})
-    return "\n\n".join(described).strip(), parameters
-
-
-# ---- messages that a model can act on
-
-
-def signature_hint(parameters: Mapping[str, Json]) -> str:
-    """The arguments in one line, as `Expected: width (number, required), unit (string)`."""
-    properties = parameters.get("properties", {})
-    required = set(parameters.get("required", ()))
-    if not properties:
-        return "It takes no arguments."
-    told = []
-    for name, schema in list(properties.items())[:20]:
-        kind = _kind(schema)
-        told.append(f"{name} ({kind}, required)" if name in required else f"{name} ({kind})")
-    return "Expected: " + ", ".join(told) + "."
-
-
-def _kind(schema: Json) -> str:
-    if not isinstance(schema, Mapping):
-        return "any"
-    if "enum" in schema:
-        return "one of " + ", ".join(repr(v) for v in schema["enum"][:12])
-    if "const" in schema:
-        return repr(schema["const"])
-    if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_kind(s) for s in schema["anyOf"]))
-    if "$ref" in schema:
-        return str(schema["$ref"]).rsplit("/", 1)[-1]
-    return str(schema.get("type", "any"))
-
-
-def argument_message(tool: str, problems: Sequence[str], parameters: Mapping[str, Json]) -> str:
-    """All problems with the arguments of one call, and what would fit."""
-    listed = "; ".join(dict.fromkeys(problems))
-    return f"The arguments of {tool} do not fit: {listed}. {signature_hint(parameters)}"
-
-
-def _problem(loc: tuple[Any, ...], kind: str, message: str, value: Any, schema: Mapping[str, Json]) -> str:
-    path = ".".join(str(part) for part in loc) or "arguments"
-    known = list(schema.get("properties", {}))
-    if kind == "missing":
-        return f"{path} is missing"
-    if kind == "extra_forbidden":
-        near = difflib.get_close_matches(str(loc[-1]), known, n=1) if len(loc) == 1 else []
-        return f"{path} is not an argument" + (f" (did you mean {near[0]}?)" if near else "")
-    shown = repr(value)
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return f"{path}: {message[0].lower() + message[1:]}, got {shown}"
-
-
-# ---- tools that bring a schema and nothing else
-
-
-def validate_against(schema: Mapping[str, Json], arguments: Mapping[str, Any], tool: str) -> dict[str, Json]:
-    """The arguments as plain JSON, checked against a JSON Schema; nothing is coerced.
-
-    Raises:
-        ArgumentError: Naming every argument that does not fit.
-        ToolError: If the schema itself is broken; not recoverable.
-    """
-    import jsonschema
-    from pydantic_core import PydanticSerializationError, from_json, to_json
-
-    if not isinstance(arguments, Mapping):
-        raise ArgumentError(
-            f"The arguments of {tool} must be an object, not {type(arguments).__name__}. "
-            f"{signature_hint(schema)}",
-        )
-    try:
-        plain: dict[str, Json] = from_json(to_json(dict(arguments)))
-    except (PydanticSerializationError, ValueError) as error:
-        raise ArgumentError(f"The arguments of {tool} are not JSON: {error}.") from None
-    try:
-        validator = jsonschema.Draft202012Validator(dict(schema))
-        errors = sorted(validator.iter_errors(plain), key=lambda e: [str(p) for p in e.absolute_path])
-    except (jsonschema.SchemaError, jsonschema.exceptions.UnknownType, re.error, TypeError) as error:
-        raise ToolError(f"The schema of {tool} is broken: {error}", recoverable=False) from None
-    if errors:
-        problems = [_schema_problem(e, schema) for e in errors[:8]]
-        raise ArgumentError(argument_message(tool, problems, schema))
-    return plain
-
-
-def _schema_problem(error: Any, schema: Mapping[str, Json]) -> str:
-    loc = tuple(error.absolute_path)
-    if error.validator == "required":
-        missing = [n for n in error.validator_value if n not in error.instance]
-        return "; ".join(_problem((*loc, n), "missing", "", None, schema) for n in missing)
-    if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
-        known = set(error.schema.get("properties", {}))
-        extra = [n for n in error.instance if n not in known]
-        return "; ".join(_problem((*loc, n), "extra_forbidden", "", None, schema) for n in extra)
-    return f"{'.'.join(str(p) for p in loc) or 'arguments'}: {error.message}"
+    return description, parameters

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from aisotools.arguments import validate_against
 from aisotools.contracts import Shipment, Tool
 from aisotools.events import Effect, Facts, Json, ToolDefinition, ToolResult
 from aisotools.exceptions import ToolError, WorkspaceError
-from aisotools.schema import validate_against
 
 
 def definition_of(tool: Tool) -> ToolDefinition:
@@ -104,7 +104,7 @@ def failure(error: BaseException) -> ToolResult:
         return ToolResult.error(f"The tool tried to exit ({error.code!r}) and was held back.")
     frames = traceback.extract_tb(error.__traceback__)
     # Our own driving frames say nothing to whoever wrote the tool.
-    here = str(Path(__file__).parent)
+    here = f"{Path(__file__).parent}/"
     first = next((n for n, f in enumerate(frames) if not f.filename.startswith(here)), len(frames))
     story = "".join(traceback.format_exception_only(error)).strip()
     shown = "".join(traceback.format_list(frames[first:])).rstrip()

@@ -40,7 +40,7 @@ UNUSED = {
 }
 """Core dependencies that nothing of ours imports, and why they are core all the same."""
 
-BROUGHT = {"pydantic-core": "pydantic", "traitlets": "ipython"}
+BROUGHT = {"pydantic-core": "pydantic", "referencing": "jsonschema", "traitlets": "ipython"}
 """Distributions we import that come with another one, as part of its interface."""
 
 SAID_NAMES = {"jovyan", "user", "someone"}

@@ -1,0 +1,103 @@
+"""How a function travels to a worker: by value, with everything of ours that it refers to.
+
+The door to cloudpickle. It goes from host to worker only; nothing a worker sends is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import sys
+import sysconfig
+import threading
+from functools import cache, lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from aisotools.exceptions import SignatureError
+
+MAX_PAYLOAD_BYTES = 32 << 20
+"""How much one function may bring along."""
+
+_registering = threading.Lock()
+
+
+def pickle_by_value(name: str, thing: object) -> bytes:
+    """A tool as bytes that a worker can unpickle, though it has none of the caller's modules.
+
+    Args:
+        name: The tool's name, for messages.
+        thing: What to pickle.
+
+    Raises:
+        SignatureError: If it refers to something that cannot be sent, or to too much.
+    """
+    import cloudpickle
+
+    buffer = io.BytesIO()
+    with _registering:  # what is sent by value is a setting of cloudpickle's, for all threads
+        already = cloudpickle.list_registry_pickle_by_value()
+        ours = [
+            sys.modules[m] for m in _strangers(tuple(sys.modules)) if m in sys.modules and m not in already
+        ]
+        for module in ours:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            _pickler()(buffer).dump(thing)
+        except Exception as error:
+            raise SignatureError(
+                f"Tool {name} cannot be sent to the sandbox: {type(error).__name__}: {error}. It refers to "
+                "something that lives in this process; create that inside the function, or use "
+                "runs_in='host'.",
+            ) from error
+        finally:
+            for module in ours:
+                cloudpickle.unregister_pickle_by_value(module)
+    payload = buffer.getvalue()
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise SignatureError(
+            f"Tool {name} cannot be sent to the sandbox: it refers to {len(payload):,} bytes of data, and at "
+            f"most {MAX_PAYLOAD_BYTES:,} travel with a function. Save the data to a file in the workspace.",
+        )
+    return payload
+
+
+@cache
+def _pickler() -> Any:
+    import cloudpickle
+
+    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ships no types
+        """Sends by name what is compared by identity where it arrives."""
+
+        def reducer_override(self, obj: Any) -> Any:
+            if obj is dataclasses.MISSING:
+                return "MISSING"  # a copy of it would count as a default
+            return super().reducer_override(obj)
+
+    return Pickler
+
+
+@lru_cache(maxsize=1)
+def _strangers(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Which of the imported modules a worker cannot import, for they are not installed where it may read."""
+    # cloudpickle sends __main__ by value anyway.
+    return tuple(name for name in names if name != "__main__" and not _installed(name))
+
+
+def _installed(name: str) -> bool:
+    module, top = sys.modules.get(name), sys.modules.get(name.partition(".")[0])
+    if not isinstance(module, ModuleType) or module.__name__ != name or top is None:
+        return True  # an entry of another kind, which no function or class names as its home
+    spec = getattr(top, "__spec__", None)
+    if spec is None:
+        return name in sys.builtin_module_names  # made by hand
+    file = spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or ()), None)
+    return file is None or str(file).startswith(_homes())
+
+
+@cache
+def _homes() -> tuple[str, ...]:
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = {str(Path(__file__).parent), *(sysconfig.get_path(kind) for kind in kinds)}
+    return tuple(f"{folder}/" for folder in folders if folder)
