@@ -59,9 +59,8 @@ class Limits:
             wanted = "an integer" if kind is int else "a number of seconds"
             raise TypeError(f"limit {name} must be {wanted}{' or None' if optional else ''}, not {value!r}")
         if kind is float and not (math.isfinite(value) and value > 0):
-            raise ValueError(
-                f"limit {name} must be more than 0 seconds and finite, not {value!r}; None lifts it"
-            )
+            lift = "; None lifts it" if optional else ""
+            raise ValueError(f"limit {name} must be more than 0 seconds and finite, not {value!r}{lift}")
         smallest = _SMALLEST.get(name, 1)
         if kind is int and value < smallest:
             raise ValueError(f"limit {name} must be at least {smallest}, not {value!r}")

@@ -2,8 +2,9 @@
 """Attempts to get out of a confinement: `run_probes(config)` makes them all and tells how each ended.
 
 Self-contained, standard library only: its source can be sent into any worker and run there with a config from
-`victims.Victims.config()`. Each result is "blocked ERRNO", "blocked no effect" (the call said yes and did
-nothing) or "OPEN detail". Victims, not the attempts, have the last word: compare `Victims.state()`.
+`victims.Victims.config()`. Each result is one of: "blocked ERRNO"; "blocked no effect", the call said yes and
+did nothing; "blocked status N", of a child; "OPEN detail"; and "broken", a mistake in the attempt itself.
+Victims, not the attempts, have the last word: compare `Victims.state()`.
 
 Some attempts are answered before and after by `stat`, which no confinement of paths hides.
 """
@@ -37,6 +38,14 @@ class NoEffect(Exception):
     """The call succeeded without doing anything."""
 
 
+class Ended(Exception):
+    """A child of the attempt ended badly."""
+
+    def __init__(self, returncode: int) -> None:
+        super().__init__(returncode)
+        self.returncode = returncode
+
+
 def probe(name: str) -> Callable[[Callable[[SimpleNamespace], object]], Callable[[SimpleNamespace], object]]:
     def keep(function: Callable[[SimpleNamespace], object]) -> Callable[[SimpleNamespace], object]:
         assert name not in PROBES, name
@@ -64,8 +73,10 @@ def outcome(function: Callable[[SimpleNamespace], object], c: SimpleNamespace) -
         return "blocked no effect"
     except OSError as error:
         return f"blocked {errno.errorcode.get(error.errno or 0, error.errno)}"
+    except (subprocess.CalledProcessError, Ended) as error:
+        return f"blocked status {error.returncode}"
     except Exception as error:
-        return f"blocked {type(error).__name__}: {str(error)[:60]}"
+        return f"broken {type(error).__name__}: {str(error)[:60]}"
     return f"OPEN {detail!r}"[:80]
 
 
@@ -156,7 +167,7 @@ def must_exit_0(status: int) -> str:
     if status >= 77:
         raise OSError(status - 77, "in the child")
     if status != 0:
-        raise RuntimeError(f"status {status}")
+        raise Ended(status)
     return "done"
 
 
@@ -604,6 +615,9 @@ probes(
         "maps of another process": lambda c: read(f"/proc/{c.pid}/maps"),
         "root of another process": lambda c: os.listdir(f"/proc/{c.pid}/root"),
         "descriptors of another process": lambda c: os.listdir(f"/proc/{c.pid}/fd"),
+        "descriptor of another process": lambda c: os.close(
+            os.open(f"/proc/{c.pid}/fd/{c.pipe}", os.O_WRONLY)
+        ),
         "working folder of another process": lambda c: os.listdir(f"/proc/{c.pid}/cwd/"),
         "program of another process": lambda c: os.readlink(f"/proc/{c.pid}/exe"),
         "status of another process": lambda c: read(f"/proc/{c.pid}/status"),

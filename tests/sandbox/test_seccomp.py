@@ -231,11 +231,16 @@ ANSWERS: list[tuple[str, tuple[int, ...], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "arguments", "action"), ANSWERS, ids=str)
-@pytest.mark.parametrize("arch", syscalls.NUMBERS)
+ON_EACH_MACHINE = [
+    (arch, *answer)
+    for arch, numbers in syscalls.NUMBERS.items()
+    for answer in ANSWERS
+    if answer[0] in numbers
+]
+
+
+@pytest.mark.parametrize(("arch", "name", "arguments", "action"), ON_EACH_MACHINE, ids=str)
 def test_answer(arch: str, name: str, arguments: tuple[int, ...], action: int) -> None:
-    if name not in syscalls.NUMBERS[arch]:
-        pytest.skip(f"{arch} has no {name}")
     assert ask(name, *arguments, arch=arch) == action
 
 

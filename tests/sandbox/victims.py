@@ -307,7 +307,7 @@ def main() -> None:
         buffer = ctypes.create_string_buffer(SECRET + b".")
         facts = make_files(root) | shared.facts()
         facts |= make_sockets(facts["home"], visits)
-        facts |= {"pid": os.getpid(), "address": ctypes.addressof(buffer)}
+        facts |= {"pid": os.getpid(), "address": ctypes.addressof(buffer), "pipe": os.pipe()[1]}
         print(json.dumps(facts), flush=True)
         for _ in sys.stdin:
             print(json.dumps(own_state(root, visits, shared, buffer)), flush=True)

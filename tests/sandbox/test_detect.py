@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import pytest
+
+from aisotools.exceptions import LevelUnavailable, SandboxError
+from aisotools.sandbox import confine, landlock, selftest
+from aisotools.sandbox.detect import (
+    PROTECTS,
+    Detection,
+    Probe,
+    choose_level,
+    detect_in_subprocess,
+    detection_from_json,
+)
+from tests.sandbox import inside
+from tests.sandbox.conftest import Places
+from tests.sandbox.inside import Who
+
+PROBES = (
+    Probe("landlock", False, "ABI 4 (level confined needs 6)"),
+    Probe("seccomp", True, "a filter loads"),
+)
+
+
+def found(level: str | None) -> Detection:
+    return Detection(level, PROBES)
+
+
+# ---------------------------------------------------------------- choosing
+
+
+@pytest.mark.parametrize(
+    ("level", "min_level", "environ", "holds", "chosen"),
+    [
+        (None, None, {}, "confined", "confined"),
+        (None, None, {}, "guarded", "guarded"),
+        (None, None, {}, "isolated", "isolated"),
+        ("confined", None, {}, "confined", "confined"),
+        ("limited", None, {}, "confined", "limited"),  # exactly that, though more would hold
+        ("confined", None, {}, "isolated", "confined"),
+        (None, "limited", {}, "confined", "confined"),
+        (None, "limited", {}, "limited", "limited"),
+        (None, "guarded", {}, "confined", "confined"),
+        (None, None, {"AISOTOOLS_MIN_LEVEL": "limited"}, "limited", "limited"),
+        (None, None, {"AISOTOOLS_MIN_LEVEL": "limited"}, "confined", "confined"),
+        (None, None, {"AISOTOOLS_MIN_LEVEL": ""}, "confined", "confined"),
+        (None, "limited", {"AISOTOOLS_MIN_LEVEL": "confined"}, "limited", "limited"),
+        ("limited", None, {"AISOTOOLS_MIN_LEVEL": "confined"}, "confined", "limited"),
+        ("confined", "limited", {}, "confined", "confined"),
+    ],
+)
+def test_choice(
+    level: str | None, min_level: str | None, environ: Mapping[str, str], holds: str, chosen: str
+) -> None:
+    assert choose_level(level, min_level, environ, found(holds)) == chosen
+
+
+@pytest.mark.parametrize(
+    ("level", "min_level", "environ", "holds"),
+    [
+        (None, None, {}, "limited"),  # not a sandbox, and nobody asked for less
+        (None, None, {}, None),
+        ("confined", None, {}, "limited"),
+        ("confined", None, {}, "guarded"),
+        ("limited", None, {}, None),
+        ("guarded", None, {}, "confined"),  # would hold, but cannot be had yet
+        (None, "confined", {}, "guarded"),
+        (None, "isolated", {}, "confined"),
+        (None, None, {"AISOTOOLS_MIN_LEVEL": "confined"}, "limited"),
+        (None, "confined", {"AISOTOOLS_MIN_LEVEL": "limited"}, "limited"),
+    ],
+)
+def test_refusal(
+    level: str | None, min_level: str | None, environ: Mapping[str, str], holds: str | None
+) -> None:
+    with pytest.raises(LevelUnavailable) as error:
+        choose_level(level, min_level, environ, found(holds))
+    story = str(error.value)
+    assert "landlock: ABI 4" in story
+    assert 'choose level="limited" knowingly' in story
+    assert "aisotools doctor" in story
+
+
+@pytest.mark.parametrize(
+    ("level", "min_level", "environ", "named"),
+    [
+        ("paranoid", None, {}, "level is 'paranoid'"),
+        (None, "LIMITED", {}, "min_level is 'LIMITED'"),
+        (None, None, {"AISOTOOLS_MIN_LEVEL": "none"}, "AISOTOOLS_MIN_LEVEL is 'none'"),
+    ],
+)
+def test_unknown_names(
+    level: str | None, min_level: str | None, environ: Mapping[str, str], named: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{named}.*limited, guarded, confined, isolated"):
+        choose_level(level, min_level, environ, found("confined"))
+
+
+def test_contradiction() -> None:
+    with pytest.raises(ValueError, match="level='limited' is weaker than min_level='confined'"):
+        choose_level("limited", "confined", {}, found("confined"))
+
+
+def test_every_level_says_what_it_protects_and_what_not() -> None:
+    assert tuple(PROTECTS) == confine.LEVELS
+    for sentences in PROTECTS.values():
+        assert all(s[0].isupper() and s.endswith(".") and s.count(".") == 1 for s in sentences)
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def test_json_comes_back() -> None:
+    detection = found("confined")
+    assert detection_from_json(json.loads(json.dumps(asdict(detection)))) == detection
+
+
+@pytest.mark.parametrize(
+    "value", [None, [], {}, {"level": "x", "probes": []}, {"level": None, "probes": [{}]}]
+)
+def test_other_json_is_an_error(value: object) -> None:
+    with pytest.raises(SandboxError, match="no sensible answer"):
+        detection_from_json(value)
+
+
+# ---------------------------------------------------------------- trying
+
+
+def test_detection_from_a_process_with_threads() -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        detection = detect_in_subprocess()
+    finally:
+        done.set()
+        thread.join()
+    probes = {probe.name: probe for probe in detection.probes}
+    assert set(probes) == {
+        *("landlock", "seccomp", "limited", "confined", "user namespaces", "not root", "cgroup v2")
+    }
+    can_confine = landlock.abi() >= confine.LANDLOCK_NEEDED["confined"]
+    assert probes["landlock"].ok is can_confine
+    assert detection.level == ("confined" if can_confine else "limited"), probes
+    assert probes["not root"].ok is (os.getuid() != 0)
+    assert all(probe.detail for probe in detection.probes)
+
+
+@pytest.mark.parametrize("who", ["plain", "binder"])
+def test_detection_as_others(place: Places, who: Who) -> None:
+    source = """
+from dataclasses import asdict
+from aisotools.sandbox import detect
+answer = asdict(detect.detect())
+"""
+    detection = detection_from_json(inside.run(source, who=who, workspace=str(place(who)), level=None).answer)
+    probes = {probe.name: probe for probe in detection.probes}
+    assert detection.level == ("confined" if landlock.abi() >= 6 else "limited"), probes
+    assert probes["not root"].ok
+    if who == "binder":
+        assert not probes["user namespaces"].ok
+
+
+@pytest.mark.skipif(landlock.abi() < 6, reason="this kernel cannot confine: Landlock is too old")
+def test_detection_inside_a_confinement(place: Places) -> None:
+    """Where everything is refused already, it says so instead of failing."""
+    source = """
+from dataclasses import asdict
+from aisotools.sandbox import detect
+answer = asdict(detect.detect())
+"""
+    detection = detection_from_json(inside.run(source, who="plain", workspace=str(place("plain"))).answer)
+    assert detection.level in {None, "limited", "confined"}
+
+
+def test_it_is_a_program() -> None:
+    argv = [sys.executable, "-P", "-m", "aisotools.sandbox.detect"]
+    done = subprocess.run(argv, capture_output=True, check=True)
+    assert detection_from_json(json.loads(done.stdout)).probes
+
+
+def test_no_answer_in_time() -> None:
+    with pytest.raises(SandboxError, match="could not be tried"):
+        detect_in_subprocess(timeout_s=0.001)
+
+
+ATTEMPTS = """
+from aisotools.sandbox import selftest
+import os
+answer = {}
+with selftest.ground() as place:
+    for name, action in (*selftest._ON_PROCESSES, *selftest._ON_FILES, *selftest._UNHEARD):
+        child = os.fork()
+        if child == 0:
+            before = selftest.fingerprint(place)
+            try:
+                action(place)
+            except OSError:
+                os._exit(1)
+            changes = name in {name for name, _ in selftest._UNHEARD}
+            os._exit(1 if changes and selftest.fingerprint(place) == before else 0)
+        answer[name] = os.waitpid(child, 0)[1] == 0
+        if not place.secret.exists():
+            place.secret.write_text("secret")
+"""
+
+
+def test_the_self_test_attempts_succeed_where_nothing_confines(place: Places) -> None:
+    answer = inside.run(ATTEMPTS, who="plain", workspace=str(place("plain")), level=None).answer
+    # mounting is refused to every user; namespaces and memory may be fenced off by the machine
+    uncertain = {"mount", "make a namespace", "read another process's memory"}
+    assert {name for name, succeeded in answer.items() if not succeeded} <= uncertain
+
+
+def test_the_self_test_leaves_nothing_behind(place: Places) -> None:
+    folder = place("plain")
+    inside.run(ATTEMPTS, who="plain", workspace=str(folder), level=None)
+    assert list(folder.iterdir()) == []
+
+
+def test_ground_has_victims() -> None:
+    with selftest.ground() as ground:
+        before = selftest.fingerprint(ground)
+        ground.secret.chmod(0o640)
+        assert selftest.fingerprint(ground) != before
+        root = ground.workspace.parent
+    assert not root.exists()

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+from typing import Any
+
+import pytest
+
+from aisotools.sandbox.limits import Limits, running_tasks
+from tests.sandbox import inside
+from tests.sandbox.conftest import Places
+
+
+def test_defaults() -> None:
+    assert dataclasses.asdict(Limits()) == {
+        "memory_bytes": 4 << 30,
+        "processes": 256,
+        "file_bytes": 1 << 30,
+        "open_files": 1024,
+        "cpu_s": None,
+        "stream_bytes": 1 << 20,
+        "call_timeout_s": 120.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"memory_bytes": "4 GiB"}, "limit memory_bytes must be an integer or None, not '4 GiB'"),
+        ({"memory_bytes": True}, "limit memory_bytes must be an integer or None, not True"),
+        ({"memory_bytes": 2.5}, "limit memory_bytes must be an integer or None, not 2.5"),
+        ({"processes": None}, "limit processes must be an integer, not None"),
+        ({"cpu_s": "1"}, "limit cpu_s must be a number of seconds or None, not '1'"),
+        ({"call_timeout_s": None}, "limit call_timeout_s must be a number of seconds, not None"),
+    ],
+)
+def test_wrong_types(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError) as error:
+        Limits(**given)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"memory_bytes": 1 << 20}, "limit memory_bytes must be at least 67108864, not 1048576"),
+        ({"processes": 0}, "limit processes must be at least 1, not 0"),
+        ({"open_files": 3}, "limit open_files must be at least 64, not 3"),
+        ({"stream_bytes": -1}, "limit stream_bytes must be at least 0, not -1"),
+        ({"cpu_s": 0}, "limit cpu_s must be more than 0 seconds and finite, not 0; None lifts it"),
+        (
+            {"call_timeout_s": float("nan")},
+            "limit call_timeout_s must be more than 0 seconds and finite, not nan",
+        ),
+        (
+            {"call_timeout_s": float("inf")},
+            "limit call_timeout_s must be more than 0 seconds and finite, not inf",
+        ),
+    ],
+)
+def test_values_too_small_to_work_with(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        Limits(**given)
+    assert str(error.value) == message
+
+
+def test_memory_may_be_unlimited() -> None:
+    assert Limits(memory_bytes=None).memory_bytes is None
+
+
+def test_running_tasks_counts_this_process() -> None:
+    assert running_tasks() >= 1
+
+
+APPLY = """
+import os, resource
+from aisotools.sandbox.limits import Limits, apply_rlimits
+before = resource.getrlimit(resource.RLIMIT_CORE)
+apply_rlimits(Limits(**config["limits"]), tasks=config.get("tasks"))
+"""
+
+
+def run(source: str, place: Places, tasks: int | None = None, **limits: Any) -> Any:
+    config = {"limits": limits, "tasks": tasks}
+    return inside.run(
+        APPLY + source, who="plain", workspace=str(place("plain")), level=None, config=config
+    ).answer
+
+
+def test_limits_are_hard(place: Places) -> None:
+    source = """
+names = ["AS", "FSIZE", "NOFILE", "CPU", "RTPRIO", "NICE", "CORE"]
+answer = {name: resource.getrlimit(getattr(resource, "RLIMIT_" + name)) for name in names}
+answer["before"] = before
+"""
+    answer = run(source, place, memory_bytes=1 << 30, file_bytes=1000, open_files=100, cpu_s=1.5)
+    hard_core = answer.pop("before")[1]
+    # 1, and not 0, stops the kernel from starting the host's crash handler; it cannot be raised from 0
+    core = 0 if hard_core == 0 else 1
+    assert answer == {
+        "AS": [1 << 30, 1 << 30],
+        "FSIZE": [1000, 1000],
+        "NOFILE": [100, 100],
+        "CPU": [2, 2],
+        "RTPRIO": [0, 0],
+        "NICE": [0, 0],
+        "CORE": [core, core],
+    }
+
+
+def test_stricter_limits_stay(place: Places) -> None:
+    source = """
+apply_rlimits(Limits(open_files=1000, file_bytes=5000))
+answer = [resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_FSIZE)]
+"""
+    assert run(source, place, open_files=80, file_bytes=1000) == [[80, 80], [1000, 1000]]
+
+
+def test_memory_files_and_time_end_where_they_should(place: Places) -> None:
+    source = """
+import signal
+answer = []
+try:
+    bytearray(2 << 30)
+except MemoryError:
+    answer.append("memory")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+try:
+    with open("big", "wb", buffering=0) as big:
+        answer.append(big.write(bytes(4096)))
+        big.write(b"x")
+except OSError as error:
+    answer.append(error.strerror)
+child = os.fork()
+if child == 0:
+    while True:
+        pass
+answer.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) < 0)
+"""
+    answer = run(source, place, memory_bytes=1 << 30, file_bytes=1000, cpu_s=0.5)
+    assert answer == ["memory", 1000, "File too large", True]
+
+
+BOMB = """
+import signal, time
+children = []
+try:
+    while len(children) < 300:
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        children.append(child)
+except BlockingIOError:
+    pass
+for child in children:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+answer = len(children)
+"""
+
+
+def test_a_fork_bomb_ends(place: Places) -> None:
+    if os.getuid() != 0:
+        pytest.skip("needs a user of its own, since the kernel counts all that a user runs")
+    assert 15 <= run(BOMB, place, processes=20) <= 20
+
+
+def test_tasks_that_proc_does_not_show(place: Places) -> None:
+    """On a node of a cluster containers share a user id, and the kernel counts them all."""
+    if os.getuid() != 0:
+        pytest.skip("needs a user of its own, since the kernel counts all that a user runs")
+    sleeping = [
+        subprocess.Popen(["sleep", "60"], user=inside.PLAIN_UID, group=inside.PLAIN_UID, extra_groups=[])
+        for _ in range(30)
+    ]
+    try:
+        assert 10 <= run(BOMB, place, tasks=0, processes=10) <= 60
+    finally:
+        for process in sleeping:
+            process.kill()
+            process.wait()
