@@ -62,7 +62,7 @@ class Confinement:
     def __post_init__(self) -> None:
         _rank(self.level)
         for path in (*self.writable, *self.readable):
-            if not path.startswith("/") or not path.strip("/."):
+            if not path.startswith("/") or not os.path.normpath(path).strip("/"):
                 raise ValueError(f"a confinement takes absolute paths below the root folder, not {path!r}")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import select
 import signal
 import subprocess
@@ -57,7 +58,7 @@ _FILES = "Code reads only the workspace, the interpreter and folders you named, 
 _SHARED = "isk space and the load of the machine are shared, and flaws of the kernel itself stay."
 _SEEN = "names, sizes and times of files elsewhere can be seen"
 _PROTECTED = {
-    "limited": "Memory, time and file sizes are bounded; on Linux code opens no network connection itself.",
+    "limited": "Memory, time and file sizes are bounded; on x86-64 and ARM64 Linux code opens no network.",
     "guarded": f"{_FILES}, and has no network and no privileges.",
     "confined": f"{_FILES}, and can neither reach the network nor signal or inspect your other programs.",
     "isolated": "Code lives in a file system, process list and network of its own, with what you gave it.",
@@ -199,14 +200,17 @@ def _control_groups() -> Probe:
     return Probe("cgroup v2", usable, f"{state}; controllers: {' '.join(controllers) or 'none'}")
 
 
+_MACHINES_NEEDED = "only Linux on x86-64 or 64-bit ARM can confine, elsewhere there are resource limits alone"
+
+
 def detect() -> Detection:
     """Try what this machine holds; takes some tens of milliseconds.
 
     It forks, so call it only in a process with one thread; others use `detect_in_subprocess`.
     """
-    if sys.platform != "linux":
-        system = f"this system is {sys.platform}; only Linux has Landlock and seccomp"
-        return Detection("limited", (Probe("linux", False, system),))
+    if syscalls.architecture() is None:
+        here = f"{platform.system()} on {platform.machine()}"
+        return Detection("limited", (Probe("machine", False, f"this is {here}; {_MACHINES_NEEDED}"),))
     levels = {level: _holds(level) for level in confine.LANDLOCK_NEEDED}
     best = max((level for level, probe in levels.items() if probe.ok), key=confine.LEVELS.index, default=None)
     facts = (_landlock(), _seccomp(), *levels.values())

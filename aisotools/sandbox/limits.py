@@ -88,10 +88,10 @@ def _rlimits(limits: Limits) -> Iterator[tuple[str, int | None]]:
     yield "RLIMIT_FSIZE", limits.file_bytes
     yield "RLIMIT_NOFILE", limits.open_files
     yield "RLIMIT_CPU", None if limits.cpu_s is None else math.ceil(limits.cpu_s)
-    # not 0: only 1 also keeps the kernel from piping a dump into the host's crash handler, which runs as root
-    yield "RLIMIT_CORE", 1
     yield "RLIMIT_RTPRIO", 0
     yield "RLIMIT_NICE", 0
+    yield "RLIMIT_MEMLOCK", 8 << 20
+    yield "RLIMIT_SIGPENDING", 1024  # counted per user: the default is all that the user's programs share
     if sys.platform == "linux":  # elsewhere it is refused or means something else
         yield "RLIMIT_AS", limits.memory_bytes
 
@@ -118,6 +118,7 @@ def apply_rlimits(limits: Limits, *, tasks: int | None = None) -> None:
         kind = getattr(resource, name, None)
         if wanted is not None and kind is not None:
             _lower(kind, name, wanted)
+    _stop_core_dumps()
     if sys.platform == "linux" and os.getuid() != 0:
         _limit_processes(limits.processes, running_tasks() if tasks is None else tasks)
 
@@ -131,6 +132,16 @@ def _lower(kind: int, name: str, wanted: int) -> None:
         resource.setrlimit(kind, (value, value))
     except (OSError, ValueError) as error:
         raise SandboxError(f"The kernel refused the limit {name} = {value}: {error}.") from error
+
+
+def _stop_core_dumps() -> None:
+    """Not 0: only 1 also keeps the kernel from piping dumps into the host's crash handler, run by root."""
+    import resource
+
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    except (OSError, ValueError):  # it was 0 for good already
+        _lower(resource.RLIMIT_CORE, "RLIMIT_CORE", 0)
 
 
 def _limit_processes(more: int, tasks: int) -> None:

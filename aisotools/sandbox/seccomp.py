@@ -140,7 +140,9 @@ _REFUSED = {
         shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open
         mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr
     """,
-    "watching folders, which needs no right to list them": "inotify_add_watch fanotify_init fanotify_mark",
+    "watching folders, which needs no right to list them": """
+        inotify_init inotify_init1 inotify_add_watch fanotify_init fanotify_mark
+    """,
     "network": "bind connect listen accept accept4",
 }
 _PRETENDED = {
@@ -154,7 +156,7 @@ _UNSUPPORTED = {
     "attributes": "getxattr lgetxattr fgetxattr getxattrat listxattr llistxattr flistxattr listxattrat",
     "flags": "file_getattr file_setattr",
 }
-_ABSENT = {"flags in memory": "clone3 openat2"}
+_ABSENT = {"flags in memory": "clone3 openat2", "a pool of the whole machine": "io_setup"}
 
 # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; and PARENT, which hides a child from its maker
 _CLONE_REFUSED = 0x7E020000 | 0x8000

@@ -545,6 +545,18 @@ def _(c: SimpleNamespace) -> object:
     return libc("inotify_add_watch", libc("inotify_init1", 0), c.home.encode(), 0xFFF)
 
 
+@probe("inotify handles, of which a user has few")
+def _(c: SimpleNamespace) -> None:
+    os.close(libc("inotify_init1", 0))
+
+
+@probe("a share of the machine's asynchronous requests")
+def _(c: SimpleNamespace) -> None:
+    context = ctypes.create_string_buffer(8)
+    call(c, "io_setup", 1, context)
+    call(c, "io_destroy", int.from_bytes(context.raw, "little"))
+
+
 @probe("fanotify")
 def _(c: SimpleNamespace) -> object:
     watcher = libc("fanotify_init", 0x200, 0)  # FAN_REPORT_FID, which needs no privilege

@@ -181,6 +181,36 @@ answer = asdict(detect.detect())
     assert detection.level in {None, "limited", "confined"}
 
 
+def test_a_machine_we_do_not_know(place: Places) -> None:
+    """A process may ask to be told that it runs on an older machine, of which we have no table."""
+    source = """
+import ctypes, json, subprocess, sys
+ctypes.CDLL(None).personality(8)  # Linux on 32 bits
+code = '''
+import json
+from aisotools.exceptions import LevelUnavailable
+from aisotools.sandbox import confine, detect, syscalls
+from dataclasses import asdict
+assert syscalls.architecture() is None
+plan = confine.Confinement(level="limited", writable=())
+confine.confine(plan)
+assert confine.verify(plan) == ()
+plan = confine.Confinement(level="confined", writable=("/tmp",))
+assert confine.verify(plan) != ()
+try:
+    confine.confine(plan)
+except LevelUnavailable:
+    print(json.dumps(asdict(detect.detect())))
+'''
+done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+answer = json.loads(done.stdout or "{}") or done.stderr
+"""
+    answer = inside.run(source, who="plain", workspace=str(place("plain")), level=None).answer
+    detection = detection_from_json(answer)
+    assert detection.level == "limited"
+    assert [probe.name for probe in detection.probes] == ["machine"]
+
+
 def test_it_is_a_program() -> None:
     argv = [sys.executable, "-P", "-m", "aisotools.sandbox.detect"]
     done = subprocess.run(argv, capture_output=True, check=True)

@@ -90,7 +90,7 @@ def run(source: str, place: Places, tasks: int | None = None, **limits: Any) -> 
 
 def test_limits_are_hard(place: Places) -> None:
     source = """
-names = ["AS", "FSIZE", "NOFILE", "CPU", "RTPRIO", "NICE", "CORE"]
+names = ["AS", "FSIZE", "NOFILE", "CPU", "RTPRIO", "NICE", "SIGPENDING", "CORE"]
 answer = {name: resource.getrlimit(getattr(resource, "RLIMIT_" + name)) for name in names}
 answer["before"] = before
 """
@@ -105,6 +105,7 @@ answer["before"] = before
         "CPU": [2, 2],
         "RTPRIO": [0, 0],
         "NICE": [0, 0],
+        "SIGPENDING": [1024, 1024],
         "CORE": [core, core],
     }
 

@@ -30,9 +30,17 @@ from typing import Any, Self
 SECRET = b"SECRET"
 
 EXTRA_NUMBERS = {
-    "x86_64": {"tkill": 200, "tgkill": 234, "rt_sigqueueinfo": 129, "get_robust_list": 274, "renameat2": 316},
+    "x86_64": {
+        "tkill": 200,
+        "io_destroy": 207,
+        "tgkill": 234,
+        "rt_sigqueueinfo": 129,
+        "get_robust_list": 274,
+        "renameat2": 316,
+    },
     "aarch64": {
         "tkill": 130,
+        "io_destroy": 1,
         "tgkill": 131,
         "rt_sigqueueinfo": 138,
         "get_robust_list": 100,
