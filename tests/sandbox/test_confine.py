@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -174,14 +175,17 @@ answer = confine.verify(confine.Confinement(level="confined", writable=(config["
     config = {"workspace": f"{folder}/workspace"}
     failures = inside.run(source, who="plain", workspace=str(folder), level=None, config=config).answer
     assert set(failures) >= {
-        "new privileges can still be gained",
-        "there is no system call filter",
         "sockets can still be made",
-        "namespaces can still be made",
         "the root folder can still be listed",
         "/proc can still be read",
         "what may be read can still be written",
         f"files can still be made in {str(folder)!r}",
+    }
+    in_a_container = re.search(r"^Seccomp:\s*2", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert in_a_container or set(failures) >= {
+        "new privileges can still be gained",
+        "there is no system call filter",
+        "namespaces can still be made",
     }
     assert sorted(path.name for path in folder.iterdir()) == ["workspace"]
 

@@ -185,7 +185,7 @@ def test_a_machine_we_do_not_know(place: Places) -> None:
     """A process may ask to be told that it runs on an older machine, of which we have no table."""
     source = """
 import ctypes, json, subprocess, sys
-ctypes.CDLL(None).personality(8)  # Linux on 32 bits
+possible = ctypes.CDLL(None).personality(8) >= 0  # Linux on 32 bits
 code = '''
 import json
 from aisotools.exceptions import LevelUnavailable
@@ -203,9 +203,11 @@ except LevelUnavailable:
     print(json.dumps(asdict(detect.detect())))
 '''
 done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
-answer = json.loads(done.stdout or "{}") or done.stderr
+answer = (json.loads(done.stdout or "{}") or done.stderr) if possible else None
 """
     answer = inside.run(source, who="plain", workspace=str(place("plain")), level=None).answer
+    if answer is None:
+        pytest.skip("a container's filter refuses personality()")
     detection = detection_from_json(answer)
     assert detection.level == "limited"
     assert [probe.name for probe in detection.probes] == ["machine"]
