@@ -8,7 +8,9 @@ Nothing reaches a sandbox or the host except through here.
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
+import logging
 import time
 import uuid
 from collections.abc import Mapping
@@ -16,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aisotools.approval import default_approver, resolve
-from aisotools.contracts import Approver, Cancellation, OutputCaps, Sandbox, SandboxCall, Tool, ToolContext
+from aisotools.contracts import Approver, OutputCaps, Sandbox, SandboxCall, Tool, ToolContext
 from aisotools.events import Approval, ApprovalRequest, Decision, Json, ToolCall, ToolResult
 from aisotools.exceptions import SandboxError, ToolError, UnknownTool
+from aisotools.host_calls import HostCalls
 from aisotools.journal import Journal
 from aisotools.policy import Policy
 from aisotools.registry import ToolRegistry
@@ -32,16 +35,12 @@ from aisotools.session_events import (
     CallStarted,
 )
 from aisotools.ticket import ALLOWS, Ticket, capped, denial, digest_of, ticket_for
-from aisotools.tool_members import (
-    deadline_of,
-    definition_of,
-    failure,
-    shipment_of,
-    validate_arguments,
-    validate_value,
-)
+from aisotools.tool_members import unusable, validate_value
+
+_log = logging.getLogger(__name__)
 
 _ASK_S = 300.0
+_LONGEST_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +56,17 @@ class Place:
     sandbox: Sandbox
     level: str
     workspace: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What the gate says about a call: what may run, whether, by whose word, why, and what would allow it."""
+
+    ticket: Ticket
+    decision: Decision
+    decided_by: str
+    reasons: tuple[str, ...]
+    hint: str = ""
 
 
 class Gate:
@@ -82,8 +92,10 @@ class Gate:
         self._call_timeout_s = call_timeout_s
         self._session_key = session_key
         self._used: set[str] = set()
-        self._on_host: dict[str, tuple[asyncio.Task[ToolResult], Cancellation]] = {}
+        self._on_host = HostCalls()
         self._asking: dict[str, asyncio.Task[Approval]] = {}
+        self._warming: set[asyncio.Future[object]] = set()
+        self._closed = False
 
     @property
     def calls(self) -> int:
@@ -95,11 +107,17 @@ class Gate:
     ) -> ToolResult:
         """Take one call from wish to result; see `Session.call`."""
         began_s = time.monotonic()
+        call = dataclasses.replace(call, arguments=_own_copy(call.arguments))
         self._journal.add(CallRequested, call.id, call=call)
         result = ToolResult.error("The call was cancelled.")
         try:
             result = capped(await self._pass(call, place, timeout_s, ask=ask), self._caps)
             result = result.with_metadata(tool=call.name, call_id=call.id)
+        except Exception as error:  # whoever makes calls in a loop must survive every one of them
+            _log.exception("The call %s of %s failed in the gate itself", call.id, call.name)
+            told = f"{call.name} could not be run, by a fault in aisotools or a part given to it: "
+            told += f"{type(error).__name__}: {error}. The log has the whole story."
+            result = ToolResult.error(told, recoverable=False, error_kind="environment")
         finally:
             took_s = time.monotonic() - began_s
             self._journal.add(CallFinished, call.id, name=call.name, result=result, duration_s=took_s)
@@ -109,9 +127,15 @@ class Gate:
         """Call off open questions, and cancel what runs on the host."""
         for question in self._asking.values():
             question.cancel()
-        for task, cancellation in self._on_host.values():
-            cancellation.cancel()
-            task.cancel()
+        self._on_host.interrupt()
+
+    async def close(self) -> None:
+        """Let nothing pass any more, and call off what is under way."""
+        self._closed = True
+        self.interrupt()
+        for warming in self._warming:
+            warming.cancel()
+        await asyncio.gather(*self._warming, return_exceptions=True)
 
     async def _pass(self, call: ToolCall, place: Place, timeout_s: float | None, *, ask: bool) -> ToolResult:
         if call.id in self._used:
@@ -119,67 +143,65 @@ class Gate:
             return ToolResult.error(told, recoverable=False, error_kind="invalid")
         self._used.add(call.id)
         try:
-            tool = self.registry[call.name]
-            call = dataclasses.replace(call, arguments=validate_arguments(tool, call.arguments))
+            ticket = ticket_for(self.registry[call.name], call, self.policy, place.level)
         except UnknownTool as error:
             return ToolResult.error(str(error), error_kind="invalid")
-        except ToolError as error:
-            return failure(error)
-        ticket = ticket_for(tool, call, self.policy, place.level)
-        decision, decided_by = ticket.evaluation.decision, "policy"
-        reasons, hint = ticket.evaluation.reasons, ""
-        if call.origin == "person" and decision is Decision.ALLOW:
-            decided_by = "typed"
-        if decision is Decision.ASK or (ask and decision is Decision.ALLOW):
-            ticket, decision, reasons, hint = await self._ask(tool, ticket, place)
-            decided_by = "approver"
+        except Exception as error:  # tools are written by strangers too
+            return unusable(call.name, error)
+        verdict = _verdict(ticket)
+        if verdict.decision is Decision.ASK or (ask and verdict.decision is Decision.ALLOW):
+            verdict = await self._ask(ticket, place)
         self._journal.add(
             CallDecided,
             call.id,
-            decision=decision,
-            decided_by=decided_by,
-            effect=ticket.effect,
-            reasons=reasons,
-            arguments=ticket.arguments,
-            digest=ticket.digest,
+            decision=verdict.decision,
+            decided_by=verdict.decided_by,
+            effect=verdict.ticket.effect,
+            reasons=verdict.reasons,
+            arguments=verdict.ticket.arguments,
+            digest=verdict.ticket.digest,
         )
-        if decision is not Decision.ALLOW:
-            return denial(call.name, reasons, hint=hint)
-        return await self._dispatch(ticket, place, timeout_s)
+        if verdict.decision is not Decision.ALLOW:
+            return denial(call.name, verdict.reasons, hint=verdict.hint)
+        return await self._dispatch(verdict.ticket, place, timeout_s)
 
     # ---- asking
 
-    async def _ask(
-        self, tool: Tool, ticket: Ticket, place: Place
-    ) -> tuple[Ticket, Decision, tuple[str, ...], str]:
-        """The ticket that may run, if any; the decision; why; and what a denial should add."""
+    async def _ask(self, ticket: Ticket, place: Place) -> _Verdict:
+        """What a person, or whoever stands in, says about the call."""
+        asked = ticket.evaluation.decision is Decision.ASK
+        reasons = ticket.evaluation.reasons if asked else ("the caller wants it approved",)
         request = ApprovalRequest(
             id=uuid.uuid4().hex,
             call=ticket.call,
-            definition=definition_of(tool),
+            definition=ticket.definition,
             effect=ticket.effect,
             level="host" if ticket.facts.runs_in == "host" else place.level,
-            reasons=ticket.evaluation.reasons,
+            reasons=reasons,
             facts=ticket.facts,
             timeout_s=_ASK_S,
         )
         approver = self._approver if self._approver is not None else default_approver()
-        self._journal.add(ApprovalAsked, ticket.call.id, request=request)
-        approval = await self._answer(approver, request, place)
-        self._journal.add(ApprovalAnswered, ticket.call.id, request_id=request.id, approval=approval)
+        self._journal.add(ApprovalAsked, request.call.id, request=request)
+        approval = Approval("cancel", reason="The call was cancelled.")
+        try:
+            approval = await self._answer(approver, request, place)
+        finally:
+            self._journal.add(ApprovalAnswered, request.call.id, request_id=request.id, approval=approval)
+        verdict = _Verdict(ticket, Decision.DENY, "approver" if approver is not None else "policy", reasons)
         if approval.outcome != "approve":
-            reasons = _why_not(approval, ticket)
-            return ticket, Decision.DENY, reasons, ALLOWS if approver is None else ""
+            hint = ALLOWS if approver is None else ""
+            return dataclasses.replace(verdict, reasons=_why_not(approval, reasons), hint=hint)
         if approval.arguments is None:
-            return ticket, Decision.ALLOW, ticket.evaluation.reasons, ""
-        return self._edited(tool, ticket, approval, place)
+            return dataclasses.replace(verdict, decision=Decision.ALLOW)
+        return self._edited(verdict, approval.arguments, place)
 
     async def _answer(self, approver: Approver | None, request: ApprovalRequest, place: Place) -> Approval:
         """The answer; meanwhile the worker starts, so that an approved call need not wait for it."""
-        warming = None
         if approver is not None and request.facts.runs_in == "sandbox":
-            warming = asyncio.ensure_future(place.sandbox.start())
-            warming.add_done_callback(_looked_at)
+            warming: asyncio.Future[object] = asyncio.ensure_future(place.sandbox.start())
+            self._warming.add(warming)
+            warming.add_done_callback(self._warmed)
         question = self._asking[request.id] = asyncio.ensure_future(resolve(approver, request))
         try:
             return await question
@@ -192,37 +214,44 @@ class Gate:
             question.cancel()
             self._asking.pop(request.id, None)
 
-    def _edited(
-        self, tool: Tool, ticket: Ticket, approval: Approval, place: Place
-    ) -> tuple[Ticket, Decision, tuple[str, ...], str]:
+    def _warmed(self, warming: asyncio.Future[object]) -> None:
+        self._warming.discard(warming)
+        if not warming.cancelled():
+            warming.exception()  # a worker that does not start is reported by the call that needs it
+
+    def _edited(self, verdict: _Verdict, arguments: Mapping[str, Json], place: Place) -> _Verdict:
         """Edited arguments are a new call: validated and checked again, and asked about no more."""
+        call = dataclasses.replace(verdict.ticket.made, arguments=arguments)
         try:
-            arguments = validate_arguments(tool, approval.arguments or {})
-        except ToolError as error:
-            return ticket, Decision.DENY, (f"the edited arguments do not fit: {error}",), ""
-        call = dataclasses.replace(ticket.call, arguments=arguments)
-        edited = ticket_for(tool, call, self.policy, place.level)
-        allowed = edited.evaluation.decision is not Decision.DENY
-        return edited, Decision.ALLOW if allowed else Decision.DENY, edited.evaluation.reasons, ""
+            ticket = ticket_for(verdict.ticket.tool, call, self.policy, place.level)
+        except Exception as error:  # as for the call itself
+            return dataclasses.replace(verdict, reasons=(f"the edited arguments do not fit: {error}",))
+        denied = ticket.evaluation.decision is Decision.DENY
+        decision = Decision.DENY if denied else Decision.ALLOW
+        return dataclasses.replace(
+            verdict, ticket=ticket, decision=decision, reasons=ticket.evaluation.reasons
+        )
 
     # ---- running
 
     async def _dispatch(self, ticket: Ticket, place: Place, timeout_s: float | None) -> ToolResult:
-        call, arguments = ticket.call, ticket.arguments
+        call = ticket.call
         tool = self.registry.get(call.name)
         if tool is None or digest_of(tool, ticket.frozen, place.level) != ticket.digest:
             return denial(call.name, ("the tool changed between decision and run; call it again",))
-        default_s = min(deadline_of(tool, arguments, self._call_timeout_s), 86_400.0)
-        deadline_s = default_s if timeout_s is None else timeout_s
+        if self._closed:
+            told = f"{call.name} was not run: the session was closed."
+            return ToolResult.error(told, recoverable=False, error_kind="environment")
+        if timeout_s is None:
+            timeout_s = min(ticket.deadline_s or self._call_timeout_s, _LONGEST_S)
         self._journal.add(CallStarted, call.id, runs_in=ticket.facts.runs_in, level=place.level)
-        call = dataclasses.replace(call, arguments=arguments)
-        shipment = shipment_of(tool)
-        if shipment is None:
-            return await self._run_here(tool, call, place, deadline_s)
+        if ticket.shipment is None:
+            context = self._context(call, place)
+            return _valid(ticket.tool, await self._on_host.run(ticket.tool, call, context, timeout_s))
         request = SandboxCall(
             call=call,
-            shipment=shipment,
-            timeout_s=deadline_s,
+            shipment=ticket.shipment,
+            timeout_s=timeout_s,
             output_caps=self._caps,
             session_key=self._session_key,
         )
@@ -230,16 +259,15 @@ class Gate:
             result = await place.sandbox.call(request)
         except SandboxError as error:
             return ToolResult.error(str(error), recoverable=False, error_kind="environment")
-        return _valid(tool, result)
+        return _valid(ticket.tool, result)
 
-    async def _run_here(self, tool: Tool, call: ToolCall, place: Place, deadline_s: float) -> ToolResult:
-        """Run a tool of the host; cooperative, since it is the user's own process."""
-        cancellation = Cancellation()
+    def _context(self, call: ToolCall, place: Place) -> ToolContext:
+        """What a tool on the host knows about its call."""
 
         def emit(name: str, payload: Mapping[str, Json]) -> None:
             self._journal.add(CallEmitted, call.id, name=name, payload=payload)
 
-        context = ToolContext(
+        return ToolContext(
             agent_id=call.agent_id,
             session_key=self._session_key,
             turn_id=call.turn_id,
@@ -247,30 +275,10 @@ class Gate:
             workspace_path=place.workspace,
             sandbox_config={"level": place.level},
             approval_handler=self._approver,
-            cancellation=cancellation,
             output_caps=self._caps,
             services=_Services(self, call, place),
             emitter=emit,
         )
-        task = asyncio.ensure_future(_executed(tool, call.arguments, context))
-        self._on_host[call.id] = task, cancellation
-        try:
-            async with asyncio.timeout(deadline_s):
-                result = await task
-        except TimeoutError:
-            cancellation.cancel()
-            return ToolResult.error(
-                f"{call.name} was stopped: it ran longer than {deadline_s:g} s."
-            ).with_metadata(timed_out=True)
-        except asyncio.CancelledError:
-            cancellation.cancel()
-            current = asyncio.current_task()
-            if current is None or current.cancelling():
-                raise
-            return ToolResult.error("The call was interrupted.").with_metadata(stopped=True)
-        finally:
-            self._on_host.pop(call.id, None)
-        return _valid(tool, result)
 
 
 class _Services:
@@ -288,15 +296,19 @@ class _Services:
         return await self._gate.pass_call(call, self._place)
 
 
-async def _executed(tool: Tool, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
+def _verdict(ticket: Ticket) -> _Verdict:
+    """The policy's own word."""
+    evaluation = ticket.evaluation
+    typed = ticket.made.origin == "person" and evaluation.decision is Decision.ALLOW
+    return _Verdict(ticket, evaluation.decision, "typed" if typed else "policy", evaluation.reasons)
+
+
+def _own_copy(arguments: Mapping[str, Json]) -> Mapping[str, Json]:
+    """A copy that the caller cannot change any more; what cannot be copied is no JSON, and refused later."""
     try:
-        result: object = await tool.execute(arguments, context)
-    except Exception as error:  # whatever a tool raises is its result
-        return failure(error)
-    if isinstance(result, ToolResult):
-        return result
-    told = f"{tool.name} returned {type(result).__name__} instead of a ToolResult; mend its execute()."
-    return ToolResult.error(told, recoverable=False)
+        return copy.deepcopy(arguments)
+    except Exception:
+        return arguments
 
 
 def _valid(tool: Tool, result: ToolResult) -> ToolResult:
@@ -307,20 +319,16 @@ def _valid(tool: Tool, result: ToolResult) -> ToolResult:
         validate_value(tool, result.value)
     except ToolError as error:
         return ToolResult.error(str(error), recoverable=False)
+    except Exception as error:  # tools are written by strangers too
+        return unusable(tool.name, error)
     return result
 
 
-def _why_not(approval: Approval, ticket: Ticket) -> tuple[str, ...]:
+def _why_not(approval: Approval, asked_because: tuple[str, ...]) -> tuple[str, ...]:
     said = {
         "deny": "it was denied",
         "timeout": "nobody answered in time",
         "cancel": "the question was cancelled",
     }
     told = said[approval.outcome] + (f" ({approval.reason.rstrip('.')})" if approval.reason else "")
-    return (told, *(f"asked because {reason}" for reason in ticket.evaluation.reasons))
-
-
-def _looked_at(task: asyncio.Future[object]) -> None:
-    """A worker that does not start is reported by the call that needs it."""
-    if not task.cancelled():
-        task.exception()
+    return (told, *(f"asked because {reason}" for reason in asked_because))

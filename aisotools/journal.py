@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
@@ -9,6 +10,8 @@ from typing import Any, overload
 from aisotools.contracts import SandboxStatus
 from aisotools.events import Json
 from aisotools.session_events import CallEmitted, CallOutput, SandboxLost, SandboxStarted, SessionEvent
+
+_log = logging.getLogger(__name__)
 
 Listener = Callable[[SessionEvent], None]
 """Hears every event as it happens, on the session's loop."""
@@ -46,11 +49,17 @@ class Journal:
         self.events = Events(self._all)
 
     def add(self, kind: type[SessionEvent], call_id: str = "", **fields: Any) -> None:
-        """Record an event of now, and tell everybody who listens."""
+        """Record an event of now, and tell everybody who listens.
+
+        A listener that fails is reported to the log and keeps neither the call nor the others from going on.
+        """
         event = kind(time_s=time.time(), call_id=call_id, **fields)
         self._all.append(event)
         for listener in tuple(self._listeners):
-            listener(event)
+            try:
+                listener(event)
+            except Exception:
+                _log.exception("A listener failed at %s: %r", event.kind, listener)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Have `listener` hear every event from now on; call what is returned to stop that."""

@@ -14,26 +14,38 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, get_args
 
 from aisotools.beat import Beat
 from aisotools.builtin import builtin_tools
-from aisotools.claims import Claim, claim_default_workspace, claim_workspace, refuse_workspace, state_folder
+from aisotools.claims import Claim
 from aisotools.contracts import Approver, OutputCaps, Sandbox, SandboxListener
 from aisotools.events import Json, Origin, ToolCall, ToolResult
-from aisotools.exceptions import SessionClosed, UsageError, WorkspaceRefused
+from aisotools.exceptions import SessionClosed, UsageError
 from aisotools.gate import Gate, Place
 from aisotools.journal import Journal, Listener
+from aisotools.opening import (
+    demand,
+    demand_approver,
+    existing_paths,
+    folder_given,
+    hold_workspace,
+    refuse_auto_without_sandbox,
+)
 from aisotools.policy import Policy
 from aisotools.registry import ToolRegistry
-from aisotools.sandbox.detect import choose_level
+from aisotools.sandbox.detect import Detection, choose_level
 from aisotools.sandbox.kernel import Kernel
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.spawn import Spawn, detection
 from aisotools.session_events import SessionEnded
 
 SandboxFactory = Callable[[Spawn, SandboxListener], Sandbox]
-"""Makes the sandbox of a session; tests and other programs may bring their own."""
+"""Makes the sandbox of a session; tests and other programs may bring their own.
+
+A factory with a callable attribute `detect`, which gives a `Detection`, says itself what levels it holds; for
+any other this machine is tried.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +119,10 @@ class Session:
             output_caps: How much of a result goes where.
             environ: Where settings are looked up; the process's environment without it.
         """
+        demand(registry, ToolRegistry, "registry", "ToolRegistry([...])")
+        demand(policy, Policy, "policy", "Policy(mode='safe')")
+        demand(limits, Limits, "limits", "Limits(...)")
+        demand_approver(approver)
         self.limits = limits if limits is not None else Limits()
         self.session_key = session_key or uuid.uuid4().hex[:12]
         self._journal = Journal()
@@ -120,9 +136,9 @@ class Session:
             call_timeout_s=self.limits.call_timeout_s,
             session_key=self.session_key,
         )
-        self._workspace = None if workspace is None else Path(workspace).expanduser()
+        self._workspace = None if workspace is None else folder_given(workspace)
         self._levels = (level, min_level)
-        self._read_only = tuple(_existing_folder(folder) for folder in read_only)
+        self._read_only = existing_paths(read_only)
         self._make_sandbox = sandbox
         self._environ = os.environ if environ is None else environ
         self._beat = Beat()
@@ -148,7 +164,8 @@ class Session:
 
     @policy.setter
     def policy(self, policy: Policy) -> None:
-        _refuse_auto_without_sandbox(policy, self.level)
+        demand(policy, Policy, "policy", "Policy(mode='safe')", optional=False)
+        refuse_auto_without_sandbox(policy, self.level)
         self._gate.policy = policy
 
     @property
@@ -167,7 +184,11 @@ class Session:
         return self._place.level if self._place is not None else ""
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -183,73 +204,59 @@ class Session:
             WorkspaceRefused: If the folder cannot be a workspace.
             SandboxError: If no worker comes up.
         """
+        self._demand_own_loop()
         with self._beat:
             place = await self._open()
             await place.sandbox.start()
 
     async def _open(self) -> Place:
         """Settle level and workspace; the worker itself starts with the first call that needs it."""
-        if self._closed:
-            raise SessionClosed(f"Session {self.session_key} is closed. Open a new one.")
-        loop = asyncio.get_running_loop()
         if self._place is None:
             async with self._opening:
                 if self._place is None:
-                    level = await self._choose_level()
-                    self._claim = self._claimed_workspace(level)
-                    self._loop = loop
-                    self._place = self._made_place(level, self._claim.path)
-        if loop is not self._loop:
+                    self._place = await self._opened()
+        if self._closed:
+            raise SessionClosed(f"Session {self.session_key} is closed. Open a new one.")
+        return self._place
+
+    async def _opened(self) -> Place:
+        level, min_level = self._levels
+        detect: Callable[[], Detection] = getattr(self._make_sandbox, "detect", detection)
+        found = await asyncio.to_thread(detect)
+        if self._closed:
+            raise SessionClosed(f"Session {self.session_key} was closed while it opened. Open a new one.")
+        level = choose_level(level, min_level, self._environ, found)
+        refuse_auto_without_sandbox(self.policy, level)
+        claim = hold_workspace(self._workspace, level, self._environ)
+        try:
+            wanted = Spawn(
+                level=level,
+                workspace=str(claim.path),
+                readable=self._read_only,
+                limits=self.limits,
+            )
+            place = Place(
+                sandbox=self._make_sandbox(wanted, self._journal), level=level, workspace=claim.path
+            )
+        except BaseException:
+            claim.release()
+            raise
+        self._loop, self._claim, self._workspace = asyncio.get_running_loop(), claim, claim.path
+        return place
+
+    def _demand_own_loop(self) -> None:
+        if self._loop not in {None, asyncio.get_running_loop()}:
             raise UsageError(
                 "This session belongs to another event loop. Use call_threadsafe from other threads, "
                 "or one session per loop.",
             )
-        return self._place
-
-    def _made_place(self, level: str, workspace: Path) -> Place:
-        wanted = Spawn(
-            level=level,
-            workspace=str(workspace),
-            readable=self._read_only,
-            limits=self.limits,
-        )
-        self._workspace = workspace
-        return Place(sandbox=self._make_sandbox(wanted, self._journal), level=level, workspace=workspace)
-
-    async def _choose_level(self) -> str:
-        level, min_level = self._levels
-        found = await asyncio.to_thread(detection)
-        chosen = choose_level(level, min_level, self._environ, found)
-        _refuse_auto_without_sandbox(self.policy, chosen)
-        return chosen
-
-    def _claimed_workspace(self, level: str) -> Claim:
-        state = state_folder(self._environ)
-        if self._workspace is None:
-            claim = claim_default_workspace(Path.cwd(), _notebook_stem(self._environ), state)
-        else:
-            if not self._workspace.exists() and self._workspace.parent.is_dir():
-                self._workspace.mkdir()
-            refuse_workspace(self._workspace, state_folder=state, level=level, environ=self._environ)
-            claim = claim_workspace(self._workspace, state)
-        try:
-            if not claim.ours:
-                raise WorkspaceRefused(
-                    f"The workspace {str(claim.path)!r} is in use by process {claim.holder}. "
-                    "Close that session, or use another folder.",
-                )
-            refuse_workspace(claim.path, state_folder=state, level=level, environ=self._environ)
-        except WorkspaceRefused:
-            claim.release()
-            raise
-        return claim
 
     async def close(self) -> None:
         """End the worker and everything it started. Closing again does nothing."""
         if self._closed:
             return
         self._closed = True
-        self._gate.interrupt()
+        await self._gate.close()
         try:
             if self._place is not None:
                 await self._place.sandbox.close()
@@ -266,6 +273,7 @@ class Session:
 
     async def restart(self) -> None:
         """End the worker and everything it started, and have a fresh one; its variables are lost."""
+        self._demand_own_loop()
         with self._beat:
             place = await self._open()
             await place.sandbox.restart()
@@ -309,7 +317,8 @@ class Session:
         Args:
             name: The tool.
             arguments: Its arguments; none without it.
-            origin: Who makes the call; decides, with the mode, whether it must be asked about.
+            origin: Who makes the call, `person`, `program` or `model`; decides, with the mode, whether it
+                must be asked about.
             call_id: An id of the caller's own; an id runs at most once.
             timeout_s: Deadline in seconds; the tool's own, or the session's, without it.
             ask: Ask a person even if the policy would allow the call.
@@ -320,16 +329,22 @@ class Session:
 
         Raises:
             TypeError: If this is no call at all.
+            ValueError: If the origin or the deadline is none.
             SessionClosed: If the session was closed.
             SandboxError: If the session cannot be opened.
         """
         if not isinstance(name, str):
             raise TypeError(f"The name of a tool is text, not {type(name).__name__}.")
-        if timeout_s is not None and not timeout_s > 0:
+        if origin not in get_args(Origin):
+            raise ValueError(f"origin={origin!r}: use one of {', '.join(get_args(Origin))}.")
+        if call_id is not None and not isinstance(call_id, str):
+            raise TypeError(f"A call's id is text, not {type(call_id).__name__}.")
+        if timeout_s is not None and not (_is_number(timeout_s) and timeout_s > 0):
             raise ValueError(f"timeout_s={timeout_s!r}: use a number of seconds above 0.")
         call = ToolCall(
             call_id or uuid.uuid4().hex, name, {} if arguments is None else arguments, origin=origin
         )
+        self._demand_own_loop()
         with self._beat:
             place = await self._open()
             return await self._gate.pass_call(call, place, timeout_s=timeout_s, ask=ask)
@@ -344,11 +359,16 @@ class Session:
         """Make a call from another thread and block until its result is there.
 
         Raises:
-            UsageError: If the session is not open yet, or this is the session's own thread.
+            UsageError: If the session is not open yet, if its loop has ended, or if this is the session's own
+                thread.
         """
         if self._loop is None:
             raise UsageError(
                 "The session is not open yet. Open it with `async with`, then call from threads."
+            )
+        if self._loop.is_closed():
+            raise UsageError(
+                "The session's event loop has ended, so nothing can be called. Open a new session."
             )
         try:
             here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
@@ -356,23 +376,12 @@ class Session:
             here = None
         if here is self._loop:
             raise UsageError("This would block the session's own loop. Use `await session.call(...)` here.")
-        return asyncio.run_coroutine_threadsafe(self.call(name, arguments), self._loop).result()
+        calling = asyncio.run_coroutine_threadsafe(self.call(name, arguments), self._loop)
+        try:
+            return calling.result()
+        finally:
+            calling.cancel()  # without effect on one that is done; an interrupted wait takes the call along
 
 
-def _refuse_auto_without_sandbox(policy: Policy, level: str) -> None:
-    if level == "limited" and policy.mode == "auto":
-        raise UsageError(
-            "Mode auto is refused at level limited: no sandbox would hold what it allows. Use mode safe.",
-        )
-
-
-def _existing_folder(folder: str | os.PathLike[str]) -> str:
-    path = Path(folder).expanduser()
-    if not path.exists():
-        raise UsageError(f"read_only={str(folder)!r} does not exist.")
-    return str(path.resolve())
-
-
-def _notebook_stem(environ: Mapping[str, str]) -> str:
-    """The notebook's name without its ending; Jupyter Server tells it to the kernels it starts."""
-    return Path(environ.get("JPY_SESSION_NAME", "default")).stem or "default"
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,7 +1,8 @@
 """The decisions of the gate, pure: what a call is allowed to become before anything runs.
 
 A `Ticket` binds a decision to exactly what was decided: the tool's version, the arguments to the letter, and
-the sandbox's level. The session re-checks it at dispatch, so what was shown is what runs.
+the sandbox's level. The gate re-checks it at dispatch, and runs the tool and the arguments of the ticket, so
+that what was shown is what runs.
 """
 
 from __future__ import annotations
@@ -10,12 +11,30 @@ import dataclasses
 import hashlib
 from dataclasses import dataclass
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
-from aisotools.contracts import OutputCaps, Tool
-from aisotools.events import Decision, Effect, Facts, Json, ToolCall, ToolResult, Truncation
+from aisotools.arguments import freeze
+from aisotools.contracts import OutputCaps, Shipment, Tool
+from aisotools.events import (
+    Decision,
+    Effect,
+    Facts,
+    Json,
+    RunsIn,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+    Truncation,
+)
 from aisotools.policy import Evaluation, Policy, severity
-from aisotools.tool_members import gather_facts, shipment_of, version_of
+from aisotools.tool_members import (
+    deadline_of,
+    definition_of,
+    gather_facts,
+    shipment_of,
+    validate_arguments,
+    version_of,
+)
 
 ALLOWS = (
     "To allow it: give the session an approver, a policy rule that allows it, or mode 'auto' for what stays "
@@ -29,15 +48,23 @@ class Ticket:
     """A call that was classified, and what the policy says about it.
 
     Attributes:
-        call: The call, its arguments validated.
-        frozen: The same arguments as canonical JSON: what is dispatched.
+        tool: What runs on the host, if it does.
+        shipment: What runs in the sandbox, packed when it was decided; None for a tool of the host.
+        definition: The tool as a model sees it.
+        made: The call as it was made.
+        frozen: Its arguments, validated, as JSON: what is shown, and what is dispatched.
+        deadline_s: Seconds it may take by the tool's own word, or None.
         facts: What is known about it.
         evaluation: What the policy says.
         digest: Of tool version, arguments and level.
     """
 
-    call: ToolCall
+    tool: Tool
+    shipment: Shipment | None
+    definition: ToolDefinition
+    made: ToolCall
     frozen: bytes
+    deadline_s: float | None
     facts: Facts
     evaluation: Evaluation
     digest: str
@@ -49,29 +76,45 @@ class Ticket:
 
     @property
     def arguments(self) -> dict[str, Json]:
-        """A fresh copy of the arguments that may run."""
+        """The arguments that may run; a fresh copy, so nobody can change what somebody else gets."""
         arguments: dict[str, Json] = from_json(self.frozen)
         return arguments
 
+    @property
+    def call(self) -> ToolCall:
+        """The call with the arguments that may run, likewise fresh."""
+        return dataclasses.replace(self.made, arguments=self.arguments)
+
 
 def ticket_for(tool: Tool, call: ToolCall, policy: Policy, level: str) -> Ticket:
-    """Classify a call whose arguments are valid, and ask the policy.
+    """Validate and classify a call, and ask the policy.
 
     An error in the tool's own classification, or in a rule, denies and names it.
+
+    Raises:
+        ArgumentError: If the arguments do not fit.
+        SignatureError: If the tool cannot be sent to the sandbox.
+        Exception: Whatever else the tool's own members raise.
     """
-    frozen = to_json(call.arguments)
-    runs_in = "sandbox" if shipment_of(tool) is not None else "host"
+    frozen = freeze(tool.name, validate_arguments(tool, call.arguments))
+    shown = dataclasses.replace(call, arguments=from_json(frozen))
+    shipment = shipment_of(tool)
+    runs_in: RunsIn = "host" if shipment is None else "sandbox"
     try:
-        facts = dataclasses.replace(gather_facts(tool, call.arguments), runs_in=runs_in, level=level)
+        facts = dataclasses.replace(gather_facts(tool, from_json(frozen)), runs_in=runs_in, level=level)
     except Exception as error:
-        facts = Facts(effect=Effect.DESTRUCTIVE, certain=False, level=level)
+        facts = Facts(effect=Effect.DESTRUCTIVE, certain=False, runs_in=runs_in, level=level)
         told = f"what it may do could not be told ({type(error).__name__}: {error}); mend its classify"
         evaluation = Evaluation(Decision.DENY, reasons=(told,))
     else:
-        evaluation = policy.check(call, facts)
+        evaluation = policy.check(shown, facts)
     return Ticket(
-        call=call,
+        tool=tool,
+        shipment=shipment,
+        definition=definition_of(tool),
+        made=call,
         frozen=frozen,
+        deadline_s=deadline_of(tool, from_json(frozen)),
         facts=facts,
         evaluation=evaluation,
         digest=digest_of(tool, frozen, level),
@@ -93,11 +136,19 @@ def denial(name: str, reasons: tuple[str, ...], *, hint: str = "") -> ToolResult
 
 def capped(result: ToolResult, caps: OutputCaps) -> ToolResult:
     """The result with its content cut to what a model may read: its head and its tail, and a note between."""
-    content, allowed = result.content, caps.content_chars
+    content, allowed = result.content, max(caps.content_chars, 0)
     if len(content) <= allowed:
         return result
-    head, tail = content[: allowed * 2 // 3], content[-(allowed // 3) :]
-    left_out = len(content) - len(head) - len(tail)
-    note = f"[{left_out} of {len(content)} characters left out here]"
-    truncation = Truncation(total_chars=len(content), shown_chars=len(head) + len(tail), note=note)
-    return dataclasses.replace(result, content=f"{head}\n{note}\n{tail}", truncation=truncation)
+    room = allowed - len(_note(len(content), len(content)))
+    if room < 1:  # no room for the note itself
+        truncation = Truncation(total_chars=len(content), shown_chars=allowed)
+        return dataclasses.replace(result, content=content[:allowed], truncation=truncation)
+    tail = room // 3
+    note = _note(len(content) - room, len(content))
+    truncation = Truncation(total_chars=len(content), shown_chars=room, note=note.strip())
+    shown = f"{content[: room - tail]}{note}{content[len(content) - tail :]}"
+    return dataclasses.replace(result, content=shown, truncation=truncation)
+
+
+def _note(left_out: int, total: int) -> str:
+    return f"\n[{left_out} of {total} characters left out here]\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import traceback
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any
 from aisotools.arguments import validate_against
 from aisotools.contracts import Shipment, Tool
 from aisotools.events import Effect, Facts, Json, ToolDefinition, ToolResult
-from aisotools.exceptions import ToolError, WorkspaceError
+from aisotools.exceptions import ToolError, UsageError, WorkspaceError
 
 
 def definition_of(tool: Tool) -> ToolDefinition:
@@ -86,12 +87,12 @@ def version_of(tool: Tool) -> str:
     return hashlib.sha256(told.encode()).hexdigest()[:32]
 
 
-def deadline_of(tool: Tool, arguments: Mapping[str, Json], default_s: float) -> float:
-    """Seconds that a call may take; `default_s` when the tool does not say."""
+def deadline_of(tool: Tool, arguments: Mapping[str, Json]) -> float | None:
+    """Seconds that a call may take; None when the tool does not say."""
     deadline = getattr(tool, "timeout_s", None)
     if callable(deadline):
         deadline = deadline(arguments)
-    return float(deadline) if isinstance(deadline, int | float) and deadline > 0 else default_s
+    return float(deadline) if isinstance(deadline, int | float) and deadline > 0 else None
 
 
 def failure(error: BaseException) -> ToolResult:
@@ -110,6 +111,17 @@ def failure(error: BaseException) -> ToolResult:
     shown = "".join(traceback.format_list(frames[first:])).rstrip()
     content = f"{story}\n\nTraceback (most recent call last):\n{shown}" if shown else story
     return ToolResult.error(content).with_metadata(exception=type(error).__name__)
+
+
+def unusable(name: str, error: Exception) -> ToolResult:
+    """What a tool raised when it was asked about itself or its arguments, as a result."""
+    if isinstance(error, ToolError):
+        return failure(error)
+    if isinstance(error, UsageError):
+        return ToolResult.error(str(error), recoverable=False)
+    told = f"{name} cannot be called: asking it about this call failed. Whoever provides it must mend that.\n"
+    result = failure(error)
+    return dataclasses.replace(result, content=told + result.content, recoverable=False)
 
 
 def source_of(tool: Tool) -> str:

@@ -49,7 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("function_tool", "shipping", "tool_members", "checkpoint", "models"),
     ("registry", "approval", "journal", "ledger", "ticket", "sandbox"),
     ("builtin",),
-    ("gate", "session"),
+    ("gate", "host_calls", "opening", "session"),
     ("agent", "transcript"),
     ("notebook", "bridges", "testing", "sandbox.front", "sandbox.provisioner"),
     ("cli",),
