@@ -100,4 +100,6 @@ def _installed(name: str) -> bool:
 def _homes() -> tuple[str, ...]:
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = {str(Path(__file__).parent), *(sysconfig.get_path(kind) for kind in kinds)}
+    # Packages of the user, or of the distribution, lie in folders that sysconfig does not name.
+    folders |= {entry for entry in sys.path if Path(entry).name in {"site-packages", "dist-packages"}}
     return tuple(f"{folder}/" for folder in folders if folder)
