@@ -62,14 +62,14 @@ class FunctionTool(Generic[P, R]):
         gather_facts: GatherFacts | None = None,
         import_path: str = "",
         concurrency: Concurrency | None = None,
-        described: bool = True,
+        signature: inspect.Signature | None = None,
     ) -> None:
         """Read the signature; see `tool` for the arguments and errors.
 
-        Where a function only runs, `described` false saves reading its docstring.
+        A function that was sent somewhere to run brings its `signature` along.
         """
         self.function = function
-        self.schema: FunctionSchema = function_schema(function, name, described=described)
+        self.schema: FunctionSchema = function_schema(function, name, signature)
         self.examples = _checked_examples(self.schema, examples)
         self.effect = _checked_effect(self.schema.name, effect)
         self.runs_in: RunsIn = _checked_place(self.schema.name, runs_in)
@@ -93,7 +93,7 @@ class FunctionTool(Generic[P, R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The schema is rebuilt where it arrives; deciding, and what it needs, stays on the host.
-        return _rebuild, (self.function, self.name)
+        return _rebuild, (self.function, self.name, self.schema.signature)
 
     @property
     def name(self) -> str:
@@ -232,8 +232,8 @@ def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
     return lambda f: FunctionTool(f, **options)
 
 
-def _rebuild(function: Callable[..., Any], name: str) -> FunctionTool[..., Any]:
-    return FunctionTool(function, name=name, described=False)
+def _rebuild(function: Callable[..., Any], name: str, signature: inspect.Signature) -> FunctionTool[..., Any]:
+    return FunctionTool(function, name=name, signature=signature)
 
 
 def _digest(data: bytes) -> str:

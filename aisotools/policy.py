@@ -37,7 +37,12 @@ class Rule:
     reason: str = ""
 
     def __post_init__(self) -> None:
+        if self.decision not in tuple(Decision):
+            known = ", ".join(Decision)
+            raise ValueError(f"Rule decision {self.decision!r} is not one of {known}.")
         object.__setattr__(self, "decision", Decision(self.decision))
+        if self.when is not None and not callable(self.when):
+            raise TypeError(f"Rule when={self.when!r}: give a function of the call and its facts.")
 
     def matches(self, call: ToolCall, facts: Facts) -> bool:
         """Whether the rule concerns this call; whatever `when` raises passes through."""
@@ -77,6 +82,11 @@ class Policy:
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
             raise ValueError(f"Policy mode {self.mode!r} is not one of {', '.join(get_args(Mode))}.")
+        for rule in self.rules:
+            if not isinstance(rule, Rule):
+                raise TypeError(
+                    f"Policy rules: {rule!r} is no Rule. Give a list such as [Rule(tool='file')]."
+                )
         object.__setattr__(self, "rules", tuple(self.rules))
 
     def check(self, call: ToolCall, facts: Facts) -> Evaluation:
@@ -96,8 +106,10 @@ class Policy:
         if not matched or (self.mode == "plan" and by_mode.decision is Decision.DENY):
             return by_mode
         decision = max(rule.decision for rule in matched)
-        if call.origin == "person" and decision is not Decision.DENY:
+        if call.origin == "person" and decision is Decision.ASK:
             decision = by_mode.decision  # typing is consent; only a denying rule stands against it
+        if decision is Decision.ALLOW and call.origin != "person" and unguarded(facts):
+            decision = Decision.ASK  # without a sandbox no rule lets a program or a model act unasked
         reasons = tuple(r.reason or f"rule for {r.tool!r}" for r in matched if r.decision is decision)
         return Evaluation(decision, reasons=reasons or by_mode.reasons, matched=tuple(matched))
 
@@ -120,10 +132,14 @@ class Policy:
 
 def severity(facts: Facts) -> Effect:
     """The effect a policy goes by: what is uncertain, or unguarded without a sandbox, is never read only."""
-    unguarded = facts.level == "limited" and facts.runs_in == "sandbox" and not facts.path_guarded
-    if facts.effect is Effect.READ_ONLY and (unguarded or not facts.certain):
+    if facts.effect is Effect.READ_ONLY and (unguarded(facts) or not facts.certain):
         return Effect.LOCAL_MUTATION
     return facts.effect
+
+
+def unguarded(facts: Facts) -> bool:
+    """Whether nothing keeps the call from the user's files: no sandbox, and no path guard of ours."""
+    return facts.level == "limited" and facts.runs_in == "sandbox" and not facts.path_guarded
 
 
 def _typed(facts: Facts, effect: Effect) -> Evaluation:
@@ -141,11 +157,13 @@ def _auto(facts: Facts, effect: Effect) -> Evaluation:
         reasons.append("it is destructive")
     if facts.hosts:
         reasons.append("it talks to " + ", ".join(facts.hosts))
+    elif effect is Effect.REMOTE_ACTION:
+        reasons.append("it acts on something remote that it does not name")
     if facts.outside:
         reasons.append("it writes outside the workspace")
     if not facts.certain:
         reasons.append("not everything it does could be seen beforehand")
-    if facts.level == "limited" and not facts.path_guarded:
+    if unguarded(facts):
         reasons.append("there is no sandbox at this level")
     if reasons:
         return Evaluation(Decision.ASK, reasons=tuple(reasons))

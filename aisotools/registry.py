@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
+from aisotools.arguments import brief, schema_flaw
 from aisotools.contracts import Tool
 from aisotools.events import Json, ToolDefinition
 from aisotools.exceptions import RegistryError, ToolClash, UnknownTool
 from aisotools.schema import check_name
 from aisotools.tool_members import definition_of, source_of
 
+AnyTool = TypeVar("AnyTool", bound=Tool)
+"""Whatever kind of tool is registered comes back as that kind."""
 
 Definitions = list[ToolDefinition]
 """All tools as a model sees them."""
@@ -49,27 +53,23 @@ class ToolRegistry:
         Raises:
             UnknownTool: With the nearest names.
         """
-        tool = self.get(name)
-        if tool is None:
-            known = tuple(self._tools)
-            near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
-            raise UnknownTool(str(name), tuple(near), known)
+        with self._lock:
+            tool = self._tools.get(name)
+            if tool is None:
+                raise self._unknown(name)
         return tool
 
-    def register(self, tool: Tool) -> Tool:
+    def register(self, tool: AnyTool) -> AnyTool:
         """Add `tool` and return it, so that this also works as a decorator above `@tool`.
 
         Registering again from the same notebook cell replaces the earlier one.
 
         Raises:
             RegistryError: If it is not a tool; the message says what is missing.
+            SignatureError: If its name is none that a tool may bear.
             ToolClash: If another tool has that name; the message names where both come from.
         """
-        missing = [m for m in ("name", "description", "parameters_schema", "execute") if not hasattr(tool, m)]
-        if missing:
-            hint = " Put @tool above the function." if callable(tool) else ""
-            raise RegistryError(f"{tool!r} is not a tool: it has no {', '.join(missing)}.{hint}")
-        name = check_name(tool.name)
+        name = _checked(tool)
         with self._lock:
             old = self._tools.get(name)
             if old is not None and not _replaces(tool, old):
@@ -86,10 +86,15 @@ class ToolRegistry:
         Raises:
             UnknownTool: With the nearest names.
         """
-        tool = self[name]
         with self._lock:
-            self._tools.pop(name, None)
-        return tool
+            if name not in self._tools:
+                raise self._unknown(name)
+            return self._tools.pop(name)
+
+    def _unknown(self, name: str) -> UnknownTool:
+        known = tuple(self._tools)
+        near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+        return UnknownTool(str(name), tuple(near), known)
 
     def get(self, name: str) -> Tool | None:
         """The tool of that name, or None."""
@@ -110,6 +115,9 @@ class ToolRegistry:
         Args:
             provider: None for `{name, description, parameters}`, or `"openai"` for Chat Completions.
 
+        Returns:
+            New dicts, to be changed at will.
+
         Raises:
             ValueError: If `provider` is none of these.
         """
@@ -124,7 +132,7 @@ def _plain(definition: ToolDefinition) -> dict[str, Any]:
     return {
         "name": definition.name,
         "description": definition.description,
-        "parameters": dict(definition.parameters),
+        "parameters": copy.deepcopy(dict(definition.parameters)),
     }
 
 
@@ -133,6 +141,29 @@ def _openai(definition: ToolDefinition) -> dict[str, Any]:
 
 
 _FORMS = {None: _plain, "openai": _openai}
+
+
+def _checked(tool: Tool) -> str:
+    """The name of `tool`, if it is one; what is wrong is said here and not at the first call."""
+    missing = [m for m in ("name", "description", "parameters_schema", "execute") if not hasattr(tool, m)]
+    if missing:
+        hint = " Put @tool above the function." if callable(tool) else ""
+        raise RegistryError(f"{brief(tool)} is not a tool: it has no {', '.join(missing)}.{hint}")
+    if isinstance(tool, type):
+        raise RegistryError(
+            f"{tool.__name__} is a class. Register one of its instances: {tool.__name__}(...)."
+        )
+    name = check_name(tool.name)
+    description: object = tool.description
+    if not isinstance(description, str):
+        raise RegistryError(f"Tool {name}: its description is {brief(description)}, and must be text.")
+    # What validates by itself knows its schema; any other is taken at its schema's word at each call.
+    flaw = (
+        "" if callable(getattr(tool, "validate_arguments", None)) else schema_flaw(tool.parameters_schema())
+    )
+    if flaw:
+        raise RegistryError(f"Tool {name}: {flaw}.")
+    return name
 
 
 def _replaces(new: Tool, old: Tool) -> bool:

@@ -55,6 +55,7 @@ class FunctionSchema:
         parameters: JSON Schema of the arguments.
         context_parameter: The parameter that takes the `ToolContext`, or None.
         model: The pydantic model behind `parameters`; its fields carry the arguments as aliases.
+        signature: The signature it was read from, with annotations resolved.
         returns: Checks and serialises the return value, or None when its type is not for JSON.
     """
 
@@ -63,6 +64,7 @@ class FunctionSchema:
     parameters: Mapping[str, Json]
     context_parameter: str | None
     model: type[BaseModel]
+    signature: inspect.Signature
     returns: Returns | None
 
     def validate(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
@@ -115,14 +117,15 @@ class FunctionSchema:
 
 
 def function_schema(
-    function: Callable[..., Any], name: str | None = None, *, described: bool = True
+    function: Callable[..., Any], name: str | None = None, signature: inspect.Signature | None = None
 ) -> FunctionSchema:
     """Read a function's signature and docstring.
 
     Args:
         function: Any function with annotated parameters; `async def` too.
         name: The tool's name; the function's own without it.
-        described: Whether to read the docstring; where a function only runs, nobody reads it.
+        signature: The resolved signature of a function that was sent here to run: what its annotations name
+            may not be here, and nobody reads its docstring.
 
     Raises:
         SignatureError: Naming the parameter and the fix, when this cannot become a tool.
@@ -133,8 +136,8 @@ def function_schema(
     if name is None and own_name == "<lambda>":
         raise SignatureError("A lambda has no name to call it by. Name it with tool(name=...), or use def.")
     name = check_name(own_name if name is None else name)
-    signature = _signature(function, name)
-    text = inspect.getdoc(function) or "" if described else ""
+    text = "" if signature is not None else inspect.getdoc(function) or ""
+    signature = signature or _signature(function, name)
     description, documented = _read_docstring(text)
     context_parameter = None
     fields: dict[str, Any] = {}
@@ -156,6 +159,7 @@ def function_schema(
         parameters=_json_schema(name, model),
         context_parameter=context_parameter,
         model=model,
+        signature=signature,
         returns=declared(name, signature.return_annotation),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import errno
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from aisotools.builtin.file_errors import for_the_model
 from aisotools.contracts import ToolContext
 from aisotools.events import Effect, ToolResult
 from aisotools.exceptions import ToolError
@@ -92,22 +94,27 @@ async def sandbox_bash(
         for reader in readers:
             reader.cancel()
         process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio has no other way to let go of the pipes
-    code = _TIMED_OUT if timed_out else process.returncode
+    code = _TIMED_OUT if timed_out else _exit_code(process.returncode)
     took_ms = round((time.monotonic() - began_s) * 1000)
-    result = _result(capture, code if code is not None else -1, took_ms, timeout if timed_out else None)
+    result = _result(capture, code, took_ms, timeout if timed_out else None)
     return result.with_metadata(command=command, timed_out=timed_out, streams_taken=True)
 
 
 def _folder(context: ToolContext, workdir: str) -> str:
     workspace = Workspace(context.workspace_path)
-    if workspace.stat(workdir).kind != "directory":
-        raise ToolError(
-            f"workdir {workdir!r} is not a folder. Use a folder of the workspace, or leave it out."
-        )
-    return str(context.workspace_path / workspace.relative(workdir))
+    with for_the_model(workspace, workdir):
+        if workspace.stat(workdir).kind != "directory":
+            raise ToolError(
+                f"workdir {workdir!r} is not a folder. Use a folder of the workspace, or leave it out.",
+            )
+        return str(context.workspace_path / workspace.relative(workdir))
 
 
 async def _start(command: str, folder: str, context: ToolContext) -> asyncio.subprocess.Process:
+    if "\0" in command:
+        raise ToolError(
+            "command holds a NUL character, which bash cannot take. Write it as $'\\0' in printf."
+        )
     try:
         return await asyncio.create_subprocess_exec(
             "/bin/bash",
@@ -122,6 +129,11 @@ async def _start(command: str, folder: str, context: ToolContext) -> asyncio.sub
             limit=_READ_BYTES,
         )
     except OSError as error:
+        if error.errno == errno.E2BIG:
+            raise ToolError(
+                f"command is too long for bash ({len(command.encode()):,} bytes). Write it to a file with "
+                "sandbox_write and run `bash that-file`.",
+            ) from None
         raise ToolError(f"The command could not be started: {error}.", recoverable=False) from None
 
 
@@ -143,7 +155,8 @@ class _Capture:
         return text
 
     def text(self, stream: str) -> str:
-        return "".join(self.texts[stream])
+        """Everything of `stream`, the end of a broken character included."""
+        return "".join(self.texts[stream]) + self._decoders[stream].decode(b"", final=True)
 
 
 async def _read(reader: asyncio.StreamReader | None, stream: str, capture: _Capture) -> None:
@@ -153,6 +166,13 @@ async def _read(reader: asyncio.StreamReader | None, stream: str, capture: _Capt
     while data := await reader.read(_READ_BYTES):
         out.write(capture.take(stream, data))
         out.flush()
+
+
+def _exit_code(status: int | None) -> int:
+    """The exit code as a shell tells it: 128 and the signal's number for what a signal ended."""
+    if status is None:
+        return -1
+    return status if status >= 0 else 128 - status
 
 
 def _kill_group(pid: int) -> None:
