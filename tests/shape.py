@@ -34,10 +34,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "arguments",
         "beat",
+        "conditions",
         "claims",
         "dialects",
         "paths",
         "policy",
+        "policy_file",
         "question",
         "redact",
         "returns",
@@ -51,7 +53,15 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("builtin",),
     ("gate", "host_calls", "opening", "session"),
     ("agent", "transcript"),
-    ("notebook", "bridges", "testing", "sandbox.front", "sandbox.provisioner"),
+    (
+        "notebook",
+        "bridges",
+        "contract_suites",
+        "sandbox_suite",
+        "testing",
+        "sandbox.front",
+        "sandbox.provisioner",
+    ),
     ("cli",),
 )
 """What may import what: lower rows never import higher ones. The longest matching name decides."""
