@@ -1,16 +1,19 @@
 """Whether a call may run: pure, strictest wins, and every answer says why.
 
 A mode gives the answer for a kind of effect; rules override it for particular tools. If any rule matches, the
-strictest matching rule decides: a rule may allow what the mode would ask, never what plan mode denies.
+strictest matching rule decides: a rule may allow what the mode would ask, never what plan mode denies. A
+policy can be narrowed by another one, never widened; some files are protected whatever the policy says.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, Self, get_args
 
+from aisotools.conditions import Condition, example_of, normal_path
 from aisotools.events import Decision, Effect, Facts, ToolCall
 
 Mode = Literal["plan", "safe", "auto"]
@@ -19,6 +22,21 @@ Mode = Literal["plan", "safe", "auto"]
 When = Callable[[ToolCall, Facts], bool]
 """Whether a rule concerns this call."""
 
+PROTECTED_NAMES = (
+    "conftest.py",
+    "sitecustomize.py",
+    "usercustomize.py",
+    "*.pth",
+    ".aisotools.toml",
+    ".envrc",
+    ".bashrc",
+    ".profile",
+)
+"""Files that something outside the sandbox would run, or that say what may run; by name, in any folder."""
+
+PROTECTED_FOLDERS = (".git/hooks", ".ipython", ".jupyter", ".vscode")
+"""Folders of the same kind, wherever they lie."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
@@ -26,29 +44,48 @@ class Rule:
 
     Attributes:
         tool: Glob of the tool names it concerns.
-        when: Further condition on the call and its facts; always true without it.
+        when: Further condition on the call and its facts: a function, or a mapping as `aisotools.conditions`
+            describes; always true without it.
         decision: What it says.
         reason: Why, for people and models.
+        match: Examples that it must concern; checked when the rule is made. See `conditions.example_of`.
+        not_match: Examples that it must not concern.
     """
 
     tool: str = "*"
-    when: When | None = None
+    when: When | Mapping[str, Any] | None = None
     decision: Decision = Decision.ASK
     reason: str = ""
+    match: Sequence[Mapping[str, Any]] = ()
+    not_match: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         if self.decision not in tuple(Decision):
             known = ", ".join(Decision)
             raise ValueError(f"Rule decision {self.decision!r} is not one of {known}.")
         object.__setattr__(self, "decision", Decision(self.decision))
-        if self.when is not None and not callable(self.when):
-            raise TypeError(f"Rule when={self.when!r}: give a function of the call and its facts.")
+        if isinstance(self.when, Mapping):
+            object.__setattr__(self, "when", Condition(self.when))
+        elif self.when is not None and not callable(self.when):
+            raise TypeError(
+                f"Rule when={self.when!r}: give a mapping, or a function of the call and its facts."
+            )
+        for example in self.match:
+            if not self.matches(*example_of(example, self.tool)):
+                raise ValueError(
+                    f"A rule for {self.tool!r} does not concern its own example {dict(example)!r}."
+                )
+        for example in self.not_match:
+            if self.matches(*example_of(example, self.tool)):
+                raise ValueError(f"A rule for {self.tool!r} concerns {dict(example)!r}, which it should not.")
 
     def matches(self, call: ToolCall, facts: Facts) -> bool:
         """Whether the rule concerns this call; whatever `when` raises passes through."""
-        return fnmatch.fnmatchcase(call.name, self.tool) and (
-            self.when is None or bool(self.when(call, facts))
-        )
+        if not fnmatch.fnmatchcase(call.name, self.tool):
+            return False
+        if isinstance(self.when, Condition):
+            return self.when.holds(call, facts, every=self.decision is Decision.ALLOW)
+        return self.when is None or bool(self.when(call, facts))  # type: ignore[operator]  # no mapping any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +111,12 @@ class Policy:
     Attributes:
         mode: `plan`, `safe` or `auto`.
         rules: Exceptions; their order does not matter, the strictest match wins.
+        bounds: Policies that narrow this one: what any of them forbids, or asks about, stays so.
     """
 
     mode: Mode = "safe"
     rules: Sequence[Rule] = field(default_factory=tuple)
+    bounds: tuple[Policy, ...] = ()
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -89,11 +128,23 @@ class Policy:
                 )
         object.__setattr__(self, "rules", tuple(self.rules))
 
+    def narrowed(self, bound: Policy) -> Self:
+        """This policy, allowing only what `bound` allows as well."""
+        return dataclasses.replace(self, bounds=(*self.bounds, bound))
+
     def check(self, call: ToolCall, facts: Facts) -> Evaluation:
-        """Decide about `call`.
+        """Decide about `call`; the strictest of this policy and its bounds.
 
         A rule that fails counts as a denial that names it: nothing runs because a rule was broken.
         """
+        protected = protected_writes(facts)
+        if protected:
+            told = f"{', '.join(protected)} is protected: something outside the sandbox may run it"
+            return Evaluation(Decision.DENY, reasons=(told,))
+        evaluations = [self._check_alone(call, facts), *(bound.check(call, facts) for bound in self.bounds)]
+        return max(evaluations, key=lambda evaluation: evaluation.decision.rank)
+
+    def _check_alone(self, call: ToolCall, facts: Facts) -> Evaluation:
         matched: list[Rule] = []
         for rule in self.rules:
             try:
@@ -128,6 +179,18 @@ class Policy:
         if self.mode == "auto":
             return _auto(facts, effect)
         return Evaluation(Decision.ASK, reasons=(f"it is a {word}",))
+
+
+def protected_writes(facts: Facts) -> tuple[str, ...]:
+    """What of the call's writes is protected whatever the mode."""
+    return tuple(path for path in facts.writes if _protected(normal_path(path)))
+
+
+def _protected(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    if any(fnmatch.fnmatchcase(name.lower(), glob) for glob in PROTECTED_NAMES):
+        return True
+    return any(f"/{folder}/" in f"/{path.lower()}/" for folder in PROTECTED_FOLDERS)
 
 
 def severity(facts: Facts) -> Effect:

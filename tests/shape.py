@@ -49,7 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "sandbox.limits",
     ),
     ("function_tool", "shipping", "tool_members", "checkpoint", "models"),
-    ("registry", "approval", "journal", "ledger", "ticket", "sandbox"),
+    ("registry", "approval", "journal", "ledger", "ticket", "grants", "sandbox"),
     ("builtin",),
     ("gate", "host_calls", "opening", "session"),
     ("agent", "transcript"),
