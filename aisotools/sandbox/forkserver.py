@@ -4,126 +4,214 @@ It is executed afresh with an allow-listed environment, so that no secret of the
 memory, and has one thread, because forks copy only one. It never runs user code. For each request it forks a
 supervisor, which forks the worker, which confines itself, checks that this holds, and only then serves calls.
 
-Requests come over a SEQPACKET socket, one JSON packet each: `spawn {plan, limits, env, workspace, scratch}`
-with four descriptors (call channel, control socket, stdout, stderr), or `detect {}`, which is answered.
+Requests come over a SEQPACKET socket, one JSON packet each: `spawn {level, workspace, readable, limits, env,
+temporary, host}` with four descriptors (call channel, control socket, stdout, stderr), or `detect {}`, which
+is answered. Should a supervisor be killed, what it watched over comes here, and is ended.
 """
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import fcntl
 import gc
 import importlib
 import os
 import random
+import select
 import signal
 import socket
 import sys
+import tempfile
+import traceback
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from pydantic_core import from_json, to_json
 
-from aisotools.sandbox import confine, detect, limits, shell, supervisor, worker
+from aisotools.sandbox import (
+    confine,
+    detect,
+    landlock,
+    limits,
+    processes,
+    seccomp,
+    shell,
+    spawn,
+    supervisor,
+    syscalls,
+    worker,
+)
 from aisotools.sandbox.channel import BlockingChannel
 from aisotools.sandbox.streams import Recorder
 
-PACKET_BYTES = 1 << 17
 _CHANNEL, _CONTROL = 3, 4
+_HIGH = 64
+_END_S = 5.0
 _TOOLS = ("aisotools.builtin.files", "aisotools.builtin.shell_tool", "aisotools.builtin.python_tool")
 
 
-def main(descriptor: int) -> NoReturn:
-    """Serve requests from the socket `descriptor` until the host closes it."""
-    requests = socket.socket(fileno=descriptor)
-    os.setsid()  # a Ctrl-C in the host's terminal, or an interrupt of its process group, is not for us
-    interpreter = shell.build(Recorder(lambda _call, _stream, _text: None))
-    shell.warm(interpreter)
-    for name in _TOOLS:
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # what is imported stays shared: no collection in a child will touch it
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the kernel
-    while True:
-        packet, descriptors, _, _ = socket.recv_fds(requests, PACKET_BYTES, 4)
-        if not packet:
-            os._exit(0)
-        request = from_json(packet)
-        if request["op"] == "detect":
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the probes wait for their children
-            requests.send(to_json(detect.detect()))
-            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        elif len(descriptors) == 4 and os.fork() == 0:
-            requests.detach()  # its number is about to mean something else
-            _become(request, descriptors, interpreter)
-        for received in descriptors:
-            os.close(received)
+class ForkServer:
+    """Everything that a worker will need, and the supervisors that were forked from it."""
 
-
-def _become(
-    request: Mapping[str, Any], descriptors: list[int], interpreter: shell.ZMQInteractiveShell
-) -> NoReturn:
-    """In the fresh fork: be the supervisor, and fork the worker."""
-    try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.setsid()
-        _take_descriptors(descriptors)
-        os.environ.clear()
-        os.environ.update(request["env"])
+    def __init__(self, requests: socket.socket) -> None:
+        """Import and warm everything; serve `requests` afterwards."""
+        self._requests = requests
+        self._shell = shell.build(Recorder(lambda _call, _stream, _text: None))
+        shell.warm(self._shell)
+        for name in _TOOLS:
+            importlib.import_module(name)
+        self._readable = confine.interpreter_paths()
+        self._scratch: dict[int, str] = {}  # by supervisor
         supervisor.become_subreaper()
-        ready_read, ready_write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(ready_read)
-            os.close(_CONTROL)
-            os.close(ready_write)
-            _work(request, interpreter)
-        os.close(ready_read)
-        os.close(ready_write)
-        control = socket.socket(fileno=_CONTROL)
-        for descriptor in (1, 2, _CHANNEL):
-            os.dup2(0, descriptor)  # only the worker may hold those, or their end would never be seen
-        supervisor.supervise(control, pid, request["scratch"])
-    finally:
-        os._exit(1)
+        self._children = supervisor.Children()
+        gc.collect()
+        gc.freeze()  # what is imported stays shared: no collection in a child will touch it
+
+    def serve(self) -> NoReturn:
+        """Answer until the host closes its end."""
+        poll = select.poll()
+        poll.register(self._requests, select.POLLIN)
+        poll.register(self._children, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if self._children.fileno() in ready:
+                self._bury()
+            if self._requests.fileno() in ready:
+                packet, descriptors, _, _ = socket.recv_fds(self._requests, spawn.PACKET_BYTES, 4)
+                if not packet:
+                    os._exit(0)
+                try:
+                    self._answer(from_json(packet), descriptors)
+                finally:
+                    for received in descriptors:
+                        os.close(received)
+
+    def _answer(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
+        if request["op"] == "detect":
+            self._requests.send(to_json(detect.detect()))
+        elif len(descriptors) == 4:
+            _prepare_filter(request["level"])
+            try:
+                scratch = _make_scratch(request["temporary"])
+                pid = os.fork()
+            except OSError as error:
+                os.write(descriptors[3], f"The fork server could not make a worker: {error}.".encode())
+                return
+            if pid == 0:
+                self._become_supervisor(request, descriptors, scratch)
+            self._scratch[pid] = scratch
+
+    def _bury(self) -> None:
+        """Take note of supervisors that ended; one that was killed leaves its tree and its folder to us."""
+        ended = self._children.ended()
+        while ended:
+            left = [s for pid, status in ended.items() if (s := self._scratch.pop(pid, "")) and status]
+            ended = processes.end(self._strays, within_s=_END_S) if left else {}
+            for scratch in left:
+                processes.remove_folder(scratch)
+
+    def _strays(self) -> set[int]:
+        me, table = os.getpid(), processes.table()
+        kept = {pid for known in self._scratch for pid in (known, *processes.below(known, table))}
+        return processes.below(me, table) - kept
+
+    def _become_supervisor(
+        self, request: Mapping[str, Any], descriptors: list[int], scratch: str
+    ) -> NoReturn:
+        """In the fresh fork: be the supervisor, and fork the worker."""
+        try:
+            self._children.close()
+            self._requests.detach()  # its number is about to mean something else
+            os.setsid()
+            _take_descriptors(descriptors)
+            supervisor.become_subreaper()
+            reading, writing = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                for other in (_CONTROL, writing):
+                    os.close(other)
+                self._become_worker(request, scratch, reading)
+            os.close(reading)
+            for descriptor in (1, 2, _CHANNEL):
+                os.dup2(0, descriptor)  # only the worker may hold those, or their end would never be seen
+            supervisor.Supervisor(
+                socket.socket(fileno=_CONTROL),
+                worker=pid,
+                nudges=writing,
+                host=request["host"],
+                scratch=scratch,
+            ).serve()
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(1)
+
+    def _become_worker(self, request: Mapping[str, Any], scratch: str, nudges: int) -> NoReturn:
+        """In the second fork: confine, check, serve."""
+        channel = BlockingChannel(socket.socket(fileno=_CHANNEL))
+        try:
+            self._confine(request, scratch)
+        except Exception as error:  # told to the host, which decides; nothing has run yet
+            channel.send("failed", {"error": f"{type(error).__name__}: {error}"})
+            os._exit(1)
+        try:
+            described = {"level": request["level"], "workspace": request["workspace"]}
+            worker.Worker(channel, self._shell, described, nudges=nudges).serve(worker.new_loop())
+        finally:
+            os._exit(1)
+
+    def _confine(self, request: Mapping[str, Any], scratch: str) -> None:
+        os.setpgid(0, 0)  # a group of its own, which an interrupt can be sent to
+        supervisor.die_with_parent()
+        os.environ.clear()
+        os.environ.update(spawn.worker_environment(request["env"], request["workspace"], scratch))
+        os.chdir(request["workspace"])
+        sys.path.insert(0, "")
+        sys.argv = [""]
+        random.seed()
+        faulthandler.enable(2)  # a crash tells where it was, in the worker's last words
+        plan = confine.Confinement(
+            level=request["level"],
+            writable=(request["workspace"], scratch),
+            readable=(*self._readable, *request["readable"]),
+        )
+        limits.apply_rlimits(limits.Limits(**request["limits"]))
+        confine.confine(plan)
+        failures = confine.verify(plan)
+        if failures:
+            raise RuntimeError("the confinement does not hold: " + "; ".join(failures))
+
+
+def _prepare_filter(level: str) -> None:
+    """Have the system call filter compiled before the fork, where it is kept for all that follow."""
+    arch = syscalls.architecture()
+    if arch is not None and level in seccomp.LEVELS_WITH_FILTER:
+        seccomp.build_filter(arch, level, landlock.abi() if confine.LANDLOCK_NEEDED.get(level) else 0)
 
 
 def _take_descriptors(descriptors: list[int]) -> None:
     """Keep the four descriptors of the request, as 3, 4, 1 and 2, and close every other."""
-    high = [fcntl.fcntl(d, fcntl.F_DUPFD_CLOEXEC, 64) for d in descriptors]
+    high = [fcntl.fcntl(d, fcntl.F_DUPFD_CLOEXEC, _HIGH) for d in descriptors]
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for source, target in zip(high, (_CHANNEL, _CONTROL, 1, 2), strict=True):
         os.dup2(source, target, inheritable=target in {1, 2})
-    os.closerange(_CONTROL + 1, os.sysconf("SC_OPEN_MAX"))
+    for name in os.listdir("/proc/self/fd"):  # a range would be endless where the limit is
+        if int(name) > _CONTROL:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
 
 
-def _work(request: Mapping[str, Any], interpreter: shell.ZMQInteractiveShell) -> NoReturn:
-    """In the second fork: confine, check, serve."""
-    channel = BlockingChannel(socket.socket(fileno=_CHANNEL))
-    try:
-        _prepare(request)
-    except Exception as error:  # told to the host, which decides; nothing has run yet
-        channel.send("failed", {"error": f"{type(error).__name__}: {error}"})
-        os._exit(1)
-    try:
-        loop = worker.new_loop()
-        described = {"level": request["plan"]["level"], "workspace": request["workspace"]}
-        worker.Worker(channel, interpreter, described).serve(loop)
-    finally:
-        os._exit(1)
+def _make_scratch(temporary: str) -> str:
+    """A private folder for home and temporary files of one worker."""
+    folder = os.path.realpath(tempfile.mkdtemp(prefix="aisotools-", dir=temporary))
+    for name in ("home", "tmp"):
+        os.mkdir(f"{folder}/{name}", 0o700)
+    return folder
 
 
-def _prepare(request: Mapping[str, Any]) -> None:
-    os.chdir(request["workspace"])
-    sys.path.insert(0, "")
-    sys.argv = [""]
-    random.seed()
-    plan = confine.Confinement(
-        level=request["plan"]["level"],
-        writable=tuple(request["plan"]["writable"]),
-        readable=(*confine.interpreter_paths(), *request["plan"]["readable"]),
-    )
-    limits.apply_rlimits(limits.Limits(**request["limits"]))
-    confine.confine(plan)
-    failures = confine.verify(plan)
-    if failures:
-        raise RuntimeError("the confinement does not hold: " + "; ".join(failures))
+def main(descriptor: int) -> NoReturn:
+    """Serve requests from the socket `descriptor` until the host closes it."""
+    os.setsid()  # a Ctrl-C in the host's terminal, or an interrupt of its process group, is not for us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ForkServer(socket.socket(fileno=descriptor)).serve()

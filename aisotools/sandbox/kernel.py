@@ -1,31 +1,48 @@
 """The sandbox as the session uses it: one confined worker at a time, and the ladder that stops a call.
 
-Stopping a call: ask the worker to cancel it and interrupt its main thread if the call holds it; wait a grace
-period; then end the whole process tree and have a fresh worker. Control comes back within half a second of
-the deadline, whatever the call does, and the next call works.
+Stopping a call: have the worker cancel it where it waits and interrupt it where it runs; wait a grace period;
+then end the whole process tree and have a fresh worker. Control comes back within half a second of the
+deadline, whatever the call does, and the next call works.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import to_json
 
-from aisotools.contracts import SandboxCall, SandboxListener, SandboxStatus
+from aisotools.contracts import Concurrency, SandboxCall, SandboxListener, SandboxStatus
 from aisotools.events import ToolResult
 from aisotools.exceptions import ChannelError, SandboxError, WorkerDied
-from aisotools.sandbox import spawn
-from aisotools.sandbox.channel import encode
-from aisotools.sandbox.link import Link, Pending
+from aisotools.sandbox import processes, spawn
+from aisotools.sandbox.calls import Pending
+from aisotools.sandbox.link import Link
 from aisotools.sandbox.results import result_from_worker
 from aisotools.sandbox.turns import Turns
 
 _START_S = 20.0
-_CANCEL_S = 0.1
-_GRACE_S = 0.2
+_GRACE_S = 0.3
+_KILL_S = 0.15
+_END_S = 6.0
+
+
+@dataclass(slots=True)
+class _Caller:
+    """A task that waits in `Kernel.call`.
+
+    Attributes:
+        cancelling: How often it had been cancelled before.
+        queued: Whether its call has not been sent yet.
+        interrupted: Whether it was us who cancelled it.
+    """
+
+    cancelling: int
+    queued: bool = True
+    interrupted: bool = False
 
 
 class Kernel:
@@ -36,6 +53,8 @@ class Kernel:
         self._wanted = wanted
         self._listener = listener
         self._link: Link | None = None
+        self._links: dict[Link, asyncio.Task[None] | None] = {}  # those not closed yet, and what ends them
+        self._callers: dict[asyncio.Task[Any], _Caller] = {}
         self._starting = asyncio.Lock()
         self._turns = Turns()
         self._generation = 0
@@ -53,182 +72,235 @@ class Kernel:
             SandboxError: If no worker comes up.
         """
         await self._ensure()
-        return self.status()
+        return self._status()
 
     def status(self) -> SandboxStatus:
         """The state right now."""
+        return self._status(_tree_bytes(self._link.supervisor) if self._link is not None else 0)
+
+    def _status(self, memory_bytes: int = 0) -> SandboxStatus:
         link = self._link
-        alive = link is not None and link.lost_because is None and link.ready.done()
-        if link is None or not alive:
+        if link is None:
             return SandboxStatus(level=self._wanted.level, alive=False, generation=self._generation)
         return SandboxStatus(
             level=self._wanted.level,
             alive=True,
             pid=link.pid,
             generation=self._generation,
-            memory_bytes=_pss_bytes(link.pid),
+            memory_bytes=memory_bytes,
             age_s=time.monotonic() - self._since_s,
         )
 
+    # ---- calls
+
     async def call(self, request: SandboxCall) -> ToolResult:
         """Run one call; see `aisotools.contracts.Sandbox.call`."""
-        async with self._turns.turn(request.shipment.concurrency):
-            link = await self._ensure()
-            call_id = request.call.id
-            try:
-                pending = link.start_call(
-                    call_id,
-                    _frame(request, link),
-                    stream_bytes=request.output_caps.stream_bytes,
-                    holds=request.shipment.concurrency != "overlap",
-                )
-            except WorkerDied as error:
-                return _died(error)
-            try:
-                return await self._await(link, request, pending)
-            except asyncio.CancelledError:
-                await asyncio.shield(self._stop(link, request, "it was cancelled"))
-                raise
-            finally:
-                link.pending.pop(call_id, None)
-
-    async def _await(self, link: Link, request: SandboxCall, pending: Pending) -> ToolResult:
-        done, _ = await asyncio.wait([pending.future], timeout=request.timeout_s)
-        if not done:
-            return await self._timed_out(link, request, pending)
+        task = asyncio.current_task()
+        assert task is not None
+        caller = self._callers[task] = _Caller(task.cancelling())
+        concurrency = request.shipment.concurrency
         try:
-            data = pending.future.result()
+            link = await self._enter(concurrency)
+            try:
+                caller.queued = False
+                return await self._run(link, request)
+            finally:
+                self._turns.release(concurrency)
+        except asyncio.CancelledError:
+            if caller.interrupted and task.uncancel() <= caller.cancelling:
+                return ToolResult.error("The call was interrupted before it ran.").with_metadata(stopped=True)
+            raise
+        finally:
+            del self._callers[task]
+
+    async def _enter(self, concurrency: Concurrency) -> Link:
+        """Wait for a turn and a worker; the turn is to be released."""
+        await self._turns.take(concurrency)
+        try:
+            return await self._ensure()
+        except BaseException:
+            self._turns.release(concurrency)
+            raise
+
+    async def _run(self, link: Link, request: SandboxCall) -> ToolResult:
+        try:
+            pending = _sent(link, request)
         except WorkerDied as error:
             return _died(error)
+        except ChannelError as error:
+            told = f"{request.call.name} was not run: its arguments or its code are too large. {error}"
+            return ToolResult.error(told, error_kind="invalid")
         try:
-            result = result_from_worker(data, request.output_caps, pending.raw)
+            done, _ = await asyncio.wait([pending.future], timeout=request.timeout_s)
+            if not done:
+                return await self._timed_out(link, request, pending)
+            return await self._result(link, request, pending)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._stop(link, request, pending, "it was cancelled"))
+            raise
+        finally:
+            link.calls.end(pending)
+
+    async def _result(self, link: Link, request: SandboxCall, pending: Pending) -> ToolResult:
+        try:
+            pieces = pending.future.result()
+            result = result_from_worker(pieces, request.output_caps, pending.printed)
+        except WorkerDied as error:
+            return _died(error)
         except ChannelError as error:
             await self._end(link, f"it sent a malformed result: {error}")
-            return _died(WorkerDied(f"{error}", last_words=link.last_words))
-        if result.metadata.get("timed_out") is True:
-            await link.sweep(request.call.id)
+            return _died(WorkerDied(f"it sent a malformed result: {error}", last_words=link.last_words))
+        if True in (result.metadata.get("timed_out"), result.metadata.get("stopped")):
+            await link.sweep(pending, within_s=_KILL_S)
         return result
 
     async def _timed_out(self, link: Link, request: SandboxCall, pending: Pending) -> ToolResult:
-        kept = await self._stop(link, request, f"it ran longer than {request.timeout_s:g} s")
-        after = (
-            "The sandbox's variables are kept." if kept else "The sandbox is fresh; its variables are lost."
-        )
-        told = f"{request.call.name} was stopped: it ran longer than {request.timeout_s:g} s. {after}"
-        result = ToolResult.error(told, error_kind="failed")
-        streams = {s: bytes(raw).decode("utf-8", "replace") for s, raw in pending.raw.items() if raw}
-        return result.with_metadata(timed_out=True, state_kept=kept, **streams)
+        ran = f"it ran longer than {request.timeout_s:g} s"
+        kept = await self._stop(link, request, pending, ran)
+        told = [f"{request.call.name} was stopped: {ran}."]
+        if kept:
+            told[0] += " The sandbox's variables are kept."
+            told.append((await self._result(link, request, pending)).content)
+        else:
+            told[0] += " It could not be interrupted: the sandbox is fresh, its variables are lost."
+            told += [text[-2000:] for text in pending.printed.told().values()]
+        result = ToolResult.error("\n".join(told), error_kind="failed")
+        return result.with_metadata(timed_out=True, state_kept=kept, **pending.printed.told())
 
-    async def _stop(self, link: Link, request: SandboxCall, why: str) -> bool:
+    # ---- stopping
+
+    async def _stop(self, link: Link, request: SandboxCall, pending: Pending, why: str) -> bool:
         """Climb the ladder; whether the worker, and so its variables, survived."""
-        pending = link.pending.get(request.call.id)
-        if pending is None or link.lost_because is not None:
+        if await self._interrupt(link, [pending]):
+            await link.sweep(pending, within_s=_KILL_S)
             return link.lost_because is None
-        link.cancel_call(request.call.id)
-        if pending.holds:
-            await link.interrupt()
-        done, _ = await asyncio.wait([pending.future], timeout=_CANCEL_S + _GRACE_S)
-        if done:
-            pending.future.exception()
-            await link.sweep(request.call.id)
-            return link.lost_because is None
-        await self._end(link, f"{request.call.name} could not be stopped otherwise ({why})")
+        await self._end(link, f"{request.call.name} could not be interrupted ({why})")
         return False
 
+    async def _interrupt(self, link: Link, calls: Sequence[Pending]) -> bool:
+        """Whether all `calls` came to an end in time, and the worker is still there."""
+        for call in calls:
+            link.cancel_call(call)
+        _, left = await asyncio.wait([call.future for call in calls], timeout=_GRACE_S)
+        return not left and link.lost_because is None
+
     async def interrupt(self) -> None:
-        """Stop whatever runs, keeping the worker if it lets itself be stopped."""
+        """Stop whatever runs or waits to run, keeping the worker if it lets itself be stopped."""
+        for task, caller in self._callers.items():
+            if caller.queued:
+                caller.interrupted = True
+                task.cancel()
         link = self._link
-        if link is None or link.lost_because is not None or not link.pending:
-            return
-        futures = [p.future for p in link.pending.values()]
-        for call_id in list(link.pending):
-            link.cancel_call(call_id)
-        if any(p.holds for p in link.pending.values()):
-            await link.interrupt()
-        _, left = await asyncio.wait(futures, timeout=_CANCEL_S + _GRACE_S)
-        if left:
-            await self._end(link, "a call could not be interrupted otherwise")
+        if link is not None and link.calls and not await self._interrupt(link, list(link.calls)):
+            await self._end(link, "a call could not be interrupted")
+
+    # ---- the worker
 
     async def restart(self) -> SandboxStatus:
         """End the worker and everything it started, and have a fresh one."""
-        if self._link is not None:
+        link, self._link = self._link, None
+        if link is not None:
             self._why_new = "it was restarted"
-            await self._end(self._link, "the sandbox was restarted")
+            await self._end(link, "the sandbox was restarted")
         return await self.start()
 
     async def close(self) -> None:
         """End the worker and everything it started."""
         self._closed = True
-        link, self._link = self._link, None
-        if link is not None:
-            await link.end("the session was closed")
+        self._link = None
+        for link in tuple(self._links):
+            link.lose("the session was closed")
+        while ends := [task for task in self._links.values() if task is not None]:
+            await asyncio.wait(ends)
 
     async def _end(self, link: Link, reason: str) -> None:
-        await link.end(reason)
-        if self._link is link:
-            self._link = None
-
-    async def _ensure(self) -> Link:
-        """The worker, started if there is none."""
-        link = self._link
-        if link is not None and link.lost_because is None and link.ready.done():
-            return link
-        async with self._starting:
-            if self._link is not None and self._link.lost_because is None:
-                return self._link
-            if self._closed:
-                raise SandboxError("The sandbox was closed.")
-            if self._link is not None:
-                await self._link.end("it was lost")
-            self._link = await self._start_link()
-            self._listener.started(self.status(), self._why_new)
-            return self._link
-
-    async def _start_link(self) -> Link:
-        for attempt in (1, 2):
-            link = Link(spawn.server().spawn(self._wanted), self._listener, self._lost)
-            try:
-                async with asyncio.timeout(_START_S):
-                    await asyncio.shield(link.ready)
-            except (TimeoutError, SandboxError) as error:
-                await link.end("it did not start")
-                # The fork server may just have been replaced under us: once more, then it is a real failure.
-                if attempt == 2 or spawn.server().alive is False:
-                    told = str(error) or f"it was not ready after {_START_S:g} s"
-                    raise SandboxError(f"No worker could be started: {told}") from None
-            except BaseException:
-                await link.end("its start was cancelled")
-                raise
-            else:
-                self._generation += 1
-                self._since_s = time.monotonic()
-                return link
-        raise AssertionError("unreachable")
+        """End the tree; if the kernel is slow to let go of it, the rest happens behind our back."""
+        link.lose(reason)
+        await asyncio.wait([link.ended], timeout=_KILL_S)
 
     def _lost(self, link: Link, reason: str) -> None:
-        if link is self._link and not self._closed:
+        """A worker is lost, for whatever reason: let it be ended, and forget it."""
+        self._links[link] = asyncio.get_running_loop().create_task(self._bury(link, reason))
+        if link is self._link:
+            self._link = None
             self._why_new = reason
             self._listener.lost(self._generation, reason)
 
+    async def _bury(self, link: Link, reason: str) -> None:
+        try:
+            await link.end(reason)
+        finally:
+            del self._links[link]
 
-def _frame(request: SandboxCall, link: Link) -> bytes:
+    async def _ensure(self) -> Link:
+        """The worker, started if there is none."""
+        if self._link is not None:
+            return self._link
+        async with self._starting:
+            if self._link is None:
+                for old in tuple(self._links):  # nothing of an old tree may meet the new one
+                    await asyncio.wait([old.ended], timeout=_END_S)
+                self._link = await self._start_link()
+                self._generation += 1
+                self._since_s = time.monotonic()
+                reason, self._why_new = self._why_new, ""
+                self._listener.started(self._status(), reason)
+            return self._link
+
+    async def _start_link(self) -> Link:
+        """A worker that is ready; tried twice, since the fork server may have been lost under us."""
+        for last in (False, True):
+            if self._closed:
+                raise SandboxError("The sandbox was closed.")
+            server = spawn.server()
+            try:
+                link = Link(server.spawn(self._wanted), self._listener, self._lost)
+                self._links[link] = None
+                await _ready(link)
+                return link
+            except TimeoutError:
+                spawn.discard(server)
+                if last:
+                    raise SandboxError(f"No worker was ready within {_START_S:g} s.") from None
+            except SandboxError:
+                if last or self._closed:
+                    raise
+        raise AssertionError("unreachable")
+
+
+async def _ready(link: Link) -> None:
+    try:
+        async with asyncio.timeout(_START_S):
+            await asyncio.shield(link.ready)
+    except BaseException:
+        link.lose("its start was given up")
+        raise
+
+
+def _sent(link: Link, request: SandboxCall) -> Pending:
     call, shipment, caps = request.call, request.shipment, request.output_caps
     header: dict[str, Any] = {
-        "id": call.id,
         "key": shipment.key,
         "concurrency": shipment.concurrency,
         "agent_id": call.agent_id,
         "turn_id": call.turn_id,
         "session_key": request.session_key,
-        "caps": asdict(caps),
+        "caps": caps,
     }
     parts = [to_json(call.arguments)]
     if shipment.import_path:
         header["import_path"] = shipment.import_path
     elif shipment.key not in link.shipped:
-        link.shipped.add(shipment.key)
         parts.append(shipment.payload)
-    return encode("call", header, parts)
+    pending = link.start_call(
+        call.id,
+        header,
+        parts,
+        stream_bytes=caps.stream_bytes,
+        holds=shipment.concurrency != "overlap",
+    )
+    link.shipped.add(shipment.key)
+    return pending
 
 
 def _died(error: WorkerDied) -> ToolResult:
@@ -241,13 +313,14 @@ def _died(error: WorkerDied) -> ToolResult:
     return ToolResult.error(told, error_kind="environment").with_metadata(worker_died=True, state_kept=False)
 
 
+def _tree_bytes(supervisor: int) -> int:
+    """Proportional memory of a worker and all around it; what cannot be read counts as nothing."""
+    return sum(map(_pss_bytes, (supervisor, *processes.below(supervisor, processes.table()))))
+
+
 def _pss_bytes(pid: int) -> int:
-    """Proportional memory of one process; 0 when it cannot be read."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("Pss:"):
-                    return int(line.split()[1]) * 1024
+            return next((int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:")), 0)
     except OSError:
         return 0
-    return 0

@@ -1,7 +1,6 @@
-"""The host's end of one worker: its sockets on the event loop, and the calls that are under way.
+"""The host's end of one worker: its sockets on the event loop.
 
-Everything read here is hostile. What is out of form, or too much, ends the worker; what merely names a call
-that is not under way is dropped and counted.
+Everything read here is hostile. What is out of form ends the worker.
 """
 
 from __future__ import annotations
@@ -10,65 +9,53 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from aisotools.contracts import SandboxListener
 from aisotools.exceptions import ChannelError, SandboxError, WorkerDied
+from aisotools.sandbox.calls import Calls, Pending
 from aisotools.sandbox.channel import Frame, FrameReader, encode
 from aisotools.sandbox.spawn import Ends
 
-_READ_BYTES = 1 << 18
-_STRIKES = 100
-_EMITS = 1000
-_EMIT_CHARS = 1 << 16
+_READ_BYTES = 1 << 16
+_ROUNDS = 1024
 _LAST_WORDS_BYTES = 4096
 _BACKLOG_BYTES = 256 << 20
+_SILENT_S = 0.1
 _GONE_S = 6.0
-_ROUNDS = 256
-
-
-@dataclass(slots=True)
-class Pending:
-    """One call under way.
-
-    Attributes:
-        future: Gets the bytes of the result, or the reason why there is none.
-        stream_left: Bytes of printed output that will still be passed on.
-        emits_left: Progress reports that will still be passed on.
-        raw: Output of the worker's own descriptors while the call held it, by stream.
-        holds: Whether the call holds the worker's main thread.
-    """
-
-    future: asyncio.Future[bytes]
-    stream_left: int
-    holds: bool
-    emits_left: int = _EMITS
-    raw: dict[str, bytearray] = field(default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()})
 
 
 class Link:
-    """A worker as the host sees it."""
+    """A worker as the host sees it.
+
+    Attributes:
+        calls: The calls under way.
+        shipped: Keys of the tools that the worker has.
+        ready: Done when the worker is confined and serves.
+        ended: Done when no process is left.
+        gone: Done when its scratch folder is removed too.
+        pid: The worker.
+        supervisor: The process above it.
+        lost_because: Why it is lost, or None.
+    """
 
     def __init__(self, ends: Ends, listener: SandboxListener, on_lost: Callable[[Link, str], None]) -> None:
         """Watch `ends` on the running loop; `on_lost` hears once why the worker is gone."""
         self._loop = asyncio.get_running_loop()
         self._channel, self._control = ends.channel, ends.control
         self._raw = {"stdout": ends.out, "stderr": ends.err}
-        self._listener = listener
         self._on_lost = on_lost
         self._reader = FrameReader()
         self._backlog = bytearray()
-        self._strikes = 0
         self._last_words = bytearray()
         self._acks: dict[int, asyncio.Future[None]] = {}
-        self._seq = 0
-        self._death = ""
-        self.pending: dict[str, Pending] = {}
+        self._requests = 0
+        self.calls = Calls(listener, self._drain_raw)
         self.shipped: set[str] = set()
-        self.ready: asyncio.Future[Mapping[str, Any]] = self._loop.create_future()
+        self.ready: asyncio.Future[None] = self._loop.create_future()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
         self.gone: asyncio.Future[None] = self._loop.create_future()
         self.pid = 0
         self.supervisor = 0
@@ -79,9 +66,7 @@ class Link:
             self._loop.add_reader(descriptor, self._read_raw, stream)
 
     def __repr__(self) -> str:
-        state = (
-            f"lost: {self.lost_because}" if self.lost_because is not None else f"{len(self.pending)} calls"
-        )
+        state = f"lost: {self.lost_because}" if self.lost_because is not None else f"{len(self.calls)} calls"
         return f"<Link pid={self.pid} {state}>"
 
     @property
@@ -91,30 +76,49 @@ class Link:
 
     # ---- calls
 
-    def start_call(self, call_id: str, frame: bytes, *, stream_bytes: int, holds: bool) -> Pending:
-        """Send a call; it stays in `pending` until the caller takes it out.
+    def start_call(
+        self, call_id: str, header: Mapping[str, Any], parts: list[bytes], *, stream_bytes: int, holds: bool
+    ) -> Pending:
+        """Send a call; it is in `calls` until it is ended there.
 
         Raises:
             WorkerDied: If the worker is gone already.
+            ChannelError: If the call is too large to send.
         """
         if self.lost_because is not None:
             raise WorkerDied(self.lost_because, last_words=self.last_words)
-        call = self.pending[call_id] = Pending(self._loop.create_future(), stream_bytes, holds)
-        self._write(frame)
+        call = self.calls.begin(call_id, stream_bytes=stream_bytes, holds=holds)
+        try:
+            self._write(encode("call", {**header, "id": call.number, "call_id": call_id}, parts))
+        except ChannelError:
+            self.calls.end(call)
+            raise
         return call
 
-    def cancel_call(self, call_id: str) -> None:
-        """Ask the worker to cancel a call."""
+    def cancel_call(self, call: Pending) -> None:
+        """Have the call cancelled where it waits, and interrupted where it runs."""
         if self.lost_because is None:
-            self._write(encode("cancel", {"id": call_id}))
+            self._write(encode("cancel", {"id": call.number}))
+            self._tell({"op": "interrupt", "number": call.number, "group": call.holds})
 
-    async def interrupt(self) -> None:
-        """Have the supervisor send SIGINT to the worker, and wait until it has."""
-        await self._request("interrupt")
-
-    async def sweep(self, call_id: str) -> None:
-        """End every process that a call left behind."""
-        await self._request("sweep", mark=call_id)
+    async def sweep(self, call: Pending, *, within_s: float) -> None:
+        """End every process that a call left behind; does not wait longer than `within_s`."""
+        if self.lost_because is not None:
+            return
+        others = [other.call_id for other in self.calls if other is not call]
+        self._requests += 1
+        ack = self._acks[self._requests] = self._loop.create_future()
+        self._tell(
+            {
+                "op": "sweep",
+                "seq": self._requests,
+                "since_s": call.since_s,
+                "mark": call.call_id,
+                "others": others,
+                "holds": call.holds,
+            }
+        )
+        await asyncio.wait([ack, self.ended], timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def end(self, reason: str) -> None:
         """End the worker and everything it started; returns when nothing is left."""
@@ -124,14 +128,7 @@ class Link:
             await asyncio.wait([self.gone], timeout=_GONE_S)
         self.close()
 
-    async def _request(self, op: str, **more: Any) -> None:
-        if self.lost_because is not None:
-            return
-        self._seq += 1
-        ack: asyncio.Future[None] = self._loop.create_future()
-        self._acks[self._seq] = ack
-        self._tell({"op": op, "seq": self._seq, **more})
-        await asyncio.wait([ack, self.gone], timeout=_GONE_S, return_when=asyncio.FIRST_COMPLETED)
+    # ---- sockets
 
     def _tell(self, message: Mapping[str, Any]) -> None:
         try:
@@ -139,17 +136,14 @@ class Link:
         except OSError as error:
             self.lose(f"its supervisor is gone ({error.strerror})")
 
-    # ---- sockets
-
     def _write(self, data: bytes) -> None:
         if not self._backlog:
             try:
                 sent = self._channel.send(data)
             except BlockingIOError:
                 sent = 0
-            except OSError as error:
-                self.lose(f"its call channel broke ({error.strerror})")
-                return
+            except OSError:
+                return  # the reader will hear of the end, and what came before it
             if sent == len(data):
                 return
             data = data[sent:]
@@ -162,54 +156,48 @@ class Link:
     def _flush(self) -> None:
         try:
             with memoryview(self._backlog) as view:
-                sent = self._channel.send(view[:_READ_BYTES])
+                sent = self._channel.send(view[: 4 * _READ_BYTES])
         except BlockingIOError:
             return
-        except OSError as error:
-            self.lose(f"its call channel broke ({error.strerror})")
-            return
+        except OSError:
+            sent = len(self._backlog)  # nobody reads it any more
         del self._backlog[:sent]
         if not self._backlog:
             self._loop.remove_writer(self._channel)
 
-    def _read_channel(self) -> int:
-        """Read once and take what came; how many bytes that was."""
+    def _read_channel(self) -> bool:
+        """Read once and take what came; whether there was anything."""
         try:
             data = self._channel.recv(_READ_BYTES)
         except BlockingIOError:
-            return 0
-        except OSError as error:
-            self.lose(f"its call channel broke ({error.strerror})")
-            return 0
+            return False
+        except OSError:
+            data = b""
         if not data:
             self._loop.remove_reader(self._channel)
             # The supervisor will tell how the worker ended, unless it only closed its end.
-            self._loop.call_later(0.2, self.lose, "it closed its call channel")
-            return 0
+            self._loop.call_later(_SILENT_S, self.lose, "it closed its call channel")
+            return False
         try:
             for frame in self._reader.feed(data):
                 self._take(frame)
+            self.calls.pass_on()
         except (ChannelError, KeyError, TypeError, ValueError) as error:
             self.lose(f"it broke the protocol of the call channel: {error}")
-        return len(data)
+        return True
 
-    def _read_raw(self, stream: str) -> int:
-        """Drain the worker's own descriptor, so that it never blocks; what is over the cap is dropped."""
+    def _read_raw(self, stream: str) -> bool:
+        """Drain the worker's own descriptor, so that it never blocks; whether there was anything."""
         try:
             data = os.read(self._raw[stream], _READ_BYTES)
         except BlockingIOError:
-            return 0
+            return False
         if not data:
             self._loop.remove_reader(self._raw[stream])
-            return 0
+            return False
         self._last_words = (self._last_words + data)[-_LAST_WORDS_BYTES:]
-        for call_id, call in self.pending.items():
-            if call.holds and call.stream_left > 0:
-                kept = data[: call.stream_left]
-                call.stream_left -= len(kept)
-                call.raw[stream] += kept
-                self._listener.output(call_id, stream, kept.decode("utf-8", "replace"))
-        return len(data)
+        self.calls.take_raw(stream, data)
+        return True
 
     def _drain_raw(self) -> None:
         for stream, descriptor in self._raw.items():
@@ -217,55 +205,15 @@ class Link:
             while descriptor >= 0 and rounds and self._read_raw(stream):
                 rounds -= 1
 
-    # ---- frames
-
     def _take(self, frame: Frame) -> None:
-        if frame.op == "ready" and not self.ready.done():
-            self.ready.set_result(frame.header)
-            return
-        if frame.op == "failed" and not self.ready.done():
+        if self.ready.done():
+            self.calls.take(frame)
+        elif frame.op == "ready":
+            self.ready.set_result(None)
+        elif frame.op == "failed":
             self.lose(f"it could not be confined: {str(frame.header.get('error'))[:2000]}")
-            return
-        call_id = frame.header["id"]
-        call = self.pending.get(call_id) if isinstance(call_id, str) else None
-        if call is None:
-            if frame.op == "out" and call_id == "":
-                return  # printed by something that outlived its call
-            self._strike()
-        elif frame.op == "out":
-            self._take_output(call_id, call, frame)
-        elif frame.op == "emit":
-            self._take_emit(call_id, call, frame)
-        elif frame.op == "done" and len(frame.parts) == 1:
-            self._drain_raw()
-            if not call.future.done():
-                call.future.set_result(frame.parts[0])
         else:
-            raise ChannelError(f"unknown frame {frame.op[:40]!r}")
-
-    def _take_output(self, call_id: str, call: Pending, frame: Frame) -> None:
-        stream, text = frame.header["stream"], frame.header["text"]
-        if stream not in {"stdout", "stderr"} or not isinstance(text, str):
-            raise ChannelError("printed output of an unknown kind")
-        text = text[: max(call.stream_left, 0)]
-        call.stream_left -= len(text)
-        if text:
-            self._listener.output(call_id, stream, text)
-
-    def _take_emit(self, call_id: str, call: Pending, frame: Frame) -> None:
-        name, payload = frame.header["name"], frame.header["payload"]
-        if not isinstance(name, str) or not isinstance(payload, dict):
-            raise ChannelError("a progress report of an unknown form")
-        call.emits_left -= 1
-        if call.emits_left < 0 or len(to_json(payload)) > _EMIT_CHARS:
-            self._strike()
-            return
-        self._listener.emitted(call_id, name[:200], payload)
-
-    def _strike(self) -> None:
-        self._strikes += 1
-        if self._strikes > _STRIKES:
-            raise ChannelError(f"more than {_STRIKES} messages that belong to no call")
+            raise ChannelError(f"a frame {frame.op[:40]!r} before it is ready")
 
     # ---- the supervisor
 
@@ -277,6 +225,7 @@ class Link:
         except OSError:
             packet = b""
         if not packet:
+            self._loop.remove_reader(self._control)
             self.lose("its supervisor is gone")
             self._set_gone()
             return
@@ -292,12 +241,15 @@ class Link:
             while self.lost_because is None and rounds and self._read_channel():
                 rounds -= 1
             self.lose(_how(message["exit"], message["signal"]))
+        elif message["op"] == "ended" and not self.ended.done():
+            self.ended.set_result(None)
         elif message["op"] == "gone":
             self._set_gone()
 
     def _set_gone(self) -> None:
-        if not self.gone.done():
-            self.gone.set_result(None)
+        for future in (self.ended, self.gone):
+            if not future.done():
+                future.set_result(None)
 
     # ---- the end
 
@@ -308,13 +260,10 @@ class Link:
         self._drain_raw()
         self.lost_because = reason
         error = WorkerDied(reason, last_words=self.last_words)
-        for call in self.pending.values():
-            if not call.future.done():
-                call.future.set_exception(error)
-                call.future.exception()  # whoever waits will see it; nobody may be waiting any more
+        self.calls.fail(error)
         if not self.ready.done():
-            self.ready.set_exception(SandboxError(f"The worker did not start: {reason}."))
-            self.ready.exception()  # somebody may not be waiting any more
+            self.ready.set_exception(SandboxError(f"The worker did not start: {reason}.{_quoted(error)}"))
+            self.ready.exception()  # whoever waits will see it; nobody may be waiting any more
         self._tell({"op": "kill"})
         self._on_lost(self, reason)
 
@@ -335,11 +284,21 @@ class Link:
         self._set_gone()
 
 
+def _quoted(error: WorkerDied) -> str:
+    return f" Its last words:\n{error.last_words[-2000:]}" if error.last_words else ""
+
+
+_HINTS = {
+    signal.SIGKILL: "; perhaps the machine ran out of memory",
+    signal.SIGXCPU: "; it had used up its processor time",
+}
+
+
 def _how(exit_status: int, signal_number: int) -> str:
-    if signal_number:
-        try:
-            name = signal.Signals(signal_number).name
-        except ValueError:
-            name = f"signal {signal_number}"
-        return f"it was ended by {name}"
-    return f"it exited with status {exit_status}"
+    if not signal_number:
+        return f"it exited with status {exit_status}"
+    try:
+        told = signal.Signals(signal_number)
+    except ValueError:
+        return f"it was ended by signal {signal_number}"
+    return f"it was ended by {told.name}{_HINTS.get(told, '')}"

@@ -5,12 +5,14 @@ Built and warmed once in the fork server, so that a worker has it at once.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import getpass
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
@@ -18,7 +20,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.profiledir import ProfileDir
 from traitlets import Type
 
-from aisotools.sandbox.streams import CallRecord, Recorder, Stream, json_bundle
+from aisotools.sandbox.results import cut
+from aisotools.sandbox.streams import CallRecord, Recorder, Stream, sendable
+
+_MESSAGE_CHARS, _TRACEBACK_CHARS = 10_000, 100_000
 
 
 class _Publisher(DisplayPublisher):  # type: ignore[misc]  # traitlets classes are untyped
@@ -39,9 +44,9 @@ class _Publisher(DisplayPublisher):  # type: ignore[misc]  # traitlets classes a
         display_id = str((transient or {}).get("display_id", ""))
         self.recorder.current().display(data, display_id=display_id, update=update)
 
-    def clear_output(self, wait: bool = False) -> None:  # noqa: ARG002 - a record has no flicker to avoid
+    def clear_output(self, wait: bool = False) -> None:
         flush()
-        self.recorder.current().clear()
+        self.recorder.current().clear(wait=wait)
 
 
 class _DisplayHook(DisplayHook):  # type: ignore[misc]  # traitlets classes are untyped
@@ -53,7 +58,7 @@ class _DisplayHook(DisplayHook):  # type: ignore[misc]  # traitlets classes are 
         """No prompt: the result is a value, not text."""
 
     def write_format_data(self, format_dict: Mapping[str, Any], md_dict: Any = None) -> None:  # noqa: ARG002
-        self.recorder.current().result = json_bundle(format_dict)
+        self.recorder.current().show_result(format_dict)
 
     def finish_displayhook(self) -> None:
         flush()
@@ -78,12 +83,20 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]  # traitlets 
     def enable_gui(self, gui: Any = None) -> None:
         """No event loop of a toolkit runs here; `%matplotlib inline` asks all the same."""
 
+    def ask_exit(self) -> None:
+        """`exit` and `quit`: the worker stays."""
+        raise SystemExit
+
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         flush()
+        try:
+            message = str(evalue)
+        except Exception as error:
+            message = f"(its message cannot be shown: {type(error).__name__})"
         self.recorder.current().error = {
-            "ename": etype.__name__,
-            "evalue": str(evalue),
-            "traceback": "\n".join(stb),
+            "ename": sendable(etype.__name__),
+            "evalue": cut(sendable(message), _MESSAGE_CHARS)[0],
+            "traceback": cut(sendable("\n".join(stb)), _TRACEBACK_CHARS)[0],
         }
 
     @contextlib.contextmanager
@@ -103,8 +116,12 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]  # traitlets 
             errors="replace",
         ) as process:
             assert process.stdout is not None
-            for line in process.stdout:
-                sys.stdout.write(line)
+            try:
+                for line in process.stdout:
+                    sys.stdout.write(line)
+            except BaseException:  # interrupted: the command must not outlive its cell
+                process.kill()
+                raise
         self.user_ns["_exit_code"] = process.returncode
 
 
@@ -116,6 +133,7 @@ def flush() -> None:
 
 def build(recorder: Recorder) -> ZMQInteractiveShell:
     """Make the one shell of this process, with its streams installed."""
+    builtins.input = getpass.getpass = _refuse_input
     sys.stdout = Stream("stdout", 1, recorder)
     sys.stderr = Stream("stderr", 2, recorder)
     with tempfile.TemporaryDirectory(prefix="aisotools-profile-") as folder:
@@ -163,8 +181,8 @@ async def run_cell(shell: ZMQInteractiveShell, code: str) -> None:
         flush()
 
 
-def refuse_input(prompt: object = "") -> str:
-    """Stands for `input` in the worker."""
+def _refuse_input(prompt: object = "", *_: object, **__: object) -> NoReturn:
+    """Stands for `input` and `getpass` in the worker."""
     raise RuntimeError(
         f"input({str(prompt)!r}) cannot ask anybody from inside the sandbox. "
         "Pass the value in as an argument or assign it before this call.",

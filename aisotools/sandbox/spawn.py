@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,11 @@ from aisotools.exceptions import SandboxError
 from aisotools.sandbox.detect import Detection, detection_from_json
 from aisotools.sandbox.limits import Limits
 
-_PACKET_BYTES = 1 << 17
+PACKET_BYTES = 1 << 17
+"""Size of the largest request, and of the largest answer."""
+
 _DETECT_S = 30.0
+_LAST_WORDS_BYTES = 4096
 _BOOT = """
 import sys
 try:
@@ -63,7 +68,7 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """The host's ends of a new worker.
+    """The host's ends of a new worker, none of which blocks.
 
     Attributes:
         channel: The call channel.
@@ -82,24 +87,39 @@ class ForkServer:
     """A running fork server."""
 
     def __init__(self) -> None:
-        """Start one; it gets ready in the background while requests queue up."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            command = [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), _package_parent()]
-            self._process = subprocess.Popen(
-                command,
-                pass_fds=[theirs.fileno()],
-                env=base_environment(os.environ),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-            )
+        """Start one; it gets ready in the background while requests queue up.
+
+        Raises:
+            SandboxError: If it cannot be started.
+        """
+        with ExitStack() as kept:
+            with ExitStack() as given:
+                ours, theirs = _socket_pair(socket.SOCK_SEQPACKET, kept, given)
+                self._errors, their_errors = _pipe(kept, given)
+                command = [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), _package_parent()]
+                try:
+                    self._process = subprocess.Popen(
+                        command,
+                        pass_fds=[theirs.fileno()],
+                        env=base_environment(os.environ),
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        stderr=their_errors,
+                        cwd="/",
+                    )
+                except OSError as error:
+                    raise SandboxError(f"The fork server could not be started: {error}.") from None
+            kept.pop_all()
         self._socket = ours
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"<ForkServer pid={self._process.pid} {'up' if self.alive else 'down'}>"
+        return f"<ForkServer pid={self.pid} {'up' if self.alive else 'down'}>"
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     @property
     def alive(self) -> bool:
@@ -110,43 +130,28 @@ class ForkServer:
         """Ask for a worker; it reports on the channel when it is ready.
 
         Raises:
-            SandboxError: If the fork server is gone.
+            SandboxError: If the fork server is gone, or this process has no descriptors left.
         """
-        channel, their_channel = socket.socketpair()
-        control, their_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        out, their_out = os.pipe()
-        err, their_err = os.pipe()
-        try:
-            scratch = _make_scratch()
-            request = {
-                "op": "spawn",
-                "plan": {
-                    "level": wanted.level,
-                    "writable": [wanted.workspace, scratch],
-                    "readable": list(wanted.readable),
-                },
-                "limits": asdict(wanted.limits),
-                "env": worker_environment(os.environ, wanted.workspace, scratch),
-                "workspace": wanted.workspace,
-                "scratch": scratch,
-            }
-            descriptors = [their_channel.fileno(), their_control.fileno(), their_out, their_err]
-            self._send(request, descriptors)
-        except BaseException:
-            for end in (channel, control):
-                end.close()
-            os.close(out)
-            os.close(err)
-            raise
-        finally:
-            for other in (their_channel, their_control):
-                other.close()
-            os.close(their_out)
-            os.close(their_err)
-        for end in (channel, control):
-            end.setblocking(False)
-        os.set_blocking(out, False)
-        os.set_blocking(err, False)
+        request = {
+            "op": "spawn",
+            "level": wanted.level,
+            "workspace": wanted.workspace,
+            "readable": wanted.readable,
+            "limits": asdict(wanted.limits),
+            "env": base_environment(os.environ),
+            "temporary": tempfile.gettempdir(),
+            "host": os.getpid(),
+        }
+        with ExitStack() as kept:
+            with ExitStack() as given:
+                channel, their_channel = _socket_pair(socket.SOCK_STREAM, kept, given)
+                control, their_control = _socket_pair(socket.SOCK_SEQPACKET, kept, given)
+                out, their_out = _pipe(kept, given)
+                err, their_err = _pipe(kept, given)
+                for end in (channel, control):
+                    end.setblocking(False)
+                self._send(request, [their_channel.fileno(), their_control.fileno(), their_out, their_err])
+            kept.pop_all()
         return Ends(channel=channel, control=control, out=out, err=err)
 
     def detect(self) -> Detection:
@@ -159,13 +164,13 @@ class ForkServer:
             self._socket.settimeout(_DETECT_S)
             try:
                 self._socket.send(to_json({"op": "detect"}))
-                answer = self._socket.recv(_PACKET_BYTES)
+                answer = self._socket.recv(PACKET_BYTES)
             except OSError as error:
-                raise SandboxError(f"The fork server did not answer: {error}.") from None
+                raise self._gone(error) from None
             finally:
                 self._socket.settimeout(None)
         if not answer:
-            raise SandboxError("The fork server ended while it was trying the confinement levels.")
+            raise self._gone("it ended while it was trying the confinement levels")
         return detection_from_json(from_json(answer))
 
     def close(self) -> None:
@@ -176,16 +181,24 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        os.close(self._errors)
 
     def _send(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
         packet = to_json(request)
-        if len(packet) > _PACKET_BYTES:
+        if len(packet) > PACKET_BYTES:
             raise SandboxError(f"The request for a worker is too long: {len(packet)} bytes.")
         with self._lock:
             try:
                 socket.send_fds(self._socket, [packet], descriptors)
             except OSError as error:
-                raise SandboxError(f"The fork server is gone ({error}).") from None
+                raise self._gone(error) from None
+
+    def _gone(self, why: OSError | str) -> SandboxError:
+        try:
+            words = os.read(self._errors, 1 << 16)[-_LAST_WORDS_BYTES:].decode("utf-8", "replace").strip()
+        except BlockingIOError:
+            words = ""
+        return SandboxError(f"The fork server is gone ({why})." + (f" It said:\n{words}" if words else ""))
 
 
 _server: ForkServer | None = None
@@ -194,16 +207,30 @@ _lock = threading.Lock()
 
 
 def server() -> ForkServer:
-    """The fork server of this process, started if there is none."""
+    """The fork server of this process, started if there is none.
+
+    Raises:
+        SandboxError: If this process has no descriptors left.
+    """
     global _server  # noqa: PLW0603 - one per process is the point
     with _lock:
-        if _server is None or not _server.alive:
-            if _server is None:
-                atexit.register(_close)
-            else:
-                _server.close()
+        if _server is not None and not _server.alive:
+            _server.close()
+            _server = None
+        if _server is None:
             _server = ForkServer()
+            atexit.unregister(_close)
+            atexit.register(_close)
         return _server
+
+
+def discard(stuck: ForkServer) -> None:
+    """Replace a fork server that does not do its work; the next `server` starts another."""
+    global _server  # noqa: PLW0603 - one per process is the point
+    with _lock:
+        if _server is stuck:
+            _server.close()
+            _server = None
 
 
 def detection() -> Detection:
@@ -227,12 +254,35 @@ def _package_parent() -> str:
     return str(Path(__file__).resolve().parents[2])
 
 
-def _make_scratch() -> str:
-    """A private folder for home and temporary files; the supervisor removes it."""
-    folder = tempfile.mkdtemp(prefix="aisotools-")
-    for name in ("home", "tmp"):
-        Path(folder, name).mkdir(mode=0o700)
-    return os.path.realpath(folder)
+def _socket_pair(
+    kind: socket.SocketKind, kept: ExitStack, given: ExitStack
+) -> tuple[socket.socket, socket.socket]:
+    try:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+    except OSError as error:
+        raise _cannot_connect(error) from None
+    return kept.enter_context(ours), given.enter_context(theirs)
+
+
+def _pipe(kept: ExitStack, given: ExitStack) -> tuple[int, int]:
+    """Our end, for reading without blocking, and theirs."""
+    try:
+        reading, writing = os.pipe()
+    except OSError as error:
+        raise _cannot_connect(error) from None
+    kept.callback(os.close, reading)
+    given.callback(os.close, writing)
+    os.set_blocking(reading, False)
+    return reading, writing
+
+
+def _cannot_connect(error: OSError) -> SandboxError:
+    if error.errno not in {errno.EMFILE, errno.ENFILE}:
+        return SandboxError(f"The sandbox could not be connected: {error}.")
+    return SandboxError(
+        "This process has too many files open: a sandbox worker takes eight more, and keeps four. "
+        "Close sessions or files, or raise the limit (`ulimit -n`).",
+    )
 
 
 def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -248,11 +298,11 @@ def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def worker_environment(environ: Mapping[str, str], workspace: str, scratch: str) -> dict[str, str]:
+def worker_environment(base: Mapping[str, str], workspace: str, scratch: str) -> dict[str, str]:
     """What a worker and its programs see."""
     home = f"{scratch}/home"
     return {
-        **base_environment(environ),
+        **base,
         "HOME": home,
         "TMPDIR": f"{scratch}/tmp",  # noqa: S108 - inside the private scratch folder
         "WORKSPACE": workspace,

@@ -10,18 +10,54 @@ from __future__ import annotations
 
 import base64
 import io
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic_core import to_json
+
 _BLOCK_CHARS = 8192
-_LINES_AT_ONCE = 200
-_LINES_PER_S = 100.0
+_FRAME_CHARS = 1 << 16
+_LINES_AT_ONCE, _LINES_PER_S = 2000, 2000.0
+_EMITS_AT_ONCE, _EMITS_PER_S = 1000, 50.0
 
 SendText = Callable[[str, str, str], None]
 """Takes a call's id, the stream's name and text, and sends them to the host."""
+
+
+class Allowance:
+    """So many at once, and so many per second in the long run."""
+
+    __slots__ = ("_at_once", "_left", "_per_s", "_since_s")
+
+    def __init__(self, at_once: int, per_s: float) -> None:
+        """Start full."""
+        self._at_once, self._per_s = float(at_once), per_s
+        self._left, self._since_s = self._at_once, time.monotonic()
+
+    def take(self, amount: int = 1) -> bool:
+        """Use up `amount`, if that much is left."""
+        if self._left < amount:
+            now_s = time.monotonic()
+            self._left = min(self._at_once, self._left + (now_s - self._since_s) * self._per_s)
+            self._since_s = now_s
+            if self._left < amount:
+                return False
+        self._left -= amount
+        return True
+
+
+def emit_allowance() -> Allowance:
+    """How many progress reports of one call leave the worker."""
+    return Allowance(_EMITS_AT_ONCE, _EMITS_PER_S)
+
+
+def sendable(text: str) -> str:
+    """`text` without what UTF-8 cannot hold; that is spelled out."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,6 +74,8 @@ class CallRecord:
         error: Name, message and traceback of what was raised, or None.
         dropped_bytes: Text beyond the cap.
         dropped_displays: Displays beyond the cap.
+        emits: How many progress reports may still leave.
+        dropped_emits: Progress reports beyond that.
     """
 
     call_id: str
@@ -49,6 +87,9 @@ class CallRecord:
     error: dict[str, str] | None = None
     dropped_bytes: int = 0
     dropped_displays: int = 0
+    emits: Allowance = field(default_factory=emit_allowance)
+    dropped_emits: int = 0
+    _clear_next: bool = False
 
     def text(self, stream: str) -> str:
         """Everything of `stream` that was kept."""
@@ -56,47 +97,84 @@ class CallRecord:
 
     def take(self, stream: str, text: str) -> str:
         """Keep what the cap allows of `text` and return it."""
-        size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+        text = sendable(text)
+        size = len(text) if text.isascii() else len(text.encode())
         if size > self.stream_left:
-            kept = text.encode("utf-8", "replace")[: max(self.stream_left, 0)].decode("utf-8", "ignore")
+            kept = text.encode()[: self.stream_left].decode("utf-8", "ignore")
             self.dropped_bytes += size - self.stream_left
             self.stream_left = 0
             text = kept
         else:
             self.stream_left -= size
         if text:
+            self._clear_if_due()
             self.streams[stream].append(text)
         return text
 
     def display(self, bundle: Mapping[str, Any], *, display_id: str = "", update: bool = False) -> None:
         """Keep a displayed bundle, or replace the one with the same id."""
-        plain = json_bundle(bundle)
-        size = sum(len(v) if isinstance(v, str) else 1024 for v in plain.values())
-        if size > self.data_left:
-            self.dropped_displays += 1
-            plain = {"text/plain": f"[display of {size} bytes left out: over the cap of this call]"}
-        else:
-            self.data_left -= size
-        if update and display_id:
-            for place, (known, _) in enumerate(self.displays):
-                if known == display_id:
-                    self.displays[place] = (display_id, plain)
+        self._clear_if_due()
+        if not (update and display_id):
+            self.displays.append((display_id, self._within_cap(bundle)))
             return
-        self.displays.append((display_id, plain))
+        for place, (known, old) in enumerate(self.displays):
+            if known == display_id:
+                self.data_left += _size(old)
+                self.displays[place] = (display_id, self._within_cap(bundle))
 
-    def clear(self) -> None:
-        """Forget what was shown so far, as `clear_output` asks."""
+    def show_result(self, bundle: Mapping[str, Any]) -> None:
+        """Keep the value of the last expression."""
+        if self.result is not None:
+            self.data_left += _size(self.result)
+        self.result = self._within_cap(bundle)
+
+    def clear(self, *, wait: bool = False) -> None:
+        """Forget what was shown so far, as `clear_output` asks; with `wait` as soon as there is more."""
+        self._clear_next = wait
+        if wait:
+            return
+        self.data_left += sum(_size(bundle) for _, bundle in self.displays)
         self.displays.clear()
         for kept in self.streams.values():
             kept.clear()
 
+    def _clear_if_due(self) -> None:
+        if self._clear_next:
+            self.clear()
+
+    def _within_cap(self, bundle: Mapping[str, Any]) -> dict[str, Any]:
+        plain = json_bundle(bundle)
+        size = _size(plain)
+        if size > self.data_left:
+            self.dropped_displays += 1
+            plain = {"text/plain": f"[display of {size} bytes left out: over the cap of this call]"}
+            size = _size(plain)
+        self.data_left -= size
+        return plain
+
 
 def json_bundle(bundle: Mapping[str, Any]) -> dict[str, Any]:
-    """A MIME bundle with binary values as base64 text."""
-    return {
-        str(mime): base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
-        for mime, value in bundle.items()
-    }
+    """A MIME bundle that JSON can hold: binary values as base64 text, what cannot be held as a note."""
+    return {sendable(str(mime)): _json_value(value) for mime, value in bundle.items()}
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return sendable(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    try:
+        to_json(value, inf_nan_mode="strings", serialize_unknown=True)
+    except ValueError as error:  # a lone surrogate somewhere inside, for one
+        return f"[cannot be shown: {sendable(str(error))[:200]}]"
+    return value
+
+
+def _size(bundle: Mapping[str, Any]) -> int:
+    return sum(
+        len(v) if isinstance(v, str) else len(to_json(v, inf_nan_mode="strings", serialize_unknown=True))
+        for v in bundle.values()
+    )
 
 
 class Recorder:
@@ -107,7 +185,12 @@ class Recorder:
         self.send = send
         self._current: ContextVar[CallRecord | None] = ContextVar("aisotools_call", default=None)
         self.main: CallRecord | None = None
-        self._homeless = CallRecord(call_id="", stream_left=1 << 20)
+        self._homeless = CallRecord(call_id="")
+        self.renew_lock()
+
+    def renew_lock(self) -> None:
+        """Have a new lock for the streams; for a fork, where the thread that held the old one is missing."""
+        self.lock = threading.RLock()
 
     def enter(self, record: CallRecord) -> None:
         """Make `record` the current one for this context and what it starts."""
@@ -119,7 +202,7 @@ class Recorder:
 
 
 class Stream(io.TextIOBase):
-    """`sys.stdout` or `sys.stderr` of the worker."""
+    """`sys.stdout` or `sys.stderr` of the worker; any thread may write to it."""
 
     def __init__(self, name: str, descriptor: int, recorder: Recorder) -> None:
         """Be the stream `name`; `descriptor` is for programs that ask for a real one."""
@@ -129,8 +212,7 @@ class Stream(io.TextIOBase):
         self._pending: list[str] = []
         self._pending_chars = 0
         self._owner: CallRecord | None = None
-        self._lines_left = float(_LINES_AT_ONCE)
-        self._refilled_s = time.monotonic()
+        self._lines = Allowance(_LINES_AT_ONCE, _LINES_PER_S)
 
     @property
     def name(self) -> str:
@@ -144,8 +226,8 @@ class Stream(io.TextIOBase):
 
     @property
     def errors(self) -> str:  # type: ignore[override]  # read-only here, as in io.TextIOWrapper
-        """Undecodable text is replaced."""
-        return "replace"
+        """What UTF-8 cannot hold is spelled out."""
+        return "backslashreplace"
 
     def writable(self) -> bool:
         """Yes."""
@@ -159,36 +241,47 @@ class Stream(io.TextIOBase):
         """The raw descriptor, which the host drains too."""
         return self._descriptor
 
+    def close(self) -> None:
+        """Stay open: the worker has only this one."""
+        self.flush()
+
     def write(self, text: str) -> int:
         """Take text for the current call."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         record = self._recorder.current()
-        if record is not self._owner:
+        others = ""
+        with self._recorder.lock:
+            owner = self._owner
+            if record is not owner:
+                others, self._owner = self._take_pending(), record
+            kept = record.take(self._name, text)
+            if kept:
+                self._pending.append(kept)
+                self._pending_chars += len(kept)
+            due = self._pending_chars >= _BLOCK_CHARS or ("\n" in kept and self._lines.take())
+        # Sending may block, and must not hold up a finaliser or a signal handler that prints meanwhile.
+        if others and owner is not None:
+            self._send(owner, others)
+        if due:
             self.flush()
-            self._owner = record
-        kept = record.take(self._name, text)
-        if kept:
-            self._pending.append(kept)
-            self._pending_chars += len(kept)
-            if self._pending_chars >= _BLOCK_CHARS or ("\n" in kept and self._line_may_go()):
-                self.flush()
         return len(text)
 
     def flush(self) -> None:
         """Send what is pending."""
-        if self._pending and self._owner is not None:
-            text = "".join(self._pending)
-            self._pending.clear()
-            self._pending_chars = 0
-            self._recorder.send(self._owner.call_id, self._name, text)
+        if not self._pending:
+            return
+        with self._recorder.lock:
+            owner, text = self._owner, self._take_pending()
+        if owner is not None:
+            self._send(owner, text)
 
-    def _line_may_go(self) -> bool:
-        now = time.monotonic()
-        refill = (now - self._refilled_s) * _LINES_PER_S
-        self._lines_left = min(float(_LINES_AT_ONCE), self._lines_left + refill)
-        self._refilled_s = now
-        if self._lines_left < 1:
-            return False
-        self._lines_left -= 1
-        return True
+    def _take_pending(self) -> str:
+        text = "".join(self._pending)
+        self._pending.clear()
+        self._pending_chars = 0
+        return text
+
+    def _send(self, owner: CallRecord, text: str) -> None:
+        for start in range(0, len(text), _FRAME_CHARS):
+            self._recorder.send(owner.call_id, self._name, text[start : start + _FRAME_CHARS])

@@ -1,7 +1,8 @@
 """The worker: holds the user's variables and runs tools, one task per call, inside the confinement.
 
 It speaks frames over one inherited socket and has no other way out. Host to worker: `call`, `cancel`. Worker
-to host: `ready`, `failed`, `out`, `emit`, `done`. Nothing it says is believed by the host without checks.
+to host: `ready`, `failed`, `out`, `emit`, `done`. Calls are numbered by the host. Nothing the worker says is
+believed by the host without checks.
 """
 
 from __future__ import annotations
@@ -17,44 +18,78 @@ import signal
 import sys
 import types
 from collections.abc import Coroutine, Generator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from pydantic_core import from_json, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from aisotools.contracts import Cancellation, OutputCaps, Tool, ToolContext
 from aisotools.events import Json, ToolResult
 from aisotools.sandbox.channel import BlockingChannel, Frame
+from aisotools.sandbox.results import STREAMS_TAKEN, Pieces, encode_result
 from aisotools.sandbox.shell import ZMQInteractiveShell, flush
 from aisotools.sandbox.streams import CallRecord, Recorder, json_bundle
+from aisotools.sandbox.supervisor import NUDGE
 from aisotools.tool_members import failure
+
+_NUDGES_BYTES = 1 << 16
+_EMIT_BYTES = 1 << 16
+
+
+@dataclass(slots=True, kw_only=True)
+class _Call:
+    """One call under way."""
+
+    frame: Frame
+    number: int
+    caps: OutputCaps
+    holds: bool
+    record: CallRecord
+    cancellation: Cancellation
+    done: bool = False
 
 
 class Worker:
     """One process's side of the call channel."""
 
     def __init__(
-        self, channel: BlockingChannel, shell: ZMQInteractiveShell, sandbox: Mapping[str, Json]
+        self,
+        channel: BlockingChannel,
+        shell: ZMQInteractiveShell,
+        sandbox: Mapping[str, Json],
+        *,
+        nudges: int,
     ) -> None:
-        """Serve `channel` with `shell`; `sandbox` describes the confinement to tools."""
+        """Serve `channel` with `shell`.
+
+        Args:
+            channel: The call channel.
+            shell: The user's namespace.
+            sandbox: Describes the confinement to tools.
+            nudges: A pipe that tells which call an interrupt is for.
+        """
         self._channel = channel
         self._shell = shell
         self._recorder: Recorder = shell.recorder
         self._recorder.send = self._send_text
         self._sandbox = sandbox
+        self._workspace = Path(str(sandbox["workspace"]))
+        self._nudges = nudges
         self._tools: dict[str, Tool] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._cancellations: dict[str, Cancellation] = {}
-        self._interruptible = False
-        self._holder: str | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._calls: dict[int, _Call] = {}
+        self._stepping: int | None = None
+        self._holder: int | None = None
         self._pid = os.getpid()
         self._attached = True
 
-    def serve(self, loop: asyncio.SelectorEventLoop) -> None:
+    def serve(self, loop: asyncio.SelectorEventLoop) -> NoReturn:
         """Run until the host closes its end."""
+        os.set_blocking(self._nudges, False)
         signal.signal(signal.SIGINT, self._on_interrupt)
-        os.register_at_fork(after_in_child=self._leave_channel)
-        self._channel.send("ready", {"pid": os.getpid(), "python": sys.version.split()[0]})
+        os.register_at_fork(before=flush, after_in_child=functools.partial(self._leave_channel, loop))
+        self._channel.send("ready", {"pid": self._pid, "python": sys.version.split()[0]})
         loop.add_reader(self._channel.fileno(), self._receive)
         while True:
             # An interrupt that no call wants must not end the worker.
@@ -70,15 +105,9 @@ class Worker:
             os._exit(0)
         for frame in frames:
             if frame.op == "call":
-                call_id = frame.header["id"]
-                task = asyncio.get_running_loop().create_task(self._run(frame))
-                self._tasks[call_id] = task
-                task.add_done_callback(functools.partial(self._forget, call_id))
+                self._start(frame)
             elif frame.op == "cancel":
                 self._cancel(frame.header["id"])
-
-    def _forget(self, call_id: str, _task: asyncio.Task[None]) -> None:
-        self._tasks.pop(call_id, None)
 
     def _send(self, op: str, header: Mapping[str, Any], parts: tuple[bytes, ...] = ()) -> None:
         if self._attached:
@@ -87,45 +116,65 @@ class Worker:
     def _send_text(self, call_id: str, stream: str, text: str) -> None:
         if self._attached:
             self._channel.send("out", {"id": call_id, "stream": stream, "text": text})
-        else:
-            os.write(1 if stream == "stdout" else 2, text.encode("utf-8", "replace"))
+            return
+        data = text.encode()
+        while data:
+            data = data[os.write(1 if stream == "stdout" else 2, data) :]
 
-    def _leave_channel(self) -> None:
+    def _leave_channel(self, loop: asyncio.SelectorEventLoop) -> None:
         """In a fork made by user code: the channel belongs to the parent alone."""
-        self._attached = False
-        self._channel.close()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if self._attached:
+            self._attached = False
+            loop.remove_reader(self._channel.fileno())
+            self._channel.close()
+            os.close(self._nudges)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            self._recorder.renew_lock()
 
     # ---- stopping
 
-    def _on_interrupt(self, _signal: int, _frame: types.FrameType | None) -> None:
-        if self._interruptible:
-            raise KeyboardInterrupt
-        if self._holder is not None:
-            self._cancel(self._holder)
+    def _on_interrupt(self, _signal: int, frame: types.FrameType | None) -> None:
+        """Raise in user code that is meant and running; what merely waits is cancelled over the channel."""
+        named = self._nudged()
+        for number in named & self._calls.keys():
+            self._calls[number].cancellation.cancel()
+        if self._stepping is not None:
+            # Between user code and our own an exception would get lost, and it is about to yield anyway.
+            driving = frame is not None and frame.f_code is Worker._driven.__code__
+            if not driving and (not named or self._stepping in named):
+                raise KeyboardInterrupt
+        elif not named and self._holder is not None:
+            # Nobody's order: user code has sent it, as a thread does with `_thread.interrupt_main`.
+            asyncio.get_running_loop().call_soon_threadsafe(self._cancel, self._holder)
 
-    def _cancel(self, call_id: str) -> None:
-        if call_id in self._cancellations:
-            self._cancellations[call_id].cancel()
-        if call_id in self._tasks:
-            self._tasks[call_id].cancel()
+    def _nudged(self) -> set[int]:
+        """The calls that the host wants interrupted; none for a SIGINT of user code's own."""
+        try:
+            data = os.read(self._nudges, _NUDGES_BYTES)
+        except OSError:
+            return set()
+        return {number for (number,) in NUDGE.iter_unpack(data[: len(data) // NUDGE.size * NUDGE.size])}
+
+    def _cancel(self, number: int) -> None:
+        if number in self._tasks:
+            self._calls[number].cancellation.cancel()
+            self._tasks[number].cancel()
 
     @types.coroutine
-    def _guarded(
-        self, coroutine: Coroutine[Any, Any, ToolResult], *, holds: bool
-    ) -> Generator[Any, Any, ToolResult]:
-        """Drive user code so that an interrupt reaches it as KeyboardInterrupt, if it holds the thread."""
+    def _driven(self, coroutine: Coroutine[Any, Any, Pieces], number: int) -> Generator[Any, Any, Pieces]:
+        """Drive user code, so that it is known when it runs, and an interrupt can reach it."""
         value: Any = None
         error: BaseException | None = None
         while True:
-            self._interruptible = holds
+            self._stepping = number
             try:
                 step = coroutine.send(value) if error is None else coroutine.throw(error)
             except StopIteration as stop:
                 return stop.value  # type: ignore[no-any-return]  # what a coroutine returns travels untyped
             finally:
-                self._interruptible = False
+                self._stepping = None
             value, error = None, None
+            flush()  # progress shows while the call waits
             try:
                 value = yield step
             except BaseException as raised:  # handed to the coroutine, which decides
@@ -133,41 +182,61 @@ class Worker:
 
     # ---- one call
 
-    async def _run(self, frame: Frame) -> None:
+    def _start(self, frame: Frame) -> None:
         header = frame.header
-        call_id: str = header["id"]
-        caps = OutputCaps(**header["caps"])
-        record = CallRecord(call_id=call_id, stream_left=caps.stream_bytes, data_left=caps.data_bytes)
-        self._recorder.enter(record)
-        cancellation = self._cancellations[call_id] = Cancellation()
-        holds = header["concurrency"] != "overlap"
-        if holds:
-            self._holder, self._recorder.main = call_id, record
-        try:
-            result = await self._execute(frame, record, cancellation, caps)
-        finally:
-            self._cancellations.pop(call_id, None)
-            if holds:
-                self._holder = self._recorder.main = None
+        number, caps = header["id"], OutputCaps(**header["caps"])
+        call = self._calls[number] = _Call(
+            frame=frame,
+            number=number,
+            caps=caps,
+            holds=header["concurrency"] != "overlap",
+            record=CallRecord(call_id=str(number), stream_left=caps.stream_bytes, data_left=caps.data_bytes),
+            cancellation=Cancellation(),
+        )
+        task = self._tasks[number] = asyncio.get_running_loop().create_task(self._run(call))
+        task.add_done_callback(functools.partial(self._finish, call))
+
+    def _finish(self, call: _Call, _task: asyncio.Task[None]) -> None:
+        if not call.done:  # cancelled before its first step
+            self._answer(call, encode_result(_interrupted(), call.caps))
+        del self._tasks[call.number], self._calls[call.number]
+
+    def _answer(self, call: _Call, pieces: Pieces) -> None:
+        call.done = True
         flush()
-        if os.getpid() != self._pid:
-            os._exit(0)  # a fork made by user code came out of its cell: it has no business here
-        self._send("done", {"id": call_id}, (_encode(_with_streams(result, record)),))
+        self._send("done", {"id": call.number}, pieces)
 
-    async def _execute(
-        self, frame: Frame, record: CallRecord, cancellation: Cancellation, caps: OutputCaps
-    ) -> ToolResult:
-        async def attempt() -> ToolResult:
-            tool = self._tool(frame)  # may import, or unpickle, for as long as it likes
-            context = self._context(frame.header, cancellation, caps, record)
-            return await tool.execute(from_json(frame.parts[0]), context)
-
+    async def _run(self, call: _Call) -> None:
+        self._recorder.enter(call.record)
+        if call.holds:
+            self._holder, self._recorder.main = call.number, call.record
+            # Whatever an earlier call made of the signal, this one can be interrupted.
+            signal.signal(signal.SIGINT, self._on_interrupt)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         try:
-            return await self._guarded(attempt(), holds=frame.header["concurrency"] != "overlap")
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            return ToolResult.error("The call was interrupted.").with_metadata(stopped=True)
+            pieces = await self._driven(self._attempt(call), call.number)
         except BaseException as error:  # whatever a tool raises is its result, never our end
-            return failure(error)
+            pieces = _failed(error, call)
+        finally:
+            if call.holds:
+                self._holder = self._recorder.main = None
+        if os.getpid() != self._pid:
+            flush()
+            os._exit(0)  # a fork made by user code came out of its cell: it has no business here
+        self._answer(call, pieces)
+
+    async def _attempt(self, call: _Call) -> Pieces:
+        """All of the call that may run user code, which may take as long as it likes."""
+        tool = self._tool(call.frame)
+        result: object = await tool.execute(from_json(call.frame.parts[0]), self._context(call))
+        if not isinstance(result, ToolResult):
+            told = (
+                f"{tool.name} returned {type(result).__name__} instead of a ToolResult; mend its execute()."
+            )
+            result = ToolResult.error(told, recoverable=False)
+        if call.cancellation.cancelled:
+            result = result.with_metadata(stopped=True)
+        return encode_result(_with_record(result, call.record), call.caps)
 
     def _tool(self, frame: Frame) -> Tool:
         key = frame.header["key"]
@@ -178,21 +247,30 @@ class Worker:
             self._tools[key] = tool
         return tool
 
-    def _context(
-        self, header: Mapping[str, Any], cancellation: Cancellation, caps: OutputCaps, record: CallRecord
-    ) -> ToolContext:
+    def _context(self, call: _Call) -> ToolContext:
+        header, record = call.frame.header, call.record
+
         def emit(name: str, payload: Mapping[str, Json]) -> None:
-            self._send("emit", {"id": record.call_id, "name": name, "payload": dict(payload)})
+            try:
+                size = len(to_json(payload))
+            except PydanticSerializationError as error:
+                raise TypeError(f"emit({name!r}) takes what JSON can hold: {error}") from None
+            if size > _EMIT_BYTES or len(name) > _EMIT_BYTES:
+                raise ValueError(f"emit({name!r:.50}) of {size} bytes: at most {_EMIT_BYTES} can be sent.")
+            if record.emits.take():
+                self._send("emit", {"id": call.number, "name": name, "payload": payload})
+            else:
+                record.dropped_emits += 1
 
         return ToolContext(
             agent_id=header["agent_id"],
             session_key=header["session_key"],
             turn_id=header["turn_id"],
-            call_id=record.call_id,
-            workspace_path=Path(str(self._sandbox["workspace"])),
+            call_id=header["call_id"],
+            workspace_path=self._workspace,
             sandbox_config=self._sandbox,
-            cancellation=cancellation,
-            output_caps=caps,
+            cancellation=call.cancellation,
+            output_caps=call.caps,
             emitter=emit,
             metadata={"present": self._present, "record": record, "shell": self._shell},
         )
@@ -211,39 +289,31 @@ def _imported(path: str) -> Tool:
     return found
 
 
-def _with_streams(result: ToolResult, record: CallRecord) -> ToolResult:
-    """Add what was printed and displayed beside the result, unless the tool took it up itself."""
-    more: dict[str, Any] = {}
-    for stream in ("stdout", "stderr"):
-        if (text := record.text(stream)) and not result.metadata.get("streams_taken"):
-            more[stream] = text
-    if record.displays and "displays" not in result.metadata:
-        more["displays"] = [bundle for _, bundle in record.displays]
-    if record.dropped_bytes:
-        more["dropped_bytes"] = record.dropped_bytes
-    if record.dropped_displays:
-        more["dropped_displays"] = record.dropped_displays
-    return result.with_metadata(**more) if more else result
+def _interrupted() -> ToolResult:
+    return ToolResult.error("The call was interrupted.").with_metadata(stopped=True)
 
 
-def _encode(result: ToolResult) -> bytes:
-    """A result as the JSON that the host validates."""
-    metadata = {k: v for k, v in result.metadata.items() if k != "streams_taken"}
-    fields = {
-        "content": result.content,
-        "is_error": result.is_error,
-        "recoverable": result.recoverable,
-        "error_kind": result.error_kind,
-        "kind": result.kind,
-        "value": result.value,
-        "data": json_bundle(result.data),
-        "metadata": metadata,
+def _failed(error: BaseException, call: _Call) -> Pieces:
+    if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
+        result = _interrupted()
+    else:
+        try:
+            result = failure(error)
+        except BaseException:  # its own text could not be had
+            result = ToolResult.error(f"{type(error).__name__} (its message cannot be shown)")
+    return encode_result(_with_record(result, call.record), call.caps)
+
+
+def _with_record(result: ToolResult, record: CallRecord) -> ToolResult:
+    """Add what was displayed beside the result, unless the tool took it up itself, and what was dropped."""
+    more: dict[str, Any] = {
+        name: count
+        for name in ("dropped_bytes", "dropped_displays", "dropped_emits")
+        if (count := getattr(record, name))
     }
-    try:
-        return to_json(fields, inf_nan_mode="strings", serialize_unknown=True)
-    except Exception as error:
-        told = f"The tool's result cannot be sent: {type(error).__name__}: {error}"
-        return to_json({"content": told, "is_error": True, "error_kind": "failed", "kind": "error"})
+    if record.displays and "displays" not in result.metadata and not result.metadata.get(STREAMS_TAKEN):
+        more["displays"] = [bundle for _, bundle in record.displays]
+    return result.with_metadata(**more) if more else result
 
 
 def new_loop() -> asyncio.SelectorEventLoop:

@@ -1,0 +1,194 @@
+"""The calls that a worker has under way, as the host knows them, and what the worker says about them.
+
+All of it is hostile. What is out of form, or far too much, is a `ChannelError`, which ends the worker; what
+merely names a call that is over is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from pydantic_core import to_json
+
+from aisotools.contracts import SandboxListener
+from aisotools.exceptions import ChannelError, WorkerDied
+from aisotools.sandbox.channel import Frame
+from aisotools.sandbox.processes import boot_time_s
+from aisotools.sandbox.results import Printed
+from aisotools.sandbox.streams import Allowance
+
+_EMITS_AT_ONCE, _EMITS_PER_S = 2000, 100.0
+_EMIT_CHARS = 1 << 17
+_HOMELESS_AT_ONCE, _HOMELESS_PER_S = 1 << 20, 10_000.0
+_WASTE_AT_ONCE, _WASTE_PER_S = 50_000, 100.0
+_REMEMBERED = 256
+
+
+@dataclass(slots=True, kw_only=True)
+class Pending:
+    """One call under way.
+
+    Attributes:
+        call_id: Its id.
+        number: What the channel calls it.
+        future: Gets the pieces of the result, or the reason why there is none.
+        printed: What it printed so far.
+        holds: Whether it holds the worker's main thread.
+        since_s: When it was sent, on the clock of process start times.
+        emits: Progress reports that will still be passed on.
+    """
+
+    call_id: str
+    number: int
+    future: asyncio.Future[tuple[bytes, ...]]
+    printed: Printed
+    holds: bool
+    since_s: float = field(default_factory=boot_time_s)
+    emits: Allowance = field(default_factory=lambda: Allowance(_EMITS_AT_ONCE, _EMITS_PER_S))
+
+
+class Calls:
+    """The calls of one worker, by number."""
+
+    def __init__(self, listener: SandboxListener, drain_raw: Callable[[], None]) -> None:
+        """Pass on to `listener` what calls print and report.
+
+        Args:
+            listener: Hears it.
+            drain_raw: Takes in all that programs wrote to the worker's descriptors so far.
+        """
+        self._listener = listener
+        self._drain_raw = drain_raw
+        self._pending: dict[int, Pending] = {}
+        self._over: dict[int, tuple[str, Printed]] = {}
+        self._heard: list[tuple[int, str, str]] = []
+        self._homeless = Allowance(_HOMELESS_AT_ONCE, _HOMELESS_PER_S)
+        self._waste = Allowance(_WASTE_AT_ONCE, _WASTE_PER_S)
+        self._numbers = 0
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def __iter__(self) -> Iterator[Pending]:
+        return iter(tuple(self._pending.values()))
+
+    def begin(self, call_id: str, *, stream_bytes: int, holds: bool) -> Pending:
+        """A new call with a number of its own."""
+        self._numbers += 1
+        call = self._pending[self._numbers] = Pending(
+            call_id=call_id,
+            number=self._numbers,
+            future=asyncio.get_running_loop().create_future(),
+            printed=Printed(left_bytes=stream_bytes),
+            holds=holds,
+        )
+        return call
+
+    def end(self, call: Pending) -> None:
+        """The call is over; what it left running in the background may still print."""
+        if self._pending.pop(call.number, None) is not None:
+            self._over[call.number] = call.call_id, Printed(left_bytes=call.printed.left_bytes)
+            if len(self._over) > _REMEMBERED:
+                del self._over[next(iter(self._over))]
+
+    def fail(self, error: WorkerDied) -> None:
+        """The worker is gone, and every call with it."""
+        for call in self:
+            if not call.future.done():
+                call.future.set_exception(error)
+                call.future.exception()  # whoever waits will see it; nobody may be waiting any more
+
+    # ---- what the worker says
+
+    def take(self, frame: Frame) -> None:
+        """Take in one frame.
+
+        Raises:
+            ChannelError: If it is out of form, or one of far too many.
+            KeyError: If something is missing from it.
+        """
+        header = frame.header
+        if frame.op == "out":
+            self._hear(header["id"], header["stream"], header["text"])
+            return
+        self.pass_on()
+        if frame.op == "emit":
+            self._take_emit(header["id"], header["name"], header["payload"])
+        elif frame.op == "done":
+            self._take_done(header["id"], frame.parts)
+        else:
+            raise ChannelError(f"unknown frame {frame.op[:40]!r}")
+
+    def pass_on(self) -> None:
+        """Tell the listener what was printed; text that came in one go is one piece."""
+        heard, self._heard = self._heard, []
+        for number, stream, text in heard:
+            call_id, printed = "", None
+            if (call := self._pending.get(number)) is not None:
+                call_id, printed = call.call_id, call.printed
+                if call.holds:
+                    self._drain_raw()  # what programs wrote before
+            elif number in self._over:
+                call_id, printed = self._over[number]
+            if printed is not None:
+                kept = printed.take(stream, text)
+            else:
+                kept = text if self._homeless.take(len(text)) else ""
+            if kept:
+                self._listener.output(call_id, stream, kept)
+            else:
+                self._count_waste()
+
+    def take_raw(self, stream: str, data: bytes) -> None:
+        """Take in what a program wrote straight to a descriptor of the worker."""
+        call = self._writer()
+        if call is not None:
+            if text := call.printed.take_raw(stream, data):
+                self._listener.output(call.call_id, stream, text)
+        elif self._homeless.take(len(data)):
+            self._listener.output("", stream, data.decode("utf-8", "backslashreplace"))
+
+    def _writer(self) -> Pending | None:
+        """The call that raw output belongs to: whichever holds the main thread, or the only one."""
+        calls = self._pending.values()
+        only = next(iter(calls)) if len(calls) == 1 else None
+        return next((call for call in calls if call.holds), only)
+
+    def _hear(self, call_id: object, stream: object, text: object) -> None:
+        if not isinstance(call_id, str) or not isinstance(stream, str) or not isinstance(text, str):
+            raise ChannelError("printed output of an unknown form")
+        if stream not in {"stdout", "stderr"}:
+            raise ChannelError(f"output of an unknown stream {stream[:40]!r}")
+        number = int(call_id) if call_id.isascii() and call_id.isdigit() and len(call_id) < 20 else 0
+        last = self._heard[-1] if self._heard else None
+        if last is not None and last[:2] == (number, stream):
+            self._heard[-1] = number, stream, last[2] + text
+        else:
+            self._heard.append((number, stream, text))
+
+    def _take_emit(self, number: object, name: object, payload: object) -> None:
+        if not isinstance(name, str) or not isinstance(payload, dict):
+            raise ChannelError("a progress report of an unknown form")
+        call = self._call(number)
+        if call is None or not call.emits.take() or len(to_json(payload)) > _EMIT_CHARS:
+            self._count_waste()
+        else:
+            self._listener.emitted(call.call_id, name[:200], payload)
+
+    def _take_done(self, number: object, pieces: tuple[bytes, ...]) -> None:
+        call = self._call(number)
+        if call is None or call.future.done():
+            self._count_waste()
+            return
+        if call.holds:
+            self._drain_raw()
+        call.future.set_result(pieces)
+
+    def _call(self, number: object) -> Pending | None:
+        return self._pending.get(number) if type(number) is int else None
+
+    def _count_waste(self) -> None:
+        if not self._waste.take():
+            raise ChannelError("it floods the channel with messages that are of no use")

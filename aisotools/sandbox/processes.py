@@ -1,0 +1,223 @@
+"""Process trees: what is below a process, what a call left behind, and how to end it for good."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+CALL_MARK = "AISOTOOLS_CALL"
+"""Environment variable that tells which call started a process."""
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_ROUND_S = 0.001
+_ENVIRON_BYTES = 1 << 20
+
+
+class Process(NamedTuple):
+    """One line of the process table.
+
+    Attributes:
+        parent: Its parent's id.
+        started_s: When it started, in seconds since boot; the kernel counts hundredths.
+    """
+
+    parent: int
+    started_s: float
+
+
+Table = Mapping[int, Process]
+"""Processes by id."""
+
+
+def table() -> dict[int, Process]:
+    """Every visible process that is not dead."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (process := _read(name)) is not None:
+            found[int(name)] = process
+    return found
+
+
+def _read(name: str) -> Process | None:
+    try:
+        with open(f"/proc/{name}/stat", "rb") as file:
+            # The name in brackets may hold anything, brackets and spaces included.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None  # it ended meanwhile
+    # Where only the first thread has ended, the process looks like a zombie and is alive all the same.
+    if fields[0] in b"ZX" and int(fields[17]) <= 1:
+        return None
+    return Process(parent=int(fields[1]), started_s=int(fields[19]) / _TICKS_PER_S)
+
+
+def boot_time_s() -> float:
+    """Now, on the clock of `Process.started_s`."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _children(processes: Table) -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for pid, process in processes.items():
+        children.setdefault(process.parent, []).append(pid)
+    return children
+
+
+def below(root: int, processes: Table) -> set[int]:
+    """All processes below `root`."""
+    children = _children(processes)
+    found: set[int] = set()
+    todo = [root]
+    while todo:
+        new = set(children.get(todo.pop(), ())) - found
+        found |= new
+        todo += new
+    return found
+
+
+def left_behind(
+    processes: Table,
+    root: int,
+    *,
+    worker: int,
+    since_s: float,
+    mark: str,
+    others: frozenset[str],
+    unmarked: bool,
+    mark_of: Callable[[int], str | None] | None = None,
+) -> set[int]:
+    """What one call started, wherever it hides below `root`, but never the worker.
+
+    That is what started after the call did and is not below something older (a server that an earlier call
+    left running), unless it bears the mark of another call.
+
+    Args:
+        processes: The process table.
+        root: The worker's supervisor.
+        worker: The worker.
+        since_s: When the call started, on the clock of `Process.started_s`.
+        mark: The call's own mark.
+        others: Marks of other calls that run at the same time.
+        unmarked: Whether what bears no mark counts to this call.
+        mark_of: Tells a process's mark; reads its environment when not given.
+    """
+    told = mark_of or _mark_of
+    tick_s = since_s - 1 / _TICKS_PER_S
+    children = _children(processes)
+    found: set[int] = set()
+    seen = {root}
+    todo: list[tuple[int, str | None]] = [(root, None)]
+    while todo:
+        parent, inherited = todo.pop()
+        for child in children.get(parent, ()):
+            if child in seen:
+                continue
+            seen.add(child)
+            if child == worker:
+                todo.append((child, None))
+            elif processes[child].started_s > tick_s:
+                borne = told(child) or inherited
+                if borne == mark or (unmarked and borne not in others):
+                    found.add(child)
+                todo.append((child, borne))
+    return found
+
+
+def _mark_of(pid: int) -> str | None:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = file.read(_ENVIRON_BYTES).split(b"\0")
+    except OSError:
+        return None  # it ended meanwhile
+    start = f"{CALL_MARK}=".encode()
+    return next((e[len(start) :].decode("utf-8", "replace") for e in entries if e.startswith(start)), None)
+
+
+def reap() -> dict[int, int]:
+    """Reap children that ended: process id to status."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = status
+
+
+def end(find: Callable[[], set[int]], *, within_s: float) -> dict[int, int]:
+    """Freeze and kill what `find` finds, until it finds nothing, and reap children.
+
+    Freezing comes first, so that nothing can be started while the rest is being found. Bounded in time: what
+    the kernel does not let go of is left to the parent's parent.
+
+    Returns:
+        The children that ended: process id to status.
+    """
+    ended: dict[int, int] = {}
+    until_s = time.monotonic() + within_s
+    while True:
+        frozen: set[int] = set()
+        while new := find() - frozen:
+            for pid in new:
+                _signal(pid, signal.SIGSTOP)
+            frozen |= new
+        for pid in frozen:
+            _signal(pid, signal.SIGKILL)
+        ended |= reap()
+        if not frozen or time.monotonic() > until_s:
+            return ended
+        time.sleep(_ROUND_S)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return  # it ended by itself, and the number may be another's already
+
+
+def remove_folder(path: str) -> None:
+    """Remove a folder in which strangers worked, however deep, locked or odd; nothing outside is touched.
+
+    Folders are moved to the top before they are emptied, so that depth costs neither recursion nor
+    descriptors, and what is left in the end is one level of empty folders. To be called when nothing runs in
+    there any more.
+    """
+    unguessed = os.urandom(8).hex()  # a name that nobody in there took
+    todo, moved = [path], 0
+    while todo:
+        folder = todo.pop()
+        for entry in _entries(folder):
+            try:
+                if not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.path)
+                    continue
+                place = entry.path
+                if folder != path:
+                    moved += 1
+                    place = f"{path}/{unguessed}-{moved}"
+                    os.chmod(entry.path, stat.S_IRWXU)  # only who may change a folder may move it
+                    os.rename(entry.path, place)
+                todo.append(place)
+            except OSError:
+                continue  # left where it is, and with it the folders above
+    for place in (*(entry.path for entry in _entries(path)), path):
+        try:
+            os.rmdir(place)
+        except OSError:
+            return  # something resists; the folder is private, and stays as evidence
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        os.chmod(folder, stat.S_IRWXU)  # a real folder: links are never followed on the way here
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
