@@ -7,6 +7,7 @@ leaves nothing that could hide or reorder what stands there.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -28,6 +29,7 @@ EFFECT_WORDS: Mapping[Effect, str] = {
 MAX_SHOWN_CHARS = 50_000
 """A field longer than this is not shown whole, and cannot be edited."""
 
+_WRITTEN_DOWN = re.compile(r"(?<!\\)(?:\\\\)*\\[bfru]")
 _RAW_KINDS: tuple[FieldKind, ...] = ("shell", "python", "text")
 _CODE_ARGUMENTS: Mapping[str, FieldKind] = {"command": "shell", "code": "python"}
 # Printable by category, yet nothing is seen: fillers, joiners, variation selectors, the blank Braille cell.
@@ -92,6 +94,11 @@ class Field:
             return self.text
         half = MAX_SHOWN_CHARS // 2
         return f"{self.text[:half]}\n[... {hidden:,} characters are not shown here ...]\n{self.text[-half:]}"
+
+    @property
+    def hides(self) -> bool:
+        """Whether the argument holds characters that cannot be seen, and `text` shows them written down."""
+        return self.kind == "json" and _WRITTEN_DOWN.search(self.text) is not None
 
     @property
     def whole(self) -> bool:

@@ -113,7 +113,13 @@ def test_code_that_hides_something_goes_to_json_where_it_shows(command: str) -> 
     (field,) = argument_fields(a_request({"command": command}))
     assert field.kind == "json"
     assert "\\" in field.text
+    assert field.hides
     assert json.loads(field.text) == {"command": command}
+
+
+def test_a_backslash_is_nothing_hidden() -> None:
+    (field,) = argument_fields(a_request({"pattern": "\\u202e", "n": "ü"}))
+    assert not field.hides
 
 
 def test_no_arguments_are_an_empty_object() -> None:

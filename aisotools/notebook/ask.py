@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +102,7 @@ class Question:
         )
         self._card: ApprovalCard = ApprovalCard()
         self._card.on_msg(self._from_page)
-        self._display_id = f"aisotools-{request.id}"
+        self._display_id = uuid.uuid4().hex
 
     def __repr__(self) -> str:
         return f"<Question {self.request.id} about {self.request.call.name}>"
@@ -112,14 +113,14 @@ class Question:
 
     async def answer(self, hello_s: float) -> Approval:
         """Show the question, wait for its answer, and leave a record of both."""
-        _pending[self.request.id] = self
+        _pending[self._display_id] = self
         approval = _STOPPED
         try:
             self.show()
             approval = await self._by_card(hello_s) or await self._by_input()
             return approval
         finally:
-            del _pending[self.request.id]
+            del _pending[self._display_id]
             self._answer.cancel()
             _display(record_bundle(self.request, approval), self._display_id, update=True)
             self._card.close()

@@ -50,6 +50,18 @@ def note(text: str) -> str:
     return f'<div style="margin:2px 0;font-size:90%;opacity:.7"><em>{html.escape(text)}</em></div>'
 
 
+def quiet(*lines: str) -> str:
+    """Lines of small print; each is plain."""
+    inside = "<br>".join(map(html.escape, lines))
+    return f'<div style="font-size:90%;line-height:1.45;opacity:.8">{inside}</div>'
+
+
+def folded(title: str, body: str) -> str:
+    """Something to unfold; `title` is plain, `body` safe HTML."""
+    summary = f'<summary style="font-size:90%;opacity:.8">{html.escape(title)}</summary>'
+    return f"<details>{summary}{body}</details>"
+
+
 def code(text: str) -> str:
     """A name within a line; `text` is plain."""
     return f"<code>{html.escape(text)}</code>"

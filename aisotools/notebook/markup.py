@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from aisotools.notebook import frame
 from aisotools.notebook.images import checked_data_uri, weight
 from aisotools.notebook.text import KEEP
 from aisotools.question import visible
@@ -98,7 +99,7 @@ def clean_markup(source: str, room: int) -> Markup:
     if cut < len(source) or whole > 2 * room:
         inline += f"<p>[... cut after {cut:,} of {whole:,} characters ...]</p>"
     elif (framed := _framed(source, images)) and weight(framed) + weight(inline) <= room:
-        inline = f"{framed}<details><summary>the same without its style</summary>{inline}</details>"
+        inline = framed + frame.folded("the same without its style", inline)
     return Markup(html=inline, left_out=left_out)
 
 
@@ -154,7 +155,7 @@ def _framed(source: str, images: Mapping[str, str]) -> str:
     body = _clean(source, _LOOKS_TAGS, _ATTRIBUTES | _LOOKS, keep)
     if not styled and "<style>" not in body:
         return ""
-    height = min(480, 60 + 26 * len(re.findall(r"<(?:tr|p|li|h\d|br|div)\b", body)))
+    height = min(480, 32 + 21 * len(re.findall(r"<(?:tr|p|li|h\d|br|div)\b", body)))
     page = (
         f'<!doctype html><html><head><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         "<style>body{margin:4px;background:#fff;color:#111;font:13px sans-serif}"

@@ -46,7 +46,8 @@ def sanitize_bundle(bundle: MimeBundle) -> dict[str, Any]:
 def render_result(result: ToolResult, tool_name: str) -> dict[str, Any]:
     """The MIME bundle of a result for people: `text/html` and `text/plain`, in a box named after the tool.
 
-    Of a single image there is the image type too, of a structured answer `application/json`.
+    Of a single image there is its own type too, for what reads no HTML. Of JSON there is not: JupyterLab
+    would prefer it, and show it outside of the box.
 
     Args:
         result: Untrusted.
@@ -65,7 +66,6 @@ def render_result(result: ToolResult, tool_name: str) -> dict[str, Any]:
     native = parts[0].native if len(parts) == 1 else {}
     return {
         **{mime: data for mime, data in native.items() if mime.startswith("image/")},
-        **({"application/json": native["application/json"]} if "application/json" in native else {}),
         "text/html": frame.box(title, body, frame.ERROR_COLOUR if result.is_error else frame.LINE),
         "text/plain": "\n| ".join(lines),
     }

@@ -143,7 +143,7 @@ def test_html_with_looks_goes_into_a_frame_beside_its_plain_form() -> None:
     shown = sanitize_bundle({"text/html": "<table><tr><td style='background:yellow'>1</td></tr></table>"})
     assert '<iframe sandbox="" srcdoc="' in shown["text/html"]
     assert "background:yellow" in shown["text/html"]
-    assert "<details><summary>the same without its style</summary><table>" in shown["text/html"]
+    assert "the same without its style</summary><table>" in shown["text/html"]
 
 
 def test_what_was_left_out_is_said() -> None:
@@ -191,7 +191,7 @@ def test_latex_is_made_anew(formula: str, made: str) -> None:
 def test_json() -> None:
     value = {"a": [1, 2.5, None, True], "b": "\u202e"}
     shown = render_result(ToolResult.json(value), "t")
-    assert shown["application/json"] == value
+    assert "application/json" not in shown, "JupyterLab would show it outside of the box"
     assert '  "b": "\\u202e"' in shown["text/plain"].replace("| ", "")
     assert sanitize_bundle({"application/json": value})["application/json"] == value
 

@@ -49,6 +49,7 @@ function makeField(field, key, changed) {
   problem.setAttribute("role", "alert");
   problem.hidden = true;
   row.append(label, area, problem);
+  if (field.note) row.append(make("div", "note", field.note));
 
   const self = {
     row,
@@ -78,7 +79,7 @@ function makeButton(name, text, letter) {
   const button = make("button", `button aiso-${name}`, text);
   button.type = "button";
   button.setAttribute("aria-keyshortcuts", `Alt+${letter}`);
-  button.append(make("kbd", "key", `Alt+${letter}`));
+  button.append(make("span", "key", `Alt+${letter}`));
   return button;
 }
 
@@ -97,8 +98,8 @@ function makeHead(view, key) {
 
 function makeWhy(view) {
   const why = make("div", "why");
-  if (view.about) why.append(make("div", "about", view.about));
-  why.append(make("div", "", [view.who, ...view.reasons].join(" · ")));
+  why.append(make("div", "about", [view.about, view.who].filter(Boolean).join(" · ")));
+  for (const reason of view.reasons) why.append(make("div", "", reason));
   return why;
 }
 

@@ -24,6 +24,7 @@ MAX_REASON_CHARS = 2_000
 """Longest reason that is taken from a card."""
 
 _MAX_RECORD_CHARS = 12_000
+_HIDDEN = r"Holds characters that cannot be seen; each is written as an escape, such as \u202e."
 _OUTCOME_WORDS = {
     "approve": "\N{CHECK MARK} Approved",
     "deny": "\N{MULTIPLICATION X} Denied",
@@ -36,7 +37,7 @@ def card_view(request: ApprovalRequest) -> dict[str, Any]:
     """Everything the card shows, ready to be set as text."""
     return {
         "tool": one_line(request.call.name),
-        "about": one_line(request.definition.description.strip().partition("\n")[0], 160),
+        "about": one_line(request.definition.description.strip().partition("\n")[0].rstrip("."), 160),
         "effect": str(request.effect),
         "effect_words": EFFECT_WORDS[request.effect],
         "place": where_it_runs(request),
@@ -50,6 +51,7 @@ def card_view(request: ApprovalRequest) -> dict[str, Any]:
                 "kind": field.kind,
                 "text": field.shown,
                 "editable": field.whole,
+                "note": _HIDDEN if field.hides else "",
             }
             for field in argument_fields(request)
         ],
@@ -101,7 +103,7 @@ def record_bundle(request: ApprovalRequest, approval: Approval) -> dict[str, Any
     body = (
         _facts(request)
         + (f"<div>reason: {frame.escape(reason)}</div>" if reason else "")
-        + f"<details><summary>arguments</summary>{_arguments(request)}</details>"
+        + frame.folded("arguments", _arguments(request))
     )
     plain = [f"{words}: {name}", *(f"  {line}" for line in _lines(request))]
     if reason:
@@ -123,7 +125,7 @@ def _lines(request: ApprovalRequest) -> list[str]:
 
 
 def _facts(request: ApprovalRequest) -> str:
-    return "".join(f"<div>{frame.escape(line)}</div>" for line in _lines(request))
+    return frame.quiet(*_lines(request))
 
 
 def _arguments(request: ApprovalRequest) -> str:

@@ -1,0 +1,226 @@
+"""A real JupyterLab and a real browser, one of each per run; a fresh notebook per test.
+
+These tests run only when asked for: `pytest -m e2e`. They need Chromium (`apt-get install chromium`); the
+browser is kept from every address but this machine's. Screenshots go to the folder named by
+`AISOTOOLS_SCREENSHOTS`, else to a temporary one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Dialog, Locator, Page, Route, async_playwright
+
+OFFLINE = [
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-domain-reliability",
+    "--disable-sync",
+    "--no-first-run",
+    "--no-pings",
+]
+QUIET = {
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+}
+_IDLE = """() => {
+  const panel = window.jupyterapp && window.jupyterapp.shell.currentWidget;
+  return panel && panel.context && panel.context.isReady && panel.content.widgets.length > 0
+    && panel.sessionContext.session?.kernel?.status === 'idle';
+}"""
+_RUN = """(index) => {
+  window.jupyterapp.shell.currentWidget.content.activeCellIndex = index;
+  window.jupyterapp.commands.execute('notebook:run-cell');
+}"""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "e2e" in config.option.markexpr:
+        return
+    for item in items:
+        if item.get_closest_marker("e2e"):
+            item.add_marker(pytest.mark.skip(reason="drives a browser; run it with: pytest -m e2e"))
+
+
+class NotebookPage:
+    """A notebook that is open in the browser."""
+
+    def __init__(self, page: Page, path: Path) -> None:
+        self.page = page
+        self.path = path
+        self.foreign: list[str] = []
+        self.dialogs: list[str] = []
+
+    async def run(self, index: int) -> Locator:
+        """Start a cell; its output area, while it runs."""
+        await self.page.evaluate(_RUN, index)
+        return self.output(index)
+
+    def output(self, index: int) -> Locator:
+        return self.page.locator(".jp-Notebook .jp-CodeCell").nth(index).locator(".jp-Cell-outputArea")
+
+    async def idle(self) -> None:
+        await self.page.wait_for_function(_IDLE)
+
+    async def save(self) -> list[dict[str, Any]]:
+        """Save; the cells as they are in the file."""
+        await self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        cells: list[dict[str, Any]] = json.loads(self.path.read_text("utf-8"))["cells"]
+        return cells
+
+    async def theme(self, name: str) -> None:
+        """`JupyterLab Light` or `JupyterLab Dark`."""
+        await self.page.evaluate(
+            "(theme) => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", name
+        )
+        await self.page.wait_for_selector(f"body[data-jp-theme-name='{name}']", state="attached")
+
+    async def heard(self, dialog: Dialog) -> None:
+        self.dialogs.append(dialog.message)
+        await dialog.dismiss()
+
+    async def guard(self, route: Route) -> None:
+        if route.request.url.startswith(("http://127.0.0.1:", "data:", "blob:")):
+            await route.continue_()
+        else:
+            self.foreign.append(route.request.url)
+            await route.abort()
+
+
+class Lab:
+    """A running JupyterLab."""
+
+    def __init__(self, folder: Path, url: str, token: str) -> None:
+        self.folder = folder
+        self.url = url
+        self.token = token
+        self._count = 0
+
+    async def open(self, browser: Browser, cells: list[str], **options: Any) -> NotebookPage:
+        """A new notebook of code cells, open with its kernel idle."""
+        self._count += 1
+        path = self.folder / f"test-{self._count}.ipynb"
+        code: list[dict[str, Any]] = [
+            {
+                "cell_type": "code",
+                "id": f"cell{i}",
+                "metadata": {},
+                "source": c,
+                "outputs": [],
+                "execution_count": None,
+            }
+            for i, c in enumerate(cells)
+        ]
+        spec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": spec}, "cells": code}
+        path.write_text(json.dumps(notebook), "utf-8")
+        context = await browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        page = await context.new_page()
+        opened = NotebookPage(page, path)
+        await page.route("**/*", opened.guard)
+        page.on("dialog", opened.heard)
+        await page.goto(f"{self.url}lab/workspaces/w{self._count}/tree/{path.name}?token={self.token}&reset")
+        await opened.idle()
+        return opened
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
+    """JupyterLab on a port of its own, with nothing of the user's."""
+    home = tmp_path_factory.mktemp("lab")
+    notebooks = home / "notebooks"
+    settings = home / "config" / "labconfig" / "default_setting_overrides.json"
+    for folder in (notebooks, settings.parent):
+        folder.mkdir(parents=True)
+    settings.write_text(json.dumps(QUIET), "utf-8")
+    names = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data", "JUPYTER_RUNTIME_DIR": "runtime"}
+    names |= {
+        "IPYTHONDIR": "ipython",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "spaces",
+    }
+    env = {**os.environ, "HOME": str(home), **{key: str(home / name) for key, name in names.items()}}
+    token = secrets.token_hex(16)
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--expose-app-in-browser",
+        "--ip=127.0.0.1",
+    ]
+    command += [
+        "--ServerApp.port=0",
+        f"--IdentityProvider.token={token}",
+        f"--ServerApp.root_dir={notebooks}",
+    ]
+    if os.geteuid() == 0:
+        command.append("--allow-root")
+    with (home / "server.log").open("wb") as log:
+        server = await asyncio.create_subprocess_exec(*command, env=env, cwd=home, stdout=log, stderr=log)
+        try:
+            yield Lab(notebooks, await _url(home, server), token)
+        finally:
+            if server.returncode is None:
+                server.terminate()
+            await server.wait()
+
+
+async def _url(home: Path, server: asyncio.subprocess.Process) -> str:
+    for _ in range(600):
+        for record in (home / "runtime").glob("jpserver-*.json"):
+            url: str = json.loads(record.read_text("utf-8"))["url"]
+            return url
+        assert server.returncode is None, (home / "server.log").read_text("utf-8")
+        await asyncio.sleep(0.1)
+    raise TimeoutError((home / "server.log").read_text("utf-8"))
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """Chromium as the system has it."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.fail("The browser tests need Chromium: apt-get install chromium")
+    arguments = [*OFFLINE, "--no-sandbox"] if os.geteuid() == 0 else OFFLINE
+    async with async_playwright() as playwright:
+        running = await playwright.chromium.launch(executable_path=found, args=arguments)
+        yield running
+        await running.close()
+
+
+Opener = Callable[..., Awaitable[NotebookPage]]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def open_notebook(lab: Lab, browser: Browser) -> AsyncIterator[Opener]:
+    """Opens notebooks, and closes them after the test."""
+    opened: list[NotebookPage] = []
+
+    async def opener(*cells: str, **options: Any) -> NotebookPage:
+        opened.append(await lab.open(browser, list(cells), **options))
+        return opened[-1]
+
+    yield opener
+    for notebook in opened:
+        await notebook.page.context.close()
+
+
+@pytest.fixture(scope="session")
+def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where screenshots go."""
+    named = os.environ.get("AISOTOOLS_SCREENSHOTS")
+    folder = Path(named) if named else tmp_path_factory.mktemp("screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
