@@ -25,6 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aisotools import cli_log
 from aisotools.exceptions import AisotoolsError, UsageError
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ def main(arguments: Sequence[str] | None = None, host: Host | None = None) -> in
     try:
         if options.command == "doctor":
             return doctor(host, as_json=options.json)
+        if options.command == "log":
+            return cli_log.run(options, host.echo)
         return execute(host) if options.execute else lab(host, further)
     except KeyboardInterrupt:
         return 130
@@ -116,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     told = "print the sandbox level of this machine, and what it does and does not protect"
     doctor_parser = commands.add_parser("doctor", help=told, description=told.capitalize() + ".")
     doctor_parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    cli_log.add_parser(commands)
     told = "open JupyterLab on the first tutorial"
     lab_parser = commands.add_parser(
         "lab",

@@ -6,7 +6,8 @@ A condition is a mapping; all of its keys must hold, and of a list of globs any 
 
 A call may have several paths, hosts or commands. A rule that asks or denies concerns a call as soon as one of
 them matches; a rule that allows, only when every one of them does, and when the classifier saw everything.
-What is missing never matches: a condition on `hosts` concerns no call that talks to nobody. `*` also matches `/`.
+What is missing never matches: a condition on `hosts` concerns no call that talks to nobody. `*` matches `/`
+as well.
 """
 
 from __future__ import annotations

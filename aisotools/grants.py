@@ -1,9 +1,9 @@
 """Approvals that reach beyond one call, until the session ends: never wider than what was shown.
 
 A grant covers this exact call, calls of the same shape, or the same tool. A shape is what a person can read
-on a card: the commands with their first word after the program, the folders written to, the hosts. Whatever a
-grant covers, it covers only up to the effect that was shown, only where the classifier saw everything, and only
-what the policy would ask about: a denial stands against every grant.
+on a card: the commands with their first word after the program, the folders written to, the hosts. Whatever
+a grant covers, it covers only up to the effect that was shown, only where the classifier saw everything, and
+only what the policy would ask about: a denial stands against every grant.
 """
 
 from __future__ import annotations

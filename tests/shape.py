@@ -49,7 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "sandbox.limits",
     ),
     ("function_tool", "shipping", "tool_members", "checkpoint", "models"),
-    ("registry", "approval", "journal", "ledger", "ticket", "grants", "sandbox"),
+    ("registry", "approval", "journal", "ledger", "ticket", "grants", "recording", "sandbox"),
     ("builtin",),
     ("gate", "host_calls", "opening", "session"),
     ("agent", "transcript"),
@@ -62,7 +62,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "sandbox.front",
         "sandbox.provisioner",
     ),
-    ("cli",),
+    ("cli", "cli_log"),
 )
 """What may import what: lower rows never import higher ones. The longest matching name decides."""
 
