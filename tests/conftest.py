@@ -1,0 +1,50 @@
+"""Fixtures for all tests: places of their own, and sessions that are closed again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.contracts import Tool
+from aisotools.registry import ToolRegistry
+from aisotools.session import Session
+from aisotools.testing import FakeSandbox
+
+OpenSession = Callable[..., Session]
+"""Makes a session of these tools and options; it opens itself at its first call and is closed by the test."""
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> Mapping[str, str]:
+    """Where a session looks up settings: a home of the test's own."""
+    (tmp_path / "home").mkdir()
+    return {"HOME": str(tmp_path / "home"), "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+@pytest.fixture
+async def open_session(tmp_path: Path, environ: Mapping[str, str]) -> AsyncIterator[OpenSession]:
+    """Sessions on a fake sandbox, without confinement or processes."""
+    async with AsyncExitStack() as stack:
+        yield partial(_session, stack, tmp_path / "workspace", environ, sandbox=FakeSandbox)
+
+
+@pytest.fixture
+async def real_session(tmp_path: Path, environ: Mapping[str, str]) -> AsyncIterator[OpenSession]:
+    """Sessions on the real sandbox, at the best level that this machine holds."""
+    async with AsyncExitStack() as stack:
+        yield partial(_session, stack, tmp_path / "workspace", environ)
+
+
+def _session(
+    stack: AsyncExitStack, workspace: Path, environ: Mapping[str, str], *tools: Tool, **options: Any
+) -> Session:
+    if tools:
+        options["registry"] = ToolRegistry(tools)
+    session = Session(**({"workspace": workspace, "environ": environ} | options))
+    stack.push_async_callback(session.close)
+    return session
