@@ -41,7 +41,7 @@ def block(text: str, colour: str = "inherit") -> str:
     """Text as it is, in a fixed width; `text` is plain."""
     return (
         f'<pre style="margin:2px 0;padding:0;max-height:32em;overflow:auto;white-space:pre-wrap;'
-        f'overflow-wrap:anywhere;background:none;color:{colour};font-family:{_MONO}">{html.escape(text)}</pre>'
+        f'overflow-wrap:anywhere;word-break:normal;background:none;color:{colour};font-family:{_MONO}">{html.escape(text)}</pre>'
     )
 
 

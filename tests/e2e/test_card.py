@@ -16,14 +16,14 @@ from aisotools.events import ApprovalRequest, Effect, ToolCall, ToolDefinition
 
 LOCAL = Effect.LOCAL_MUTATION
 
-async def ask(name="sandbox_bash", effect=LOCAL, level="confined", timeout_s=300, **arguments):
+async def ask(name="sandbox_bash", effect=LOCAL, level="confined", timeout_s=300, hello_s=2.0, **arguments):
     request = ApprovalRequest(
         id="r1", call=ToolCall("c1", name, arguments, origin="model", agent_id="researcher"),
         definition=ToolDefinition(name, "Run a shell command in the sandbox.", {"type": "object"}),
         effect=effect, level=level, timeout_s=timeout_s,
         reasons=("make writes files in the workspace", "mode safe asks before changes of files"),
     )
-    answer = await NotebookApprover().ask(request)
+    answer = await NotebookApprover(hello_s=hello_s).ask(request)
     print("->", answer.outcome, answer.arguments, repr(answer.reason))
     return answer
 """
@@ -72,6 +72,7 @@ async def test_deny_with_a_reason(open_notebook: Opener) -> None:
     await expect(notebook.output(1)).to_contain_text("reason: use ninja <b>instead</b>")
 
 
+@pytest.mark.slow
 async def test_edits_run_and_bad_json_does_not_leave_the_page(open_notebook: Opener) -> None:
     notebook = await ready(open_notebook, ASK)
     card = await a_card(notebook)
@@ -89,6 +90,7 @@ async def test_edits_run_and_bad_json_does_not_leave_the_page(open_notebook: Ope
     await expect(notebook.output(1)).to_contain_text("-> approve {'command': 'make check', 'timeout': 5} ''")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "outcome"), [("Alt+a", "approve"), ("Alt+d", "deny")])
 async def test_keyboard(open_notebook: Opener, key: str, outcome: str) -> None:
     notebook = await ready(open_notebook, ASK, "1")
@@ -105,6 +107,7 @@ async def test_keyboard(open_notebook: Opener, key: str, outcome: str) -> None:
     await expect(notebook.output(1)).to_contain_text(f"-> {outcome} None ''")
 
 
+@pytest.mark.slow
 async def test_tab_order_ends_at_the_buttons(open_notebook: Opener) -> None:
     notebook = await ready(open_notebook, ASK)
     card = await a_card(notebook)
@@ -122,6 +125,7 @@ async def test_tab_order_ends_at_the_buttons(open_notebook: Opener) -> None:
     ]
 
 
+@pytest.mark.slow
 async def test_an_early_click_does_not_decide(open_notebook: Opener) -> None:
     notebook = await ready(open_notebook, ASK)
     await notebook.page.evaluate(
@@ -137,6 +141,7 @@ async def test_an_early_click_does_not_decide(open_notebook: Opener) -> None:
     await expect(notebook.output(1)).to_contain_text("-> deny")
 
 
+@pytest.mark.slow
 async def test_stop_button_and_timeout_leave_a_record(open_notebook: Opener) -> None:
     notebook = await ready(open_notebook, ASK, "await ask(n=1, timeout_s=1)")
     await a_card(notebook)
@@ -148,6 +153,7 @@ async def test_stop_button_and_timeout_leave_a_record(open_notebook: Opener) -> 
     await expect(notebook.output(2)).to_contain_text("Not answered in time", timeout=4000)
 
 
+@pytest.mark.slow
 async def test_reload_while_waiting(open_notebook: Opener) -> None:
     notebook = await ready(open_notebook, f"answer = {ASK}", "print(answer.outcome)")
     await a_card(notebook)
@@ -162,6 +168,38 @@ async def test_reload_while_waiting(open_notebook: Opener) -> None:
     await expect(notebook.output(2)).to_contain_text("approve")
 
 
+@pytest.mark.slow
+async def test_where_no_card_shows_an_input_box_asks(open_notebook: Opener, screenshots: Path) -> None:
+    notebook = await ready(open_notebook, "await ask(hello_s=0, command='make', timeout=5)")
+    output = await notebook.run(1)
+    box = output.locator("input.jp-Stdin-input")
+    await box.wait_for()
+    await expect(output).to_contain_text("Answer in the box below.")
+    await expect(output.locator(".aiso-card")).to_have_count(0)
+    await output.screenshot(path=screenshots / "input-box.png")
+    await box.fill("too broad")
+    await box.press("Enter")
+    await expect(output).to_contain_text("-> deny None 'too broad'")
+
+
+async def test_through_the_gate(open_notebook: Opener, screenshots: Path) -> None:
+    call = "%call sandbox_bash command='echo hello > a.txt && cat a.txt' --ask"
+    notebook = await open_notebook("%load_ext aisotools", call, call)
+    await notebook.run(0)
+    card = await a_card(notebook)
+    await card.get_by_role("button", name="Approve").click()
+    await expect(notebook.output(1)).to_contain_text("output of sandbox_bash")
+    await expect(notebook.output(1)).to_contain_text("hello")
+    card = await a_card(notebook, 2)
+    await card.get_by_label("Reason").fill("not again")
+    await card.get_by_role("button", name="Deny").click()
+    await expect(notebook.output(2)).to_contain_text("not run: it was not allowed")
+    await expect(notebook.output(2)).to_contain_text("not again")
+    await notebook.idle()
+    await notebook.page.screenshot(path=screenshots / "gate.png")
+    assert notebook.foreign == []
+
+
 SIGHTS = {
     "shell": ASK,
     "read": "await ask('file', Effect.READ_ONLY, operation='read', path='data/penguins.csv')",
@@ -172,6 +210,7 @@ SIGHTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", ["light", "dark", "narrow"])
 async def test_looks(open_notebook: Opener, screenshots: Path, look: str) -> None:
     width = 560 if look == "narrow" else 1280

@@ -103,6 +103,7 @@ display_result(ToolResult(content="", data={"text/html": styled}), "python")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["Light", "Dark"])
 async def test_gallery(open_notebook: Opener, screenshots: Path, theme: str) -> None:
     notebook = await open_notebook(GALLERY, viewport={"width": 1280, "height": 1900})
