@@ -115,6 +115,8 @@ def to_result(value: Any, returns: Returns | None, context: ToolContext) -> Tool
     Raises:
         ToolError: If the value does not fit the declared return type.
     """
+    from pydantic_core import to_json
+
     if isinstance(value, ToolResult):
         return value
     if isinstance(value, bytes) and returns is None:
@@ -128,7 +130,9 @@ def to_result(value: Any, returns: Returns | None, context: ToolContext) -> Tool
             return _shown_object(value, context)
     if plain is None:
         return ToolResult(content="")
-    return ToolResult.text(plain) if isinstance(plain, str) else ToolResult.json(plain)
+    if isinstance(plain, str):
+        return ToolResult.text(plain)
+    return ToolResult.json(plain, to_json(plain, inf_nan_mode="strings").decode())
 
 
 def _shown_object(value: Any, context: ToolContext) -> ToolResult:

@@ -45,6 +45,7 @@ def _session(
 ) -> Session:
     if tools:
         options["registry"] = ToolRegistry(tools)
-    session = Session(**({"workspace": workspace, "environ": environ} | options))
+    given: dict[str, Any] = {"workspace": workspace, "environ": environ, **options}
+    session = Session(**given)
     stack.push_async_callback(session.close)
     return session
