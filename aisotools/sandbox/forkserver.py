@@ -167,6 +167,7 @@ class ForkServer:
         os.environ.clear()
         os.environ.update(spawn.worker_environment(request["env"], request["workspace"], scratch))
         os.chdir(request["workspace"])
+        tempfile.tempdir = None  # to be looked up again: it was found out for another process
         sys.path.insert(0, "")
         sys.argv = [""]
         random.seed()

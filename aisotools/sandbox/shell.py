@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import getpass
+import os
 import subprocess
 import sys
 import tempfile
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -23,10 +26,11 @@ from traitlets import Type
 from aisotools.sandbox.results import cut
 from aisotools.sandbox.streams import CallRecord, Recorder, Stream, sendable
 
+_HERE = os.path.dirname(__file__)
 _MESSAGE_CHARS, _TRACEBACK_CHARS = 10_000, 100_000
 
 
-class _Publisher(DisplayPublisher):  # type: ignore[misc]  # traitlets classes are untyped
+class _Publisher(DisplayPublisher):
     """Puts what is displayed into the record of the running call."""
 
     recorder: Recorder
@@ -49,7 +53,7 @@ class _Publisher(DisplayPublisher):  # type: ignore[misc]  # traitlets classes a
         self.recorder.current().clear(wait=wait)
 
 
-class _DisplayHook(DisplayHook):  # type: ignore[misc]  # traitlets classes are untyped
+class _DisplayHook(DisplayHook):
     """Puts the value of the last expression into the record of the running call."""
 
     recorder: Recorder
@@ -64,7 +68,7 @@ class _DisplayHook(DisplayHook):  # type: ignore[misc]  # traitlets classes are 
         flush()
 
 
-class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]  # traitlets classes are untyped
+class ZMQInteractiveShell(InteractiveShell):
     """The worker's shell.
 
     It bears the name of ipykernel's because pandas and rich look for that name to decide whether they are in
@@ -78,7 +82,7 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]  # traitlets 
     def init_history(self) -> None:
         """Keep no history file; inputs stay in memory for tracebacks."""
         self.config.HistoryManager.enabled = False
-        super().init_history()
+        super().init_history()  # type: ignore[no-untyped-call]  # IPython is partly typed; so below
 
     def enable_gui(self, gui: Any = None) -> None:
         """No event loop of a toolkit runs here; `%matplotlib inline` asks all the same."""
@@ -86,6 +90,10 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]  # traitlets 
     def ask_exit(self) -> None:
         """`exit` and `quit`: the worker stays."""
         raise SystemExit
+
+    def _get_exc_info(self, exc_tuple: Any = None) -> tuple[type, BaseException, Any]:
+        kind, error, trace = super()._get_exc_info(exc_tuple)  # type: ignore[no-untyped-call]  # IPython's
+        return kind, error, without_ours(trace)
 
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         flush()
@@ -106,7 +114,7 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]  # traitlets 
 
     def system(self, cmd: str) -> None:
         """`!cmd`: run it without a terminal, its output line by line."""
-        command = self.var_expand(cmd, depth=1)
+        command = self.var_expand(cmd, depth=1)  # type: ignore[no-untyped-call]  # IPython's
         with subprocess.Popen(
             ["/bin/bash", "-c", command],
             stdin=subprocess.DEVNULL,
@@ -124,6 +132,20 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]  # traitlets 
                 raise
         self.user_ns["_exit_code"] = process.returncode
 
+    def run_script(self, program: str, line: str, cell: str) -> None:
+        """`%%bash` and `%%sh`; IPython's own takes a thread, and does not survive an interrupt.
+
+        The host hears the program's output itself. With options, it is IPython's after all.
+        """
+        if line.strip():
+            self.run_cell_magic("script", f"{program} {line}", cell)  # type: ignore[no-untyped-call]  # IPython's
+            return
+        flush()
+        with tempfile.TemporaryFile() as script:
+            script.write(cell.encode())
+            script.seek(0)
+            subprocess.run([program], stdin=script, check=True)
+
 
 def flush() -> None:
     """Send everything printed so far, so that order is kept."""
@@ -140,9 +162,13 @@ def build(recorder: Recorder) -> ZMQInteractiveShell:
         # IPython insists on a profile folder while it is built and hardly looks at it afterwards.
         profile = ProfileDir.create_profile_dir(folder)
         shell = ZMQInteractiveShell.instance(ipython_dir=folder, profile_dir=profile, colors="nocolor")
-    for part in (shell, shell.display_pub, shell.displayhook):
+    parts: tuple[Any, ...] = (shell, shell.display_pub, shell.displayhook)
+    for part in parts:
         part.recorder = recorder
     shell.autoawait = True
+    register: Any = shell.register_magic_function  # its decorators hide its type
+    for program in ("bash", "sh"):
+        register(functools.partial(shell.run_script, program), "cell", program)
     sys.displayhook = shell.displayhook
     return shell
 
@@ -152,8 +178,8 @@ def warm(shell: ZMQInteractiveShell) -> None:
     recorder = shell.recorder
     recorder.main = CallRecord(call_id="warm")
     for code in ("1+1", "print(1)", "1/0", "%pwd", "import asyncio", "x = !true"):
-        shell.run_cell(code)
-    shell.reset(new_session=False)
+        shell.run_cell(code)  # type: ignore[no-untyped-call]  # IPython's
+    shell.reset(new_session=False)  # type: ignore[no-untyped-call]  # IPython's
     shell.execution_count = 1
     recorder.main = None
 
@@ -164,7 +190,7 @@ async def run_cell(shell: ZMQInteractiveShell, code: str) -> None:
     The whole cell runs in the current task: top-level `await` works, and sync code holds the loop.
     """
     try:
-        transformed, problem = shell.transform_cell(code), None
+        transformed, problem = shell.transform_cell(code), None  # type: ignore[no-untyped-call]  # IPython's
     except Exception:
         transformed, problem = code, sys.exc_info()
     result = None
@@ -179,6 +205,18 @@ async def run_cell(shell: ZMQInteractiveShell, code: str) -> None:
         shell.events.trigger("post_execute")
         shell.events.trigger("post_run_cell", result)
         flush()
+
+
+def without_ours(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """A traceback without our own frames at its end: they raise what is meant for the user's code."""
+    last = step = trace
+    while step is not None:
+        if os.path.dirname(step.tb_frame.f_code.co_filename) != _HERE:
+            last = step
+        step = step.tb_next
+    if last is not None:
+        last.tb_next = None
+    return trace
 
 
 def _refuse_input(prompt: object = "", *_: object, **__: object) -> NoReturn:

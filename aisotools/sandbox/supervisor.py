@@ -8,7 +8,7 @@ Messages on the control socket (one JSON object per packet):
 
 - from here: `started {worker, supervisor}`, `died {exit, signal}`, `done {seq}`; in the end `ended {}` when
   no process is left, and `gone {}` when the scratch folder is removed too
-- from the host: `interrupt {seq, number, group}`, `sweep {seq, since_s, mark, others, holds}`, `kill {}`
+- from the host: `interrupt {number, group}`, `sweep {seq, since_s, mark, others, holds}`, `kill {}`
 """
 
 from __future__ import annotations
@@ -146,10 +146,8 @@ class Supervisor:
             self._interrupt(request["number"], group=request["group"])
         elif request["op"] == "sweep":
             self._sweep(request)
-        else:
-            return False
-        self._send({"op": "done", "seq": request["seq"]})
-        return True
+            self._send({"op": "done", "seq": request["seq"]})
+        return bool(request["op"] != "kill")
 
     def _interrupt(self, number: int, *, group: bool) -> None:
         """SIGINT to the worker, and as a terminal does to the programs it runs in the foreground."""

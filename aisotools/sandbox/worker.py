@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import importlib
 import os
@@ -28,7 +29,7 @@ from aisotools.contracts import Cancellation, OutputCaps, Tool, ToolContext
 from aisotools.events import Json, ToolResult
 from aisotools.sandbox.channel import BlockingChannel, Frame
 from aisotools.sandbox.results import STREAMS_TAKEN, Pieces, encode_result
-from aisotools.sandbox.shell import ZMQInteractiveShell, flush
+from aisotools.sandbox.shell import ZMQInteractiveShell, flush, without_ours
 from aisotools.sandbox.streams import CallRecord, Recorder, json_bundle
 from aisotools.sandbox.supervisor import NUDGE
 from aisotools.tool_members import failure
@@ -235,7 +236,7 @@ class Worker:
             )
             result = ToolResult.error(told, recoverable=False)
         if call.cancellation.cancelled:
-            result = result.with_metadata(stopped=True)
+            result = _stopped(result)
         return encode_result(_with_record(result, call.record), call.caps)
 
     def _tool(self, frame: Frame) -> Tool:
@@ -289,18 +290,28 @@ def _imported(path: str) -> Tool:
     return found
 
 
-def _interrupted() -> ToolResult:
-    return ToolResult.error("The call was interrupted.").with_metadata(stopped=True)
+def _interrupted(content: str = "") -> ToolResult:
+    told = "\n".join(filter(None, ["The call was interrupted.", content]))
+    return ToolResult.error(told).with_metadata(stopped=True)
+
+
+def _stopped(result: ToolResult) -> ToolResult:
+    """What a call gave that was interrupted and had something to say all the same: never a success."""
+    if not result.is_error:
+        told = _interrupted(result.content)
+        result = dataclasses.replace(
+            result, content=told.content, is_error=True, recoverable=True, error_kind="failed", kind="error"
+        )
+    return result.with_metadata(stopped=True)
 
 
 def _failed(error: BaseException, call: _Call) -> Pieces:
+    try:
+        result = failure(error.with_traceback(without_ours(error.__traceback__)))
+    except BaseException:  # its own text could not be had
+        result = ToolResult.error(f"{type(error).__name__} (its message cannot be shown)")
     if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
-        result = _interrupted()
-    else:
-        try:
-            result = failure(error)
-        except BaseException:  # its own text could not be had
-            result = ToolResult.error(f"{type(error).__name__} (its message cannot be shown)")
+        result = _interrupted(result.content)
     return encode_result(_with_record(result, call.record), call.caps)
 
 

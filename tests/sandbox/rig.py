@@ -1,0 +1,148 @@
+"""A real kernel to test with: its calls, what it reports, and the processes it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aisotools.contracts import OutputCaps, SandboxCall, SandboxStatus, Shipment
+from aisotools.events import Json, ToolCall, ToolResult
+from aisotools.function_tool import FunctionTool
+from aisotools.sandbox import spawn
+from aisotools.sandbox.kernel import Kernel
+from aisotools.sandbox.limits import Limits
+
+PYTHON = Shipment(
+    key="python", import_path="aisotools.builtin.python_tool:python", concurrency="exclusive"
+)
+BASH = Shipment(
+    key="bash", import_path="aisotools.builtin.shell_tool:sandbox_bash", concurrency="overlap"
+)
+_ids = itertools.count(1)
+
+
+@dataclass
+class Heard:
+    """A `SandboxListener` that keeps everything."""
+
+    outputs: list[tuple[str, str, str]] = field(default_factory=list)
+    emits: list[tuple[str, str, Mapping[str, Json]]] = field(default_factory=list)
+    starts: list[tuple[SandboxStatus, str]] = field(default_factory=list)
+    losses: list[tuple[int, str]] = field(default_factory=list)
+
+    def output(self, call_id: str, stream: str, text: str) -> None:
+        self.outputs.append((call_id, stream, text))
+
+    def emitted(self, call_id: str, name: str, payload: Mapping[str, Json]) -> None:
+        self.emits.append((call_id, name, payload))
+
+    def started(self, status: SandboxStatus, reason: str) -> None:
+        self.starts.append((status, reason))
+
+    def lost(self, generation: int, reason: str) -> None:
+        self.losses.append((generation, reason))
+
+    def text(self, call_id: str, stream: str = "stdout") -> str:
+        return "".join(text for c, s, text in self.outputs if (c, s) == (call_id, stream))
+
+
+class Rig:
+    """A kernel on a workspace, with short forms for calls."""
+
+    def __init__(self, workspace: Path, limits: Limits | None = None) -> None:
+        self.workspace = workspace
+        self.heard = Heard()
+        level = spawn.detection().level
+        assert level is not None
+        self.level = level
+        wanted = spawn.Spawn(level=level, workspace=str(workspace), limits=limits or Limits())
+        self.kernel = Kernel(wanted, self.heard)
+
+    async def call(
+        self,
+        shipment: Shipment,
+        arguments: Mapping[str, Json],
+        *,
+        timeout_s: float = 20,
+        caps: OutputCaps | None = None,
+        call_id: str | None = None,
+        name: str = "",
+    ) -> ToolResult:
+        request = SandboxCall(
+            call=ToolCall(call_id or f"call-{next(_ids)}", name or shipment.key, arguments),
+            shipment=shipment,
+            timeout_s=timeout_s,
+            output_caps=caps or OutputCaps(),
+            session_key="test",
+        )
+        return await self.kernel.call(request)
+
+    async def python(self, code: str, **more: Any) -> ToolResult:
+        return await self.call(PYTHON, {"code": code}, **more)
+
+    async def bash(self, command: str, **more: Any) -> ToolResult:
+        timeout = more.pop("timeout", 30_000)
+        return await self.call(BASH, {"command": command, "timeout": timeout}, **more)
+
+    async def tool(self, tool: FunctionTool[..., Any], arguments: Mapping[str, Json] = {}, **more: Any) -> ToolResult:  # noqa: B006, E501 - never changed
+        shipment = tool.shipment()
+        assert shipment is not None
+        return await self.call(shipment, arguments, name=tool.name, **more)
+
+    async def value(self, code: str, **more: Any) -> Any:
+        """What `code`, ending in an expression, evaluates to."""
+        result = await self.python(code, **more)
+        assert not result.is_error, result.content
+        return eval(result.value["result"])
+
+
+@asynccontextmanager
+async def rig(folder: Path, limits: Limits | None = None) -> AsyncIterator[Rig]:
+    """A rig on `folder/workspace`; afterwards nothing of it may be left."""
+    workspace = folder / "workspace"
+    workspace.mkdir(exist_ok=True)
+    made = Rig(workspace, limits)
+    try:
+        yield made
+    finally:
+        await made.kernel.close()
+    assert processes_of(workspace) == []
+
+
+def processes_of(workspace: Path) -> list[str]:
+    """What still runs there: as its working folder, or told by its environment."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            where = os.readlink(f"/proc/{name}/cwd")
+            environ = Path(f"/proc/{name}/environ").read_bytes()
+            command = Path(f"/proc/{name}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if where.startswith(str(workspace)) or str(workspace).encode() in environ:
+            found.append(f"{name}: {command.replace(bytes(1), b' ').decode()}")
+    return found
+
+
+async def eventually(holds: Callable[[], Any], within_s: float = 2.0) -> float:
+    """Wait until `holds()`; how long that took."""
+    began_s = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began_s < within_s, "it did not come about"
+        await asyncio.sleep(0.005)
+    return time.monotonic() - began_s
+
+
+def rss_bytes(pid: int | str = "self") -> int:
+    """Resident memory of a process."""
+    pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
