@@ -285,6 +285,30 @@ async def resolve(approver: Approver | None, request: ApprovalRequest) -> Approv
     return _checked(answer)
 
 
+async def resolve_all(approver: Approver | None, requests: Sequence[ApprovalRequest]) -> list[Approval]:
+    """Ask `approver` about several calls, as `resolve` does about one; the answers come in the same order.
+
+    An approver with a method `ask_many(requests) -> list[Approval]` sees them all at once; any other is asked
+    one after another.
+    """
+    together = getattr(approver, "ask_many", None)
+    if len(requests) < 2 or not callable(together):
+        return [await resolve(approver, request) for request in requests]
+    limits_s = [request.timeout_s for request in requests if request.timeout_s is not None]
+    try:
+        async with asyncio.timeout(min(limits_s, default=None)) as limit:
+            answers: object = await together(requests)
+    except Exception as error:
+        if isinstance(error, TimeoutError) and limit.expired():
+            return [timed_out(request) for request in requests]
+        told = f"The approver failed: {type(error).__name__}: {error}"
+        return [Approval("deny", reason=told) for _ in requests]
+    if not isinstance(answers, Sequence) or len(answers) != len(requests):
+        told = f"The approver gave no list of {len(requests)} answers."
+        return [Approval("deny", reason=told) for _ in requests]
+    return [_checked(answer) for answer in answers]
+
+
 def timed_out(request: ApprovalRequest) -> Approval:
     """The answer to a question that stood for `request.timeout_s` seconds."""
     return Approval("timeout", reason=f"Nobody answered within {request.timeout_s:g} s.")

@@ -13,34 +13,33 @@ import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aisotools.approval import default_approver, resolve
+from aisotools.asking import Questions
 from aisotools.contracts import Approver, OutputCaps, Sandbox, SandboxCall, Tool, ToolContext
-from aisotools.events import Approval, ApprovalRequest, Decision, Json, ToolCall, ToolResult
+from aisotools.events import Decision, Effect, Json, ToolCall, ToolResult
 from aisotools.exceptions import SandboxError, ToolError, UnknownTool
+from aisotools.grants import Grants
 from aisotools.host_calls import HostCalls
 from aisotools.journal import Journal
 from aisotools.policy import Policy
 from aisotools.registry import ToolRegistry
 from aisotools.session_events import (
-    ApprovalAnswered,
-    ApprovalAsked,
     CallDecided,
     CallEmitted,
     CallFinished,
     CallRequested,
     CallStarted,
 )
-from aisotools.ticket import ALLOWS, Ticket, capped, denial, digest_of, ticket_for
+from aisotools.ticket import Ticket, Verdict, capped, denial, digest_of, ticket_for
 from aisotools.tool_members import unusable, validate_value
 
 _log = logging.getLogger(__name__)
 
-_ASK_S = 300.0
 _LONGEST_S = 86_400.0
+_CANCELLED = ToolResult.error("The call was cancelled.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +55,6 @@ class Place:
     sandbox: Sandbox
     level: str
     workspace: Path
-
-
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """What the gate says about a call: what may run, whether, by whose word, why, and what would allow it."""
-
-    ticket: Ticket
-    decision: Decision
-    decided_by: str
-    reasons: tuple[str, ...]
-    hint: str = ""
 
 
 class Gate:
@@ -86,16 +74,20 @@ class Gate:
         """Use these; `approver` None means whoever can be asked when the time comes."""
         self.registry = registry
         self.policy = policy
-        self._approver = approver
+        self._questions = Questions(approver, journal)
         self._journal = journal
         self._caps = caps
         self._call_timeout_s = call_timeout_s
         self._session_key = session_key
         self._used: set[str] = set()
         self._on_host = HostCalls()
-        self._asking: dict[str, asyncio.Task[Approval]] = {}
-        self._warming: set[asyncio.Future[object]] = set()
         self._closed = False
+        self._shut_because = ""
+
+    @property
+    def grants(self) -> Grants:
+        """Approvals that reach beyond one call."""
+        return self._questions.grants
 
     @property
     def calls(self) -> int:
@@ -106,38 +98,78 @@ class Gate:
         self, call: ToolCall, place: Place, *, timeout_s: float | None = None, ask: bool = False
     ) -> ToolResult:
         """Take one call from wish to result; see `Session.call`."""
-        began_s = time.monotonic()
+        call, began_s = self._begin(call)
+
+        async def work() -> ToolResult:
+            verdict = self._judge(call, place, ask=ask)
+            if isinstance(verdict, Verdict) and verdict.decision is Decision.ASK:
+                verdict = (await self._ask([verdict], place))[0]
+            return await self._carry_out(verdict, place, timeout_s)
+
+        return await self._finish(call, began_s, work())
+
+    async def pass_many(self, calls: Sequence[ToolCall], place: Place) -> list[ToolResult]:
+        """Take several calls from wish to result; see `Session.call_many`."""
+        begun = [self._begin(call) for call in calls]
+        open_calls = dict(enumerate(begun))
+        results: dict[int, ToolResult] = {}
+
+        async def run(number: int, verdict: Verdict | ToolResult) -> None:
+            call, began_s = open_calls.pop(number)
+            results[number] = await self._finish(call, began_s, self._carry_out(verdict, place, None))
+
+        try:
+            verdicts = [self._judge(call, place) for call, _ in begun]
+            await self._ask_where_needed(verdicts, place)
+            for together in _waves(verdicts):
+                await asyncio.gather(*(run(number, verdicts[number]) for number in together))
+        finally:
+            for call, began_s in open_calls.values():
+                self._record_end(call, began_s, _CANCELLED)
+        return [results[number] for number in range(len(calls))]
+
+    def shut(self, reason: str) -> None:
+        """Let no further call pass: what cannot be recorded must not run."""
+        self._shut_because = reason
+
+    def interrupt(self) -> None:
+        """Call off open questions, and cancel what runs on the host."""
+        self._questions.interrupt()
+        self._on_host.interrupt()
+
+    async def close(self) -> None:
+        """Let nothing pass any more, and call off what is under way."""
+        self._closed = True
+        self._on_host.interrupt()
+        await self._questions.close()
+
+    # ---- from wish to verdict
+
+    def _begin(self, call: ToolCall) -> tuple[ToolCall, float]:
         call = dataclasses.replace(call, arguments=_own_copy(call.arguments))
         self._journal.add(CallRequested, call.id, call=call)
-        result = ToolResult.error("The call was cancelled.")
+        return call, time.monotonic()
+
+    async def _finish(self, call: ToolCall, began_s: float, work: Awaitable[ToolResult]) -> ToolResult:
+        """The result of `work`, capped and recorded, whatever becomes of it."""
+        result = _CANCELLED
         try:
-            result = capped(await self._pass(call, place, timeout_s, ask=ask), self._caps)
-            result = result.with_metadata(tool=call.name, call_id=call.id)
+            result = capped(await work, self._caps).with_metadata(tool=call.name, call_id=call.id)
         except Exception as error:  # whoever makes calls in a loop must survive every one of them
             _log.exception("The call %s of %s failed in the gate itself", call.id, call.name)
             told = f"{call.name} could not be run, by a fault in aisotools or a part given to it: "
             told += f"{type(error).__name__}: {error}. The log has the whole story."
             result = ToolResult.error(told, recoverable=False, error_kind="environment")
         finally:
-            took_s = time.monotonic() - began_s
-            self._journal.add(CallFinished, call.id, name=call.name, result=result, duration_s=took_s)
+            self._record_end(call, began_s, result)
         return result
 
-    def interrupt(self) -> None:
-        """Call off open questions, and cancel what runs on the host."""
-        for question in self._asking.values():
-            question.cancel()
-        self._on_host.interrupt()
+    def _record_end(self, call: ToolCall, began_s: float, result: ToolResult) -> None:
+        took_s = time.monotonic() - began_s
+        self._journal.add(CallFinished, call.id, name=call.name, result=result, duration_s=took_s)
 
-    async def close(self) -> None:
-        """Let nothing pass any more, and call off what is under way."""
-        self._closed = True
-        self.interrupt()
-        for warming in self._warming:
-            warming.cancel()
-        await asyncio.gather(*self._warming, return_exceptions=True)
-
-    async def _pass(self, call: ToolCall, place: Place, timeout_s: float | None, *, ask: bool) -> ToolResult:
+    def _judge(self, call: ToolCall, place: Place, *, ask: bool = False) -> Verdict | ToolResult:
+        """What policy and grants say about the call, or why it is no call at all."""
         if call.id in self._used:
             told = f"The call id {call.id!r} was used before; an id runs at most once."
             return ToolResult.error(told, recoverable=False, error_kind="invalid")
@@ -148,89 +180,50 @@ class Gate:
             return ToolResult.error(str(error), error_kind="invalid")
         except Exception as error:  # tools are written by strangers too
             return unusable(call.name, error)
-        verdict = _verdict(ticket)
-        if verdict.decision is Decision.ASK or (ask and verdict.decision is Decision.ALLOW):
-            verdict = await self._ask(ticket, place)
+        verdict = _by_policy(ticket)
+        if ask and verdict.decision is Decision.ALLOW:
+            return dataclasses.replace(verdict, decision=Decision.ASK)
+        if verdict.decision is Decision.ASK and not ask:
+            grant = self.grants.covering(ticket)
+            if grant is not None:
+                return Verdict(ticket, Decision.ALLOW, "grant", (f"you allowed {grant.words}",))
+        return verdict
+
+    async def _ask(self, verdicts: Sequence[Verdict], place: Place) -> list[Verdict]:
+        return await self._questions.put(
+            verdicts, sandbox=place.sandbox, level=place.level, policy=self.policy
+        )
+
+    async def _ask_where_needed(self, verdicts: list[Verdict | ToolResult], place: Place) -> None:
+        """Put one question for all calls that need asking; their verdicts are replaced by the answers."""
+        asked = {
+            number: verdict
+            for number, verdict in enumerate(verdicts)
+            if isinstance(verdict, Verdict) and verdict.decision is Decision.ASK
+        }
+        if asked:
+            for number, answer in zip(asked, await self._ask(list(asked.values()), place), strict=True):
+                verdicts[number] = answer
+
+    async def _carry_out(
+        self, verdict: Verdict | ToolResult, place: Place, timeout_s: float | None
+    ) -> ToolResult:
+        if isinstance(verdict, ToolResult):
+            return verdict
+        ticket = verdict.ticket
         self._journal.add(
             CallDecided,
-            call.id,
+            ticket.made.id,
             decision=verdict.decision,
             decided_by=verdict.decided_by,
-            effect=verdict.ticket.effect,
+            effect=ticket.effect,
             reasons=verdict.reasons,
-            arguments=verdict.ticket.arguments,
-            digest=verdict.ticket.digest,
+            arguments=ticket.arguments,
+            digest=ticket.digest,
         )
         if verdict.decision is not Decision.ALLOW:
-            return denial(call.name, verdict.reasons, hint=verdict.hint)
-        return await self._dispatch(verdict.ticket, place, timeout_s)
-
-    # ---- asking
-
-    async def _ask(self, ticket: Ticket, place: Place) -> _Verdict:
-        """What a person, or whoever stands in, says about the call."""
-        asked = ticket.evaluation.decision is Decision.ASK
-        reasons = ticket.evaluation.reasons if asked else ("the caller wants it approved",)
-        request = ApprovalRequest(
-            id=uuid.uuid4().hex,
-            call=ticket.call,
-            definition=ticket.definition,
-            effect=ticket.effect,
-            level="host" if ticket.facts.runs_in == "host" else place.level,
-            reasons=reasons,
-            facts=ticket.facts,
-            timeout_s=_ASK_S,
-        )
-        approver = self._approver if self._approver is not None else default_approver()
-        self._journal.add(ApprovalAsked, request.call.id, request=request)
-        approval = Approval("cancel", reason="The call was cancelled.")
-        try:
-            approval = await self._answer(approver, request, place)
-        finally:
-            self._journal.add(ApprovalAnswered, request.call.id, request_id=request.id, approval=approval)
-        verdict = _Verdict(ticket, Decision.DENY, "approver" if approver is not None else "policy", reasons)
-        if approval.outcome != "approve":
-            hint = ALLOWS if approver is None else ""
-            return dataclasses.replace(verdict, reasons=_why_not(approval, reasons), hint=hint)
-        if approval.arguments is None:
-            return dataclasses.replace(verdict, decision=Decision.ALLOW)
-        return self._edited(verdict, approval.arguments, place)
-
-    async def _answer(self, approver: Approver | None, request: ApprovalRequest, place: Place) -> Approval:
-        """The answer; meanwhile the worker starts, so that an approved call need not wait for it."""
-        if approver is not None and request.facts.runs_in == "sandbox":
-            warming: asyncio.Future[object] = asyncio.ensure_future(place.sandbox.start())
-            self._warming.add(warming)
-            warming.add_done_callback(self._warmed)
-        question = self._asking[request.id] = asyncio.ensure_future(resolve(approver, request))
-        try:
-            return await question
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            return Approval("cancel", reason="Interrupted.")
-        finally:
-            question.cancel()
-            self._asking.pop(request.id, None)
-
-    def _warmed(self, warming: asyncio.Future[object]) -> None:
-        self._warming.discard(warming)
-        if not warming.cancelled():
-            warming.exception()  # a worker that does not start is reported by the call that needs it
-
-    def _edited(self, verdict: _Verdict, arguments: Mapping[str, Json], place: Place) -> _Verdict:
-        """Edited arguments are a new call: validated and checked again, and asked about no more."""
-        call = dataclasses.replace(verdict.ticket.made, arguments=arguments)
-        try:
-            ticket = ticket_for(verdict.ticket.tool, call, self.policy, place.level)
-        except Exception as error:  # as for the call itself
-            return dataclasses.replace(verdict, reasons=(f"the edited arguments do not fit: {error}",))
-        denied = ticket.evaluation.decision is Decision.DENY
-        decision = Decision.DENY if denied else Decision.ALLOW
-        return dataclasses.replace(
-            verdict, ticket=ticket, decision=decision, reasons=ticket.evaluation.reasons
-        )
+            return denial(ticket.made.name, verdict.reasons, hint=verdict.hint)
+        return await self._dispatch(ticket, place, timeout_s)
 
     # ---- running
 
@@ -239,8 +232,8 @@ class Gate:
         tool = self.registry.get(call.name)
         if tool is None or digest_of(tool, ticket.frozen, place.level) != ticket.digest:
             return denial(call.name, ("the tool changed between decision and run; call it again",))
-        if self._closed:
-            told = f"{call.name} was not run: the session was closed."
+        if self._closed or self._shut_because:
+            told = f"{call.name} was not run: {self._shut_because or 'the session was closed'}."
             return ToolResult.error(told, recoverable=False, error_kind="environment")
         if timeout_s is None:
             timeout_s = min(ticket.deadline_s or self._call_timeout_s, _LONGEST_S)
@@ -274,7 +267,7 @@ class Gate:
             call_id=call.id,
             workspace_path=place.workspace,
             sandbox_config={"level": place.level},
-            approval_handler=self._approver,
+            approval_handler=self._questions.approver,
             output_caps=self._caps,
             services=_Services(self, call, place),
             emitter=emit,
@@ -296,11 +289,24 @@ class _Services:
         return await self._gate.pass_call(call, self._place)
 
 
-def _verdict(ticket: Ticket) -> _Verdict:
-    """The policy's own word."""
+def _by_policy(ticket: Ticket) -> Verdict:
     evaluation = ticket.evaluation
     typed = ticket.made.origin == "person" and evaluation.decision is Decision.ALLOW
-    return _Verdict(ticket, evaluation.decision, "typed" if typed else "policy", evaluation.reasons)
+    return Verdict(ticket, evaluation.decision, "typed" if typed else "policy", evaluation.reasons)
+
+
+def _waves(verdicts: Sequence[Verdict | ToolResult]) -> Iterator[list[int]]:
+    """Numbers of the calls that may run together, in order: reading ones do, each other one is alone."""
+    together: list[int] = []
+    for number, verdict in enumerate(verdicts):
+        changes = isinstance(verdict, Verdict) and verdict.ticket.effect is not Effect.READ_ONLY
+        if changes and isinstance(verdict, Verdict) and verdict.decision is Decision.ALLOW:
+            yield together
+            yield [number]
+            together = []
+        else:
+            together.append(number)
+    yield together
 
 
 def _own_copy(arguments: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -322,13 +328,3 @@ def _valid(tool: Tool, result: ToolResult) -> ToolResult:
     except Exception as error:  # tools are written by strangers too
         return unusable(tool.name, error)
     return result
-
-
-def _why_not(approval: Approval, asked_because: tuple[str, ...]) -> tuple[str, ...]:
-    said = {
-        "deny": "it was denied",
-        "timeout": "nobody answered in time",
-        "cancel": "the question was cancelled",
-    }
-    told = said[approval.outcome] + (f" ({approval.reason.rstrip('.')})" if approval.reason else "")
-    return (told, *(f"asked because {reason}" for reason in asked_because))

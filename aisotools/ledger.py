@@ -11,8 +11,13 @@ older file together with its older head.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
 import hmac
+import itertools
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping
@@ -53,13 +58,22 @@ class Verification:
 class Ledger:
     """An open ledger; one process appends to it."""
 
-    def __init__(self, path: Path, key: bytes, *, records: int = 0, last: str = "") -> None:
-        """Append to `path` after `records` sound lines, the last of which has the MAC `last`."""
+    def __init__(self, path: Path, key: bytes) -> None:
+        """Append to `path`, which must be new or checked; see `open_ledger`.
+
+        Raises:
+            BlockingIOError: If another ledger, here or in another process, is appending to it.
+        """
         self.path = path
         self._key = key
-        self._records = records
-        self._last = last
+        self._records = 0
+        self._last = ""
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            raise
 
     def __repr__(self) -> str:
         return f"<Ledger {self.path.name}, {self._records} records>"
@@ -74,6 +88,25 @@ class Ledger:
     def records(self) -> int:
         """How many lines there are."""
         return self._records
+
+    def go_on(self) -> None:
+        """Check what is there already and continue after it; closes the file when it is damaged.
+
+        Raises:
+            LedgerError: If it is damaged, other than by a torn last line.
+        """
+        found = _check(self.path, self._key)
+        if found.problems:
+            os.close(self._file)
+            self._file = -1
+            told = "; ".join(found.problems)
+            raise LedgerError(f"The ledger {self.path} is damaged: {told}. Move it away to go on.")
+        if found.torn_bytes:
+            os.truncate(self.path, self.path.stat().st_size - found.torn_bytes)
+        self._records, self._last = found.records, _last_mac(self.path)
+        if found.torn_bytes:
+            self.append("repaired", {"dropped_bytes": found.torn_bytes})
+            self.seal()
 
     def append(self, kind: str, body: Mapping[str, Json], *, time_s: float | None = None) -> None:
         """Write one record.
@@ -130,33 +163,37 @@ class Ledger:
             self._file = -1
 
 
+def ledger_name(session_key: str) -> str:
+    """A file name for the ledger of a session; keys that are no plain names get a digest of their own."""
+    if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", session_key):
+        return session_key
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", session_key)[:60]
+    return f"{plain}-{hashlib.sha256(session_key.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+
+
 def open_ledger(folder: Path, name: str) -> Ledger:
-    """Open the ledger `name` in `folder` for appending; a line that a crash tore is cut off, and that is said.
+    """Open the ledger `name` in `folder` for appending, or `name-2`, `name-3` ... where others are at it.
+
+    A line that a crash tore is cut off, and that is recorded.
 
     Raises:
-        LedgerError: If an existing one is damaged otherwise, or the folder cannot be used.
+        LedgerError: If it is damaged otherwise, or the folder cannot be used.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = _key_of(folder)
+        ledger = _free_ledger(folder, name, key)
     except OSError as error:
         raise LedgerError(f"The folder of the ledger, {folder}, cannot be used: {error.strerror}.") from error
-    path = folder / f"{name}.jsonl"
-    if not path.exists():
-        return Ledger(path, key)
-    found = _check(path, key)
-    if found.problems:
-        raise LedgerError(
-            f"The ledger {path} is damaged: {'; '.join(found.problems)}. Move it away to go on."
-        )
-    if found.torn_bytes:
-        os.truncate(path, path.stat().st_size - found.torn_bytes)
-    last = _last_mac(path)
-    ledger = Ledger(path, key, records=found.records, last=last)
-    if found.torn_bytes:
-        ledger.append("repaired", {"dropped_bytes": found.torn_bytes})
-        ledger.seal()
+    ledger.go_on()
     return ledger
+
+
+def _free_ledger(folder: Path, name: str, key: bytes) -> Ledger:
+    for number in itertools.count(1):
+        with contextlib.suppress(BlockingIOError):
+            return Ledger(folder / (f"{name}.jsonl" if number == 1 else f"{name}-{number}.jsonl"), key)
+    raise AssertionError("unreachable")
 
 
 def verify(path: Path) -> Verification:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast, get_args
 
 from aisotools.arguments import brief
 from aisotools.claims import Claim, claim_default_workspace, claim_workspace, refuse_workspace, state_folder
+from aisotools.events import Origin, ToolCall
 from aisotools.exceptions import UsageError, WorkspaceError, WorkspaceRefused
 from aisotools.policy import Policy
 
@@ -16,7 +19,7 @@ def hold_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) 
     """Check and claim a workspace; a refusal leaves nothing behind.
 
     Args:
-        folder: The folder, made if only its last part is missing; None for the notebook's own.
+        folder: The folder, made if it is missing; None for the notebook's own.
         level: The confinement level, on which it depends what is refused.
         environ: Where settings are looked up.
 
@@ -43,25 +46,26 @@ def hold_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) 
                 "Close that session, or use another folder.",
             )
     except WorkspaceError:
-        if made:
-            folder.rmdir()
+        for path in made:
+            path.rmdir()
         raise
     return claim
 
 
-def _made(folder: Path) -> bool:
-    """Make the folder if its parent is there; whether it was made."""
+def _made(folder: Path) -> list[Path]:
+    """Make the folder and what is missing above it; the folders that were made, the innermost first."""
+    missing = []
     try:
-        if folder.exists() or not folder.parent.is_dir():
-            return False
-        folder.mkdir()
-    except FileExistsError:
-        return False  # somebody else just made it
+        for path in (folder, *folder.parents):
+            if path.exists():
+                break
+            missing.append(path)
+        folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise WorkspaceRefused(
             f"{str(folder)!r} cannot be the workspace: it cannot be made ({error}). Use another folder.",
         ) from None
-    return True
+    return missing
 
 
 def _notebook_stem(environ: Mapping[str, str]) -> str:
@@ -104,6 +108,28 @@ def demand_approver(approver: object) -> None:
         raise TypeError(f"approver={approver.__name__}: give an approver, such as {approver.__name__}().")
     if approver is not None and not callable(getattr(approver, "ask", None)):
         raise TypeError(f"approver={brief(approver)}: give an object with `async def ask(request)`.")
+
+
+def wish(name: object, arguments: object = None, *, origin: str, call_id: object = None) -> ToolCall:
+    """A call as a program makes it; what a model could get wrong in it is left to the gate.
+
+    Raises:
+        TypeError: If this is no call at all.
+        ValueError: If nobody of that kind makes calls.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"The name of a tool is text, not {type(name).__name__}.")
+    if origin not in get_args(Origin):
+        raise ValueError(f"origin={origin!r}: use one of {', '.join(get_args(Origin))}.")
+    if call_id is not None and not isinstance(call_id, str):
+        raise TypeError(f"A call's id is text, not {type(call_id).__name__}.")
+    given: Any = {} if arguments is None else arguments
+    return ToolCall(call_id or uuid.uuid4().hex, name, given, origin=cast("Origin", origin))
+
+
+def is_number(value: object) -> bool:
+    """Whether this is a number, and no truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def folder_given(path: str | os.PathLike[str]) -> Path:

@@ -33,20 +33,29 @@ SecretsOf = Callable[[str], frozenset[str]]
 
 
 class Recording:
-    """Writes what it hears to a ledger. When that fails, `failed` says so, and no further call may pass."""
+    """Writes what it hears to a ledger, until that fails once."""
 
-    def __init__(self, ledger: Ledger, secrets_of: SecretsOf) -> None:
-        """Write to `ledger`; `secrets_of` tells which arguments of a tool are never written down."""
+    def __init__(
+        self, ledger: Ledger, secrets_of: SecretsOf, on_failure: Callable[[LedgerError], None]
+    ) -> None:
+        """Write to `ledger`.
+
+        Args:
+            ledger: Where to.
+            secrets_of: Tells which arguments of a tool are never written down.
+            on_failure: Hears once when nothing can be written any more, so that no further call passes.
+        """
         self._ledger = ledger
+        self._on_failure = on_failure
         self._secrets_of = secrets_of
         self._names: dict[str, str] = {}
         self._asked_s: dict[str, float] = {}
         self._sealing: asyncio.TimerHandle | None = None
-        self.failed: LedgerError | None = None
+        self._failed = False
 
     def hear(self, event: SessionEvent) -> None:
         """Write one event, if it is of a kind that is kept."""
-        if self.failed is not None:
+        if self._failed:
             return
         if isinstance(event, CallRequested):
             self._names[event.call_id] = event.call.name
@@ -80,8 +89,10 @@ class Recording:
             self._fail(error)
 
     def _fail(self, error: LedgerError) -> None:
-        self.failed = error
-        _log.error("%s", error)
+        if not self._failed:
+            self._failed = True
+            _log.error("%s", error)
+            self._on_failure(error)
 
     def close(self) -> None:
         """Seal and close the ledger."""

@@ -11,34 +11,39 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Self, get_args
+from typing import Self
 
 from aisotools.beat import Beat
 from aisotools.builtin import builtin_tools
-from aisotools.claims import Claim
+from aisotools.claims import Claim, state_folder
 from aisotools.contracts import Approver, OutputCaps, Sandbox, SandboxListener
 from aisotools.events import Json, Origin, ToolCall, ToolResult
-from aisotools.exceptions import SessionClosed, UsageError
+from aisotools.exceptions import LedgerError, SessionClosed, UsageError
 from aisotools.gate import Gate, Place
 from aisotools.journal import Journal, Listener
+from aisotools.ledger import ledger_name, open_ledger
 from aisotools.opening import (
     demand,
     demand_approver,
     existing_paths,
     folder_given,
     hold_workspace,
+    is_number,
     refuse_auto_without_sandbox,
+    wish,
 )
 from aisotools.policy import Policy
+from aisotools.recording import Recording
+from aisotools.redact import secret_parameters
 from aisotools.registry import ToolRegistry
 from aisotools.sandbox.detect import Detection, choose_level
 from aisotools.sandbox.kernel import Kernel
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.spawn import Spawn, detection
 from aisotools.session_events import SessionEnded
+from aisotools.status import SessionStatus
 
 SandboxFactory = Callable[[Spawn, SandboxListener], Sandbox]
 """Makes the sandbox of a session; tests and other programs may bring their own.
@@ -46,31 +51,6 @@ SandboxFactory = Callable[[Spawn, SandboxListener], Sandbox]
 A factory with a callable attribute `detect`, which gives a `Detection`, says itself what levels it holds; for
 any other this machine is tried.
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionStatus:
-    """A session at one moment.
-
-    Attributes:
-        level: The confinement level; empty before the session is open.
-        alive: Whether a worker is up.
-        memory_bytes: Memory of the worker.
-        calls: How many calls reached the gate.
-        age_s: Seconds since the worker started.
-        pid: The worker's process id, or 0.
-        generation: How many workers there have been.
-        workspace: The folder that tools may change; empty before the session is open.
-    """
-
-    level: str
-    calls: int
-    workspace: str
-    alive: bool = False
-    memory_bytes: int = 0
-    age_s: float = 0.0
-    pid: int = 0
-    generation: int = 0
 
 
 class Session:
@@ -85,6 +65,7 @@ class Session:
         session_key: The conversation.
         level: The confinement level; empty before the session is open.
         events: Everything that happened, in order; read only.
+        log_path: The ledger, once the session is open.
     """
 
     def __init__(  # noqa: PLR0917 - the order is part of the public interface
@@ -127,6 +108,7 @@ class Session:
         self.session_key = session_key or uuid.uuid4().hex[:12]
         self._journal = Journal()
         self.events = self._journal.events
+        self.log_path: Path | None = None
         self._gate = Gate(
             registry=registry if registry is not None else ToolRegistry(builtin_tools()),
             policy=policy if policy is not None else Policy(),
@@ -146,6 +128,7 @@ class Session:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._place: Place | None = None
         self._claim: Claim | None = None
+        self._recording: Recording | None = None
         self._closed = False
 
     def __repr__(self) -> str:
@@ -242,7 +225,22 @@ class Session:
             claim.release()
             raise
         self._loop, self._claim, self._workspace = asyncio.get_running_loop(), claim, claim.path
+        self._start_recording()
         return place
+
+    def _start_recording(self) -> None:
+        ledger = open_ledger(state_folder(self._environ) / "ledger", ledger_name(self.session_key))
+
+        def secrets_of(name: str) -> frozenset[str]:
+            tool = self.registry.get(name)
+            return secret_parameters(tool.parameters_schema()) if tool is not None else frozenset()
+
+        def shut(error: LedgerError) -> None:
+            self._gate.shut(f"what happens could not be recorded ({error})")
+
+        self.log_path = ledger.path
+        self._recording = Recording(ledger, secrets_of, shut)
+        self._journal.subscribe(self._recording.hear)
 
     def _demand_own_loop(self) -> None:
         if self._loop not in {None, asyncio.get_running_loop()}:
@@ -264,6 +262,8 @@ class Session:
             if self._claim is not None:
                 self._claim.release()
             self._journal.add(SessionEnded)
+            if self._recording is not None:
+                self._recording.close()
 
     async def interrupt(self) -> None:
         """Stop whatever runs, in the sandbox and on the host, and call off open questions."""
@@ -284,16 +284,8 @@ class Session:
             return SessionStatus(
                 level=self.level, calls=self._gate.calls, workspace=str(self._workspace or "")
             )
-        sandbox = self._place.sandbox.status()
-        return SessionStatus(
-            level=sandbox.level,
-            alive=sandbox.alive,
-            memory_bytes=sandbox.memory_bytes,
-            calls=self._gate.calls,
-            age_s=sandbox.age_s,
-            pid=sandbox.pid,
-            generation=sandbox.generation,
-            workspace=str(self._workspace),
+        return SessionStatus.of(
+            self._place.sandbox.status(), calls=self._gate.calls, workspace=str(self._workspace)
         )
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -333,21 +325,39 @@ class Session:
             SessionClosed: If the session was closed.
             SandboxError: If the session cannot be opened.
         """
-        if not isinstance(name, str):
-            raise TypeError(f"The name of a tool is text, not {type(name).__name__}.")
-        if origin not in get_args(Origin):
-            raise ValueError(f"origin={origin!r}: use one of {', '.join(get_args(Origin))}.")
-        if call_id is not None and not isinstance(call_id, str):
-            raise TypeError(f"A call's id is text, not {type(call_id).__name__}.")
-        if timeout_s is not None and not (_is_number(timeout_s) and timeout_s > 0):
+        call = wish(name, arguments, origin=origin, call_id=call_id)
+        if timeout_s is not None and not (is_number(timeout_s) and timeout_s > 0):
             raise ValueError(f"timeout_s={timeout_s!r}: use a number of seconds above 0.")
-        call = ToolCall(
-            call_id or uuid.uuid4().hex, name, {} if arguments is None else arguments, origin=origin
-        )
         self._demand_own_loop()
         with self._beat:
             place = await self._open()
             return await self._gate.pass_call(call, place, timeout_s=timeout_s, ask=ask)
+
+    async def call_many(
+        self,
+        calls: Iterable[tuple[str, Mapping[str, Json]] | ToolCall],
+        *,
+        origin: Origin = "program",
+    ) -> list[ToolResult]:
+        """Pass several calls through the gate: one question for all that need asking, results in call order.
+
+        Calls that only read run together; one that changes anything waits for those before it and is waited
+        for by those after it. One that is denied does not stop the others.
+
+        Args:
+            calls: Pairs of a tool's name and arguments, or whole calls.
+            origin: Who makes those calls that are given as pairs.
+
+        Raises:
+            TypeError: If one of them is no call at all.
+            SessionClosed: If the session was closed.
+            SandboxError: If the session cannot be opened.
+        """
+        wishes = [c if isinstance(c, ToolCall) else wish(*c, origin=origin) for c in calls]
+        self._demand_own_loop()
+        with self._beat:
+            place = await self._open()
+            return await self._gate.pass_many(wishes, place)
 
     async def run_cell(
         self, code: str, *, origin: Origin = "program", timeout_s: float | None = None
@@ -381,7 +391,3 @@ class Session:
             return calling.result()
         finally:
             calling.cancel()  # without effect on one that is done; an interrupted wait takes the call along
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

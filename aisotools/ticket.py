@@ -86,6 +86,25 @@ class Ticket:
         return dataclasses.replace(self.made, arguments=self.arguments)
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the gate says about a call.
+
+    Attributes:
+        ticket: What may run.
+        decision: Whether it may.
+        decided_by: By whose word: `policy`, `typed`, `grant` or `approver`.
+        reasons: Why.
+        hint: What would allow it, when nobody could be asked.
+    """
+
+    ticket: Ticket
+    decision: Decision
+    decided_by: str
+    reasons: tuple[str, ...]
+    hint: str = ""
+
+
 def ticket_for(tool: Tool, call: ToolCall, policy: Policy, level: str) -> Ticket:
     """Validate and classify a call, and ask the policy.
 

@@ -49,9 +49,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "sandbox.limits",
     ),
     ("function_tool", "shipping", "tool_members", "checkpoint", "models"),
-    ("registry", "approval", "journal", "ledger", "ticket", "grants", "recording", "sandbox"),
+    ("registry", "approval", "journal", "status", "ledger", "ticket", "grants", "recording", "sandbox"),
     ("builtin",),
-    ("gate", "host_calls", "opening", "session"),
+    ("asking", "gate", "host_calls", "opening", "session"),
     ("agent", "transcript"),
     (
         "notebook",

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aisotools.exceptions import LedgerError
-from aisotools.ledger import Ledger, open_ledger, read, verify
+from aisotools.ledger import Ledger, ledger_name, open_ledger, read, verify
 
 
 def written(folder: Path, records: int = 5) -> Path:
@@ -138,6 +138,31 @@ def test_what_cannot_be_read_or_written_is_an_error_that_names_it(tmp_path: Path
     (tmp_path / "file").write_text("x")
     with pytest.raises(LedgerError, match="cannot be used"):
         open_ledger(tmp_path / "file" / "below", "log")
+
+
+def test_two_at_once_write_two_ledgers(tmp_path: Path) -> None:
+    with open_ledger(tmp_path, "log") as one, open_ledger(tmp_path, "log") as two:
+        one.append("step", {"number": 1})
+        two.append("step", {"number": 2})
+        assert (one.path.name, two.path.name) == ("log.jsonl", "log-2.jsonl")
+    assert verify(one.path).ok
+    assert verify(two.path).ok
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("plain-key_1", "plain-key_1"),
+        ("a/../b", "a-b-"),
+        (".hidden", "-hidden-"),
+        ("x" * 200, "x" * 60 + "-"),
+    ],
+)
+def test_a_session_key_of_any_kind_gives_a_plain_file_name(key: str, name: str) -> None:
+    told = ledger_name(key)
+    assert told.startswith(name)
+    assert "/" not in told
+    assert len(told) <= 100
 
 
 def test_a_full_disk_is_an_error() -> None:

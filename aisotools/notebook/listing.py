@@ -10,7 +10,7 @@ from typing import Any
 from aisotools.contracts import Tool
 from aisotools.notebook import frame
 from aisotools.notebook.text import one_line, readable
-from aisotools.session import SessionStatus
+from aisotools.status import SessionStatus
 from aisotools.tool_members import classify, definition_of, shipment_of, source_of
 
 _CELL = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"

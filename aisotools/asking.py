@@ -1,0 +1,155 @@
+"""Putting questions to whoever approves, one or several at a time, and taking the answers for what they are.
+
+An answer settles exactly what was asked about. Edited arguments are a new call: validated and checked against
+the policy once more, and asked about no more, since they are the answerer's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import uuid
+from collections.abc import Mapping, Sequence
+
+from aisotools.approval import default_approver, resolve_all
+from aisotools.contracts import Approver, Sandbox
+from aisotools.events import Approval, ApprovalRequest, Decision, Json
+from aisotools.grants import Grants, scopes_of
+from aisotools.journal import Journal
+from aisotools.policy import Policy
+from aisotools.session_events import ApprovalAnswered, ApprovalAsked
+from aisotools.ticket import ALLOWS, Ticket, Verdict, ticket_for
+
+_ASK_S = 300.0
+
+
+class Questions:
+    """The questions of one session that stand open, and the approvals that were to be remembered."""
+
+    def __init__(self, approver: Approver | None, journal: Journal) -> None:
+        """Ask `approver`; None means whoever can be asked when the time comes."""
+        self.approver = approver
+        self.grants = Grants()
+        self._journal = journal
+        self._open: set[asyncio.Task[list[Approval]]] = set()
+        self._warming: set[asyncio.Future[object]] = set()
+
+    def interrupt(self) -> None:
+        """Call off every open question."""
+        for question in self._open:
+            question.cancel()
+
+    async def close(self) -> None:
+        """Call off every open question, and whatever was started meanwhile."""
+        self.interrupt()
+        for warming in self._warming:
+            warming.cancel()
+        await asyncio.gather(*self._warming, return_exceptions=True)
+
+    async def put(
+        self, verdicts: Sequence[Verdict], *, sandbox: Sandbox, level: str, policy: Policy
+    ) -> list[Verdict]:
+        """Ask about calls, all at once, and return what is to be done with each."""
+        asked = [_request(verdict, level) for verdict in verdicts]
+        approver = self.approver if self.approver is not None else default_approver()
+        for request in asked:
+            self._journal.add(ApprovalAsked, request.call.id, request=request)
+        if approver is not None and any(request.facts.runs_in == "sandbox" for request in asked):
+            self._warm(sandbox)
+        answers = [Approval("cancel", reason="The call was cancelled.") for _ in asked]
+        try:
+            answers = await self._answers(approver, asked)
+        finally:
+            for request, answer in zip(asked, answers, strict=True):
+                self._journal.add(ApprovalAnswered, request.call.id, request_id=request.id, approval=answer)
+        decided_by = "approver" if approver is not None else "policy"
+        return [
+            self._settled(verdict.ticket, answer, request.reasons, decided_by, level=level, policy=policy)
+            for verdict, request, answer in zip(verdicts, asked, answers, strict=True)
+        ]
+
+    async def _answers(self, approver: Approver | None, asked: Sequence[ApprovalRequest]) -> list[Approval]:
+        question = asyncio.ensure_future(resolve_all(approver, asked))
+        self._open.add(question)
+        try:
+            return await question
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return [Approval("cancel", reason="Interrupted.") for _ in asked]
+        finally:
+            question.cancel()
+            self._open.discard(question)
+
+    def _warm(self, sandbox: Sandbox) -> None:
+        """Have the worker start meanwhile, so that an approved call need not wait for it."""
+        warming: asyncio.Future[object] = asyncio.ensure_future(sandbox.start())
+        self._warming.add(warming)
+        warming.add_done_callback(self._warmed)
+
+    def _warmed(self, warming: asyncio.Future[object]) -> None:
+        self._warming.discard(warming)
+        if not warming.cancelled():
+            warming.exception()  # a worker that does not start is reported by the call that needs it
+
+    def _settled(
+        self,
+        ticket: Ticket,
+        approval: Approval,
+        reasons: tuple[str, ...],
+        decided_by: str,
+        *,
+        level: str,
+        policy: Policy,
+    ) -> Verdict:
+        if approval.outcome != "approve":
+            hint = ALLOWS if decided_by == "policy" else ""
+            return Verdict(ticket, Decision.DENY, decided_by, _why_not(approval, reasons), hint)
+        if approval.arguments is not None:
+            verdict = _edited(ticket, approval.arguments, decided_by, level=level, policy=policy)
+        else:
+            verdict = Verdict(ticket, Decision.ALLOW, decided_by, reasons)
+        if approval.remember is not None and verdict.decision is Decision.ALLOW:
+            self.grants.add(approval.remember, verdict.ticket)
+        return verdict
+
+
+def _request(verdict: Verdict, level: str) -> ApprovalRequest:
+    ticket = verdict.ticket
+    asked = ticket.evaluation.decision is Decision.ASK
+    return ApprovalRequest(
+        id=uuid.uuid4().hex,
+        call=ticket.call,
+        definition=ticket.definition,
+        effect=ticket.effect,
+        level="host" if ticket.facts.runs_in == "host" else level,
+        reasons=ticket.evaluation.reasons if asked else ("the caller wants it approved",),
+        facts=ticket.facts,
+        preview={"remember": scopes_of(ticket)},
+        timeout_s=_ASK_S,
+    )
+
+
+def _edited(
+    ticket: Ticket, arguments: Mapping[str, Json], decided_by: str, *, level: str, policy: Policy
+) -> Verdict:
+    call = dataclasses.replace(ticket.made, arguments=arguments)
+    try:
+        edited = ticket_for(ticket.tool, call, policy, level)
+    except Exception as error:  # tools are written by strangers too
+        told = f"the edited arguments do not fit: {error}"
+        return Verdict(ticket, Decision.DENY, decided_by, (told,))
+    denied = edited.evaluation.decision is Decision.DENY
+    decision = Decision.DENY if denied else Decision.ALLOW
+    return Verdict(edited, decision, decided_by, edited.evaluation.reasons)
+
+
+def _why_not(approval: Approval, asked_because: tuple[str, ...]) -> tuple[str, ...]:
+    said = {
+        "deny": "it was denied",
+        "timeout": "nobody answered in time",
+        "cancel": "the question was cancelled",
+    }
+    told = said[approval.outcome] + (f" ({approval.reason.rstrip('.')})" if approval.reason else "")
+    return (told, *(f"asked because {reason}" for reason in asked_because))
