@@ -48,6 +48,8 @@ class _Call:
     holds: bool
     record: CallRecord
     cancellation: Cancellation
+    interrupts: int = 0
+    cancels: int = 0
     done: bool = False
 
 
@@ -135,14 +137,20 @@ class Worker:
     # ---- stopping
 
     def _on_interrupt(self, _signal: int, frame: types.FrameType | None) -> None:
-        """Raise in user code that is meant and running; what merely waits is cancelled over the channel."""
+        """Raise in user code that is meant and running; what merely waits is cancelled over the channel.
+
+        It may strike anywhere, so it takes no locks: not even a `Cancellation` can be set here.
+        """
         named = self._nudged()
         for number in named & self._calls.keys():
-            self._calls[number].cancellation.cancel()
-        if self._stepping is not None:
+            self._calls[number].interrupts += 1
+        stepping = self._calls.get(self._stepping or 0)
+        if stepping is not None:
             # Between user code and our own an exception would get lost, and it is about to yield anyway.
             driving = frame is not None and frame.f_code is Worker._driven.__code__
-            if not driving and (not named or self._stepping in named):
+            # If the order to cancel was carried out already, this is its echo.
+            meant = stepping.number in named and stepping.interrupts > stepping.cancels
+            if not driving and (meant or not named):
                 raise KeyboardInterrupt
         elif not named and self._holder is not None:
             # Nobody's order: user code has sent it, as a thread does with `_thread.interrupt_main`.
@@ -158,6 +166,7 @@ class Worker:
 
     def _cancel(self, number: int) -> None:
         if number in self._tasks:
+            self._calls[number].cancels += 1
             self._calls[number].cancellation.cancel()
             self._tasks[number].cancel()
 
@@ -235,7 +244,7 @@ class Worker:
                 f"{tool.name} returned {type(result).__name__} instead of a ToolResult; mend its execute()."
             )
             result = ToolResult.error(told, recoverable=False)
-        if call.cancellation.cancelled:
+        if call.interrupts or call.cancels:
             result = _stopped(result)
         return encode_result(_with_record(result, call.record), call.caps)
 
