@@ -1,8 +1,8 @@
 """A real JupyterLab and a real browser, one of each per run; a fresh notebook per test.
 
-These tests run only when asked for: `pytest -m e2e`. They need Chromium (`apt-get install chromium`); the
-browser is kept from every address but this machine's. Screenshots go to the folder named by
-`AISOTOOLS_SCREENSHOTS`, else to a temporary one.
+These tests run only when asked for: `pytest -m e2e`, or `-m "e2e and not slow"` for the quick ones. They need
+Chromium (`apt-get install chromium`); the browser is kept from every address but this machine's. Screenshots
+go to the folder named by `AISOTOOLS_SCREENSHOTS`, else to a temporary one: look at them.
 """
 
 from __future__ import annotations
@@ -43,14 +43,6 @@ _RUN = """(index) => {
   window.jupyterapp.shell.currentWidget.content.activeCellIndex = index;
   window.jupyterapp.commands.execute('notebook:run-cell');
 }"""
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "e2e" in config.option.markexpr:
-        return
-    for item in items:
-        if item.get_closest_marker("e2e"):
-            item.add_marker(pytest.mark.skip(reason="drives a browser; run it with: pytest -m e2e"))
 
 
 class NotebookPage:

@@ -131,6 +131,6 @@ def _facts(request: ApprovalRequest) -> str:
 def _arguments(request: ApprovalRequest) -> str:
     return "".join(
         frame.note(visible(field.name, "") or "arguments")
-        + frame.block(shorten(field.text, _MAX_RECORD_CHARS))
+        + frame.block(shorten(field.text, _MAX_RECORD_CHARS), exact=True)
         for field in argument_fields(request)
     )
