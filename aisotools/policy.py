@@ -53,7 +53,7 @@ class Rule:
     """
 
     tool: str = "*"
-    when: When | Mapping[str, Any] | None = None
+    when: When | Condition | Mapping[str, Any] | None = None
     decision: Decision = Decision.ASK
     reason: str = ""
     match: Sequence[Mapping[str, Any]] = ()
@@ -66,7 +66,7 @@ class Rule:
         object.__setattr__(self, "decision", Decision(self.decision))
         if isinstance(self.when, Mapping):
             object.__setattr__(self, "when", Condition(self.when))
-        elif self.when is not None and not callable(self.when):
+        elif not (self.when is None or isinstance(self.when, Condition) or callable(self.when)):
             raise TypeError(
                 f"Rule when={self.when!r}: give a mapping, or a function of the call and its facts."
             )

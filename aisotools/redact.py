@@ -60,13 +60,23 @@ def redact_arguments(arguments: Mapping[str, Json], secret: Iterable[str]) -> di
 
 def secret_parameters(schema: Mapping[str, Any]) -> frozenset[str]:
     """Names of the parameters that a schema declares secret (`SecretStr` gives `writeOnly`)."""
-    properties = schema.get("properties", {})
-    return frozenset(name for name, about in properties.items() if _is_secret(about))
+    properties, shared = schema.get("properties", {}), schema.get("$defs", {})
+    return frozenset(name for name, about in properties.items() if _holds_secret(about, shared))
 
 
-def _is_secret(about: Any) -> bool:
-    if not isinstance(about, Mapping):
-        return False
-    if about.get("writeOnly") is True or about.get("format") == "password":
-        return True
-    return any(_is_secret(option) for key in ("anyOf", "oneOf", "allOf") for option in about.get(key, ()))
+def _holds_secret(about: Any, shared: Mapping[str, Any]) -> bool:
+    """Whether a schema, or anything it refers to, declares a secret; iterative, for types that nest themselves."""
+    todo, seen = [about], set()
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Mapping):
+            if node.get("writeOnly") is True or node.get("format") == "password":
+                return True
+            name = str(node.get("$ref", "")).rpartition("/")[2]
+            if name in shared and name not in seen:
+                seen.add(name)
+                todo.append(shared[name])
+            todo.extend(node.values())
+        elif isinstance(node, list):
+            todo.extend(node)
+    return False

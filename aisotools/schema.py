@@ -56,6 +56,7 @@ class FunctionSchema:
         context_parameter: The parameter that takes the `ToolContext`, or None.
         model: The pydantic model behind `parameters`; its fields carry the arguments as aliases.
         signature: The signature it was read from, with annotations resolved.
+        secret: Whether any argument is, or holds, a `SecretStr` or the like.
         returns: Checks and serialises the return value, or None when its type is not for JSON.
     """
 
@@ -65,6 +66,7 @@ class FunctionSchema:
     context_parameter: str | None
     model: type[BaseModel]
     signature: inspect.Signature
+    secret: bool
     returns: Returns | None
 
     def validate(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
@@ -111,7 +113,11 @@ class FunctionSchema:
 
     def _dumped(self, valid: BaseModel) -> dict[str, Json]:
         try:
-            return valid.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            plain = valid.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            if self.secret:
+                # pydantic writes asterisks; the function needs the value, and records leave it out by name.
+                plain = _revealed(plain, valid.model_dump(by_alias=True, exclude_unset=True))
+            return plain
         except (ValueError, TypeError, RecursionError) as error:
             raise not_json(self.name, error) from None
 
@@ -153,10 +159,12 @@ def function_schema(
                 "Keep one.",
             )
     model = _build_model(name, fields)
+    parameters = _json_schema(name, model)
     return FunctionSchema(
         name=name,
         description=description,
-        parameters=_json_schema(name, model),
+        parameters=parameters,
+        secret=_hides(parameters),
         context_parameter=context_parameter,
         model=model,
         signature=signature,
@@ -301,16 +309,22 @@ def _json_schema(tool: str, model: type[BaseModel]) -> dict[str, Json]:
         raise SignatureError(
             f"Tool {tool}: {told}, which a model cannot be told about. Use a type that JSON Schema knows.",
         ) from None
-    properties = schema.setdefault("properties", {})
-    for name, told in {**schema.get("$defs", {}), **properties}.items():
-        if _hides(told):
-            what = "parameter" if name in properties else "type"
-            raise SignatureError(
-                f"Tool {tool}: {what} {name!r} hides its value, so nobody could be shown what runs, and the "
-                "function would get asterisks. Keep secrets out of arguments.",
-            )
+    schema.setdefault("properties", {})
     _drop_titles(schema)
     return schema
+
+
+def _revealed(shown: Any, real: Any) -> Any:
+    """JSON with the values of secrets in place of asterisks; `real` is the same before it became JSON."""
+    reveal = getattr(real, "get_secret_value", None)
+    if callable(reveal):
+        value = reveal()
+        return value.decode() if isinstance(value, bytes) else value
+    if isinstance(shown, dict) and isinstance(real, Mapping):
+        return {k: _revealed(s, r) for (k, s), r in zip(shown.items(), real.values(), strict=True)}
+    if isinstance(shown, list) and isinstance(real, list | tuple | set | frozenset):
+        return [_revealed(s, r) for s, r in zip(shown, real, strict=True)]
+    return shown
 
 
 def _hides(node: Any) -> bool:

@@ -22,6 +22,7 @@ from aisotools.contracts import Approver, OutputCaps, Sandbox, SandboxListener
 from aisotools.events import Json, Origin, ToolCall, ToolResult
 from aisotools.exceptions import LedgerError, SessionClosed, UsageError
 from aisotools.gate import Gate, Place
+from aisotools.grants import Grants
 from aisotools.journal import Journal, Listener
 from aisotools.ledger import ledger_name, open_ledger
 from aisotools.opening import (
@@ -150,6 +151,11 @@ class Session:
         demand(policy, Policy, "policy", "Policy(mode='safe')", optional=False)
         refuse_auto_without_sandbox(policy, self.level)
         self._gate.policy = policy
+
+    @property
+    def grants(self) -> Grants:
+        """Approvals that reach beyond one call; take them back with `revoke`."""
+        return self._gate.grants
 
     @property
     def workspace(self) -> Path | None:

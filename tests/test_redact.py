@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 
 from aisotools.redact import REDACTED, redact, redact_arguments, redact_text, secret_parameters
 from aisotools.schema import function_schema
@@ -55,12 +55,22 @@ def test_every_depth_is_looked_at() -> None:
     assert redact(value) == {"a": [{"b": REDACTED}, 1, None, True], "c": 2.5}
 
 
+class Box(BaseModel):
+    inner: Box | None = None
+    key: SecretStr
+
+
+def nested(boxes: list[Box], user: str) -> str:
+    return f"{user} {boxes}"
+
+
 def test_declared_secrets_go_whole() -> None:
     def login(user: str, pin: SecretStr, backup: SecretStr | None = None) -> str:
         return user
 
     secret = secret_parameters(function_schema(login).parameters)
     assert secret == {"pin", "backup"}
+    assert secret_parameters(function_schema(nested).parameters) == {"boxes"}
     assert redact_arguments({"user": "me", "pin": "1234"}, secret) == {"user": "me", "pin": REDACTED}
 
 

@@ -211,8 +211,6 @@ def refused() -> list[tuple[Callable[..., Any], str]]:
     def two(a: ToolContext, b: ToolContext) -> None: ...
     def star_context(*contexts: ToolContext) -> None: ...
     def positional_context(context: ToolContext, /) -> None: ...
-    def secret(key: SecretStr) -> None: ...
-    def secret_inside(login: Login) -> None: ...
     def unknown(x: NoSuchThing) -> None: ...  # type: ignore[name-defined]  # noqa: F821 - the point
     def attribute(x: asyncio.NoSuchThing) -> None: ...  # type: ignore[name-defined]  # the point
     def syntax(x: int) -> None: ...
@@ -234,8 +232,6 @@ def refused() -> list[tuple[Callable[..., Any], str]]:
         (two, "'a' and 'b' both take the ToolContext. Keep one."),
         (star_context, "'contexts': *args cannot be described"),
         (positional_context, "'context' is positional-only"),
-        (secret, "parameter 'key' hides its value"),
-        (secret_inside, "type 'Login' hides its value"),
         (unknown, "an annotation cannot be resolved (name 'NoSuchThing' is not defined). Import or define"),
         (attribute, "an annotation cannot be resolved (module 'asyncio' has no attribute 'NoSuchThing')"),
         (syntax, "an annotation cannot be resolved (invalid syntax"),
@@ -245,6 +241,17 @@ def refused() -> list[tuple[Callable[..., Any], str]]:
 class Login(BaseModel):
     user: str
     key: SecretStr
+
+
+def test_secrets_reach_the_function_whole() -> None:
+    def enter(pin: SecretStr, logins: list[Login], spare: SecretStr | None = None) -> None: ...
+
+    schema = schema_of(enter)
+    given = {"pin": "1234", "logins": [{"user": "me", "key": "k1"}, {"user": "you", "key": "k2"}]}
+    assert schema.validate(given) == given
+    bound = schema.bind(given)
+    assert bound["pin"].get_secret_value() == "1234"
+    assert [login.key.get_secret_value() for login in bound["logins"]] == ["k1", "k2"]
 
 
 @pytest.mark.parametrize(("function", "told"), refused(), ids=lambda part: getattr(part, "__name__", ""))

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aisotools.events import Decision, Effect, Facts, ToolCall
+from aisotools.exceptions import UsageError
+from aisotools.policy import Mode, Policy, Rule
+from aisotools.policy_file import FILE_NAME, WORKSPACE_FILE_NAME, load_policy, policy_from_toml
+
+DATA_IS_FREE = """
+[[rule]]
+tool = "file"
+when = { writes = ["data/*"] }
+decision = "allow"
+reason = "data is scratch"
+match = [{ writes = ["data/a.txt"] }]
+not_match = [{ writes = ["data/../b.txt"] }, { writes = ["data/a.txt", "c.txt"] }]
+"""
+
+
+def call(name: str = "file", origin: Any = "model") -> ToolCall:
+    return ToolCall("1", name, {}, origin=origin)
+
+
+def test_rules_of_a_file_decide() -> None:
+    policy = policy_from_toml(DATA_IS_FREE)
+    allowed = policy.check(call(), Facts(writes=("data/x",)))
+    assert (allowed.decision, allowed.reasons) == (Decision.ALLOW, ("data is scratch",))
+    assert policy.check(call(), Facts(writes=("x",))).decision is Decision.ASK
+    assert policy.check(call("other"), Facts(writes=("data/x",))).decision is Decision.ASK
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a", "is not TOML"),
+        ("colour = 'red'", "unknown keys: colour. Known: mode, rule"),
+        ("mode = 'wild'", "mode 'wild' is not one of plan, safe, auto"),
+        ("rule = 3", r"\[\[rule\]\]"),
+        ("[[rule]]\ncolour = 1", "rule 1 has unknown keys: colour"),
+        ("[[rule]]\ndecision = 'maybe'", "rule 1: .*'maybe' is not one of allow, ask, deny"),
+        ("[[rule]]\nwhen = { pats = 'x' }", "rule 1: .*knows no pats"),
+        (
+            "[[rule]]\nwhen = { writes = 'a' }\nmatch = [{ writes = ['b'] }]",
+            "does not concern its own example",
+        ),
+        ("[[rule]]\nnot_match = [{ writes = ['b'] }]", "which it should not"),
+    ],
+)
+def test_a_mistake_names_the_file_the_rule_and_the_key(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        policy_from_toml(text, source="policy.toml")
+
+
+def test_the_users_file_and_a_tighter_one_in_the_workspace(tmp_path: Path) -> None:
+    config, workspace = tmp_path / "config", tmp_path / "workspace"
+    config.mkdir()
+    workspace.mkdir()
+    assert load_policy(config, workspace) == Policy()
+    (config / FILE_NAME).write_text(DATA_IS_FREE)
+    assert load_policy(config, workspace).check(call(), Facts(writes=("data/x",))).decision is Decision.ALLOW
+    (workspace / WORKSPACE_FILE_NAME).write_text(
+        "[[rule]]\ntool = 'file'\ndecision = 'deny'\nreason = 'frozen'"
+    )
+    denied = load_policy(config, workspace).check(call(), Facts(writes=("data/x",)))
+    assert (denied.decision, denied.reasons) == (Decision.DENY, ("frozen",))
+
+
+def test_a_workspaces_file_never_loosens(tmp_path: Path) -> None:
+    (tmp_path / WORKSPACE_FILE_NAME).write_text('mode = "auto"\n[[rule]]\ndecision = "allow"')
+    assert load_policy(None, tmp_path).check(call(), Facts()).decision is Decision.ASK
+
+
+def test_a_broken_file_is_an_error_and_not_a_policy(tmp_path: Path) -> None:
+    (tmp_path / WORKSPACE_FILE_NAME).write_text("mode =")
+    with pytest.raises(UsageError, match=r"\.aisotools\.toml is not TOML"):
+        load_policy(None, tmp_path)
+    (tmp_path / WORKSPACE_FILE_NAME).unlink()
+    (tmp_path / WORKSPACE_FILE_NAME).mkdir()
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_policy(None, tmp_path)
+
+
+PROTECTED = (
+    "conftest.py a/b/conftest.py x.pth .git/hooks/pre-commit sub/.git/hooks/x ./a/../conftest.py CONFTEST.py "
+    ".aisotools.toml sitecustomize.py .vscode/tasks.json"
+)
+
+
+@pytest.mark.parametrize("path", PROTECTED.split())
+@pytest.mark.parametrize("mode", ["plan", "safe", "auto"])
+@pytest.mark.parametrize("origin", ["person", "program", "model"])
+def test_protected_files_are_protected_whatever_the_mode(path: str, mode: Mode, origin: Any) -> None:
+    policy = Policy(mode=mode, rules=[Rule(decision=Decision.ALLOW)])
+    evaluation = policy.check(call(origin=origin), Facts(writes=("fine.txt", path)))
+    assert evaluation.decision is Decision.DENY
+    assert path in evaluation.reasons[0]
+
+
+@pytest.mark.parametrize(
+    "path", ["a.py", "tests/test_conftest.py", "my.pth.txt", ".github/x", "hooks/pre-commit"]
+)
+def test_other_files_are_not(path: str) -> None:
+    assert Policy(mode="auto").check(call(), Facts(writes=(path,))).decision is Decision.ALLOW
+
+
+RULES = st.lists(
+    st.builds(
+        Rule,
+        tool=st.sampled_from(["*", "file", "f*", "other"]),
+        decision=st.sampled_from(Decision),
+        when=st.none() | st.fixed_dictionaries({"writes": st.sampled_from(["*", "data/*", "x"])}),
+    ),
+    max_size=4,
+)
+POLICIES = st.builds(Policy, mode=st.sampled_from(["plan", "safe", "auto"]), rules=RULES)
+CALLS = st.builds(
+    ToolCall,
+    st.just("1"),
+    st.sampled_from(["file", "other", "python"]),
+    st.just({}),
+    origin=st.sampled_from(["person", "program", "model"]),
+)
+FACTS = st.builds(
+    Facts,
+    effect=st.sampled_from(Effect),
+    writes=st.lists(st.sampled_from(["data/a", "x", "conftest.py"]), max_size=2).map(tuple),
+    certain=st.booleans(),
+    outside=st.booleans(),
+    runs_in=st.sampled_from(["sandbox", "host"]),
+    level=st.sampled_from(["limited", "confined"]),
+)
+
+
+@given(POLICIES, POLICIES, CALLS, FACTS)
+def test_narrowing_never_loosens(policy: Policy, bound: Policy, made: ToolCall, facts: Facts) -> None:
+    narrowed = policy.narrowed(bound).check(made, facts).decision
+    assert narrowed >= policy.check(made, facts).decision
+    assert narrowed >= bound.check(made, facts).decision
+
+
+@given(POLICIES, RULES, CALLS, FACTS)
+def test_another_denying_rule_never_loosens(
+    policy: Policy, more: list[Rule], made: ToolCall, facts: Facts
+) -> None:
+    deny = [Rule(tool=rule.tool, when=rule.when, decision=Decision.DENY) for rule in more]
+    stricter = Policy(mode=policy.mode, rules=[*policy.rules, *deny])
+    assert stricter.check(made, facts).decision >= policy.check(made, facts).decision
