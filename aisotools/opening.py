@@ -61,6 +61,8 @@ def _made(folder: Path) -> list[Path]:
                 break
             missing.append(path)
         folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        return []  # it is a file, which is told below
     except (OSError, ValueError) as error:
         raise WorkspaceRefused(
             f"{str(folder)!r} cannot be the workspace: it cannot be made ({error}). Use another folder.",

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aisotools.contracts import OutputCaps
+from aisotools.events import Decision, Effect, Facts, ToolCall, ToolResult
+from aisotools.exceptions import ArgumentError
+from aisotools.function_tool import tool
+from aisotools.policy import Policy, Rule
+from aisotools.testing import MockTool
+from aisotools.ticket import capped, denial, digest_of, ticket_for
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+ARGUMENTS = st.dictionaries(st.text(max_size=4), JSON, max_size=4)
+
+
+def call(**arguments: Any) -> ToolCall:
+    return ToolCall("c1", "mock", arguments)
+
+
+# ---- what is decided is what runs
+
+
+def test_a_ticket_holds_what_was_decided() -> None:
+    mock = MockTool(effect=Effect.READ_ONLY, timeout_s=3)
+    ticket = ticket_for(mock, call(x=[1]), Policy(), "guarded")
+    assert ticket.tool is mock
+    assert ticket.arguments == {"x": [1]}
+    assert ticket.call == call(x=[1])
+    assert (ticket.effect, ticket.deadline_s, ticket.shipment) == (Effect.READ_ONLY, 3.0, None)
+    assert (ticket.facts.runs_in, ticket.facts.level) == ("host", "guarded")
+    assert ticket.evaluation.decision is Decision.ALLOW
+    assert ticket.definition.name == "mock"
+
+
+def test_whoever_gets_the_arguments_gets_a_copy() -> None:
+    ticket = ticket_for(MockTool(), call(x=[1]), Policy(), "confined")
+    ticket.arguments["x"].append(2)
+    ticket.call.arguments["x"].append(2)
+    assert ticket.arguments == {"x": [1]}
+
+
+def test_nobody_who_is_asked_on_the_way_can_change_them() -> None:
+    def meddle(arguments: Any) -> Any:
+        arguments["x"] = "changed"
+
+    class Meddler(MockTool):
+        def gather_facts(self, arguments: Mapping[str, Any]) -> Facts:
+            meddle(arguments)
+            return Facts()
+
+        def timeout_s(self, arguments: Mapping[str, Any]) -> float:  # type: ignore[override]  # a function of them
+            meddle(arguments)
+            return 5
+
+    rule = Rule(when=lambda call, facts: bool(meddle(call.arguments)))
+    ticket = ticket_for(Meddler(), call(x=1), Policy(rules=[rule]), "confined")
+    assert ticket.arguments == {"x": 1}
+    assert ticket.call.arguments == {"x": 1}
+
+
+def test_what_is_sent_is_packed_when_it_is_decided() -> None:
+    names: dict[str, Any] = {"value": 1}
+    exec("def mock() -> int:\n    return value", names)
+    mock = tool(names["mock"])
+    before = ticket_for(mock, call(), Policy(), "confined").shipment
+    names["value"] = 2
+    after = ticket_for(mock, call(), Policy(), "confined").shipment
+    assert before is not None
+    assert after is not None
+    assert before.key != after.key
+
+
+def test_arguments_that_do_not_fit_never_get_a_ticket() -> None:
+    parameters = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    with pytest.raises(ArgumentError, match="x: does not fit"):
+        ticket_for(MockTool(parameters=parameters), call(x="1"), Policy(), "confined")
+    with pytest.raises(ArgumentError, match="not JSON"):
+        ticket_for(MockTool(), call(x="\ud800"), Policy(), "confined")
+
+
+def test_a_classifier_that_fails_denies_and_is_named() -> None:
+    def classify(arguments: Mapping[str, Any]) -> Effect:
+        raise KeyError("operation")
+
+    mock = MockTool()
+    mock.classify = classify
+    ticket = ticket_for(mock, call(), Policy(mode="auto", rules=[Rule(decision=Decision.ALLOW)]), "confined")
+    assert ticket.evaluation.decision is Decision.DENY
+    assert ticket.evaluation.reasons == (
+        "what it may do could not be told (KeyError: 'operation'); mend its classify",
+    )
+    assert ticket.effect is Effect.DESTRUCTIVE
+
+
+# ---- the digest
+
+
+@given(one=ARGUMENTS, other=ARGUMENTS)
+def test_the_digest_changes_with_the_arguments(one: dict[str, Any], other: dict[str, Any]) -> None:
+    from pydantic_core import to_json
+
+    mock = MockTool()
+    tickets = [ticket_for(mock, ToolCall("c", "mock", a), Policy(), "confined") for a in (one, other)]
+    same = to_json(one) == to_json(other)
+    assert (tickets[0].digest == tickets[1].digest) is same
+
+
+def test_the_digest_changes_with_the_tool_and_the_level() -> None:
+    digests = {
+        digest_of(MockTool(), b"{}", "confined"),
+        digest_of(MockTool(description="Another."), b"{}", "confined"),
+        digest_of(MockTool("other"), b"{}", "confined"),
+        digest_of(MockTool(), b"{}", "guarded"),
+        digest_of(MockTool(), b"[]", "confined"),
+    }
+    assert len(digests) == 5
+    assert digest_of(MockTool(), b"{}", "confined") in digests
+
+
+# ---- the result
+
+
+@given(
+    content=st.text(max_size=300),
+    cap=st.integers(-5, 320),
+)
+def test_capped_content_never_exceeds_the_cap(content: str, cap: int) -> None:
+    result = capped(ToolResult.text(content), OutputCaps(content_chars=cap))
+    assert len(result.content) <= max(cap, 0)
+    if len(content) <= max(cap, 0):
+        assert result.content == content
+        assert result.truncation is None
+    else:
+        assert result.truncation is not None
+        assert result.truncation.total_chars == len(content)
+        assert result.truncation.shown_chars <= max(cap, 0)
+        assert result.value == content
+
+
+def test_head_and_tail_are_kept_and_the_gap_is_told() -> None:
+    content = "".join(f"{n:04d}" for n in range(1000))
+    result = capped(ToolResult.text(content), OutputCaps(content_chars=1000))
+    head, note, tail = result.content.split("\n")
+    assert content.startswith(head)
+    assert content.endswith(tail)
+    assert len(head) > len(tail) > 200
+    assert note == f"[{4000 - len(head) - len(tail)} of 4000 characters left out here]"
+    assert result.truncation is not None
+    assert result.truncation.note == note
+    assert result.truncation.shown_chars == len(head) + len(tail)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "hint", "told"),
+    [
+        (("it was denied",), "", "file was not run: it was denied."),
+        (("a.", "b"), "Do that.", "file was not run: a; b. Do that."),
+        ((), "", "file was not run: no reason was given."),
+        (("", ""), "", "file was not run: no reason was given."),
+    ],
+)
+def test_a_denial_says_why(reasons: tuple[str, ...], hint: str, told: str) -> None:
+    result = denial("file", reasons, hint=hint)
+    assert (result.content, result.error_kind, result.recoverable) == (told, "denied", False)
