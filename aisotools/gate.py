@@ -74,6 +74,7 @@ class Gate:
         """Use these; `approver` None means whoever can be asked when the time comes."""
         self.registry = registry
         self.policy = policy
+        self.bound: Policy | None = None
         self._questions = Questions(approver, journal)
         self._journal = journal
         self._caps = caps
@@ -132,6 +133,10 @@ class Gate:
         """Let no further call pass: what cannot be recorded must not run."""
         self._shut_because = reason
 
+    def effective_policy(self) -> Policy:
+        """The policy, narrowed by the workspace's own."""
+        return self.policy if self.bound is None else self.policy.narrowed(self.bound)
+
     def interrupt(self) -> None:
         """Call off open questions, and cancel what runs on the host."""
         self._questions.interrupt()
@@ -175,7 +180,7 @@ class Gate:
             return ToolResult.error(told, recoverable=False, error_kind="invalid")
         self._used.add(call.id)
         try:
-            ticket = ticket_for(self.registry[call.name], call, self.policy, place.level)
+            ticket = ticket_for(self.registry[call.name], call, self.effective_policy(), place.level)
         except UnknownTool as error:
             return ToolResult.error(str(error), error_kind="invalid")
         except Exception as error:  # tools are written by strangers too
@@ -191,7 +196,7 @@ class Gate:
 
     async def _ask(self, verdicts: Sequence[Verdict], place: Place) -> list[Verdict]:
         return await self._questions.put(
-            verdicts, sandbox=place.sandbox, level=place.level, policy=self.policy
+            verdicts, sandbox=place.sandbox, level=place.level, policy=self.effective_policy()
         )
 
     async def _ask_where_needed(self, verdicts: list[Verdict | ToolResult], place: Place) -> None:

@@ -18,12 +18,14 @@ The examples under `match` and `not_match` are checked when the file is loaded.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aisotools.exceptions import UsageError
+from aisotools.exceptions import UsageError, WorkspaceError
 from aisotools.policy import Policy, Rule
+from aisotools.workspace import Workspace
 
 FILE_NAME = "aisotools.toml"
 """The user's policy in the Jupyter config folder."""
@@ -31,6 +33,7 @@ FILE_NAME = "aisotools.toml"
 WORKSPACE_FILE_NAME = ".aisotools.toml"
 """A policy in a workspace; it may only tighten the user's."""
 
+_MAX_BYTES = 1 << 18
 _RULE_KEYS = {"tool", "when", "decision", "reason", "match", "not_match"}
 
 
@@ -73,23 +76,33 @@ def _rule(told: Mapping[str, Any], source: str) -> Rule:
         raise UsageError(f"{source}: {error}") from None
 
 
-def load_policy(config_folder: Path | None, workspace: Path | None = None) -> Policy:
-    """The user's policy, tightened by the workspace's; mode `safe` without rules where there is neither.
+def user_policy(environ: Mapping[str, str]) -> Policy:
+    """The user's own policy, from the Jupyter config folder; mode `safe` without rules where there is none.
 
     Raises:
-        UsageError: If a file is there and cannot be read as a policy; nothing is loosened by a broken file.
+        UsageError: If the file is there and cannot be read as a policy.
     """
-    policy = _from_file(config_folder / FILE_NAME) if config_folder is not None else None
-    policy = policy if policy is not None else Policy()
-    tighter = _from_file(workspace / WORKSPACE_FILE_NAME) if workspace is not None else None
-    return policy.narrowed(tighter) if tighter is not None else policy
+    folder = environ.get("JUPYTER_CONFIG_DIR") or Path(environ.get("HOME", "~")).expanduser() / ".jupyter"
+    path = Path(folder) / FILE_NAME
+    return _policy(path, path.read_bytes) or Policy()
 
 
-def _from_file(path: Path) -> Policy | None:
+def workspace_policy(workspace: Path) -> Policy | None:
+    """A workspace's own policy, by which any other is narrowed; None where there is none.
+
+    Raises:
+        UsageError: If the file is there and cannot be read as a policy; nothing is loosened by a broken file.
+    """
+    # What lies in a workspace may be a link out of it, or a pipe that never ends.
+    read = partial(Workspace(workspace).read_bytes, WORKSPACE_FILE_NAME, max_bytes=_MAX_BYTES)
+    return _policy(workspace / WORKSPACE_FILE_NAME, read)
+
+
+def _policy(path: Path, read: Callable[[], bytes]) -> Policy | None:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read().decode("utf-8")
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The policy {path} cannot be read: {error}.") from None
+    except (OSError, UnicodeDecodeError, WorkspaceError) as error:
+        raise UsageError(f"The policy {path} cannot be read: {error}") from None
     return policy_from_toml(text, source=str(path))

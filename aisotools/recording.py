@@ -6,12 +6,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import singledispatch
+from pathlib import Path
 from typing import Any
 
 from aisotools.events import Json, ToolResult
 from aisotools.exceptions import LedgerError
-from aisotools.ledger import Ledger
-from aisotools.redact import redact, redact_arguments, redact_text
+from aisotools.journal import Journal
+from aisotools.ledger import Ledger, ledger_name, open_ledger
+from aisotools.redact import redact, redact_arguments, redact_text, secret_parameters
+from aisotools.registry import ToolRegistry
 from aisotools.session_events import (
     ApprovalAnswered,
     ApprovalAsked,
@@ -52,6 +55,11 @@ class Recording:
         self._asked_s: dict[str, float] = {}
         self._sealing: asyncio.TimerHandle | None = None
         self._failed = False
+
+    @property
+    def path(self) -> Path:
+        """The ledger's file."""
+        return self._ledger.path
 
     def hear(self, event: SessionEvent) -> None:
         """Write one event, if it is of a kind that is kept."""
@@ -102,6 +110,33 @@ class Recording:
             self._ledger.close()
         except LedgerError as error:
             self._fail(error)
+
+
+def record(
+    journal: Journal,
+    registry: ToolRegistry,
+    *,
+    folder: Path,
+    session_key: str,
+    on_failure: Callable[[str], None],
+) -> Recording:
+    """Have everything that `journal` hears written to a ledger in `folder`.
+
+    Raises:
+        LedgerError: If there can be none.
+    """
+
+    def secrets_of(name: str) -> frozenset[str]:
+        tool = registry.get(name)
+        return secret_parameters(tool.parameters_schema()) if tool is not None else frozenset()
+
+    recording = Recording(
+        open_ledger(folder, ledger_name(session_key)),
+        secrets_of,
+        lambda error: on_failure(f"what happens could not be recorded ({error})"),
+    )
+    journal.subscribe(recording.hear)
+    return recording
 
 
 @singledispatch

@@ -65,7 +65,7 @@ def secret_parameters(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _holds_secret(about: Any, shared: Mapping[str, Any]) -> bool:
-    """Whether a schema, or anything it refers to, declares a secret; iterative, for types that nest themselves."""
+    """Whether a schema, or anything it refers to, declares a secret; types may nest themselves."""
     todo, seen = [about], set()
     while todo:
         node = todo.pop()

@@ -20,11 +20,10 @@ from aisotools.builtin import builtin_tools
 from aisotools.claims import Claim, state_folder
 from aisotools.contracts import Approver, OutputCaps, Sandbox, SandboxListener
 from aisotools.events import Json, Origin, ToolCall, ToolResult
-from aisotools.exceptions import LedgerError, SessionClosed, UsageError
+from aisotools.exceptions import SessionClosed, UsageError
 from aisotools.gate import Gate, Place
 from aisotools.grants import Grants
 from aisotools.journal import Journal, Listener
-from aisotools.ledger import ledger_name, open_ledger
 from aisotools.opening import (
     demand,
     demand_approver,
@@ -36,8 +35,8 @@ from aisotools.opening import (
     wish,
 )
 from aisotools.policy import Policy
-from aisotools.recording import Recording
-from aisotools.redact import secret_parameters
+from aisotools.policy_file import user_policy, workspace_policy
+from aisotools.recording import Recording, record
 from aisotools.registry import ToolRegistry
 from aisotools.sandbox.detect import Detection, choose_level
 from aisotools.sandbox.kernel import Kernel
@@ -90,7 +89,7 @@ class Session:
         Args:
             workspace: The only folder that tools may change; `./workspace/<notebook>` without it.
             registry: The tools; the built-in ones without it.
-            policy: What may run; mode `safe` without it.
+            policy: What may run; the user's own file, else mode `safe`, without it.
             approver: Whom to ask; whoever can be asked here without it, else what would be asked is denied.
             limits: What the sandbox may use up.
             level: Exactly this confinement level.
@@ -119,6 +118,7 @@ class Session:
             call_timeout_s=self.limits.call_timeout_s,
             session_key=self.session_key,
         )
+        self._default_policy = policy is None
         self._workspace = None if workspace is None else folder_given(workspace)
         self._levels = (level, min_level)
         self._read_only = existing_paths(read_only)
@@ -150,7 +150,7 @@ class Session:
     def policy(self, policy: Policy) -> None:
         demand(policy, Policy, "policy", "Policy(mode='safe')", optional=False)
         refuse_auto_without_sandbox(policy, self.level)
-        self._gate.policy = policy
+        self._gate.policy, self._default_policy = policy, False
 
     @property
     def grants(self) -> Grants:
@@ -231,22 +231,19 @@ class Session:
             claim.release()
             raise
         self._loop, self._claim, self._workspace = asyncio.get_running_loop(), claim, claim.path
-        self._start_recording()
+        if self._default_policy:
+            self._gate.policy = user_policy(self._environ)
+        self._gate.bound = workspace_policy(claim.path)
+        refuse_auto_without_sandbox(self.policy, level)
+        self._recording = record(
+            self._journal,
+            self.registry,
+            folder=state_folder(self._environ) / "ledger",
+            session_key=self.session_key,
+            on_failure=self._gate.shut,
+        )
+        self.log_path = self._recording.path
         return place
-
-    def _start_recording(self) -> None:
-        ledger = open_ledger(state_folder(self._environ) / "ledger", ledger_name(self.session_key))
-
-        def secrets_of(name: str) -> frozenset[str]:
-            tool = self.registry.get(name)
-            return secret_parameters(tool.parameters_schema()) if tool is not None else frozenset()
-
-        def shut(error: LedgerError) -> None:
-            self._gate.shut(f"what happens could not be recorded ({error})")
-
-        self.log_path = ledger.path
-        self._recording = Recording(ledger, secrets_of, shut)
-        self._journal.subscribe(self._recording.hear)
 
     def _demand_own_loop(self) -> None:
         if self._loop not in {None, asyncio.get_running_loop()}:

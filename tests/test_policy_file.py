@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,15 @@ from hypothesis import strategies as st
 from aisotools.events import Decision, Effect, Facts, ToolCall
 from aisotools.exceptions import UsageError
 from aisotools.policy import Mode, Policy, Rule
-from aisotools.policy_file import FILE_NAME, WORKSPACE_FILE_NAME, load_policy, policy_from_toml
+from aisotools.policy_file import (
+    FILE_NAME,
+    WORKSPACE_FILE_NAME,
+    policy_from_toml,
+    user_policy,
+    workspace_policy,
+)
+from aisotools.testing import MockTool
+from tests.conftest import OpenSession
 
 DATA_IS_FREE = """
 [[rule]]
@@ -57,33 +67,64 @@ def test_a_mistake_names_the_file_the_rule_and_the_key(text: str, said: str) -> 
         policy_from_toml(text, source="policy.toml")
 
 
-def test_the_users_file_and_a_tighter_one_in_the_workspace(tmp_path: Path) -> None:
-    config, workspace = tmp_path / "config", tmp_path / "workspace"
-    config.mkdir()
-    workspace.mkdir()
-    assert load_policy(config, workspace) == Policy()
-    (config / FILE_NAME).write_text(DATA_IS_FREE)
-    assert load_policy(config, workspace).check(call(), Facts(writes=("data/x",))).decision is Decision.ALLOW
-    (workspace / WORKSPACE_FILE_NAME).write_text(
-        "[[rule]]\ntool = 'file'\ndecision = 'deny'\nreason = 'frozen'"
-    )
-    denied = load_policy(config, workspace).check(call(), Facts(writes=("data/x",)))
-    assert (denied.decision, denied.reasons) == (Decision.DENY, ("frozen",))
-
-
-def test_a_workspaces_file_never_loosens(tmp_path: Path) -> None:
-    (tmp_path / WORKSPACE_FILE_NAME).write_text('mode = "auto"\n[[rule]]\ndecision = "allow"')
-    assert load_policy(None, tmp_path).check(call(), Facts()).decision is Decision.ASK
+def test_the_users_file_lies_in_the_jupyter_config_folder(tmp_path: Path) -> None:
+    assert user_policy({"HOME": str(tmp_path)}) == Policy()
+    (tmp_path / ".jupyter").mkdir()
+    (tmp_path / ".jupyter" / FILE_NAME).write_text(DATA_IS_FREE)
+    allowed = user_policy({"HOME": str(tmp_path)}).check(call(), Facts(writes=("data/x",)))
+    assert allowed.decision is Decision.ALLOW
+    elsewhere = {"HOME": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path / "elsewhere")}
+    assert user_policy(elsewhere) == Policy()
 
 
 def test_a_broken_file_is_an_error_and_not_a_policy(tmp_path: Path) -> None:
+    assert workspace_policy(tmp_path) is None
     (tmp_path / WORKSPACE_FILE_NAME).write_text("mode =")
     with pytest.raises(UsageError, match=r"\.aisotools\.toml is not TOML"):
-        load_policy(None, tmp_path)
+        workspace_policy(tmp_path)
     (tmp_path / WORKSPACE_FILE_NAME).unlink()
     (tmp_path / WORKSPACE_FILE_NAME).mkdir()
     with pytest.raises(UsageError, match="cannot be read"):
-        load_policy(None, tmp_path)
+        workspace_policy(tmp_path)
+
+
+@pytest.mark.parametrize("plant", ["link", "pipe"])
+def test_what_is_planted_in_a_workspace_is_neither_followed_nor_waited_for(
+    tmp_path: Path, plant: str
+) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (tmp_path / "secret.toml").write_text("mode = 'auto'")
+    if plant == "link":
+        (workspace / WORKSPACE_FILE_NAME).symlink_to(tmp_path / "secret.toml")
+    else:
+        os.mkfifo(workspace / WORKSPACE_FILE_NAME)
+    with pytest.raises(UsageError, match="cannot be read"):
+        workspace_policy(workspace)
+
+
+async def test_a_session_goes_by_the_users_file_unless_it_is_given_a_policy(
+    open_session: OpenSession, environ: Mapping[str, str]
+) -> None:
+    config = Path(environ["HOME"]) / ".jupyter"
+    config.mkdir()
+    (config / FILE_NAME).write_text("[[rule]]\ntool = 'mock'\ndecision = 'allow'")
+    assert not (await open_session(MockTool()).call("mock")).is_error
+    assert (await open_session(MockTool(), policy=Policy()).call("mock")).error_kind == "denied"
+
+
+async def test_a_workspaces_file_tightens_every_policy_and_loosens_none(
+    open_session: OpenSession, tmp_path: Path
+) -> None:
+    file = tmp_path / "workspace" / WORKSPACE_FILE_NAME
+    file.parent.mkdir()
+    file.write_text('mode = "auto"\n[[rule]]\ntool = "frozen"\ndecision = "deny"\nreason = "it is frozen"')
+    session = open_session(MockTool("frozen"), MockTool("other"), policy=Policy(mode="auto"))
+    assert "it is frozen" in (await session.call("frozen")).content
+    assert not (await session.call("other")).is_error
+    session.policy = Policy()
+    assert "it is frozen" in (await session.call("frozen")).content
+    assert (await session.call("other")).error_kind == "denied"
 
 
 PROTECTED = (
