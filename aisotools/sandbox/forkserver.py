@@ -65,8 +65,8 @@ class ForkServer:
         self._scratch: dict[int, str] = {}  # by supervisor
         supervisor.become_subreaper()
         self._children = supervisor.Children()
-        gc.collect()
         gc.freeze()  # what is imported stays shared: no collection in a child will touch it
+        gc.enable()
 
     def serve(self) -> NoReturn:
         """Answer until the host closes its end."""

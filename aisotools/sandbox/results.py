@@ -28,7 +28,7 @@ STREAMS_TAKEN = "streams_taken"
 """Key in the metadata of a tool's own result: it already tells what the call printed."""
 
 _KINDS = {"text", "json", "binary", "error"}
-_ERROR_KINDS: Mapping[object, ErrorKind] = {
+_ERROR_KINDS: Mapping[str, ErrorKind] = {
     "invalid": "invalid",
     "failed": "failed",
     "denied": "denied",
@@ -210,7 +210,7 @@ def result_from_worker(pieces: Sequence[bytes], caps: OutputCaps, printed: Print
         content=head["content"],
         is_error=is_error,
         recoverable=is_error and head.get("recoverable") is True,
-        error_kind=_ERROR_KINDS.get(head.get("error_kind"), "failed") if is_error else None,
+        error_kind=_ERROR_KINDS.get(str(head.get("error_kind")), "failed") if is_error else None,
         kind=head["kind"],
         value=value,
         data=data or {},

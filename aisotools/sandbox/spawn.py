@@ -13,7 +13,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -25,14 +24,19 @@ from aisotools.sandbox.limits import Limits
 PACKET_BYTES = 1 << 17
 """Size of the largest request, and of the largest answer."""
 
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _DETECT_S = 30.0
 _LAST_WORDS_BYTES = 4096
+# The fork server runs this very package, wherever it lies and whatever else is installed. It goes by its
+# place and not by `sys.path`, because the folder around it may hold anything.
 _BOOT = """
-import sys
-try:
-    import aisotools
-except ImportError:
-    sys.path.append(sys.argv[2])
+import gc, sys
+from importlib.util import module_from_spec, spec_from_file_location
+gc.disable()  # until everything is imported: it would only delay that
+place = sys.argv[2]
+spec = spec_from_file_location("aisotools", place + "/__init__.py", submodule_search_locations=[place])
+sys.modules["aisotools"] = package = module_from_spec(spec)
+spec.loader.exec_module(package)
 from aisotools.sandbox.forkserver import main
 main(int(sys.argv[1]))
 """
@@ -96,7 +100,7 @@ class ForkServer:
             with ExitStack() as given:
                 ours, theirs = _socket_pair(socket.SOCK_SEQPACKET, kept, given)
                 self._errors, their_errors = _pipe(kept, given)
-                command = [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), _package_parent()]
+                command = [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), _PACKAGE]
                 try:
                     self._process = subprocess.Popen(
                         command,
@@ -248,10 +252,6 @@ def detection() -> Detection:
 def _close() -> None:
     if _server is not None:
         _server.close()
-
-
-def _package_parent() -> str:
-    return str(Path(__file__).resolve().parents[2])
 
 
 def _socket_pair(

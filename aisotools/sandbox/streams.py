@@ -31,17 +31,17 @@ SendText = Callable[[str, str, str], None]
 class Allowance:
     """So many at once, and so many per second in the long run."""
 
-    __slots__ = ("_at_once", "_left", "_per_s", "_since_s")
+    __slots__ = ("_at_once", "_clock", "_left", "_per_s", "_since_s")
 
-    def __init__(self, at_once: int, per_s: float) -> None:
-        """Start full."""
-        self._at_once, self._per_s = float(at_once), per_s
-        self._left, self._since_s = self._at_once, time.monotonic()
+    def __init__(self, at_once: int, per_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start full; `clock` tells the time in seconds."""
+        self._at_once, self._per_s, self._clock = float(at_once), per_s, clock
+        self._left, self._since_s = self._at_once, clock()
 
     def take(self, amount: int = 1) -> bool:
         """Use up `amount`, if that much is left."""
         if self._left < amount:
-            now_s = time.monotonic()
+            now_s = self._clock()
             self._left = min(self._at_once, self._left + (now_s - self._since_s) * self._per_s)
             self._since_s = now_s
             if self._left < amount:

@@ -1,0 +1,344 @@
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aisotools.contracts import OutputCaps
+from aisotools.events import ToolResult
+from aisotools.exceptions import ChannelError
+from aisotools.sandbox.channel import LIMITS
+from aisotools.sandbox.results import VALUE_DROPPED, Printed, cut, encode_result, result_from_worker
+
+CAPS = OutputCaps()
+SMALL = OutputCaps(content_chars=2000, stream_bytes=1000, value_bytes=1000, data_bytes=1000)
+
+
+def printed(cap: int = 1 << 20) -> Printed:
+    return Printed(left_bytes=cap)
+
+
+def there(result: ToolResult, caps: OutputCaps = CAPS, heard: Printed | None = None) -> ToolResult:
+    """The result as it arrives."""
+    return result_from_worker(encode_result(result, caps), caps, heard or printed())
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(values, st.text(), st.booleans())
+def test_results_arrive_as_they_left(value: Any, content: str, is_error: bool) -> None:
+    result = ToolResult(
+        content=content,
+        is_error=is_error,
+        recoverable=is_error,
+        error_kind="invalid" if is_error else None,
+        kind="json",
+        value=value,
+        data={"text/plain": content},
+        metadata={"a": value},
+    )
+    assert there(result) == result
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        ToolResult.success("ok"),
+        ToolResult.json([1, {"a": None}]),
+        ToolResult.binary(b"\x00\xff", "image/png"),
+        ToolResult.error("no", recoverable=False, error_kind="denied"),
+        ToolResult.error("no", error_kind="environment"),
+    ],
+)
+def test_every_kind(result: ToolResult) -> None:
+    assert there(result) == result
+
+
+def test_a_value_over_its_cap_is_left_out_and_that_is_said() -> None:
+    result = there(ToolResult.json(["x" * 100] * 20), SMALL)
+    assert result.value is None
+    assert not result.is_error
+    assert result.content.startswith('["xxx')
+    assert "The value has 2061 bytes as JSON; 1000 are passed on" in result.content
+    assert "file in the workspace" in result.metadata[VALUE_DROPPED]
+
+
+def test_the_host_does_not_trust_the_source_to_have_capped() -> None:
+    big = ToolResult(
+        content="c", value="v" * 5000, data={"text/plain": "d" * 5000}, metadata={"m": "m" * 5_000_000}
+    )
+    result = result_from_worker(encode_result(big, CAPS), SMALL, printed())
+    assert result.value is None
+    assert result.data == {}
+    assert "m" not in result.metadata
+    assert {VALUE_DROPPED, "data_dropped", "metadata_dropped"} <= set(result.metadata)
+
+
+def test_of_data_over_its_cap_the_small_types_stay() -> None:
+    bundle = {"image/png": "x" * 5000, "text/plain": "a figure", "text/html": "y" * 900}
+    result = there(ToolResult(content="", data=bundle), SMALL)
+    assert result.data == {"text/plain": "a figure", "text/html": "y" * 900}
+    assert result.metadata["data_dropped"] == ["image/png"]
+
+
+def test_metadata_over_its_cap_is_left_out() -> None:
+    result = there(ToolResult(content="", metadata={"big": "x" * 3_000_000}), SMALL)
+    assert result.metadata == {"metadata_dropped": 3_000_010}
+
+
+def test_long_content_arrives_cut_with_its_length() -> None:
+    text = "".join(f"line {n}\n" for n in range(20_000))
+    result = there(ToolResult.text(text))
+    assert result.value == text
+    assert result.truncation is not None
+    assert result.truncation.total_chars == len(text)
+    assert len(result.content) <= CAPS.content_chars
+    assert result.content.startswith("line 0\n")
+    assert result.content.endswith("line 19999\n")
+    assert result.truncation.note in result.content
+
+
+@given(st.text(max_size=300), st.integers(0, 200))
+def test_cut(text: str, most: int) -> None:
+    short, truncation = cut(text, most)
+    if len(text) <= most:
+        assert (short, truncation) == (text, None)
+    else:
+        assert truncation is not None
+        assert truncation.shown_chars <= most
+        assert truncation.total_chars == len(text)
+
+
+class Odd:
+    def __repr__(self) -> str:
+        return "odd"
+
+
+@pytest.mark.parametrize(
+    ("value", "arrives"),
+    [
+        ({"name": "caf\udcc3"}, {"name": "caf\\udcc3"}),
+        (["\ud800", b"\xff", {"\udfff": ("\ud800",)}], ["\\ud800", "\\xff", {"\\udfff": ["\\ud800"]}]),
+        ({1: {2}}, {"1": [2]}),
+        (Odd(), "odd"),
+        (float("nan"), "NaN"),
+        ([float("inf"), -float("inf")], ["Infinity", "-Infinity"]),
+    ],
+)
+def test_what_json_cannot_hold_is_spelled_out(value: object, arrives: object) -> None:
+    assert there(ToolResult(content="", value=value)).value == arrives
+
+
+def test_a_value_nested_too_deep_is_left_out() -> None:
+    value: list[Any] = []
+    for _ in range(230):
+        value = [value]
+    result = there(ToolResult(content="deep", value=value))
+    assert result.value is None
+    assert "cannot be read" in result.metadata[VALUE_DROPPED]
+    assert not result.is_error
+
+
+def test_a_value_that_holds_itself() -> None:
+    value: list[Any] = []
+    value.append(value)
+    assert there(ToolResult(content="", value=value)).value == ["..."]
+
+
+def test_everything_at_its_cap_still_fits_one_frame() -> None:
+    caps = OutputCaps(content_chars=10_000_000, stream_bytes=1 << 24, value_bytes=1 << 30, data_bytes=1 << 30)
+    big = ToolResult(
+        content="\0" * 2_000_000,
+        value="v" * (30 << 20),
+        data={"a/a": "d" * (30 << 20), "b/b": "d" * (20 << 20)},
+        metadata={"m": "m" * (30 << 20)},
+    )
+    pieces = encode_result(big, caps)
+    assert sum(map(len, pieces)) <= LIMITS.body_bytes
+    result = result_from_worker(pieces, caps, printed())
+    assert len(result.value) == 30 << 20
+    assert list(result.data) == ["b/b"]
+    assert "metadata_dropped" in result.metadata
+
+
+# ---- hostile pieces
+
+
+HEAD: dict[str, Any] = {"content": "c", "kind": "text"}
+
+
+def pieces(head: Any = HEAD, value: bytes = b"", data: bytes = b"", metadata: bytes = b"") -> list[bytes]:
+    return [head if isinstance(head, bytes) else json.dumps(head).encode(), value, data, metadata]
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        [],
+        [b"{}"],
+        [b"", b"", b"", b"", b""],
+        pieces(b""),
+        pieces(b"[]"),
+        pieces(b"\xff"),
+        pieces(b"[" * 3000),
+        pieces({}),
+        pieces({"content": None}),
+        pieces({"content": 3}),
+        pieces({"content": "c", "kind": "html"}),
+        pieces({"content": "c", "kind": ["text"]}),
+        pieces({"content": "x" * 1_000_000}),
+    ],
+    ids=lambda hostile: str(hostile)[:40],
+)
+def test_a_malformed_head_breaks_the_protocol(hostile: list[bytes]) -> None:
+    with pytest.raises(ChannelError):
+        result_from_worker(hostile, CAPS, printed())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"[", b"\xff", b"NaN", b"9" * 100_000, b"[" * 100_000, b'"\\ud800"', b"{" * 10],
+    ids=lambda d: repr(d[:10]),
+)
+def test_a_piece_that_cannot_be_read_is_left_out(data: bytes) -> None:
+    result = result_from_worker(pieces(value=data, data=data, metadata=data), CAPS, printed())
+    assert result.value is None
+    assert result.data == {}
+    assert {VALUE_DROPPED, "data_dropped", "metadata_dropped"} <= set(result.metadata)
+
+
+@pytest.mark.parametrize("data", [b"[1]", b'"x"', b"3", b"true"])
+def test_data_and_metadata_are_objects(data: bytes) -> None:
+    result = result_from_worker(pieces(data=data, metadata=data), CAPS, printed())
+    assert result.data == {}
+    assert set(result.metadata) == {"data_dropped", "metadata_dropped"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" + b"[]," * 5_000_000 + b"[]]",
+        b"[" + b"{}," * 2_000_000 + b"{}]",
+        b"[" + b"1," * 7_000_000 + b"1]",
+    ],
+)
+def test_few_bytes_cannot_swell_the_host(data: bytes) -> None:
+    assert len(data) <= CAPS.value_bytes
+    result = result_from_worker(pieces(value=data), CAPS, printed())
+    assert result.value is None
+    assert "too many parts" in result.metadata[VALUE_DROPPED]
+
+
+@pytest.mark.parametrize(
+    "truncation",
+    [
+        3,
+        {"total_chars": "9", "shown_chars": 1},
+        {"total_chars": 1, "shown_chars": 9},
+        {"total_chars": True, "shown_chars": False},
+        {"total_chars": 10**30, "shown_chars": 1},
+        {"total_chars": 5, "shown_chars": -1},
+    ],
+)
+def test_a_forged_truncation_is_none(truncation: object) -> None:
+    assert result_from_worker(pieces(HEAD | {"truncation": truncation}), CAPS, printed()).truncation is None
+
+
+@pytest.mark.parametrize("kind", [None, 3, [], {}, "severe"])
+def test_a_forged_error_is_a_plain_failure(kind: object) -> None:
+    result = result_from_worker(pieces(HEAD | {"is_error": True, "error_kind": kind}), CAPS, printed())
+    assert (result.is_error, result.recoverable, result.error_kind) == (True, False, "failed")
+    assert result_from_worker(pieces(HEAD | {"is_error": 1}), CAPS, printed()).is_error is False
+
+
+@settings(max_examples=300)
+@given(st.lists(st.binary(max_size=60), max_size=5), values)
+def test_anything_else_is_a_result_or_a_channel_error(garbage: list[bytes], value: Any) -> None:
+    for told in (garbage, pieces(json.dumps(value).encode(), *garbage[:3])):
+        with contextlib.suppress(ChannelError):
+            result = result_from_worker(told, CAPS, printed())
+            assert isinstance(result.content, str)
+            assert isinstance(result.metadata, dict)
+
+
+# ---- what was printed
+
+
+def test_printed_text_becomes_metadata() -> None:
+    heard = printed()
+    heard.take("stdout", "out")
+    heard.take("stderr", "err")
+    result = there(ToolResult.text("r"), heard=heard)
+    assert result.content == "r"
+    assert result.metadata == {"stdout": "out", "stderr": "err"}
+
+
+def test_a_tool_that_told_it_itself_is_left_alone() -> None:
+    heard = printed()
+    heard.take("stdout", "out\n")
+    told = ToolResult(content="out\n3", value={"stdout": "out\n"}, metadata={"streams_taken": True})
+    assert there(told, heard=heard) == ToolResult(content="out\n3", value={"stdout": "out\n"})
+
+
+def test_unless_programs_wrote_past_it() -> None:
+    heard = printed()
+    heard.take("stdout", "one\n")
+    heard.take_raw("stdout", b"two\n")
+    heard.take("stdout", "three\n")
+    heard.take_raw("stderr", b"oh\n")
+    told = ToolResult(
+        content="one\nthree\n42",
+        value={"result": "42", "stdout": "one\nthree\n"},
+        metadata={"streams_taken": True},
+    )
+    result = there(told, heard=heard)
+    assert result.content == "one\ntwo\nthree\noh\n42"
+    assert result.value == {"result": "42", "stdout": "one\ntwo\nthree\n", "stderr": "oh\n"}
+
+
+def test_what_was_dropped_is_said() -> None:
+    heard = printed(5)
+    heard.take("stdout", "123")
+    heard.take_raw("stdout", b"4567")
+    heard.take_raw("stdout", b"89")
+    heard.take("stderr", "x")
+    assert heard.told() == {"stdout": "12345"}
+    taken = ToolResult(
+        content="123", value={"stdout": "123"}, metadata={"streams_taken": True, "dropped_bytes": 10}
+    )
+    result = there(taken, heard=heard)
+    assert result.metadata["dropped_bytes"] == 15
+    assert "15 more bytes of printed output were dropped" in result.content
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8")), st.data())
+def test_characters_survive_being_read_in_pieces(text: str, data: st.DataObject) -> None:
+    raw, heard = text.encode(), printed()
+    place = data.draw(st.integers(0, len(raw)))
+    for piece in (raw[:place], raw[place:]):
+        heard.take_raw("stdout", piece)
+    assert heard.told().get("stdout", "") == text
+
+
+@given(st.lists(st.tuples(st.booleans(), st.text(), st.binary()), max_size=20), st.integers(0, 100))
+def test_the_cap_holds_whatever_comes(pieces_heard: list[tuple[bool, str, bytes]], cap: int) -> None:
+    heard = printed(cap)
+    for raw, text, data in pieces_heard:
+        if raw:
+            heard.take_raw("stderr", data)
+        else:
+            heard.take("stdout", text)
+    assert sum(len(text.encode()) for text in heard.told().values()) <= cap
