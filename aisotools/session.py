@@ -44,6 +44,7 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.spawn import Spawn, detection
 from aisotools.session_events import SessionEnded
 from aisotools.status import SessionStatus
+from aisotools.ticket import Ticket, ticket_for
 
 SandboxFactory = Callable[[Spawn, SandboxListener], Sandbox]
 """Makes the sandbox of a session; tests and other programs may bring their own.
@@ -361,6 +362,17 @@ class Session:
         with self._beat:
             place = await self._open()
             return await self._gate.pass_many(wishes, place)
+
+    def explain(self, call: ToolCall) -> Ticket:
+        """What would happen to a call, without making it: its facts, and what the policy says.
+
+        Raises:
+            UnknownTool: If there is no such tool.
+            ToolError: If the arguments do not fit.
+        """
+        return ticket_for(
+            self.registry[call.name], call, self._gate.effective_policy(), self.level or "confined"
+        )
 
     async def run_cell(
         self, code: str, *, origin: Origin = "program", timeout_s: float | None = None

@@ -9,14 +9,16 @@ from aisotools.approval import set_default_approver_factory
 from aisotools.contracts import Approver
 from aisotools.events import ToolResult
 from aisotools.notebook.magics import AisotoolsMagics
+from aisotools.notebook.policy_magics import PolicyMagics
 from aisotools.notebook.transform import rewrite
 
-_MAGICS = {"line": ("tools", "sandbox", "call"), "cell": ("sandbox",)}
+_MAGICS = {"line": ("tools", "sandbox", "call", "policy", "approvals"), "cell": ("sandbox",)}
 
 
 def load(shell: Any) -> None:
     """Register magics, the rewriting of cells, how results look, and who is asked; again is harmless."""
     shell.register_magics(AisotoolsMagics(shell))
+    shell.register_magics(PolicyMagics(shell))
     if rewrite not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(rewrite)
     formatter = shell.display_formatter.mimebundle_formatter

@@ -1,0 +1,164 @@
+"""`%policy` and `%approvals`: what may run, why, and what was allowed for the rest of the session."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any, get_args
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from aisotools.conditions import Condition
+from aisotools.events import Decision, ToolCall
+from aisotools.exceptions import AisotoolsError
+from aisotools.notebook import frame
+from aisotools.notebook.ask import pending_questions
+from aisotools.notebook.awaited import parse_call
+from aisotools.notebook.current import current_session
+from aisotools.notebook.listing import table
+from aisotools.policy import Mode, Policy, Rule
+from aisotools.session import Session
+from aisotools.ticket import Ticket
+
+_MODES = {
+    "plan": "only what reads runs; everything else is denied",
+    "safe": "what reads runs; everything else is asked about",
+    "auto": "what stays in the workspace runs; what destroys, reaches out or leaves it is asked about",
+}
+
+
+@magics_class
+class PolicyMagics(Magics):
+    """The magics about what may run."""
+
+    @no_var_expand
+    @line_magic
+    def policy(self, line: str) -> None:
+        """Show the policy, set its mode, or explain a call.
+
+        `%policy` shows it; `%policy plan`, `safe` or `auto` sets the mode for this session; `%policy why NAME
+        key=value ...` tells what would happen to a call that a model makes, and why.
+        """
+        word, _, rest = line.strip().partition(" ")
+        session = current_session()
+        if word == "why":
+            _display(_explained(session, rest))
+        elif word in get_args(Mode) and not rest:
+            try:
+                session.policy = dataclasses.replace(session.policy, mode=word)
+            except AisotoolsError as error:
+                raise UsageError(str(error)) from None
+            print(f"Mode {word}: {_MODES[word]}.")
+        elif not line.strip():
+            _display(show_policy(session.policy))
+        else:
+            raise UsageError(f"%policy takes plan, safe, auto or `why NAME key=value`, not {line.strip()!r}.")
+
+    @magic_arguments()
+    @argument("action", nargs="?", help="revoke")
+    @argument("which", nargs="?", help="the number of a grant, or all")
+    @no_var_expand
+    @line_magic
+    def approvals(self, line: str) -> None:
+        """List what was allowed for the rest of the session and what is being asked; or take something back.
+
+        `%approvals revoke 2` takes back the second grant, `%approvals revoke all` all of them.
+        """
+        options = parse_argstring(self.approvals, line)
+        grants = current_session().grants
+        if options.action is None:
+            _display(show_approvals(current_session()))
+        elif options.action != "revoke" or options.which is None:
+            raise UsageError("%approvals takes nothing, or `revoke NUMBER`, or `revoke all`.")
+        elif options.which == "all":
+            print(f"{len(grants)} approvals were taken back.")
+            grants.clear()
+        else:
+            grant = grants.revoke(int(options.which)) if options.which.isdecimal() else None
+            if grant is None:
+                known = ", ".join(str(g.id) for g in grants.list()) or "none"
+                raise UsageError(f"There is no approval {options.which!r} to take back. Numbers: {known}.")
+            print(f"Taken back: {grant.words}.")
+
+
+def show_policy(policy: Policy) -> dict[str, str]:
+    """A policy as a readable page: its mode in words, its rules, what narrows it."""
+    rows = [("mode", policy.mode, _MODES[policy.mode], "")]
+    rows += [
+        ("rule", rule.decision.value, f"{rule.tool} {_when(rule)}".strip(), rule.reason)
+        for rule in policy.rules
+    ]
+    for bound in policy.bounds:
+        rows.append(
+            ("narrowed by", f"mode {bound.mode}", f"{len(bound.rules)} rules", "the workspace's own file")
+        )
+    rows.append(("always", "deny", "writing files that something outside the sandbox may run", "protected"))
+    return table(("", "says", "about", "because"), rows)
+
+
+def show_approvals(session: Session) -> dict[str, str]:
+    """What was allowed for the rest of the session, and what is being asked."""
+    rows = [
+        (str(grant.id), grant.scope, grant.words, time.strftime("%H:%M", time.localtime(grant.granted_s)))
+        for grant in session.grants.list()
+    ]
+    rows += [("asked", "", question.request.call.name, "waiting") for question in pending_questions()]
+    if not rows:
+        told = "Nothing was allowed beyond single calls, and nothing is being asked."
+        return {"text/html": frame.note(told), "text/plain": told}
+    return table(("", "scope", "allows", "since"), rows)
+
+
+def _explained(session: Session, line: str) -> dict[str, str]:
+    schemas = {tool.name: tool.parameters_schema() for tool in session.registry.list()}
+    typed = parse_call(line, schemas)
+    call = ToolCall("why", typed.name, typed.arguments, origin="model")
+    try:
+        ticket = session.explain(call)
+    except AisotoolsError as error:
+        raise UsageError(str(error)) from None
+    facts = ticket.facts
+    grant = session.grants.covering(ticket)
+    decision = ticket.evaluation.decision
+    rows = [
+        ("a model's call", _DECIDED[decision], "; ".join(ticket.evaluation.reasons)),
+        (
+            "effect",
+            ticket.effect.value.replace("_", " "),
+            "" if facts.certain else "not everything could be seen",
+        ),
+        *((name, ", ".join(values), "") for name, values in _seen(ticket) if values),
+        *(("rule", rule.decision.value, f"{rule.tool} {_when(rule)}") for rule in ticket.evaluation.matched),
+    ]
+    if decision is Decision.ASK and grant is not None:
+        rows.append(("but", "allowed", f"you allowed {grant.words}"))
+    return table(("", "", "because"), rows)
+
+
+_DECIDED = {Decision.ALLOW: "runs", Decision.ASK: "is asked about", Decision.DENY: "is denied"}
+
+
+def _seen(ticket: Ticket) -> list[tuple[str, tuple[str, ...]]]:
+    facts = ticket.facts
+    return [
+        ("runs", facts.commands),
+        ("reads", facts.reads),
+        ("writes", facts.writes),
+        ("talks to", facts.hosts),
+    ]
+
+
+def _when(rule: Rule) -> str:
+    if rule.when is None:
+        return ""
+    if isinstance(rule.when, Condition):
+        return "where " + " and ".join(f"{key} {value!r}" for key, value in rule.when.wanted.items())
+    return f"where {getattr(rule.when, '__name__', 'a function')} says so"
+
+
+def _display(bundle: dict[str, Any]) -> None:
+    from IPython.display import display
+
+    display(bundle, raw=True)
