@@ -137,6 +137,10 @@ class Gate:
         """The policy, narrowed by the workspace's own."""
         return self.policy if self.bound is None else self.policy.narrowed(self.bound)
 
+    def explain(self, call: ToolCall, level: str) -> Ticket:
+        """What policy and classification say about a call that is not made; see `Session.explain`."""
+        return ticket_for(self.registry[call.name], call, self.effective_policy(), level)
+
     def interrupt(self) -> None:
         """Call off open questions, and cancel what runs on the host."""
         self._questions.interrupt()
@@ -180,7 +184,7 @@ class Gate:
             return ToolResult.error(told, recoverable=False, error_kind="invalid")
         self._used.add(call.id)
         try:
-            ticket = ticket_for(self.registry[call.name], call, self.effective_policy(), place.level)
+            ticket = self.explain(call, place.level)
         except UnknownTool as error:
             return ToolResult.error(str(error), error_kind="invalid")
         except Exception as error:  # tools are written by strangers too

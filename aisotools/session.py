@@ -44,7 +44,7 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.spawn import Spawn, detection
 from aisotools.session_events import SessionEnded
 from aisotools.status import SessionStatus
-from aisotools.ticket import Ticket, ticket_for
+from aisotools.ticket import Ticket
 
 SandboxFactory = Callable[[Spawn, SandboxListener], Sandbox]
 """Makes the sandbox of a session; tests and other programs may bring their own.
@@ -370,9 +370,7 @@ class Session:
             UnknownTool: If there is no such tool.
             ToolError: If the arguments do not fit.
         """
-        return ticket_for(
-            self.registry[call.name], call, self._gate.effective_policy(), self.level or "confined"
-        )
+        return self._gate.explain(call, self.level or "confined")
 
     async def run_cell(
         self, code: str, *, origin: Origin = "program", timeout_s: float | None = None
@@ -387,14 +385,9 @@ class Session:
             UsageError: If the session is not open yet, if its loop has ended, or if this is the session's own
                 thread.
         """
-        if self._loop is None:
-            raise UsageError(
-                "The session is not open yet. Open it with `async with`, then call from threads."
-            )
-        if self._loop.is_closed():
-            raise UsageError(
-                "The session's event loop has ended, so nothing can be called. Open a new session."
-            )
+        if self._loop is None or self._loop.is_closed():
+            state = "is not open yet" if self._loop is None else "has lost its event loop"
+            raise UsageError(f"The session {state}. Open one with `async with`, then call from threads.")
         try:
             here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
@@ -47,7 +47,7 @@ class PolicyMagics(Magics):
             _display(_explained(session, rest))
         elif word in get_args(Mode) and not rest:
             try:
-                session.policy = dataclasses.replace(session.policy, mode=word)
+                session.policy = dataclasses.replace(session.policy, mode=cast("Mode", word))
             except AisotoolsError as error:
                 raise UsageError(str(error)) from None
             print(f"Mode {word}: {_MODES[word]}.")
@@ -85,22 +85,19 @@ class PolicyMagics(Magics):
 
 def show_policy(policy: Policy) -> dict[str, str]:
     """A policy as a readable page: its mode in words, its rules, what narrows it."""
-    rows = [("mode", policy.mode, _MODES[policy.mode], "")]
+    rows: list[tuple[str, ...]] = [("mode", policy.mode, _MODES[policy.mode], "")]
+    rows += [("rule", r.decision.value, f"{r.tool} {_when(r)}".strip(), r.reason) for r in policy.rules]
     rows += [
-        ("rule", rule.decision.value, f"{rule.tool} {_when(rule)}".strip(), rule.reason)
-        for rule in policy.rules
+        ("narrowed by", f"mode {bound.mode}", f"{len(bound.rules)} rules", "the workspace's own file")
+        for bound in policy.bounds
     ]
-    for bound in policy.bounds:
-        rows.append(
-            ("narrowed by", f"mode {bound.mode}", f"{len(bound.rules)} rules", "the workspace's own file")
-        )
     rows.append(("always", "deny", "writing files that something outside the sandbox may run", "protected"))
     return table(("", "says", "about", "because"), rows)
 
 
 def show_approvals(session: Session) -> dict[str, str]:
     """What was allowed for the rest of the session, and what is being asked."""
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (str(grant.id), grant.scope, grant.words, time.strftime("%H:%M", time.localtime(grant.granted_s)))
         for grant in session.grants.list()
     ]
@@ -127,7 +124,7 @@ def _explained(session: Session, line: str) -> dict[str, str]:
         (
             "effect",
             ticket.effect.value.replace("_", " "),
-            "" if facts.certain else "not everything could be seen",
+            "" if facts.certain else "not all could be seen",
         ),
         *((name, ", ".join(values), "") for name, values in _seen(ticket) if values),
         *(("rule", rule.decision.value, f"{rule.tool} {_when(rule)}") for rule in ticket.evaluation.matched),
