@@ -216,35 +216,31 @@ class Session:
         if self._closed:
             raise SessionClosed(f"Session {self.session_key} was closed while it opened. Open a new one.")
         level = choose_level(level, min_level, self._environ, found)
+        if self._default_policy:
+            self._gate.policy = user_policy(self._environ)
         refuse_auto_without_sandbox(self.policy, level)
         claim = hold_workspace(self._workspace, level, self._environ)
         try:
-            wanted = Spawn(
-                level=level,
-                workspace=str(claim.path),
-                readable=self._read_only,
-                limits=self.limits,
-            )
-            place = Place(
-                sandbox=self._make_sandbox(wanted, self._journal), level=level, workspace=claim.path
+            place = self._placed(level, claim.path)
+            self._gate.bound = workspace_policy(claim.path)
+            self._recording = record(
+                self._journal,
+                self.registry,
+                folder=state_folder(self._environ) / "ledger",
+                session_key=self.session_key,
+                on_failure=self._gate.shut,
             )
         except BaseException:
             claim.release()
             raise
-        self._loop, self._claim, self._workspace = asyncio.get_running_loop(), claim, claim.path
-        if self._default_policy:
-            self._gate.policy = user_policy(self._environ)
-        self._gate.bound = workspace_policy(claim.path)
-        refuse_auto_without_sandbox(self.policy, level)
-        self._recording = record(
-            self._journal,
-            self.registry,
-            folder=state_folder(self._environ) / "ledger",
-            session_key=self.session_key,
-            on_failure=self._gate.shut,
-        )
         self.log_path = self._recording.path
+        self._loop, self._claim, self._workspace = asyncio.get_running_loop(), claim, claim.path
         return place
+
+    def _placed(self, level: str, workspace: Path) -> Place:
+        folder = str(workspace)
+        wanted = Spawn(level=level, workspace=folder, readable=self._read_only, limits=self.limits)
+        return Place(sandbox=self._make_sandbox(wanted, self._journal), level=level, workspace=workspace)
 
     def _demand_own_loop(self) -> None:
         if self._loop not in {None, asyncio.get_running_loop()}:
