@@ -22,7 +22,7 @@ from aisotools.sandbox.streams import Allowance
 _EMITS_AT_ONCE, _EMITS_PER_S = 2000, 100.0
 _EMIT_CHARS = 1 << 17
 _HOMELESS_AT_ONCE, _HOMELESS_PER_S = 1 << 20, 10_000.0
-_WASTE_AT_ONCE, _WASTE_PER_S = 50_000, 100.0
+_WASTE_AT_ONCE, _WASTE_PER_S, _WASTE_CHARS = 50_000, 100.0, 32
 _REMEMBERED = 256
 
 
@@ -81,7 +81,7 @@ class Calls:
             call_id=call_id,
             number=self._numbers,
             future=asyncio.get_running_loop().create_future(),
-            printed=Printed(left_bytes=stream_bytes),
+            printed=Printed(stream_bytes),
             holds=holds,
         )
         return call
@@ -89,7 +89,7 @@ class Calls:
     def end(self, call: Pending) -> None:
         """The call is over; what it left running in the background may still print."""
         if self._pending.pop(call.number, None) is not None:
-            self._over[call.number] = call.call_id, Printed(left_bytes=call.printed.left_bytes)
+            self._over[call.number] = call.call_id, call.printed.rest()
             if len(self._over) > _REMEMBERED:
                 del self._over[next(iter(self._over))]
 
@@ -139,7 +139,7 @@ class Calls:
             if kept:
                 self._listener.output(call_id, stream, kept)
             else:
-                self._count_waste()
+                self._count_waste(1 + len(text) // _WASTE_CHARS)
 
     def take_raw(self, stream: str, data: bytes) -> None:
         """Take in what a program wrote straight to a descriptor of the worker."""
@@ -189,6 +189,6 @@ class Calls:
     def _call(self, number: object) -> Pending | None:
         return self._pending.get(number) if type(number) is int else None
 
-    def _count_waste(self) -> None:
-        if not self._waste.take():
+    def _count_waste(self, amount: int = 1) -> None:
+        if not self._waste.take(amount):
             raise ChannelError("it floods the channel with messages that are of no use")

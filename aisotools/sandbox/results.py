@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -136,49 +135,62 @@ def _too_large(what: str, size: int, cap: int) -> str:
 # ---- in the host
 
 
-@dataclass(slots=True, kw_only=True)
 class Printed:
     """What the host heard a call print, in the order in which it came.
 
     Attributes:
-        left_bytes: How much more will be kept and passed on.
-        dropped_bytes: What came beyond that.
+        dropped_bytes: What came beyond the caps.
         raw: Whether any of it came from a descriptor, past the worker's own streams.
-        texts: The pieces, by stream.
     """
 
-    left_bytes: int
-    dropped_bytes: int = 0
-    raw: bool = False
-    texts: dict[str, list[str]] = field(default_factory=lambda: {"stdout": [], "stderr": []})
-    _decoders: dict[str, codecs.IncrementalDecoder] = field(default_factory=dict)
+    def __init__(self, most_bytes: int) -> None:
+        """Keep `most_bytes` of the worker's own streams, and as much of what programs write past them."""
+        self.dropped_bytes = 0
+        self.raw = False
+        self._text_left = self._raw_left = most_bytes
+        self._texts: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._decoders: dict[str, codecs.IncrementalDecoder] = {}
 
     def take(self, stream: str, text: str) -> str:
         """Keep what the cap allows of `text` and return it."""
-        size = len(text) if text.isascii() else len(text.encode())
-        if size > self.left_bytes:
-            text = text.encode()[: self.left_bytes].decode("utf-8", "ignore")
-            self.dropped_bytes += size - self.left_bytes
-            size = self.left_bytes
-        self.left_bytes -= size
-        if text:
-            self.texts[stream].append(text)
-        return text
+        kept, size = self._within(self._text_left, text)
+        self._text_left -= size
+        return self._keep(stream, kept)
 
     def take_raw(self, stream: str, data: bytes) -> str:
         """The same for bytes that a program wrote; a character may come in two pieces."""
-        if not self.left_bytes:
+        self.raw = True
+        if not self._raw_left:
             self.dropped_bytes += len(data)
             return ""
-        self.raw = True
         decoder = self._decoders.get(stream)
         if decoder is None:
             decoder = self._decoders[stream] = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-        return self.take(stream, decoder.decode(data))
+        kept, size = self._within(self._raw_left, decoder.decode(data))
+        self._raw_left -= size
+        return self._keep(stream, kept)
+
+    def rest(self) -> Printed:
+        """For what the call still prints after its end: what is left of its caps, and nothing else."""
+        rest = Printed(0)
+        rest._text_left, rest._raw_left = self._text_left, self._raw_left
+        return rest
+
+    def _within(self, left_bytes: int, text: str) -> tuple[str, int]:
+        size = len(text) if text.isascii() else len(text.encode())
+        if size <= left_bytes:
+            return text, size
+        self.dropped_bytes += size - left_bytes
+        return text.encode()[:left_bytes].decode("utf-8", "ignore"), left_bytes
+
+    def _keep(self, stream: str, text: str) -> str:
+        if text:
+            self._texts[stream].append(text)
+        return text
 
     def told(self) -> dict[str, str]:
         """What was printed, by stream; only what there is."""
-        return {stream: "".join(texts) for stream, texts in self.texts.items() if texts}
+        return {stream: "".join(texts) for stream, texts in self._texts.items() if texts}
 
 
 def result_from_worker(pieces: Sequence[bytes], caps: OutputCaps, printed: Printed) -> ToolResult:

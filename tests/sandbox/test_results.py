@@ -19,7 +19,7 @@ SMALL = OutputCaps(content_chars=2000, stream_bytes=1000, value_bytes=1000, data
 
 
 def printed(cap: int = 1 << 20) -> Printed:
-    return Printed(left_bytes=cap)
+    return Printed(cap)
 
 
 def there(result: ToolResult, caps: OutputCaps = CAPS, heard: Printed | None = None) -> ToolResult:
@@ -312,16 +312,26 @@ def test_unless_programs_wrote_past_it() -> None:
 def test_what_was_dropped_is_said() -> None:
     heard = printed(5)
     heard.take("stdout", "123")
-    heard.take_raw("stdout", b"4567")
-    heard.take_raw("stdout", b"89")
-    heard.take("stderr", "x")
-    assert heard.told() == {"stdout": "12345"}
+    heard.take_raw("stdout", b"abcd")
+    heard.take_raw("stdout", b"efgh")
+    heard.take("stderr", "4567")
+    assert heard.told() == {"stdout": "123abcde", "stderr": "45"}
+    assert heard.dropped_bytes == 5
     taken = ToolResult(
         content="123", value={"stdout": "123"}, metadata={"streams_taken": True, "dropped_bytes": 10}
     )
     result = there(taken, heard=heard)
     assert result.metadata["dropped_bytes"] == 15
     assert "15 more bytes of printed output were dropped" in result.content
+
+
+def test_what_comes_after_the_end_has_what_is_left() -> None:
+    heard = printed(5)
+    heard.take("stdout", "123")
+    rest = heard.rest()
+    assert rest.take("stdout", "4567") == "45"
+    assert rest.take_raw("stdout", b"abcdef") == "abcde"
+    assert heard.told() == {"stdout": "123"}
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8")), st.data())
@@ -341,4 +351,4 @@ def test_the_cap_holds_whatever_comes(pieces_heard: list[tuple[bool, str, bytes]
             heard.take_raw("stderr", data)
         else:
             heard.take("stdout", text)
-    assert sum(len(text.encode()) for text in heard.told().values()) <= cap
+    assert sum(len(text.encode()) for text in heard.told().values()) <= 2 * cap
