@@ -18,7 +18,7 @@ from aisotools.grants import Grants, scopes_of
 from aisotools.journal import Journal
 from aisotools.policy import Policy
 from aisotools.session_events import ApprovalAnswered, ApprovalAsked
-from aisotools.ticket import ALLOWS, Ticket, Verdict, ticket_for
+from aisotools.ticket import Ticket, Verdict, ticket_for
 
 _ASK_S = 300.0
 
@@ -104,8 +104,7 @@ class Questions:
         policy: Policy,
     ) -> Verdict:
         if approval.outcome != "approve":
-            hint = ALLOWS if decided_by == "policy" else ""
-            return Verdict(ticket, Decision.DENY, decided_by, _why_not(approval, reasons), hint)
+            return Verdict(ticket, Decision.DENY, decided_by, _why_not(approval, reasons))
         if approval.arguments is not None:
             verdict = _edited(ticket, approval.arguments, decided_by, level=level, policy=policy)
         else:

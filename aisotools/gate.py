@@ -231,7 +231,7 @@ class Gate:
             digest=ticket.digest,
         )
         if verdict.decision is not Decision.ALLOW:
-            return denial(ticket.made.name, verdict.reasons, hint=verdict.hint)
+            return denial(ticket.made.name, verdict.reasons)
         return await self._dispatch(ticket, place, timeout_s)
 
     # ---- running
@@ -242,7 +242,8 @@ class Gate:
         if tool is None or digest_of(tool, ticket.frozen, place.level) != ticket.digest:
             return denial(call.name, ("the tool changed between decision and run; call it again",))
         if self._closed or self._shut_because:
-            told = f"{call.name} was not run: {self._shut_because or 'the session was closed'}."
+            because = "the session was closed" if self._closed else self._shut_because
+            told = f"{call.name} was not run: {because}."
             return ToolResult.error(told, recoverable=False, error_kind="environment")
         if timeout_s is None:
             timeout_s = min(ticket.deadline_s or self._call_timeout_s, _LONGEST_S)

@@ -36,12 +36,6 @@ from aisotools.tool_members import (
     version_of,
 )
 
-ALLOWS = (
-    "To allow it: give the session an approver, a policy rule that allows it, or mode 'auto' for what stays "
-    "in the workspace."
-)
-"""What a denial says when there was nobody to ask."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
@@ -95,14 +89,12 @@ class Verdict:
         decision: Whether it may.
         decided_by: By whose word: `policy`, `typed`, `grant` or `approver`.
         reasons: Why.
-        hint: What would allow it, when nobody could be asked.
     """
 
     ticket: Ticket
     decision: Decision
     decided_by: str
     reasons: tuple[str, ...]
-    hint: str = ""
 
 
 def ticket_for(tool: Tool, call: ToolCall, policy: Policy, level: str) -> Ticket:
@@ -146,11 +138,10 @@ def digest_of(tool: Tool, frozen: bytes, level: str) -> str:
     return hashlib.sha256(b"".join(len(p).to_bytes(8, "big") + p for p in parts)).hexdigest()
 
 
-def denial(name: str, reasons: tuple[str, ...], *, hint: str = "") -> ToolResult:
+def denial(name: str, reasons: tuple[str, ...]) -> ToolResult:
     """A denial as the model reads it."""
     told = "; ".join(r.rstrip(".") for r in reasons if r) or "no reason was given"
-    message = f"{name} was not run: {told}." + (f" {hint}" if hint else "")
-    return ToolResult.error(message, recoverable=False, error_kind="denied")
+    return ToolResult.error(f"{name} was not run: {told}.", recoverable=False, error_kind="denied")
 
 
 def capped(result: ToolResult, caps: OutputCaps) -> ToolResult:
