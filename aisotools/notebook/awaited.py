@@ -39,16 +39,21 @@ class CallLine:
 async def run_magic(magic: str, line: str, body: str = "") -> ToolResult | None:
     """Run one rewritten magic.
 
+    Args:
+        magic: `call`; `cell` for `%%sandbox`; `restart` for `%sandbox restart`.
+        line: What was typed behind it.
+        body: The lines below it.
+
     Raises:
         UsageError: In one line, for whatever the person who typed it can mend.
     """
     try:
         if magic == "call":
             return await _call(line)
-        if body or not line:
+        if magic == "cell":
             await _sandbox_cell(line, body)
         else:
-            await _restart()
+            await _restart(line)
     except AisotoolsError as error:
         raise UsageError(str(error)) from None
     return None
@@ -72,7 +77,9 @@ async def _sandbox_cell(line: str, body: str) -> None:
     await show_while_running(session, session.run_cell(body, origin="person"), "python")
 
 
-async def _restart() -> None:
+async def _restart(line: str) -> None:
+    if line:
+        raise UsageError(f"%sandbox restart takes nothing more, not {line!r}.")
     session = current_session()
     await session.restart()
     print(f"The sandbox was restarted ({session.level}); its variables are gone, the workspace is as it was.")

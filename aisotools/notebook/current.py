@@ -7,6 +7,7 @@ import asyncio
 from aisotools.session import Session
 
 _session: Session | None = None
+_closing: set[asyncio.Task[None]] = set()
 
 
 def current_session() -> Session:
@@ -34,7 +35,11 @@ def close_current() -> asyncio.Task[None] | None:
     if session is None or session.closed:
         return None
     try:
-        return asyncio.get_running_loop().create_task(session.close())
+        loop = asyncio.get_running_loop()
     except RuntimeError:
         asyncio.run(session.close())
         return None
+    task = loop.create_task(session.close())
+    _closing.add(task)  # the loop alone would let it be collected
+    task.add_done_callback(_closing.discard)
+    return task

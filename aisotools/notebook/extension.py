@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import types
+from pathlib import Path
 from typing import Any
 
 from aisotools.approval import set_default_approver_factory
@@ -12,6 +14,7 @@ from aisotools.notebook.magics import AisotoolsMagics
 from aisotools.notebook.policy_magics import PolicyMagics
 from aisotools.notebook.transform import rewrite
 
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _MAGICS = {"line": ("tools", "sandbox", "call", "policy", "approvals"), "cell": ("sandbox",)}
 
 
@@ -34,6 +37,8 @@ def unload(shell: Any) -> None:
     for kind, names in _MAGICS.items():
         for name in names:
             shell.magics_manager.magics[kind].pop(name, None)
+    for magics in (AisotoolsMagics, PolicyMagics):
+        shell.magics_manager.registry.pop(magics.__name__, None)
     if rewrite in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(rewrite)
     shell.display_formatter.mimebundle_formatter.pop(ToolResult, None)
@@ -59,8 +64,7 @@ def _shown_result(result: ToolResult, **_: Any) -> dict[str, Any]:
 def _shown_coroutine(coroutine: types.CoroutineType[Any, Any, Any], printer: Any, _cycle: bool) -> None:
     """What a forgotten `await` displays."""
     code = coroutine.cr_code
-    ours = "aisotools" in code.co_filename
-    if ours:
+    if code.co_filename.startswith(_PACKAGE):
         printer.text(
             f"Nothing has run yet: put `await` before it, as in `await {code.co_qualname.lower()}(...)`."
         )

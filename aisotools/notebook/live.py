@@ -15,26 +15,28 @@ _EVERY_S = 0.25
 _TAIL_CHARS = 4_000
 
 
-async def show_while_running(session: Session, call: Coroutine[Any, Any, ToolResult], tool_name: str) -> ToolResult:
+async def show_while_running(
+    session: Session, call: Coroutine[Any, Any, ToolResult], tool_name: str
+) -> ToolResult:
     """Await `call`, showing what `session` prints meanwhile, and then its result in the same place.
 
     Everything is displayed from the awaiting cell itself: what handlers and other tasks display gets lost.
     """
-    printed: list[str] = []
+    tail, news = "", False
 
     def hear(event: SessionEvent) -> None:
+        nonlocal tail, news
         if isinstance(event, CallOutput):
-            printed.append(event.text)
+            tail, news = (tail + event.text)[-_TAIL_CHARS:], True
 
     place = _Place()
     stop = session.subscribe(hear)
     task = asyncio.ensure_future(call)
-    seen = 0
     try:
         while not (await asyncio.wait([task], timeout=_EVERY_S))[0]:
-            if len(printed) > seen:
-                seen = len(printed)
-                place.show(sanitize_bundle({"text/plain": "".join(printed)[-_TAIL_CHARS:]}))
+            if news:
+                news = False
+                place.show(sanitize_bundle({"text/plain": tail}))
         result = task.result()
     except asyncio.CancelledError:
         task.cancel()
