@@ -31,7 +31,7 @@ from aisotools.contracts import (
     ToolContext,
 )
 from aisotools.events import Effect, Facts, Json, RunsIn, ToolResult
-from aisotools.exceptions import SandboxError
+from aisotools.exceptions import SandboxError, ToolError
 from aisotools.sandbox.detect import Detection
 from aisotools.sandbox.spawn import Spawn
 from aisotools.sandbox.turns import Turns
@@ -118,7 +118,7 @@ class MockTool:
         return f"<MockTool {self.name}, called {len(self.calls)} times>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _same_mock, (self._id, self._given)
+        return _same_mock, (self._id, _if_it_travels(self._given))
 
     def parameters_schema(self) -> Mapping[str, Json]:
         """JSON Schema of the arguments."""
@@ -150,9 +150,24 @@ class MockTool:
 _mocks: WeakValueDictionary[str, MockTool] = WeakValueDictionary()
 
 
-def _same_mock(known_as: str, given: Mapping[str, Any]) -> MockTool:
+def _same_mock(known_as: str, given: Mapping[str, Any] | None) -> MockTool:
     """In the process that made it the tool itself; anywhere else a copy."""
-    return _mocks.get(known_as) or MockTool(**given)
+    known = _mocks.get(known_as)
+    if known is None and given is None:
+        raise ToolError(
+            "This MockTool was given something that cannot be sent to another process. Give it a plain result, "
+            "or use FakeSandbox.",
+            recoverable=False,
+        )
+    return known or MockTool(**(given or {}))
+
+
+def _if_it_travels(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    try:
+        pickle.dumps(given)
+    except Exception:  # pickle raises whatever the parts raise
+        return None
+    return given
 
 
 # ---- a sandbox

@@ -41,7 +41,7 @@ async def real_session(tmp_path: Path, environ: Mapping[str, str]) -> AsyncItera
 
 
 def _session(
-    stack: AsyncExitStack, workspace: Path, environ: Mapping[str, str], *tools: Tool, **options: Any
+    stack: AsyncExitStack, workspace: Path, environ: Mapping[str, str], /, *tools: Tool, **options: Any
 ) -> Session:
     if tools:
         options["registry"] = ToolRegistry(tools)
