@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 from aisotools.events import Effect, Facts, Json, ToolCall
@@ -66,6 +68,13 @@ class Condition:
         return all(_CHECKS[key](wanted, call, facts, matching) for key, wanted in self.wanted.items())
 
 
+@lru_cache(maxsize=4096)
+def glob_matches(glob: str) -> Callable[[str], re.Match[str] | None]:
+    """What tells whether a text matches a glob, upper and lower case apart; made once per glob."""
+    return re.compile(fnmatch.translate(glob)).match
+
+
+@lru_cache(maxsize=4096)
 def normal_path(path: str) -> str:
     """A path without `.`, `..` and doubled slashes, so that a spelling cannot dodge a glob."""
     return posixpath.normpath(path) if path else path
@@ -80,8 +89,10 @@ def _listed(wanted: object) -> Sequence[Any]:
 
 
 def _globs(wanted: object, values: Sequence[str], matching: _Matching) -> bool:
-    globs = _listed(wanted)
-    return bool(values) and matching(any(fnmatch.fnmatchcase(v, glob) for glob in globs) for v in values)
+    if not values:
+        return False
+    tests = [glob_matches(glob) for glob in _listed(wanted)]
+    return matching(any(test(value) for test in tests) for value in values)
 
 
 def _paths(values: Sequence[str]) -> list[str]:

@@ -8,12 +8,11 @@ policy can be narrowed by another one, never widened; some files are protected w
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, Self, get_args
 
-from aisotools.conditions import Condition, example_of, normal_path
+from aisotools.conditions import Condition, example_of, glob_matches, normal_path
 from aisotools.events import Decision, Effect, Facts, ToolCall
 
 Mode = Literal["plan", "safe", "auto"]
@@ -81,7 +80,7 @@ class Rule:
 
     def matches(self, call: ToolCall, facts: Facts) -> bool:
         """Whether the rule concerns this call; whatever `when` raises passes through."""
-        if not fnmatch.fnmatchcase(call.name, self.tool):
+        if not glob_matches(self.tool)(call.name):
             return False
         if isinstance(self.when, Condition):
             return self.when.holds(call, facts, every=self.decision is Decision.ALLOW)
@@ -188,7 +187,7 @@ def protected_writes(facts: Facts) -> tuple[str, ...]:
 
 def _protected(path: str) -> bool:
     name = path.rpartition("/")[2]
-    if any(fnmatch.fnmatchcase(name.lower(), glob) for glob in PROTECTED_NAMES):
+    if any(glob_matches(glob)(name.lower()) for glob in PROTECTED_NAMES):
         return True
     return any(f"/{folder}/" in f"/{path.lower()}/" for folder in PROTECTED_FOLDERS)
 
