@@ -8,6 +8,7 @@ deadline, whatever the call does, and the next call works.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,7 +137,10 @@ class Kernel:
                 return await self._timed_out(link, request, pending)
             return await self._result(link, request, pending)
         except asyncio.CancelledError:
-            await asyncio.shield(self._stop(link, request, pending, "it was cancelled"))
+            stopping = asyncio.ensure_future(self._stop(link, request, pending, "it was cancelled"))
+            while not stopping.done():  # however often we are cancelled: the turn is not given back before
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([stopping])
             raise
         finally:
             link.calls.end(pending)

@@ -1,0 +1,419 @@
+"""Stop means stop: whatever a call does, control comes back in time, and the next call works."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from aisotools.contracts import ToolContext
+from aisotools.function_tool import tool
+from aisotools.sandbox import processes
+from aisotools.sandbox.limits import Limits
+from tests.sandbox.rig import Rig, eventually, processes_of, rig
+
+DEADLINE_S = 0.3
+MARGIN_S = 0.5
+
+INTERRUPTIBLE = {
+    "sleep": "import time; time.sleep(100)",
+    "loop": "while True: pass",
+    "regex": "import re; re.match(r'(a+)+$', 'a' * 40 + 'b')",
+    "power": "3 ** (10 ** 8)",
+    "await": "import asyncio\nawait asyncio.sleep(100)",
+    "gather": "import asyncio\nawait asyncio.gather(*(asyncio.sleep(100) for _ in range(5)))",
+    "subprocess": "import subprocess; subprocess.run(['sleep', '100'])",
+    "captured subprocess": "import subprocess; subprocess.run(['sleep', '100'], capture_output=True)",
+    "asyncio subprocess": """
+import asyncio
+process = await asyncio.create_subprocess_exec('sleep', '100')
+await process.wait()
+""",
+    "system": "import os; os.system('sleep 100')",
+    "!": "!sleep 100",
+    "x = !": "x = !sleep 100",
+    "%%bash": "%%bash\nsleep 100",
+    "lock": "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()",
+    "printing": "while True: print('x' * 50)",
+    "thread": """
+import threading, time
+thread = threading.Thread(target=time.sleep, args=(100,), daemon=True)
+thread.start()
+thread.join()
+""",
+    "memory": "x = []\nwhile True: x.append(bytearray(1 << 20)); x.pop()",
+    "slow repr": """
+import time
+class R:
+    def __repr__(self): time.sleep(100)
+R()
+""",
+}
+
+STUBBORN = {
+    "uninterruptible C": "sum(range(10 ** 11))",
+    "ignores SIGINT": """
+import signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+while True: time.sleep(1)
+""",
+    "blocks all signals": """
+import signal, time
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+while True: time.sleep(1)
+""",
+    "catches KeyboardInterrupt for ever": """
+import time
+while True:
+    try: time.sleep(1)
+    except BaseException: pass
+""",
+    "catches CancelledError for ever": """
+import asyncio
+while True:
+    try: await asyncio.sleep(1)
+    except BaseException: pass
+""",
+    "stops itself": "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+    "without its first thread": """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(100,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+""",
+    "a background task that hogs the loop": """
+import asyncio, time
+async def hog():
+    while True: time.sleep(1)
+task = asyncio.create_task(hog())
+await asyncio.sleep(100)
+""",
+    "closes all its descriptors": "import os, time; os.closerange(0, 100)\nwhile True: time.sleep(1)",
+}
+
+
+@pytest.fixture
+async def r(tmp_path: Path) -> AsyncIterator[Rig]:
+    async with rig(tmp_path) as made:
+        await made.python("kept = 1")
+        yield made
+
+
+@pytest.mark.parametrize("code", INTERRUPTIBLE.values(), ids=INTERRUPTIBLE)
+async def test_what_can_be_interrupted_keeps_the_state(r: Rig, code: str) -> None:
+    began_s = time.monotonic()
+    result = await r.python(code, timeout_s=DEADLINE_S)
+    assert time.monotonic() - began_s < DEADLINE_S + MARGIN_S
+    assert result.is_error
+    assert "python was stopped: it ran longer than 0.3 s" in result.content
+    assert result.metadata["timed_out"] is True
+    assert result.metadata["state_kept"] is True, result.content
+    assert await r.value("kept") == 1
+    assert [p for p in processes_of(r.workspace) if "sleep" in p] == []
+
+
+@pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
+async def test_what_cannot_is_ended_and_the_next_call_works(r: Rig, code: str) -> None:
+    began_s = time.monotonic()
+    result = await r.python(code, timeout_s=DEADLINE_S)
+    assert time.monotonic() - began_s < DEADLINE_S + MARGIN_S
+    assert result.is_error
+    if not result.metadata.get("worker_died"):
+        assert result.metadata["timed_out"] is True
+        assert "its variables are lost" in result.content
+    assert result.metadata["state_kept"] is False
+    assert await r.value("1 + 1") == 2
+    assert (await r.python("kept")).is_error
+    assert r.heard.starts[-1][0].generation == 2
+    assert r.heard.starts[-1][1] == r.heard.losses[-1][1] != ""
+
+
+async def test_what_was_printed_before_the_stop_is_not_lost(r: Rig) -> None:
+    result = await r.python(
+        "print('step 1'); import os; os.system('echo step 2'); sum(range(10**11))", timeout_s=0.4
+    )
+    assert result.metadata["stdout"] == "step 1\nstep 2\n"
+    assert "step 2" in result.content
+    kept = await r.python("print('step 1')\nwhile True: pass", timeout_s=0.4)
+    assert kept.metadata["stdout"] == "step 1\n"
+    assert "----> 2 while True: pass" in kept.content
+    assert "worker.py" not in kept.content
+
+
+async def test_interrupting_returns_the_call_soon(r: Rig) -> None:
+    for code in (
+        "import time; time.sleep(100)",
+        "while True: pass",
+        "import asyncio\nawait asyncio.sleep(100)",
+    ):
+        call = asyncio.create_task(r.python(code))
+        await asyncio.sleep(0.1)
+        began_s = time.monotonic()
+        await r.kernel.interrupt()
+        result = await call
+        assert time.monotonic() - began_s < 0.25  # the benchmark holds the real budget
+        assert result.is_error
+        assert result.metadata["stopped"] is True
+    assert await r.value("kept") == 1
+
+
+async def test_an_idle_interrupt_does_nothing(r: Rig) -> None:
+    for _ in range(3):
+        await r.kernel.interrupt()
+    assert await r.value("kept") == 1
+
+
+async def test_interrupting_before_anything_was_started(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        await r.kernel.interrupt()
+        assert r.heard.starts == []
+
+
+async def test_an_interrupt_of_a_call_that_waits_for_its_turn(r: Rig) -> None:
+    calls = [asyncio.create_task(r.python("import time; time.sleep(100)")) for _ in range(3)]
+    await asyncio.sleep(0.1)
+    await r.kernel.interrupt()
+    first, second, third = await asyncio.gather(*calls)
+    assert first.metadata["stopped"] is True
+    for queued in (second, third):
+        assert queued.content == "The call was interrupted before it ran."
+    assert await r.value("kept") == 1
+
+
+async def test_an_interrupt_while_the_worker_starts(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        call = asyncio.create_task(r.python("1"))
+        await asyncio.sleep(0.002)
+        await r.kernel.interrupt()
+        result = await call
+        assert result.is_error
+        assert "interrupted" in result.content
+        assert await r.value("1 + 1") == 2
+
+
+async def test_an_interrupt_at_any_moment_of_a_short_call(r: Rig) -> None:
+    """Whenever it strikes, the call ends, nothing else is hit, and the worker stays."""
+    for step in range(60):
+        call = asyncio.create_task(r.python(f"print({step})"))
+        await asyncio.sleep(0.00002 * step)
+        await r.kernel.interrupt()
+        await call
+        assert await r.value("kept") == 1
+    assert r.heard.losses == []
+
+
+async def test_cancelling_the_awaiting_task_stops_the_work(r: Rig) -> None:
+    call = asyncio.create_task(r.python("open('began', 'w').close()\nimport time\ntime.sleep(100)"))
+    await eventually((r.workspace / "began").exists)
+    began_s = time.monotonic()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert time.monotonic() - began_s < MARGIN_S
+    assert await r.value("kept") == 1
+
+
+async def test_cancelling_what_cannot_be_interrupted(r: Rig) -> None:
+    call = asyncio.create_task(r.python("open('began', 'w').close()\nsum(range(10**11))"))
+    await eventually((r.workspace / "began").exists)
+    began_s = time.monotonic()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert time.monotonic() - began_s < MARGIN_S
+    assert await r.value("1 + 1") == 2
+
+
+async def test_cancelling_twice(r: Rig) -> None:
+    call = asyncio.create_task(r.python("open('began', 'w').close()\nsum(range(10**11))"))
+    await eventually((r.workspace / "began").exists)
+    call.cancel()
+    await asyncio.sleep(0.05)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await r.value("1 + 1") == 2
+
+
+async def test_a_cancelled_call_that_waits_for_its_turn_never_runs(r: Rig) -> None:
+    first = asyncio.create_task(r.python("import time; time.sleep(0.2)"))
+    await asyncio.sleep(0.05)
+    second = asyncio.create_task(r.python("open('ran', 'w').close()"))
+    await asyncio.sleep(0.02)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    await first
+    await r.python("1")
+    assert not (r.workspace / "ran").exists()
+
+
+# ---- only the call that is meant
+
+
+@tool
+async def slow(seconds: float) -> str:
+    """Wait.
+
+    Args:
+        seconds: How long.
+    """
+    import asyncio
+
+    await asyncio.sleep(seconds)
+    return "done"
+
+
+@tool
+async def hog(seconds: float) -> str:
+    """Block the loop, as an async function should not.
+
+    Args:
+        seconds: How long.
+    """
+    import time
+
+    time.sleep(seconds)  # noqa: ASYNC251 - the very mistake under test
+    return "done"
+
+
+@tool
+def block(seconds: float) -> str:
+    """Block.
+
+    Args:
+        seconds: How long.
+    """
+    import time
+
+    time.sleep(seconds)
+    return "done"
+
+
+@tool
+def polite(context: ToolContext) -> str:
+    """Look at the flag, and then finish anyway."""
+    import time
+
+    try:
+        while not context.cancellation.cancelled:
+            time.sleep(0.01)
+    except KeyboardInterrupt:
+        return "partial work"
+    return "noticed"
+
+
+async def test_only_the_cancelled_call_is_stopped(r: Rig) -> None:
+    others = [asyncio.create_task(r.tool(slow, {"seconds": 0.6})) for _ in range(3)]
+    main = asyncio.create_task(r.tool(block, {"seconds": 0.05}))
+    mistaken = asyncio.create_task(r.tool(slow, {"seconds": 100}))
+    await asyncio.sleep(0.2)
+    mistaken.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await mistaken
+    assert [(await call).content for call in (*others, main)] == ["done"] * 4
+    assert await r.value("kept") == 1
+
+
+async def test_the_one_that_blocks_the_loop_is_stopped_and_not_its_sibling(r: Rig) -> None:
+    sibling = asyncio.create_task(r.tool(slow, {"seconds": 0.5}))
+    await asyncio.sleep(0.05)
+    result = await r.tool(hog, {"seconds": 100}, timeout_s=0.2)
+    assert result.metadata["state_kept"] is True
+    assert (await sibling).content == "done"
+
+
+async def test_a_sync_tool_among_async_ones(r: Rig) -> None:
+    sibling = asyncio.create_task(r.tool(slow, {"seconds": 0.5}))
+    await asyncio.sleep(0.05)
+    result = await r.tool(block, {"seconds": 100}, timeout_s=0.2)
+    assert "block was stopped" in result.content
+    assert "KeyboardInterrupt" in result.content
+    assert result.metadata["state_kept"] is True
+    assert (await sibling).content == "done"
+
+
+async def test_siblings_are_told_when_the_tree_is_ended(r: Rig) -> None:
+    sibling = asyncio.create_task(r.tool(slow, {"seconds": 5}))
+    shell = asyncio.create_task(r.bash("sleep 5"))
+    await asyncio.sleep(0.1)
+
+    @tool
+    def stuck() -> int:
+        """Cannot be interrupted."""
+        return sum(range(10**11))
+
+    result = await r.tool(stuck, timeout_s=0.2)
+    assert result.metadata["state_kept"] is False
+    for lost in (await sibling, await shell):
+        assert lost.metadata["worker_died"] is True
+        assert "stuck could not be interrupted (it ran longer than 0.2 s)" in lost.content
+        assert "variables are lost" in lost.content
+
+
+async def test_a_tool_that_gives_what_it_has_is_still_an_error(r: Rig) -> None:
+    call = asyncio.create_task(r.tool(polite))
+    await asyncio.sleep(0.15)
+    await r.kernel.interrupt()
+    result = await call
+    assert result.is_error
+    assert result.content == "The call was interrupted.\npartial work"
+
+
+async def test_bash_is_stopped_with_all_it_started(r: Rig) -> None:
+    command = "setsid sleep 100 & (env -i setsid sleep 100 &) ; nohup sleep 100 & sleep 100"
+    result = await r.bash(command, timeout=300)
+    assert result.metadata["timed_out"] is True
+    assert result.is_error
+    await eventually(lambda: not [p for p in processes_of(r.workspace) if "sleep" in p])
+    assert await r.value("kept") == 1
+
+
+async def test_bash_beside_bash(r: Rig) -> None:
+    other = asyncio.create_task(r.bash("sleep 0.6; echo survived"))
+    await asyncio.sleep(0.1)
+    await r.bash("setsid sleep 100 & sleep 100", timeout=200)
+    assert (await other).value["stdout"] == "survived\n"
+
+
+async def test_a_server_of_an_earlier_call_survives_the_stop_of_a_later_one(r: Rig) -> None:
+    await r.bash("(while true; do sleep 0.05; done) > /dev/null 2>&1 &")
+    await asyncio.sleep(0.1)
+    await r.bash("sleep 100", timeout=200)
+    await r.python("import time; time.sleep(100)", timeout_s=0.2)
+    assert [p for p in processes_of(r.workspace) if "while true" in p]
+    await r.kernel.restart()
+    assert not [p for p in processes_of(r.workspace) if "while true" in p]
+
+
+async def test_a_daemon_of_the_stopped_call_does_not_survive(r: Rig) -> None:
+    code = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.chdir('/')
+        time.sleep(1000)
+    os._exit(0)
+print('started', flush=True)
+time.sleep(1000)
+"""
+    result = await r.python(code, timeout_s=0.4)
+    assert result.metadata["state_kept"] is True
+    assert r.kernel._link is not None
+    below_it = processes.below(r.kernel._link.supervisor, processes.table())
+    assert below_it == {r.kernel.status().pid}
+
+
+async def test_limits_end_a_runaway_and_say_so(tmp_path: Path) -> None:
+    limits = Limits(cpu_s=1, memory_bytes=1 << 30, file_bytes=1 << 20)
+    async with rig(tmp_path, limits) as r:
+        result = await r.python("bytearray(2 << 30)")
+        assert "MemoryError" in result.content
+        result = await r.python("open('big', 'wb').write(bytes(2 << 20))")
+        assert "File too large" in result.content
+        result = await r.python("while True: pass")
+        assert "SIGXCPU; it had used up its processor time" in result.content or "SIGKILL" in result.content
+        assert await r.value("1 + 1") == 2
