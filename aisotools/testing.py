@@ -13,8 +13,7 @@ import inspect
 import pickle
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -32,6 +31,7 @@ from aisotools.contracts import (
 )
 from aisotools.events import Effect, Facts, Json, RunsIn, ToolResult
 from aisotools.exceptions import SandboxError, ToolError
+from aisotools.function_tool import FunctionTool
 from aisotools.sandbox.detect import Detection
 from aisotools.sandbox.spawn import Spawn
 from aisotools.sandbox.turns import Turns
@@ -144,7 +144,7 @@ class MockTool:
         return ToolResult.text(result) if isinstance(result, str) else ToolResult.json(result)
 
     def _ship(self) -> Shipment:
-        return Shipment(key=self._id, payload=pickle.dumps(self))
+        return Shipment(key=self._id, payload=pickle.dumps(self), concurrency="overlap")
 
 
 _mocks: WeakValueDictionary[str, MockTool] = WeakValueDictionary()
@@ -155,7 +155,7 @@ def _same_mock(known_as: str, given: Mapping[str, Any] | None) -> MockTool:
     known = _mocks.get(known_as)
     if known is None and given is None:
         raise ToolError(
-            "This MockTool was given something that cannot be sent to another process. Give it a plain result, "
+            "This MockTool was given something that cannot be sent to another process. Give a plain result, "
             "or use FakeSandbox.",
             recoverable=False,
         )
@@ -292,11 +292,7 @@ class _Worker:
 
     def begin(self, request: SandboxCall) -> asyncio.Future[ToolResult]:
         cancellation = Cancellation()
-        attempt = partial(self._attempt, request, cancellation)
-        if request.shipment.concurrency == "overlap":
-            work = asyncio.ensure_future(attempt())
-        else:
-            work = asyncio.ensure_future(run_blocking(lambda: asyncio.run(attempt())))
+        work = asyncio.ensure_future(self._attempt(request, cancellation))
         self.running[request.call.id] = work, cancellation
         work.add_done_callback(lambda _: self.running.pop(request.call.id, None))
         return work
@@ -314,16 +310,16 @@ class _Worker:
     async def _attempt(self, request: SandboxCall, cancellation: Cancellation) -> ToolResult:
         try:
             tool = self._tool(request.shipment)
-            arguments = _as_json(request.call.arguments)
-            return _as_sent(await tool.execute(arguments, self._context(request, cancellation)))
+            arguments, context = _as_json(request.call.arguments), self._context(request, cancellation)
+            if isinstance(tool, FunctionTool) and not inspect.iscoroutinefunction(tool.function):
+                result = await run_blocking(lambda: _driven(tool.execute(arguments, context)))
+            else:
+                result = await tool.execute(arguments, context)
+            return _as_sent(result)
         except SandboxError as error:
             return ToolResult.error(str(error), recoverable=False, error_kind="environment")
         except (Exception, SystemExit) as error:  # whatever a tool raises is its result
             return failure(error)
-        except KeyboardInterrupt:
-            if not cancellation.cancelled:
-                raise
-            return ToolResult.error("The call was interrupted.").with_metadata(stopped=True)
 
     def _tool(self, shipment: Shipment) -> Tool:
         if shipment.import_path.startswith(_NEEDS_A_WORKER):
@@ -354,6 +350,18 @@ class _Worker:
             output_caps=request.output_caps,
             emitter=emit,
         )
+
+
+def _driven(execution: Coroutine[Any, Any, ToolResult]) -> ToolResult:
+    """What a sync function gives, in a thread without a loop."""
+    try:
+        execution.send(None)
+    except StopIteration as done:
+        result: ToolResult = done.value
+        return result
+    finally:
+        execution.close()
+    raise RuntimeError("a sync function has nothing to await here; make it async def")
 
 
 def _as_json(value: Any) -> Any:

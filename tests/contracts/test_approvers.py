@@ -1,0 +1,48 @@
+"""Everybody who can be asked passes the same suite."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from aisotools.approval import AllowAll, ConsoleApprover, DenyAll, ScriptedApprover
+from aisotools.contracts import Approver
+from aisotools.events import Approval
+from aisotools.testing import ApproverContract
+
+
+def typed(prompt: str) -> str:
+    return "y"
+
+
+APPROVERS: dict[str, Callable[[], Approver]] = {
+    "allow all": AllowAll,
+    "deny all": DenyAll,
+    "script": lambda: ScriptedApprover(["approve", Approval("deny", reason="no")]),
+    "empty script": ScriptedApprover,
+    "console": lambda: ConsoleApprover(read_line=typed, write=lambda text: None),
+}
+
+
+class TestApprovers(ApproverContract):
+    @pytest.fixture(autouse=True, params=list(APPROVERS))
+    def _approver(self, request: pytest.FixtureRequest) -> None:
+        self.make = APPROVERS[request.param]  # type: ignore[method-assign]  # one suite, many parts
+
+
+def test_a_question_that_nobody_answers_can_be_withdrawn() -> None:
+    never = threading.Event()
+
+    def read(prompt: str) -> str:
+        """Wait for a line that never comes, looking up now and then."""
+        while not never.wait(0.01):
+            pass
+        return "y"
+
+    class Suite(ApproverContract):
+        def make(self) -> Approver:
+            return ConsoleApprover(read_line=read, write=lambda text: None)
+
+    Suite().test_can_be_withdrawn()
