@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.notebook.kernel import Notebook, private_home
 
 HEAVY = {
     "IPython",
@@ -66,3 +69,15 @@ def test_loads_nothing_heavy(statement: str) -> None:
 @pytest.mark.parametrize("library", ["pydantic", "IPython"])
 def test_the_check_sees_what_is_loaded(library: str) -> None:
     assert library in loaded_by(f"import {library}") & HEAVY
+
+
+def test_loading_the_extension_adds_nothing_heavy_to_a_kernel(tmp_path: Path) -> None:
+    notebook = Notebook(**private_home(tmp_path))
+    try:
+        notebook.run("import sys; before = set(sys.modules)")
+        assert not notebook.run("%load_ext aisotools").error
+        told = notebook.run("print(*{name.partition('.')[0] for name in set(sys.modules) - before})").text
+    finally:
+        notebook.close()
+    outside = set(told.split()) - sys.stdlib_module_names - {"aisotools"}
+    assert outside <= {"IPython", "pydantic_core"}, f"%load_ext aisotools loads {', '.join(sorted(outside))}"

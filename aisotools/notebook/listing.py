@@ -8,29 +8,34 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aisotools.contracts import Tool
+from aisotools.events import Effect
 from aisotools.notebook import frame
 from aisotools.notebook.text import one_line, readable
+from aisotools.question import EFFECT_WORDS
 from aisotools.status import SessionStatus
 from aisotools.tool_members import classify, definition_of, shipment_of, source_of
 
-_CELL = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
+_CELL = "padding:3px 16px 3px 0;text-align:left;vertical-align:top"
+_TABLE = "border-collapse:collapse;margin:2px 0;table-layout:auto"
+_SHORT_CHARS = 28
 
 
 def effect_word(tool: Tool) -> str:
     """What the tool may do, in words; it may depend on the arguments."""
+    effects = _effects(tool)
+    if isinstance(effects, str):
+        return effects
+    return " or ".join(EFFECT_WORDS[effect] for effect in effects)
+
+
+def _effects(tool: Tool) -> list[Effect] | str:
+    """The effect, or one for each of the operations that the schema lists, the mildest first."""
     try:
-        mildest = classify(tool, {})
-    except Exception as error:
+        operations = tool.parameters_schema().get("properties", {}).get("operation", {}).get("enum", ())
+        calls = [{"operation": operation} for operation in operations] or [{}]
+        return sorted({classify(tool, arguments) for arguments in calls})
+    except Exception as error:  # tools are written by strangers too
         return f"unknown ({type(error).__name__})"
-    by_call = getattr(tool, "effect", mildest) is None and shipment_of(tool) is not None
-    word = mildest.value.replace("_", " ")
-    return f"{word} (by call)" if by_call and _depends(tool) else word
-
-
-def _depends(tool: Tool) -> bool:
-    """Whether the effect differs between the operations that the schema lists."""
-    operations = tool.parameters_schema().get("properties", {}).get("operation", {}).get("enum", ())
-    return len({classify(tool, {"operation": o}) for o in operations}) > 1
 
 
 def show_tools(tools: Sequence[Tool]) -> dict[str, str]:
@@ -79,7 +84,8 @@ def show_tool(tool: Tool) -> dict[str, str]:
         + f"<details><summary>JSON Schema</summary>{frame.block(readable(schema))}</details>"
     )
     title = f"{frame.code(tool.name)} · {effect_word(tool)} · runs in the {_place(tool)}"
-    effect = classify(tool, {})
+    effects = _effects(tool)
+    colour = frame.ERROR_COLOUR if isinstance(effects, str) else frame.EFFECT_COLOURS[effects[-1]]
     plain = "\n\n".join(
         p
         for p in (
@@ -90,7 +96,7 @@ def show_tool(tool: Tool) -> dict[str, str]:
         )
         if p
     )
-    return {"text/html": frame.box(title, body, frame.EFFECT_COLOURS[effect]), "text/plain": plain}
+    return {"text/html": frame.box(title, body, colour), "text/plain": plain}
 
 
 def show_status(status: SessionStatus, mode: str, protects: Mapping[str, tuple[str, str]]) -> dict[str, str]:
@@ -118,14 +124,26 @@ def show_status(status: SessionStatus, mode: str, protects: Mapping[str, tuple[s
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
-    """Rows of plain text, as an HTML table and as aligned text."""
+    """Rows of plain text, as an HTML table and as aligned text. Columns of short texts do not wrap."""
+    styles = [
+        _CELL + (";white-space:nowrap" if max(map(len, column)) <= _SHORT_CHARS else "")
+        for column in zip(head, *rows, strict=True)
+    ]
     cells = "".join(
-        "<tr>" + "".join(f'<td style="{_CELL}">{_cell(n, text)}</td>' for n, text in enumerate(row)) + "</tr>"
+        "<tr>"
+        + "".join(f'<td style="{styles[n]}">{_cell(n, text)}</td>' for n, text in enumerate(row))
+        + "</tr>"
         for row in rows
     )
-    titles = "".join(f'<th style="{_CELL};opacity:.7;font-weight:normal">{html.escape(h)}</th>' for h in head)
-    markup = f'<table style="border-collapse:collapse;margin:2px 0"><tr>{titles}</tr>{cells}</table>'
-    return {"text/html": markup, "text/plain": _aligned([head, *rows])}
+    titles = "".join(
+        f'<th style="{style};opacity:.7;font-weight:normal">{html.escape(title)}</th>'
+        for style, title in zip(styles, head, strict=True)
+    )
+    markup = f'<table style="{_TABLE}"><tr>{titles}</tr>{cells}</table>'
+    return {
+        "text/html": f'<div style="overflow-x:auto">{markup}</div>',
+        "text/plain": _aligned([head, *rows]),
+    }
 
 
 def _cell(column: int, text: str) -> str:
@@ -133,7 +151,8 @@ def _cell(column: int, text: str) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    plain = [[one_line(text, 100) for text in row] for row in rows]
+    """The last column is cut late: nothing stands behind it."""
+    plain = [[*(one_line(text, 100) for text in row[:-1]), one_line(row[-1], 1000)] for row in rows]
     widths = [max(len(row[n]) for row in plain) for n in range(len(plain[0]) - 1)]
     return "\n".join(
         "  ".join([*(t.ljust(w) for t, w in zip(row, widths, strict=False)), row[-1]]).rstrip()

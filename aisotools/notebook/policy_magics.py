@@ -19,6 +19,7 @@ from aisotools.notebook.awaited import parse_call
 from aisotools.notebook.current import current_session
 from aisotools.notebook.listing import table
 from aisotools.policy import Mode, Policy, Rule
+from aisotools.question import EFFECT_WORDS
 from aisotools.session import Session
 from aisotools.ticket import Ticket
 
@@ -123,7 +124,7 @@ def _explained(session: Session, line: str) -> dict[str, str]:
         ("a model's call", _DECIDED[decision], "; ".join(ticket.evaluation.reasons)),
         (
             "effect",
-            ticket.effect.value.replace("_", " "),
+            EFFECT_WORDS[ticket.effect],
             "" if facts.certain else "not all could be seen",
         ),
         *((name, ", ".join(values), "") for name, values in _seen(ticket) if values),

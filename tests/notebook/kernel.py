@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
+
+
+def private_home(folder: Path) -> dict[str, Any]:
+    """Options of a notebook that works in `folder` and finds nothing of the user's."""
+    state = {
+        "HOME": str(folder),
+        "XDG_STATE_HOME": str(folder / "state"),
+        "IPYTHONDIR": str(folder / "ipython"),
+    }
+    return {"cwd": str(folder), "env": {**os.environ, **state}}
+
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -20,6 +33,7 @@ class Run:
     msg_id: str
     text: str = ""
     error: str = ""
+    result: dict[str, Any] = field(default_factory=dict)
     displays: list[dict[str, Any]] = field(default_factory=list)
     shown: dict[str, dict[str, Any]] = field(default_factory=dict)
     cards: list[str] = field(default_factory=list)
@@ -31,9 +45,9 @@ class Run:
 class Notebook:
     """Runs cells and answers what they ask, as a front end does."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         self.manager = KernelManager()
-        self.manager.start_kernel()
+        self.manager.start_kernel(**options)
         self.client: BlockingKernelClient = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=30)
@@ -95,6 +109,8 @@ class Notebook:
             if kind == "display_data":
                 run.displays.append(content["data"])
             run.shown[content["transient"].get("display_id", "")] = content["data"]
+        elif kind == "execute_result":
+            run.result = content["data"]
         elif kind == "stream":
             run.text += content["text"]
         elif kind == "error":
