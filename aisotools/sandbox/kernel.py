@@ -25,7 +25,6 @@ from aisotools.sandbox.link import Link
 from aisotools.sandbox.results import result_from_worker
 from aisotools.sandbox.turns import Turns
 
-_START_S = 20.0
 _GRACE_S = 0.3
 _KILL_S = 0.15
 _END_S = 6.0
@@ -49,9 +48,18 @@ class _Caller:
 class Kernel:
     """Implements `aisotools.contracts.Sandbox` with real processes."""
 
-    def __init__(self, wanted: spawn.Spawn, listener: SandboxListener) -> None:
-        """Be ready to start the worker that `wanted` describes; nothing is started yet."""
+    def __init__(
+        self, wanted: spawn.Spawn, listener: SandboxListener, *, start_timeout_s: float = 20.0
+    ) -> None:
+        """Be ready to start the worker that `wanted` describes; nothing is started yet.
+
+        Args:
+            wanted: The worker.
+            listener: Hears what happens.
+            start_timeout_s: A start that takes longer is tried once more, with another fork server.
+        """
         self._wanted = wanted
+        self._start_timeout_s = start_timeout_s
         self._listener = listener
         self._link: Link | None = None
         self._links: dict[Link, asyncio.Task[None] | None] = {}  # those not closed yet, and what ends them
@@ -260,25 +268,25 @@ class Kernel:
             try:
                 link = Link(server.spawn(self._wanted), self._listener, self._lost)
                 self._links[link] = None
-                await _ready(link)
+                await self._ready(link)
                 return link
             except TimeoutError:
                 spawn.discard(server)
                 if last:
-                    raise SandboxError(f"No worker was ready within {_START_S:g} s.") from None
+                    told = f"No worker was ready within {self._start_timeout_s:g} s."
+                    raise SandboxError(told) from None
             except SandboxError:
                 if last or self._closed:
                     raise
         raise AssertionError("unreachable")
 
-
-async def _ready(link: Link) -> None:
-    try:
-        async with asyncio.timeout(_START_S):
-            await asyncio.shield(link.ready)
-    except BaseException:
-        link.lose("its start was given up")
-        raise
+    async def _ready(self, link: Link) -> None:
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                await asyncio.shield(link.ready)
+        except BaseException:
+            link.lose("its start was given up")
+            raise
 
 
 def _sent(link: Link, request: SandboxCall) -> Pending:

@@ -177,11 +177,11 @@ class ForkServer:
             raise self._gone("it ended while it was trying the confinement levels")
         return detection_from_json(from_json(answer))
 
-    def close(self) -> None:
-        """End it; workers it made live on under their supervisors."""
+    def close(self, *, patience_s: float = 1.0) -> None:
+        """End it, the hard way after `patience_s`; workers it made live on under their supervisors."""
         self._socket.close()
         try:
-            self._process.wait(timeout=1)
+            self._process.wait(timeout=patience_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -233,7 +233,7 @@ def discard(stuck: ForkServer) -> None:
     global _server  # noqa: PLW0603 - one per process is the point
     with _lock:
         if _server is stuck:
-            _server.close()
+            _server.close(patience_s=0)
             _server = None
 
 

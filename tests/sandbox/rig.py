@@ -19,12 +19,8 @@ from aisotools.sandbox import spawn
 from aisotools.sandbox.kernel import Kernel
 from aisotools.sandbox.limits import Limits
 
-PYTHON = Shipment(
-    key="python", import_path="aisotools.builtin.python_tool:python", concurrency="exclusive"
-)
-BASH = Shipment(
-    key="bash", import_path="aisotools.builtin.shell_tool:sandbox_bash", concurrency="overlap"
-)
+PYTHON = Shipment(key="python", import_path="aisotools.builtin.python_tool:python", concurrency="exclusive")
+BASH = Shipment(key="bash", import_path="aisotools.builtin.shell_tool:sandbox_bash", concurrency="overlap")
 _ids = itertools.count(1)
 
 
@@ -62,8 +58,8 @@ class Rig:
         level = spawn.detection().level
         assert level is not None
         self.level = level
-        wanted = spawn.Spawn(level=level, workspace=str(workspace), limits=limits or Limits())
-        self.kernel = Kernel(wanted, self.heard)
+        self.wanted = spawn.Spawn(level=level, workspace=str(workspace), limits=limits or Limits())
+        self.kernel = Kernel(self.wanted, self.heard)
 
     async def call(
         self,
@@ -91,10 +87,12 @@ class Rig:
         timeout = more.pop("timeout", 30_000)
         return await self.call(BASH, {"command": command, "timeout": timeout}, **more)
 
-    async def tool(self, tool: FunctionTool[..., Any], arguments: Mapping[str, Json] = {}, **more: Any) -> ToolResult:  # noqa: B006, E501 - never changed
+    async def tool(
+        self, tool: FunctionTool[..., Any], arguments: Mapping[str, Json] | None = None, **more: Any
+    ) -> ToolResult:
         shipment = tool.shipment()
         assert shipment is not None
-        return await self.call(shipment, arguments, name=tool.name, **more)
+        return await self.call(shipment, arguments or {}, name=tool.name, **more)
 
     async def value(self, code: str, **more: Any) -> Any:
         """What `code`, ending in an expression, evaluates to."""
@@ -119,18 +117,33 @@ async def rig(folder: Path, limits: Limits | None = None) -> AsyncIterator[Rig]:
 def processes_of(workspace: Path) -> list[str]:
     """What still runs there: as its working folder, or told by its environment."""
     found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or process.name == str(os.getpid()):
             continue
         try:
-            where = os.readlink(f"/proc/{name}/cwd")
-            environ = Path(f"/proc/{name}/environ").read_bytes()
-            command = Path(f"/proc/{name}/cmdline").read_bytes()
+            where = (process / "cwd").readlink()
+            environ = (process / "environ").read_bytes()
+            command = (process / "cmdline").read_bytes()
         except OSError:
             continue
-        if where.startswith(str(workspace)) or str(workspace).encode() in environ:
-            found.append(f"{name}: {command.replace(bytes(1), b' ').decode()}")
+        if where.is_relative_to(workspace) or str(workspace).encode() in environ:
+            found.append(f"{process.name}: {command.replace(bytes(1), b' ').decode()}")
     return found
+
+
+def sleepers(workspace: Path) -> list[str]:
+    """What of it sleeps, as most programs of these tests do."""
+    return [process for process in processes_of(workspace) if ": sleep" in process]
+
+
+def is_there(path: str) -> bool:
+    """Whether a file or folder exists; for use in async tests."""
+    return Path(path).exists()
+
+
+def open_files(pid: int | str = "self") -> int:
+    """How many descriptors a process has."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 async def eventually(holds: Callable[[], Any], within_s: float = 2.0) -> float:

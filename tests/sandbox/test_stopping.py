@@ -13,7 +13,7 @@ from aisotools.contracts import ToolContext
 from aisotools.function_tool import tool
 from aisotools.sandbox import processes
 from aisotools.sandbox.limits import Limits
-from tests.sandbox.rig import Rig, eventually, processes_of, rig
+from tests.sandbox.rig import Rig, eventually, processes_of, rig, sleepers
 
 DEADLINE_S = 0.3
 MARGIN_S = 0.5
@@ -111,7 +111,7 @@ async def test_what_can_be_interrupted_keeps_the_state(r: Rig, code: str) -> Non
     assert result.metadata["timed_out"] is True
     assert result.metadata["state_kept"] is True, result.content
     assert await r.value("kept") == 1
-    assert [p for p in processes_of(r.workspace) if "sleep" in p] == []
+    assert sleepers(r.workspace) == []
 
 
 @pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
@@ -367,7 +367,7 @@ async def test_bash_is_stopped_with_all_it_started(r: Rig) -> None:
     result = await r.bash(command, timeout=300)
     assert result.metadata["timed_out"] is True
     assert result.is_error
-    await eventually(lambda: not [p for p in processes_of(r.workspace) if "sleep" in p])
+    await eventually(lambda: not sleepers(r.workspace))
     assert await r.value("kept") == 1
 
 
