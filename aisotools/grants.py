@@ -67,6 +67,8 @@ class Grant:
         facts = ticket.facts
         if ticket.call.name != self.tool or ticket.effect > self.effect:
             return False
+        if ticket.effect is Effect.REMOTE_ACTION and self.effect is not Effect.REMOTE_ACTION:
+            return False  # reaching out is no milder form of changing something here
         if self.scope == "call":
             return ticket.digest == self.digest
         if not facts.certain or facts.outside:

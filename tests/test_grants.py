@@ -56,6 +56,7 @@ def test_a_shape_covers_nothing_that_was_not_shown(facts: Facts, covered: bool) 
         (Facts(writes=("anywhere/b.txt",)), True),
         (Facts(), True),
         (Facts(effect=Effect.DESTRUCTIVE), False),
+        (Facts(effect=Effect.REMOTE_ACTION), False),
         (Facts(hosts=("example.org",)), False),
         (Facts(outside=True), False),
         (Facts(certain=False), False),
