@@ -55,10 +55,11 @@ async def python(
     from aisotools.sandbox.shell import run_cell
 
     await run_cell(shell, code)
-    return outcome(record)
+    # A usage error of a magic is printed, not raised; IPython knows all the same that the cell failed.
+    return outcome(record, failed=record.error is not None or not shell.last_execution_succeeded)
 
 
-def outcome(record: CallRecord) -> ToolResult:
+def outcome(record: CallRecord, *, failed: bool) -> ToolResult:
     """What a cell showed, as a result with three faces."""
     stdout, stderr = record.text("stdout"), record.text("stderr")
     result = _plain_text(record.result) if record.result is not None else None
@@ -69,7 +70,6 @@ def outcome(record: CallRecord) -> ToolResult:
     pieces += [_told(bundle) for bundle in bundles]
     if record.error is not None:
         pieces.append(record.error["traceback"].rstrip())
-    failed = record.error is not None
     return ToolResult(
         content="\n".join(p for p in pieces if p),
         is_error=failed,

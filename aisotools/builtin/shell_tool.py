@@ -22,7 +22,6 @@ from aisotools.function_tool import tool
 from aisotools.sandbox.supervisor import CALL_MARK
 from aisotools.workspace import Workspace
 
-_READ_BYTES = 1 << 16
 _DRAIN_S = 0.2
 _TIMED_OUT = 124
 _DEFAULT_MS = 30_000
@@ -74,27 +73,21 @@ async def sandbox_bash(
     """
     folder = _folder(context, workdir)
     began_s = time.monotonic()
-    process = await _start(command, folder, context)
     capture = _Capture(context.output_caps.stream_bytes)
-    readers = [
-        asyncio.create_task(_read(process.stdout, "stdout", capture)),
-        asyncio.create_task(_read(process.stderr, "stderr", capture)),
-    ]
+    process, running = await _start(command, folder, context, capture)
     timed_out = False
     try:
         async with asyncio.timeout(timeout / 1000):
-            await process.wait()
+            await running.exited
     except TimeoutError:
         timed_out = True
     finally:
-        if process.returncode is None:
-            _kill_group(process.pid)
+        if process.get_returncode() is None:
+            _kill_group(process.get_pid())
         # Something in the background may hold the pipes open: what is there by now is all that is waited for.
-        await asyncio.wait(readers, timeout=_DRAIN_S)
-        for reader in readers:
-            reader.cancel()
-        process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio has no other way to let go of the pipes
-    code = _TIMED_OUT if timed_out else _exit_code(process.returncode)
+        await asyncio.wait([running.drained], timeout=_DRAIN_S)
+        process.close()
+    code = _TIMED_OUT if timed_out else _exit_code(process.get_returncode())
     took_ms = round((time.monotonic() - began_s) * 1000)
     result = _result(capture, code, took_ms, timeout if timed_out else None)
     return result.with_metadata(command=command, timed_out=timed_out, streams_taken=True)
@@ -110,23 +103,23 @@ def _folder(context: ToolContext, workdir: str) -> str:
         return str(context.workspace_path / workspace.relative(workdir))
 
 
-async def _start(command: str, folder: str, context: ToolContext) -> asyncio.subprocess.Process:
+async def _start(
+    command: str, folder: str, context: ToolContext, capture: _Capture
+) -> tuple[asyncio.SubprocessTransport, _Running]:
     if "\0" in command:
         raise ToolError(
             "command holds a NUL character, which bash cannot take. Write it as $'\\0' in printf."
         )
     try:
-        return await asyncio.create_subprocess_exec(
+        return await asyncio.get_running_loop().subprocess_exec(
+            lambda: _Running(capture),
             "/bin/bash",
             "-c",
             command,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
             cwd=folder,
             env={**os.environ, CALL_MARK: context.call_id},
             start_new_session=True,
-            limit=_READ_BYTES,
         )
     except OSError as error:
         if error.errno == errno.E2BIG:
@@ -159,13 +152,28 @@ class _Capture:
         return "".join(self.texts[stream]) + self._decoders[stream].decode(b"", final=True)
 
 
-async def _read(reader: asyncio.StreamReader | None, stream: str, capture: _Capture) -> None:
-    """Read to the end, keeping what the cap allows; a stopped reader would block the command."""
-    assert reader is not None
-    out = sys.stdout if stream == "stdout" else sys.stderr
-    while data := await reader.read(_READ_BYTES):
-        out.write(capture.take(stream, data))
+class _Running(asyncio.SubprocessProtocol):
+    """A command under way: its end, and the end of its output, which may come much later."""
+
+    def __init__(self, capture: _Capture) -> None:
+        loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[None] = loop.create_future()
+        self.drained: asyncio.Future[None] = loop.create_future()
+        self._capture = capture
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Keep what the cap allows; what is over it is read all the same, or the command would block."""
+        name, out = ("stdout", sys.stdout) if fd == 1 else ("stderr", sys.stderr)
+        out.write(self._capture.take(name, data))
         out.flush()
+
+    def process_exited(self) -> None:
+        if not self.exited.done():
+            self.exited.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - named by asyncio
+        if not self.drained.done():
+            self.drained.set_result(None)
 
 
 def _exit_code(status: int | None) -> int:
