@@ -72,6 +72,96 @@ async def test_an_error_has_a_clean_traceback(session: Session) -> None:
     error = result.value["error"]
     assert (error["ename"], error["evalue"]) == ("ZeroDivisionError", "division by zero")
     assert result.content.startswith("before\n")
+    assert result.content.endswith("ZeroDivisionError: division by zero")
+    assert "----> 4 f()" in error["traceback"]
+    for noise in ("\x1b[", "aisotools", "IPython", "site-packages"):
+        assert noise not in result.content
+    assert result.value["stdout"] == "before\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("x = (", "SyntaxError: incomplete input"),
+        ("raise KeyError('k')", "KeyError: 'k'"),
+        ("raise SystemExit(2)", "SystemExit: 2"),
+        ("class Odd:\n    def __repr__(self): raise ValueError('no repr')\nOdd()", "ValueError: no repr"),
+        ("%no_such_magic", "UsageError: Line magic function `%no_such_magic` not found."),
+        ("%%no_such_magic\n1", "UsageError: Cell magic `%%no_such_magic` not found."),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("await no_such_name", "NameError: name 'no_such_name' is not defined"),
+    ],
+)
+async def test_whatever_fails_is_an_error_and_the_next_call_works(
+    session: Session, code: str, told: str
+) -> None:
+    result = await run(session, code)
+    assert result.is_error
+    assert result.error_kind == "failed"
+    assert told in result.content
+    assert (await run(session, "1")).value["result"] == "1"
+
+
+@pytest.mark.parametrize("code", ["input('name? ')", "import getpass; getpass.getpass()"])
+async def test_nobody_can_be_asked_from_inside(session: Session, code: str) -> None:
+    result = await run(session, code)
+    assert result.is_error
+    assert "cannot ask anybody from inside the sandbox. Pass the value in as an argument" in result.content
+
+
+async def test_a_figure_is_shown(session: Session) -> None:
+    result = await run(session, "import matplotlib.pyplot as plt\nplt.plot([1, 2]);")
+    assert not result.is_error, result.content
+    assert base64.b64decode(result.data["image/png"]).startswith(b"\x89PNG")
+    assert result.content == "[image/png: <Figure size 640x480 with 1 Axes>]"
+
+
+async def test_a_table_is_shown(session: Session) -> None:
+    result = await run(session, "import pandas as pd\npd.DataFrame({'a': [1, 2]})")
+    assert "<table" in result.data["text/html"]
+    assert result.content == result.value["result"] == "   a\n0  1\n1  2"
+
+
+async def test_displays_come_in_order_and_can_be_changed(session: Session) -> None:
+    code = """
+from IPython.display import display, update_display, HTML
+display("one", display_id="d")
+display(HTML("<b>two</b>"))
+update_display("three", display_id="d")
+"last"
+"""
+    result = await run(session, code)
+    shown = [bundle["text/plain"] for bundle in result.metadata["displays"]]
+    assert shown == ["'three'", "<IPython.core.display.HTML object>", "'last'"]
+    assert result.metadata["displays"][1]["text/html"] == "<b>two</b>"
+    assert result.data["text/plain"] == "'last'"
+
+
+async def test_what_is_cleared_is_gone(session: Session) -> None:
+    await run(session, "from IPython.display import clear_output, display")
+    result = await run(session, "print('gone'); display(1); clear_output(); print('kept')")
+    assert result.content == "kept"
+    assert result.value["stdout"] == "kept\n"
+
+
+async def test_background_tasks_go_on_between_calls(session: Session) -> None:
+    code = """
+import asyncio
+async def later():
+    await asyncio.sleep(0.02)
+    print("from the background")
+    return "done"
+task = asyncio.create_task(later())
+"""
+    started = await run(session, code)
+    assert started.content == ""
+    assert (await run(session, "await task")).value["result"] == "'done'"
+
+
+async def test_a_flood_is_capped_and_said(session: Session) -> None:
+    result = await run(session, "print('x' * 3_000_000)")
+    assert len(result.value["stdout"]) == session.limits.stream_bytes
+    assert len(result.content) <= 30_000
     dropped = 3_000_001 - session.limits.stream_bytes
     assert result.content.endswith(f"[{dropped} more bytes of printed output were dropped.]")
 
