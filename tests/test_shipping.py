@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import enum
 import importlib.util
@@ -270,3 +271,60 @@ def test_many_threads_may_pack_at_once(helpers: ModuleType) -> None:
         thread.join()
     assert len(payloads) == 160
     assert all(b"FACTOR" in payload for payload in payloads)
+
+
+async def test_a_script_uses_its_own_types_in_the_real_sandbox(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        from __future__ import annotations
+        import asyncio, enum, sys
+        from dataclasses import dataclass, field
+        from pydantic import BaseModel
+        from aisotools import AllowAll, Session, ToolRegistry, tool
+
+        class Unit(enum.Enum):
+            METRE = "m"
+
+        @dataclass
+        class Size:
+            width: int
+            units: list[Unit] = field(default_factory=lambda: [Unit.METRE])
+
+        class Box(BaseModel):
+            size: Size
+            inner: Box | None = None
+
+        BONUS = 1
+
+        def bonus() -> int:
+            return BONUS
+
+        @tool
+        def width(box: Box, unit: Unit = Unit.METRE) -> Box:
+            assert isinstance(box, Box) and box.size.units == [unit], box
+            return Box(size=Size(box.size.width + bonus()), inner=box)
+
+        async def main() -> None:
+            global BONUS
+            registry = ToolRegistry([width])
+            async with Session(sys.argv[1], registry, approver=AllowAll()) as session:
+                for BONUS in (1, 10):
+                    result = await session.call("width", {"box": {"size": {"width": "2"}}})
+                    assert not result.is_error, result.content
+                    print(result.value["size"]["width"], result.value["inner"]["size"]["units"])
+
+        asyncio.run(main())
+        """),
+    )
+    home = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "PATH": "/usr/bin:/bin"}
+    run = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, str(script), str(tmp_path / "workspace")],
+        capture_output=True,
+        text=True,
+        env=home,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "3 ['m']\n12 ['m']\n"
