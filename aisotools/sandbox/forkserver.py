@@ -34,6 +34,7 @@ from aisotools.sandbox import (
     detect,
     landlock,
     limits,
+    loop,
     processes,
     seccomp,
     shell,
@@ -157,7 +158,7 @@ class ForkServer:
             os._exit(1)
         try:
             described = {"level": request["level"], "workspace": request["workspace"]}
-            worker.Worker(channel, self._shell, described, nudges=nudges).serve(worker.new_loop())
+            worker.Worker(channel, self._shell, described, nudges=nudges).serve(loop.new_loop())
         finally:
             os._exit(1)
 

@@ -14,7 +14,6 @@ import functools
 import importlib
 import os
 import pickle
-import selectors
 import signal
 import sys
 import types
@@ -334,15 +333,3 @@ def _with_record(result: ToolResult, record: CallRecord) -> ToolResult:
     if record.displays and "displays" not in result.metadata and not result.metadata.get(STREAMS_TAKEN):
         more["displays"] = [bundle for _, bundle in record.displays]
     return result.with_metadata(**more) if more else result
-
-
-def new_loop() -> asyncio.SelectorEventLoop:
-    """The worker's event loop. `poll` keeps no kernel object, so that a fork of the loop is a whole loop."""
-    loop = asyncio.SelectorEventLoop(selectors.PollSelector())
-    asyncio.set_event_loop(loop)
-    if sys.version_info < (3, 12):
-        # The default watcher starts a thread per child; threads do not survive forks.
-        watcher = asyncio.PidfdChildWatcher()
-        watcher.attach_loop(loop)
-        asyncio.set_child_watcher(watcher)
-    return loop
