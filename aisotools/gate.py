@@ -180,7 +180,7 @@ class Gate:
     def _judge(self, call: ToolCall, place: Place, *, ask: bool = False) -> Verdict | ToolResult:
         """What policy and grants say about the call, or why it is no call at all."""
         if call.id in self._used:
-            told = f"The call id {call.id!r} was used before; an id runs at most once."
+            told = f"The call id {call.id!r} was used before, and an id runs at most once. Give another."
             return ToolResult.error(told, recoverable=False, error_kind="invalid")
         self._used.add(call.id)
         try:
