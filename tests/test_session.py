@@ -581,7 +581,6 @@ async def test_the_environment_may_consent_to_limited(
     assert better.level == "confined"
 
 
-@pytest.mark.xfail(reason="the file tools do not say yet that they reach files only through the path guard")
 @pytest.mark.parametrize("name", ["file", "sandbox_read"])
 async def test_at_limited_the_built_in_tools_read_unasked(
     open_session: OpenSession, tmp_path: Path, name: str
