@@ -49,8 +49,8 @@ def _facts(arguments: Mapping[str, Json], effect: Effect) -> Facts:
     path = arguments.get("path", ".")
     paths = (path,) if isinstance(path, str) else ()
     if effect is Effect.READ_ONLY:
-        return Facts(effect=effect, reads=paths)
-    return Facts(effect=effect, writes=paths, certain=bool(paths), undoable=bool(paths))
+        return Facts(effect=effect, reads=paths, path_guarded=True)
+    return Facts(effect=effect, writes=paths, certain=bool(paths), path_guarded=True)
 
 
 # ---- what a model is told about the arguments

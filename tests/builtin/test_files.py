@@ -81,7 +81,7 @@ def test_reading_is_read_only(operation: str) -> None:
     arguments = {"operation": operation, "path": "d/f"}
     assert file.classify(arguments) is Effect.READ_ONLY
     assert file.extract_undo_path(arguments) is None
-    assert file.gather_facts(arguments) == Facts(effect=Effect.READ_ONLY, reads=("d/f",))
+    assert file.gather_facts(arguments) == Facts(effect=Effect.READ_ONLY, reads=("d/f",), path_guarded=True)
 
 
 def test_writing_changes_one_file() -> None:
@@ -89,9 +89,10 @@ def test_writing_changes_one_file() -> None:
         arguments = {"operation": "write", "path": "d/f", "content": "x"}
         assert tool.classify(arguments) is Effect.LOCAL_MUTATION
         assert tool.extract_undo_path(arguments) == Path("d/f")
-        facts = Facts(effect=Effect.LOCAL_MUTATION, writes=("d/f",), undoable=True)
+        facts = Facts(effect=Effect.LOCAL_MUTATION, writes=("d/f",), path_guarded=True)
         assert tool.gather_facts(arguments) == facts
-    assert sandbox_read.gather_facts({"path": "f"}) == Facts(effect=Effect.READ_ONLY, reads=("f",))
+    reads = Facts(effect=Effect.READ_ONLY, reads=("f",), path_guarded=True)
+    assert sandbox_read.gather_facts({"path": "f"}) == reads
 
 
 @pytest.mark.parametrize(
