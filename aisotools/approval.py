@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import dataclasses
 import os
 import select
 import signal
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 from aisotools.contracts import Approver
 from aisotools.events import Approval, ApprovalRequest
 from aisotools.exceptions import UsageError
-from aisotools.question import describe, parse_answer
+from aisotools.question import describe, parse_answer, remember_choices
 
 Answer = str | Approval | Callable[[ApprovalRequest], str | Approval]
 """One line of a script: an outcome, a whole approval, or what makes either from the request."""
@@ -133,7 +134,7 @@ class ConsoleApprover:
             return Approval("deny", reason=NOBODY)
         question = describe(request) + "\n"
         read_line = self._read_line or _read_terminal
-        reading = asyncio.ensure_future(answer_from(read_line, lambda: self._write(question)))
+        reading = asyncio.ensure_future(answer_from(read_line, lambda: self._write(question), request))
         with _ctrl_c_cancels(reading):
             try:
                 return await reading
@@ -144,12 +145,15 @@ class ConsoleApprover:
                 return _INTERRUPTED
 
 
-async def answer_from(read_line: Callable[[str], str], show: Callable[[], object]) -> Approval:
+async def answer_from(
+    read_line: Callable[[str], str], show: Callable[[], object], request: ApprovalRequest
+) -> Approval:
     """The answer that somebody types. One question at a time, as there is one keyboard.
 
     Args:
         read_line: Shows a prompt and gives one line; blocks, and raises EOFError at the end of input.
         show: Shows the question; called when its turn has come.
+        request: What is asked.
     """
 
     def converse() -> Approval:
@@ -157,7 +161,7 @@ async def answer_from(read_line: Callable[[str], str], show: Callable[[], object
             pass
         try:
             show()
-            return parse_answer(read_line(PROMPT))
+            return parse_answer(read_line(PROMPT), remember_choices(request))
         except EOFError:
             return Approval("deny", reason="The input ended before an answer.")
         finally:
@@ -280,7 +284,7 @@ async def resolve(approver: Approver | None, request: ApprovalRequest) -> Approv
             answer = await approver.ask(request)
     except Exception as error:
         if isinstance(error, TimeoutError) and limit.expired():
-            return timed_out(request)
+            return timed_out(request.timeout_s)
         return Approval("deny", reason=f"The approver failed: {type(error).__name__}: {error}")
     return _checked(answer)
 
@@ -300,7 +304,7 @@ async def resolve_all(approver: Approver | None, requests: Sequence[ApprovalRequ
             answers: object = await together(requests)
     except Exception as error:
         if isinstance(error, TimeoutError) and limit.expired():
-            return [timed_out(request) for request in requests]
+            return [timed_out(min(limits_s)) for _ in requests]
         told = f"The approver failed: {type(error).__name__}: {error}"
         return [Approval("deny", reason=told) for _ in requests]
     if not isinstance(answers, Sequence) or len(answers) != len(requests):
@@ -309,9 +313,10 @@ async def resolve_all(approver: Approver | None, requests: Sequence[ApprovalRequ
     return [_checked(answer) for answer in answers]
 
 
-def timed_out(request: ApprovalRequest) -> Approval:
-    """The answer to a question that stood for `request.timeout_s` seconds."""
-    return Approval("timeout", reason=f"Nobody answered within {request.timeout_s:g} s.")
+def timed_out(timeout_s: float | None) -> Approval:
+    """The answer to a question that nobody answered while it stood."""
+    within = "" if timeout_s is None else f" within {timeout_s:g} s"
+    return Approval("timeout", reason=f"Nobody answered{within}.")
 
 
 def _checked(answer: object) -> Approval:
@@ -324,4 +329,7 @@ def _checked(answer: object) -> Approval:
         return Approval("deny", reason=f"The approver edited arguments into {type(arguments).__name__}.")
     if not isinstance(reason, str):
         return Approval("deny", reason=f"The approver's reason is {type(reason).__name__}, no text.")
+    if arguments is not None and answer.remember is not None:
+        # What the scopes would allow was told for the arguments that were asked about.
+        return dataclasses.replace(answer, remember=None)
     return answer

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from aisotools.events import Approval, ApprovalRequest, Effect, Json
+from aisotools.events import Approval, ApprovalRequest, Effect, Json, Remember
 from aisotools.exceptions import ArgumentError
+from aisotools.redact import secret_parameters
 
-FieldKind = Literal["shell", "python", "text", "json"]
-"""How a field's text reads: raw text of one of three sorts, or JSON."""
+FieldKind = Literal["shell", "python", "text", "json", "secret"]
+"""How a field's text reads: raw text of one of three sorts, JSON, or a mask in place of a secret."""
 
 EFFECT_WORDS: Mapping[Effect, str] = {
     Effect.READ_ONLY: "read only",
@@ -28,6 +29,12 @@ EFFECT_WORDS: Mapping[Effect, str] = {
 
 MAX_SHOWN_CHARS = 50_000
 """A field longer than this is not shown whole, and cannot be edited."""
+
+MASK = "\N{BULLET}" * 8 + " (secret, not shown)"
+"""What stands in place of an argument that the tool's schema declares secret."""
+
+REMEMBER = "To approve and not be asked again in this session,"
+"""What stands before the scopes that an approval can be remembered for."""
 
 _WRITTEN_DOWN = re.compile(r"(?<!\\)(?:\\\\)*\\[bfru]")
 _RAW_KINDS: tuple[FieldKind, ...] = ("shell", "python", "text")
@@ -79,7 +86,7 @@ class Field:
     Attributes:
         name: The argument; empty for all arguments that have no field of their own, as one JSON object.
         kind: How to read `text`.
-        text: Exactly the argument, or for `json` what parses to exactly it.
+        text: Exactly the argument, or for `json` what parses to exactly it; for `secret` a mask.
     """
 
     name: str
@@ -101,13 +108,13 @@ class Field:
         return self.kind == "json" and _WRITTEN_DOWN.search(self.text) is not None
 
     @property
-    def whole(self) -> bool:
-        """Whether `shown` is everything."""
-        return len(self.text) <= MAX_SHOWN_CHARS
+    def editable(self) -> bool:
+        """Whether a person sees all that they would change."""
+        return self.kind != "secret" and len(self.text) <= MAX_SHOWN_CHARS
 
 
 def argument_fields(request: ApprovalRequest) -> tuple[Field, ...]:
-    """The arguments of `request`: code and longer text raw, all the rest as one JSON object.
+    """The arguments of `request`: code and longer text raw, secrets masked, all the rest as one JSON object.
 
     `request.preview` may name arguments by kind, as in `{"shell": "command"}`. Raw text that holds a
     character one cannot see is left to JSON, which can write it down.
@@ -116,18 +123,57 @@ def argument_fields(request: ApprovalRequest) -> tuple[Field, ...]:
     for kind in _RAW_KINDS:
         names = request.preview.get(kind, ())
         kinds.update(dict.fromkeys((names,) if isinstance(names, str) else names, kind))
-    raw = []
+    secret = secret_parameters(request.definition.parameters)
+    raw, masked = [], []
     rest = {}
     for name, value in request.call.arguments.items():
+        if name in secret:
+            masked.append(Field(name=name, kind="secret", text=MASK))
+            continue
         readable = isinstance(value, str) and bool(name) and visible(value) == value
         if readable and (name in kinds or "\n" in value):
             raw.append(Field(name=name, kind=kinds.get(name, "text"), text=value))
         else:
             rest[name] = value
     fields = sorted(raw, key=lambda field: field.kind == "text")
-    if rest or not fields:
+    if rest or not (fields or masked):
         fields.append(Field(name="", kind="json", text=visible_json(rest)))
-    return tuple(fields)
+    return (*fields, *masked)
+
+
+def summarize(request: ApprovalRequest, max_chars: int = 120) -> str:
+    """The arguments in one line, as far as they fit: the code, or `name=value` by name."""
+    code = [field.text for field in argument_fields(request) if field.kind in {"shell", "python"}]
+    secret = secret_parameters(request.definition.parameters)
+    told = code or [
+        f"{name}={MASK if name in secret else _brief(value, max_chars)}"
+        for name, value in request.call.arguments.items()
+    ]
+    line = visible(" ".join(text[: max_chars + 1] for text in told)[: max_chars + 1], "")
+    return line if len(line) <= max_chars else line[: max_chars - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _brief(value: Json, max_chars: int) -> str:
+    return value[: max_chars + 1] if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def is_risky(request: ApprovalRequest) -> bool:
+    """Whether a call deserves a look of its own, even among others that are approved together."""
+    facts = request.facts
+    severe = request.effect in {Effect.DESTRUCTIVE, Effect.REMOTE_ACTION}
+    return severe or not facts.certain or facts.outside or "host" in {request.level, facts.runs_in}
+
+
+def remember_choices(request: ApprovalRequest) -> dict[Remember, str]:
+    """How far an approval can reach, the narrowest first, and what exactly it would allow then."""
+    offered = request.preview.get("remember", {})
+    if not isinstance(offered, Mapping):
+        return {}
+    return {
+        scope: visible(offered[scope], "")
+        for scope in get_args(Remember)
+        if isinstance(offered.get(scope), str)
+    }
 
 
 def edited_arguments(request: ApprovalRequest, edits: Mapping[str, str]) -> dict[str, Json] | None:
@@ -144,7 +190,7 @@ def edited_arguments(request: ApprovalRequest, edits: Mapping[str, str]) -> dict
     arguments = dict(request.call.arguments)
     changed = False
     for name, text in edits.items():
-        if name not in fields or not fields[name].whole:
+        if name not in fields or not fields[name].editable:
             raise ArgumentError(f"There is no field {name!r} that can be edited.")
         if text == fields[name].text:
             continue
@@ -207,12 +253,23 @@ def describe(request: ApprovalRequest) -> str:
     for field in argument_fields(request):
         lines.append(f"  {visible(field.name, '') or 'arguments'}:")
         lines += [f"    {line}" for line in field.shown.split("\n")]
+    if choices := remember_choices(request):
+        lines.append(f"  {REMEMBER} type")
+        lines += [f"    {scope[0]}  for {words}" for scope, words in choices.items()]
     return "\n".join(lines)
 
 
-def parse_answer(text: str) -> Approval:
-    """What somebody typed: `y` approves, `n` or nothing denies, anything else denies and is the reason."""
+def parse_answer(text: str, choices: Collection[Remember] = ()) -> Approval:
+    """What somebody typed: `y` approves, `n` or nothing denies, anything else denies and is the reason.
+
+    Args:
+        text: The line.
+        choices: Scopes that were offered; the first letter of one approves and remembers.
+    """
     word, _, rest = text.strip().partition(" ")
+    for scope in choices:
+        if word.lower() == scope[0] and not rest:
+            return Approval("approve", remember=scope)
     if word.lower() in {"y", "yes"} and not rest:
         return Approval("approve")
     if word.lower().rstrip(",:;.") in {"", "n", "no"}:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pexpect  # type: ignore[import-untyped]  # it has no types
@@ -18,6 +19,7 @@ from aisotools.approval import (
     ScriptedApprover,
     default_approver,
     resolve,
+    resolve_all,
     run_blocking,
     set_default_approver_factory,
 )
@@ -162,6 +164,7 @@ async def test_an_interrupt_while_reading_is_a_cancel() -> None:
 
 TERMINAL_PROGRAM = """
 import asyncio
+import dataclasses
 from aisotools.approval import ConsoleApprover, default_approver, resolve
 from aisotools.events import ApprovalRequest, Effect, ToolCall, ToolDefinition
 
@@ -298,3 +301,38 @@ def test_default_is_what_the_notebook_registered(factory: Callable[[Any], None])
 def test_default_is_nobody_without_notebook_and_terminal(factory: Callable[[Any], None]) -> None:
     factory(lambda: None)
     assert default_approver() is None
+
+
+async def test_edited_arguments_are_approved_for_this_call_only() -> None:
+    answer = Approval("approve", arguments={"n": 2}, remember="tool")
+    (kept, limited) = await resolve_all(
+        ScriptedApprover([Approval("approve", remember="tool"), answer]), [a_request(), a_request()]
+    )
+    assert kept.remember == "tool"
+    assert limited.remember is None
+    assert limited.arguments == {"n": 2}
+
+
+async def test_a_batch_that_nobody_answers_says_how_long_it_stood() -> None:
+    class Never:
+        async def ask(self, request: ApprovalRequest) -> Approval:
+            raise AssertionError
+
+        async def ask_many(self, requests: Sequence[ApprovalRequest]) -> list[Approval]:
+            await asyncio.sleep(30)
+            return []
+
+    brief = a_request(0.05)
+    answers = await resolve_all(Never(), [a_request(), brief])
+    assert [answer.reason for answer in answers] == ["Nobody answered within 0.05 s."] * 2
+
+
+async def test_the_terminal_offers_to_remember() -> None:
+    shown: list[str] = []
+    offer = {"shape": "sandbox_bash running only make", "tool": "sandbox_bash with any arguments"}
+    request = dataclasses.replace(a_request(), preview={"remember": offer})
+    answers = iter(["s", "T", "c", "y"])
+    console = ConsoleApprover(lambda _prompt: next(answers), shown.append)
+    assert [(await console.ask(request)).remember for _ in range(4)] == ["shape", "tool", None, None]
+    for words in offer.values():
+        assert words in shown[0]

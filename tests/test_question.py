@@ -7,13 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aisotools.events import ApprovalRequest, Effect, ToolCall, ToolDefinition
+from aisotools.events import ApprovalRequest, Effect, Facts, ToolCall, ToolDefinition
 from aisotools.exceptions import ArgumentError
 from aisotools.question import (
     argument_fields,
     describe,
     edited_arguments,
+    is_risky,
     parse_answer,
+    remember_choices,
+    summarize,
     visible,
     visible_json,
 )
@@ -210,3 +213,110 @@ def test_the_question_does_not_promise_a_sandbox_where_there_is_none(level: str)
 def test_typed_answers(typed: str, outcome: str, reason: str) -> None:
     approval = parse_answer(typed)
     assert (approval.outcome, approval.reason) == (outcome, reason)
+
+
+# ---- secrets
+
+SECRETS = ToolDefinition(
+    "login",
+    "Logs in.",
+    {
+        "properties": {
+            "password": {"type": "string", "format": "password"},
+            "token": {"anyOf": [{"type": "string", "writeOnly": True}, {"type": "null"}]},
+            "user": {"type": "string"},
+        }
+    },
+)
+
+
+def a_login() -> ApprovalRequest:
+    return a_request(
+        {"user": "ann", "password": "hunter2!", "token": "tiger3\nx"}, name="login", definition=SECRETS
+    )
+
+
+def test_secrets_are_not_shown() -> None:
+    request = a_login()
+    for told in (describe(request), summarize(request), repr(argument_fields(request))):
+        assert "hunter2" not in told
+        assert "tiger3" not in told
+        assert "secret, not shown" in told
+        assert "ann" in told
+
+
+def test_secrets_cannot_be_edited_and_survive_other_edits() -> None:
+    request = a_login()
+    with pytest.raises(ArgumentError):
+        edited_arguments(request, {"password": "x"})
+    with pytest.raises(ArgumentError, match="field of its own"):
+        edited_arguments(request, {"": '{"user": "bob", "password": "x"}'})
+    assert edited_arguments(request, {"": '{"user": "bob"}'}) == {
+        "user": "bob",
+        "password": "hunter2!",
+        "token": "tiger3\nx",
+    }
+
+
+def test_a_secret_without_a_name_is_not_shown_either() -> None:
+    schema = {"properties": {"": {"writeOnly": True}}}
+    request = a_request({"": "hunter2!", "a": 1}, definition=ToolDefinition("t", "", schema))
+    assert "hunter2" not in describe(request) + summarize(request)
+    with pytest.raises(ArgumentError):
+        edited_arguments(request, {"": '{"a": 2}'})
+
+
+# ---- remembering
+
+WORDS = {"tool": "any\u202e", "call": "just this", "shape": "such"}
+
+
+def test_what_can_be_remembered_is_told_in_words_the_narrowest_first() -> None:
+    request = a_request({"n": 1}, preview={"remember": WORDS})
+    assert remember_choices(request) == {"call": "just this", "shape": "such", "tool": "any\\u202e"}
+    told = describe(request)
+    for line in ("c  for just this", "s  for such", "t  for any\\u202e"):
+        assert line in told
+    assert "not be asked again" not in describe(a_request({"n": 1}))
+
+
+@pytest.mark.parametrize("preview", [{}, {"remember": "all"}, {"remember": {"world": "x", "call": 3}}])
+def test_what_is_no_choice_is_not_offered(preview: dict[str, Any]) -> None:
+    assert remember_choices(a_request({}, preview=preview)) == {}
+
+
+def test_answers_that_remember() -> None:
+    assert parse_answer(" S ", ["call", "shape"]).remember == "shape"
+    assert parse_answer("s", ["call", "shape"]).outcome == "approve"
+    assert parse_answer("t", ["call", "shape"]).outcome == "deny", "it was not offered"
+    assert parse_answer("s", []).reason == "s"
+    assert parse_answer("s is too broad", ["shape"]).reason == "s is too broad"
+    assert parse_answer("y", ["shape"]).remember is None
+
+
+# ---- among others
+
+
+@pytest.mark.parametrize(
+    ("more", "risky"),
+    [
+        ({}, False),
+        ({"effect": Effect.READ_ONLY}, False),
+        ({"effect": Effect.DESTRUCTIVE}, True),
+        ({"effect": Effect.REMOTE_ACTION}, True),
+        ({"level": "host"}, True),
+        ({"facts": Facts(runs_in="host")}, True),
+        ({"facts": Facts(certain=False)}, True),
+        ({"facts": Facts(outside=True)}, True),
+    ],
+)
+def test_what_deserves_a_look_of_its_own(more: dict[str, Any], risky: bool) -> None:
+    assert is_risky(a_request({"n": 1}, **more)) is risky
+
+
+def test_a_call_in_one_line() -> None:
+    assert summarize(a_request({"command": "make\n\u202eall", "n": 1})) == "command=make\\u000a\\u202eall n=1"
+    assert summarize(a_request({"command": "make\nall", "n": 1})) == "make\\u000aall"
+    assert summarize(a_request({"a": "x" * 500})).endswith("…")
+    assert len(summarize(a_request({"a": "x" * 500, "b": ["y"] * 500}))) == 120
+    assert summarize(a_request({})) == ""

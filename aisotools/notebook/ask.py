@@ -16,13 +16,14 @@ import asyncio
 import contextlib
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aisotools.approval import NOBODY, SLICE_S, ConsoleApprover, answer_from, on_terminal, timed_out
 from aisotools.events import Approval, ApprovalRequest
 from aisotools.exceptions import ArgumentError
-from aisotools.notebook.cards.view import card_view, question_bundle, read_decision, record_bundle
+from aisotools.notebook.cards.matter import Matter
+from aisotools.notebook.cards.view import question_bundle
 
 if TYPE_CHECKING:
     from aisotools.notebook.cards.approval import ApprovalCard
@@ -68,35 +69,43 @@ class NotebookApprover:
 
     async def ask(self, request: ApprovalRequest) -> Approval:
         """Show `request` and wait for the answer, at most for its `timeout_s`."""
+        return (await self.ask_many([request]))[0]
+
+    async def ask_many(self, requests: Sequence[ApprovalRequest]) -> list[Approval]:
+        """Show several calls on one card, and wait for the answers to all of them; in the same order."""
+        if not requests:
+            return []
         shell = self._shell if self._shell is not None else _running_shell()
         kernel = getattr(shell, "kernel", None)
         if kernel is None:
-            return await ConsoleApprover().ask(request)
+            console = ConsoleApprover()
+            return [await console.ask(request) for request in requests]
+        matter = Matter(tuple(requests))
         if not _takes_input(kernel):
-            denial = Approval("deny", reason=_HEADLESS)
-            _display(record_bundle(request, denial))
-            return denial
-        return await Question(request, kernel).answer(self._hello_s)
+            denials = [Approval("deny", reason=_HEADLESS) for _ in requests]
+            _display(matter.record(denials))
+            return denials
+        return await Question(matter, kernel).answer(self._hello_s)
 
 
 class Question:
     """One question on the page.
 
     Attributes:
-        request: What is asked.
+        matter: What is asked.
     """
 
-    def __init__(self, request: ApprovalRequest, kernel: Any) -> None:
+    def __init__(self, matter: Matter, kernel: Any) -> None:
         """Prepare to ask through `kernel`, from the running event loop."""
         from aisotools.notebook.cards.approval import ApprovalCard
 
-        self.request = request
+        self.matter = matter
         self._kernel = kernel
         self._loop = asyncio.get_running_loop()
         self._greeted: asyncio.Future[None] = self._loop.create_future()
-        self._answer: asyncio.Future[Approval] = self._loop.create_future()
+        self._answer: asyncio.Future[list[Approval]] = self._loop.create_future()
         # A moment before the gate's own limit, so that the record says what happened.
-        timeout_s = request.timeout_s
+        timeout_s = matter.timeout_s
         self._ends_s = (
             None if timeout_s is None else self._loop.time() + max(timeout_s - 0.1, 0.9 * timeout_s)
         )
@@ -105,41 +114,52 @@ class Question:
         self._display_id = uuid.uuid4().hex
 
     def __repr__(self) -> str:
-        return f"<Question {self.request.id} about {self.request.call.name}>"
+        return f"<Question {self.matter.id} about {self.matter.words}>"
 
     def show(self) -> None:
         """Show the card below the running cell; again if the page has lost it."""
-        _display(self._card.bundle() | question_bundle(self.request), self._display_id)
+        _display(self._card.bundle() | self.matter.question(), self._display_id)
 
-    async def answer(self, hello_s: float) -> Approval:
+    async def answer(self, hello_s: float) -> list[Approval]:
         """Show the question, wait for its answer, and leave a record of both."""
         _pending[self._display_id] = self
-        approval = _STOPPED
+        approvals = [_STOPPED for _ in self.matter.requests]
         try:
             self.show()
-            approval = await self._by_card(hello_s) or await self._by_input()
-            return approval
+            approvals = await self._by_card(hello_s) or await self._by_input()
+            return approvals
         finally:
             del _pending[self._display_id]
             self._answer.cancel()
-            _display(record_bundle(self.request, approval), self._display_id, update=True)
+            _display(self.matter.record(approvals), self._display_id, update=True)
             self._card.close()
 
-    async def _by_card(self, hello_s: float) -> Approval | None:
+    async def _by_card(self, hello_s: float) -> list[Approval] | None:
         """The answer by the card; None if no page shows it."""
         if not await self._comes(self._greeted, self._loop.time() + hello_s):
             return None
-        return self._answer.result() if await self._comes(self._answer, None) else timed_out(self.request)
+        if await self._comes(self._answer, None):
+            return self._answer.result()
+        return [timed_out(self.matter.timeout_s) for _ in self.matter.requests]
 
-    async def _by_input(self) -> Approval:
+    async def _by_input(self) -> list[Approval]:
+        """The answers typed into the input box, one after another."""
         self._answer.cancel()
-        _display(question_bundle(self.request, _BELOW), self._display_id, update=True)
+        count = len(self.matter.requests)
+        answers: list[Approval] = []
+        for number, request in enumerate(self.matter.requests, 1):
+            hint = _BELOW if count == 1 else f"{_BELOW} This is {number} of {count}."
+            _display(question_bundle(request, hint), self._display_id, update=True)
+            answers.append(await self._typed(request))
+        return answers
+
+    async def _typed(self, request: ApprovalRequest) -> Approval:
         read_line = getattr(self._kernel, "raw_input", input)
         try:
             async with asyncio.timeout_at(self._ends_s):
-                return await answer_from(read_line, lambda: None)
+                return await answer_from(read_line, lambda: None, request)
         except TimeoutError:
-            return timed_out(self.request)
+            return timed_out(self.matter.timeout_s)
         except Exception as error:
             return Approval("deny", reason=f"{NOBODY} ({type(error).__name__}: {error})")
 
@@ -165,15 +185,15 @@ class Question:
             self._greeted.set_result(None)
         if message.get("type") == "hello":
             remaining_s = None if self._ends_s is None else self._ends_s - self._loop.time()
-            self._send("show", view=card_view(self.request), remaining_s=remaining_s)
-        elif message.get("type") == "decision" and message.get("id") == self.request.id:
+            self._send("show", view=self.matter.view(), remaining_s=remaining_s)
+        elif message.get("type") == "decision" and message.get("id") == self.matter.id:
             try:
-                self._answer.set_result(read_decision(self.request, message))
+                self._answer.set_result(self.matter.read(message))
             except ArgumentError as error:
                 self._send("invalid", message=str(error))
 
     def _send(self, kind: str, **content: Any) -> None:
-        self._card.send({"type": kind, "id": self.request.id, **content})
+        self._card.send({"type": kind, "id": self.matter.id, **content})
 
 
 def _takes_input(kernel: Any) -> bool:

@@ -102,7 +102,7 @@ def show_approvals(session: Session) -> dict[str, str]:
         (str(grant.id), grant.scope, grant.words, time.strftime("%H:%M", time.localtime(grant.granted_s)))
         for grant in session.grants.list()
     ]
-    rows += [("asked", "", question.request.call.name, "waiting") for question in pending_questions()]
+    rows += [("asked", "", question.matter.words, "waiting") for question in pending_questions()]
     if not rows:
         told = "Nothing was allowed beyond single calls, and nothing is being asked."
         return {"text/html": frame.note(told), "text/plain": told}

@@ -15,20 +15,30 @@ from tests.test_question import a_request
 
 SETUP = """
 import asyncio, time
-from aisotools.approval import resolve
+from aisotools.approval import resolve, resolve_all
 from aisotools.events import ApprovalRequest, Effect, ToolCall, ToolDefinition
 from aisotools.notebook.ask import NotebookApprover, pending_questions
 
-def request(timeout_s=30.0, **arguments):
+SCHEMA = {"type": "object", "properties": {"key": {"type": "string", "writeOnly": True}}}
+WORDS = {"call": "sandbox_bash with exactly these arguments", "shape": "sandbox_bash running only make <b>"}
+OFFER = {"remember": WORDS}
+
+def request(timeout_s=30.0, preview=None, effect=Effect.LOCAL_MUTATION, **arguments):
     return ApprovalRequest(
         id=f"r{time.monotonic_ns()}", call=ToolCall("c1", "sandbox_bash", arguments, origin="model"),
-        definition=ToolDefinition("sandbox_bash", "Runs a command.", {"type": "object"}),
-        effect=Effect.LOCAL_MUTATION, level="confined", reasons=("it writes files",), timeout_s=timeout_s,
+        definition=ToolDefinition("sandbox_bash", "Runs a command.", SCHEMA),
+        effect=effect, level="confined", reasons=("it writes files",), timeout_s=timeout_s,
+        preview=preview or {},
     )
 
 async def ask(hello_s=5.0, **arguments):
     answer = await resolve(NotebookApprover(hello_s=hello_s), request(**arguments))
-    print(answer.outcome, answer.arguments, repr(answer.reason), len(pending_questions()))
+    told = [answer.remember] if answer.remember else []
+    print(answer.outcome, answer.arguments, repr(answer.reason), len(pending_questions()), *told)
+
+async def ask_many(*requests, hello_s=5.0):
+    for answer in await resolve_all(NotebookApprover(hello_s=hello_s), requests):
+        print(answer.outcome, repr(answer.reason))
 """
 
 
@@ -226,6 +236,155 @@ def test_a_question_can_be_shown_again(notebook: Notebook) -> None:
     notebook.decide(run, "approve")
     notebook.until(run, lambda: run.ended)
     the_record(run)
+
+
+# --- approvals that are remembered
+
+
+def test_approve_and_remember(notebook: Notebook) -> None:
+    run = notebook.start("await ask(command='make', preview={'remember': WORDS})")
+    notebook.card(run)
+    assert run.from_kernel[0]["view"]["remember"] == [
+        {"scope": "call", "words": "sandbox_bash with exactly these arguments"},
+        {"scope": "shape", "words": "sandbox_bash running only make <b>"},
+    ]
+    notebook.decide(run, "approve", remember="shape")
+    notebook.until(run, lambda: run.ended)
+    assert run.text == "approve None '' 0 shape\n"
+    record = the_record(run)
+    assert record["text/plain"].startswith("✓ Approved and remembered: sandbox_bash\n")
+    told = "until the session ends, not asked again for sandbox_bash running only make"
+    assert told in record["text/plain"]
+    assert f"{told} &lt;b&gt;" in record["text/html"]
+
+
+def test_what_was_not_offered_or_not_shown_is_not_remembered(notebook: Notebook) -> None:
+    run = notebook.start("await ask(command='make', preview={'remember': WORDS})")
+    notebook.card(run)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"remember": "tool"}, "not among what was offered"),
+        ({"remember": ["call"]}, "not among what was offered"),
+        ({"remember": True}, "not among what was offered"),
+        ({"remember": "call", "edits": {"command": "rm"}}, "this one call only"),
+    ]
+    for number, (more, told) in enumerate(wrong, 2):
+        notebook.decide(run, "approve", **more)
+        notebook.until(run, lambda number=number: len(run.from_kernel) == number)
+        assert told in run.from_kernel[-1]["message"]
+    notebook.decide(run, "deny", remember="call")
+    notebook.until(run, lambda: run.ended)
+    assert run.text == "deny None '' 0\n"
+
+
+def test_the_input_box_offers_it_too(notebook: Notebook) -> None:
+    run = notebook.start("await ask(hello_s=0.1, command='make', preview={'remember': WORDS})")
+    notebook.until(run, lambda: run.shown and WIDGET_VIEW not in the_only(run))
+    for text in (the_only(run)["text/html"], the_only(run)["text/plain"]):
+        assert "sandbox_bash running only make" in text
+    notebook.typed("s")
+    notebook.until(run, lambda: run.ended)
+    assert run.text == "approve None '' 0 shape\n"
+
+
+def test_secrets_are_masked_everywhere(notebook: Notebook) -> None:
+    run = notebook.start("await ask(command='make', key='hunter2!')\nawait ask(0.1, key='hunter2!')")
+    notebook.card(run)
+    (secret,) = [field for field in run.from_kernel[0]["view"]["fields"] if field["name"] == "key"]
+    assert not secret["editable"]
+    notebook.decide(run, "approve", edits={"key": "another"})
+    notebook.until(run, lambda: run.from_kernel[-1]["type"] == "invalid")
+    notebook.decide(run, "approve", edits={"command": "make -n"})
+    notebook.until(run, lambda: "approve" in run.text)
+    assert "{'command': 'make -n', 'key': 'hunter2!'}" in run.text, "the tool gets it"
+    notebook.typed("y")
+    notebook.until(run, lambda: run.ended)
+    seen = repr((run.displays, run.shown, run.from_kernel))
+    assert "hunter2" not in seen
+    assert "secret, not shown" in seen
+
+
+# --- several calls at once
+
+MANY = (
+    "await ask_many(request(command='ls', preview=OFFER), request(key='hunter2!', n=1), "
+    "request(command='rm -r x', effect=Effect.DESTRUCTIVE){more})"
+)
+
+
+def test_a_batch_is_one_card_and_the_risky_start_unselected(notebook: Notebook) -> None:
+    run = notebook.start(MANY.format(more=""))
+    notebook.card(run)
+    rows = run.from_kernel[0]["view"]["rows"]
+    assert [row["selected"] for row in rows] == [True, True, False]
+    assert [row["summary"] for row in rows] == ["ls", "key=•••••••• (secret, not shown) n=1", "rm -r x"]
+    assert len(run.displays) == 1
+    assert "hunter2" not in repr((run.displays, run.from_kernel))
+    notebook.decide(run, "approve", selected=[rows[0]["id"], rows[2]["id"]])
+    notebook.until(run, lambda: run.ended)
+    assert run.text == "approve ''\ndeny 'It was not among the calls that were approved.'\napprove ''\n"
+    record = the_record(run)
+    assert record["text/plain"].startswith("2 of 3 calls approved\n  ✓ Approved: sandbox_bash  ls\n")
+    assert "hunter2" not in repr(record)
+
+
+def test_deny_all_of_a_batch(notebook: Notebook) -> None:
+    run = notebook.start(MANY.format(more=""))
+    notebook.card(run)
+    every = [row["id"] for row in run.from_kernel[0]["view"]["rows"]]
+    notebook.decide(run, "deny", selected=every, reason="not <now>")
+    notebook.until(run, lambda: run.ended)
+    assert run.text == "deny 'not <now>'\n" * 3
+    assert "0 of 3 calls approved" in the_record(run)["text/plain"]
+
+
+def test_what_is_no_answer_to_a_batch_is_not_taken_for_one(notebook: Notebook) -> None:
+    run = notebook.start(MANY.format(more=""))
+    notebook.card(run)
+    every: list[Any] = [None, [], "r", ["another"], [["r"]], [{}], {"r": 1}]
+    for number, wrong in enumerate(every, 2):
+        notebook.decide(run, "approve", selected=wrong)
+        notebook.until(run, lambda number=number: len(run.from_kernel) == number)
+        assert run.from_kernel[-1]["type"] == "invalid"
+    notebook.decide(run, "deny")
+    notebook.until(run, lambda: run.ended)
+    assert run.text == "deny ''\n" * 3
+
+
+def test_a_batch_at_the_input_box_is_asked_one_after_another(notebook: Notebook) -> None:
+    run = notebook.start(MANY.format(more=", hello_s=0.1"))
+    assert notebook.typed("y")
+    notebook.until(run, lambda: run.shown and "This is 2 of 3" in the_only(run)["text/html"])
+    notebook.typed("too broad")
+    notebook.typed("")
+    notebook.until(run, lambda: run.ended)
+    assert run.text == "approve ''\ndeny 'too broad'\ndeny ''\n"
+    assert "1 of 3 calls approved" in the_record(run)["text/plain"]
+
+
+def test_a_batch_headless(notebook: Notebook) -> None:
+    run = notebook.run(MANY.format(more=""), allow_stdin=False)
+    assert run.text.count("deny 'Nobody can be asked: this notebook runs without a person") == 3
+    the_record(run)
+
+
+def test_a_batch_ends_with_its_shortest_time(notebook: Notebook) -> None:
+    run = notebook.start("await ask_many(request(n=1), request(n=2, timeout_s=0.5))")
+    notebook.card(run)
+    notebook.until(run, lambda: run.ended, timeout_s=2)
+    assert run.text == "timeout 'Nobody answered within 0.5 s.'\n" * 2
+    assert "Not answered in time" in the_record(run)["text/plain"]
+
+
+def test_stop_while_a_batch_waits(notebook: Notebook) -> None:
+    run = notebook.start(MANY.format(more=""))
+    notebook.card(run)
+    stopped_s = time.monotonic()
+    notebook.manager.interrupt_kernel()
+    notebook.until(run, lambda: run.ended)
+    assert time.monotonic() - stopped_s < 0.5
+    assert run.error == "CancelledError"
+    assert the_record(run)["text/plain"].count("Stopped before an answer") == 3
+    assert "()" in notebook.run("print(pending_questions())").text
 
 
 # --- without a kernel

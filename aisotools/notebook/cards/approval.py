@@ -4,7 +4,8 @@ So a page cannot change what was asked, and nothing of a question is saved in a 
 
     page    {type: "hello", id: null}                          sent when it renders, and again until shown
     kernel  {type: "show", id, view, remaining_s}
-    page    {type: "decision", id, outcome, reason, edits}
+    page    {type: "decision", id, outcome, reason, edits, remember}    about one call
+            {type: "decision", id, outcome, reason, selected}           about several
     kernel  {type: "invalid", id, message}                     the decision could not be taken; ask again
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from aisotools.events import Approval, ApprovalRequest
 from aisotools.exceptions import ArgumentError
@@ -12,9 +12,11 @@ from aisotools.notebook import frame
 from aisotools.notebook.text import one_line, shorten
 from aisotools.question import (
     EFFECT_WORDS,
+    REMEMBER,
     argument_fields,
     describe,
     edited_arguments,
+    remember_choices,
     visible,
     where_it_runs,
     who_asks,
@@ -25,12 +27,13 @@ MAX_REASON_CHARS = 2_000
 
 _MAX_RECORD_CHARS = 12_000
 _HIDDEN = r"Holds characters that cannot be seen; each is written as an escape, such as \u202e."
-_OUTCOME_WORDS = {
+OUTCOME_WORDS = {
     "approve": "\N{CHECK MARK} Approved",
     "deny": "\N{MULTIPLICATION X} Denied",
     "timeout": "\N{MULTIPLICATION X} Not answered in time",
     "cancel": "\N{MULTIPLICATION X} Stopped before an answer",
 }
+"""How each answer is recorded."""
 
 
 def card_view(request: ApprovalRequest) -> dict[str, Any]:
@@ -50,11 +53,12 @@ def card_view(request: ApprovalRequest) -> dict[str, Any]:
                 "label": visible(field.name, "") or "arguments",
                 "kind": field.kind,
                 "text": field.shown,
-                "editable": field.whole,
+                "editable": field.editable,
                 "note": _HIDDEN if field.hides else "",
             }
             for field in argument_fields(request)
         ],
+        "remember": [{"scope": scope, "words": words} for scope, words in remember_choices(request).items()],
     }
 
 
@@ -63,27 +67,48 @@ def read_decision(request: ApprovalRequest, message: Mapping[str, Any]) -> Appro
 
     Args:
         request: What the card asked.
-        message: What the page sent: `outcome`, `reason`, and `edits` by name of the field.
+        message: What the page sent: `outcome`, `reason`, `edits` by name of the field, and `remember`.
 
     Raises:
         ArgumentError: If it means none, or edits are not what they should be; told to the person.
     """
-    outcome, reason, edits = message.get("outcome"), message.get("reason", ""), message.get("edits", {})
-    if not (isinstance(outcome, str) and isinstance(reason, str) and isinstance(edits, Mapping)):
-        raise ArgumentError("The card's answer could not be read.")
-    if outcome not in {"approve", "deny"}:
-        raise ArgumentError("The card's answer could not be read.")
-    reason = reason.strip()[:MAX_REASON_CHARS]
+    outcome, reason = read_outcome(message)
     if outcome == "deny":
         return Approval("deny", reason=reason)
-    if not all(isinstance(text, str) for text in edits.values()):
+    edits, remember = message.get("edits", {}), message.get("remember")
+    if not isinstance(edits, Mapping) or not all(isinstance(text, str) for text in edits.values()):
         raise ArgumentError("The card's edits could not be read.")
-    return Approval("approve", reason=reason, arguments=edited_arguments(request, edits))
+    edited = edited_arguments(request, edits)
+    if remember is None:
+        return Approval("approve", reason=reason, arguments=edited)
+    if edited is not None:
+        raise ArgumentError(
+            "Edited arguments are approved for this one call only; nothing can be remembered."
+        )
+    scope = next((offered for offered in remember_choices(request) if offered == remember), None)
+    if scope is None:
+        raise ArgumentError("What was to be remembered is not among what was offered.")
+    return Approval("approve", reason=reason, remember=scope)
+
+
+def read_outcome(message: Mapping[str, Any]) -> tuple[Literal["approve", "deny"], str]:
+    """What a card's message decides, and the reason given.
+
+    Raises:
+        ArgumentError: If it decides nothing.
+    """
+    outcome, reason = message.get("outcome"), message.get("reason", "")
+    if not isinstance(reason, str) or not isinstance(outcome, str) or outcome not in {"approve", "deny"}:
+        raise ArgumentError("The card's answer could not be read.")
+    return ("approve" if outcome == "approve" else "deny"), reason.strip()[:MAX_REASON_CHARS]
 
 
 def question_bundle(request: ApprovalRequest, hint: str = "") -> dict[str, Any]:
     """The question without a card: for a page that cannot show one, and for terminals."""
-    body = _facts(request) + _arguments(request) + (frame.note(hint) if hint else "")
+    scopes = remember_choices(request)
+    offered = frame.quiet(f"{REMEMBER} type", *(f"{s[0]} for {words}" for s, words in scopes.items()))
+    body = facts(request) + arguments(request) + (offered if scopes else "")
+    body += frame.note(hint) if hint else ""
     title = f"May {frame.code(one_line(request.call.name))} run?"
     return {
         "text/html": frame.box(title, body, frame.EFFECT_COLOURS[request.effect]),
@@ -97,17 +122,22 @@ def record_bundle(request: ApprovalRequest, approval: Approval) -> dict[str, Any
     if approval.arguments is not None:
         call = dataclasses.replace(request.call, arguments=approval.arguments)
         request = dataclasses.replace(request, call=call)
-    words = _OUTCOME_WORDS[approval.outcome] + (" with changed arguments" if edited else "")
+    words = OUTCOME_WORDS[approval.outcome] + (" with changed arguments" if edited else "")
+    remembered = remember_choices(request).get(approval.remember, "") if approval.remember else ""
+    if remembered:
+        words += " and remembered"
+        remembered = f"until the session ends, not asked again for {remembered}"
     reason = visible(approval.reason)
     name = one_line(request.call.name)
     body = (
-        _facts(request)
+        facts(request)
+        + (frame.quiet(remembered) if remembered else "")
         + (f"<div>reason: {frame.escape(reason)}</div>" if reason else "")
-        + frame.folded("arguments", _arguments(request))
+        + frame.folded("arguments", arguments(request))
     )
     plain = [f"{words}: {name}", *(f"  {line}" for line in _lines(request))]
-    if reason:
-        plain.append(f"  reason: {reason}")
+    plain += [f"  {remembered}"] if remembered else []
+    plain += [f"  reason: {reason}"] if reason else []
     for field in argument_fields(request):
         text = shorten(field.text, _MAX_RECORD_CHARS)
         plain += [f"  {visible(field.name, '') or 'arguments'}:", *(f"    {t}" for t in text.split("\n"))]
@@ -120,15 +150,17 @@ def record_bundle(request: ApprovalRequest, approval: Approval) -> dict[str, Any
 
 
 def _lines(request: ApprovalRequest) -> list[str]:
-    facts = f"{EFFECT_WORDS[request.effect]}, {where_it_runs(request)}, {who_asks(request)}"
-    return [facts, *(f"because {visible(reason, '')}" for reason in request.reasons)]
+    first = f"{EFFECT_WORDS[request.effect]}, {where_it_runs(request)}, {who_asks(request)}"
+    return [first, *(f"because {visible(reason, '')}" for reason in request.reasons)]
 
 
-def _facts(request: ApprovalRequest) -> str:
+def facts(request: ApprovalRequest) -> str:
+    """Effect, place, who asks and why, as safe HTML."""
     return frame.quiet(*_lines(request))
 
 
-def _arguments(request: ApprovalRequest) -> str:
+def arguments(request: ApprovalRequest) -> str:
+    """The arguments in full, as safe HTML."""
     return "".join(
         frame.note(visible(field.name, "") or "arguments")
         + frame.block(shorten(field.text, _MAX_RECORD_CHARS), exact=True)
