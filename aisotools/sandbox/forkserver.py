@@ -70,23 +70,27 @@ class ForkServer:
         gc.enable()
 
     def serve(self) -> NoReturn:
-        """Answer until the host closes its end."""
+        """Answer until the host closes its end; then stay until no supervisor is left to be buried."""
         poll = select.poll()
         poll.register(self._requests, select.POLLIN)
         poll.register(self._children, select.POLLIN)
-        while True:
+        hosted = True
+        while hosted or self._scratch:
             ready = {descriptor for descriptor, _ in poll.poll()}
             if self._children.fileno() in ready:
                 self._bury()
             if self._requests.fileno() in ready:
                 packet, descriptors, _, _ = socket.recv_fds(self._requests, spawn.PACKET_BYTES, 4)
                 if not packet:
-                    os._exit(0)
+                    hosted = False
+                    poll.unregister(self._requests)
+                    continue
                 try:
                     self._answer(from_json(packet), descriptors)
                 finally:
                     for received in descriptors:
                         os.close(received)
+        os._exit(0)
 
     def _answer(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
         if request["op"] == "detect":

@@ -251,7 +251,7 @@ def detection() -> Detection:
 
 def _close() -> None:
     if _server is not None:
-        _server.close()
+        _server.close(patience_s=0.2)
 
 
 def _socket_pair(
