@@ -47,7 +47,7 @@ def test_a_refused_folder_is_not_left_behind(tmp_path: Path, environ: Mapping[st
     import aisotools
 
     inside = Path(aisotools.__file__).parent / "made-by-a-test"
-    with pytest.raises(WorkspaceRefused, match="the package aisotools|Permission denied"):
+    with pytest.raises(WorkspaceRefused, match=r"the package aisotools|Permission denied"):
         hold(inside / "and" / "below", environ)
     assert not inside.exists()
 
