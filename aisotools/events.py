@@ -49,16 +49,23 @@ class Effect(StrEnum):
         return _EFFECT_RANK[self]
 
     def __lt__(self, other: object) -> bool:
-        return self.rank < other.rank if isinstance(other, Effect) else NotImplemented
+        return self.rank < _rank_of(other, Effect)
 
     def __le__(self, other: object) -> bool:
-        return self.rank <= other.rank if isinstance(other, Effect) else NotImplemented
+        return self.rank <= _rank_of(other, Effect)
 
     def __gt__(self, other: object) -> bool:
-        return self.rank > other.rank if isinstance(other, Effect) else NotImplemented
+        return self.rank > _rank_of(other, Effect)
 
     def __ge__(self, other: object) -> bool:
-        return self.rank >= other.rank if isinstance(other, Effect) else NotImplemented
+        return self.rank >= _rank_of(other, Effect)
+
+
+def _rank_of(other: object, kind: type[Effect | Decision]) -> int:
+    """The rank of what is compared; plain text would silently be compared by its spelling."""
+    if not isinstance(other, kind):
+        raise TypeError(f"{kind.__name__} cannot be compared with {other!r}; use {kind.__name__}({other!r}).")
+    return other.rank
 
 
 _EFFECT_RANK = {effect: rank for rank, effect in enumerate(Effect)}
@@ -77,16 +84,16 @@ class Decision(StrEnum):
         return _DECISION_RANK[self]
 
     def __lt__(self, other: object) -> bool:
-        return self.rank < other.rank if isinstance(other, Decision) else NotImplemented
+        return self.rank < _rank_of(other, Decision)
 
     def __le__(self, other: object) -> bool:
-        return self.rank <= other.rank if isinstance(other, Decision) else NotImplemented
+        return self.rank <= _rank_of(other, Decision)
 
     def __gt__(self, other: object) -> bool:
-        return self.rank > other.rank if isinstance(other, Decision) else NotImplemented
+        return self.rank > _rank_of(other, Decision)
 
     def __ge__(self, other: object) -> bool:
-        return self.rank >= other.rank if isinstance(other, Decision) else NotImplemented
+        return self.rank >= _rank_of(other, Decision)
 
 
 _DECISION_RANK = {decision: rank for rank, decision in enumerate(Decision)}

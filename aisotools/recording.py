@@ -54,7 +54,7 @@ class Recording:
         self._names: dict[str, str] = {}
         self._asked_s: dict[str, float] = {}
         self._sealing: asyncio.TimerHandle | None = None
-        self._failed = False
+        self._stopped = False
 
     @property
     def path(self) -> Path:
@@ -63,7 +63,7 @@ class Recording:
 
     def hear(self, event: SessionEvent) -> None:
         """Write one event, if it is of a kind that is kept."""
-        if self._failed:
+        if self._stopped:
             return
         if isinstance(event, CallRequested):
             self._names[event.call_id] = event.call.name
@@ -97,8 +97,8 @@ class Recording:
             self._fail(error)
 
     def _fail(self, error: LedgerError) -> None:
-        if not self._failed:
-            self._failed = True
+        if not self._stopped:
+            self._stopped = True
             _log.error("%s", error)
             self._on_failure(error)
 
@@ -110,6 +110,7 @@ class Recording:
             self._ledger.close()
         except LedgerError as error:
             self._fail(error)
+        self._stopped = True  # what ends later, ends after the record was closed
 
 
 def record(
