@@ -28,6 +28,8 @@ _HOME = {
     "Policy": "policy",
     "Rule": "policy",
     "Evaluation": "policy",
+    "classify_shell": "shell",
+    "ShellReport": "shell",
     "Approver": "contracts",
     "Approval": "events",
     "ApprovalRequest": "events",
@@ -104,4 +106,5 @@ if TYPE_CHECKING:
     from aisotools.registry import ToolRegistry
     from aisotools.sandbox.limits import Limits
     from aisotools.session import Session
+    from aisotools.shell import ShellReport, classify_shell
     from aisotools.testing import FakeSandbox, MockTool

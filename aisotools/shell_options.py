@@ -1,0 +1,303 @@
+"""Tables of programs: a row says what a program does, which options it knows, and what they change.
+
+A table knows the options that are harmless and those that are not; what it does not know is never certain.
+
+Options are written as `-abc` (flags), `-k:` (with a value), `-i?` (with a value only if attached), and the
+same for `--long`. A letter after `:` or `?` says what the value is, a letter after `!` what the flag does:
+
+    r  a path that is read        w  a path that is written         x  something that is run
+    h  a host                     W  the same, but - is no file     u  who knows what
+    m  changes something here     d  destroys something             n  acts elsewhere
+
+Operands are of one kind: the same letters, or `.` for plain text; `pr` and `pm` for a plain one before what
+is read or changed, `rw` for one that is read and one that is written, `c` for sources and a destination, `-`
+for none at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from aisotools.events import Effect
+from aisotools.shell_verdict import (
+    NOTHING,
+    Verdict,
+    contacts,
+    does,
+    host_of,
+    merged,
+    reads,
+    unsure,
+    writes,
+)
+from aisotools.shell_words import Word, literal
+
+Words = Sequence[Word]
+"""A command: the program and its arguments."""
+
+Judge = Callable[[Words], Verdict]
+"""What a command does, where a table cannot tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What is known of one or more programs.
+
+    Attributes:
+        names: Programs, separated by blanks.
+        options: The options they know; `*` for any.
+        operands: What their operands are.
+        effect: What they do anyway.
+        why: The same in words.
+        certain: Whether that is all.
+        loose: Whether words that are not known beforehand are harmless, even if they should be options.
+        posix: Whether the first operand ends the options.
+        apart: Whether options with values must stand alone: what joining them means depends on the program.
+        judge: Decides instead of the table.
+        about: Options that only print something when they stand alone.
+        harmless: Commands that only read.
+        harmful: Commands that do more, or may.
+    """
+
+    names: str
+    options: str = ""
+    operands: str = "r"
+    effect: Effect = Effect.READ_ONLY
+    why: str = ""
+    certain: bool = True
+    loose: bool = False
+    posix: bool = False
+    apart: bool = False
+    judge: Judge | None = None
+    about: str = "--help --version"
+    harmless: tuple[str, ...] = ()
+    harmful: tuple[str, ...] = ()
+
+
+class Option(NamedTuple):
+    """What a table knows of an option: whether it takes a value (`:`, `?` or not), and what that means."""
+
+    arity: str
+    role: str
+
+
+class Given(NamedTuple):
+    """An option as given."""
+
+    name: str
+    role: str
+    value: Word | None
+
+
+class Parsed(NamedTuple):
+    """A command taken apart."""
+
+    options: list[Given]
+    operands: list[Word]
+    doubts: list[str]
+
+    def has(self, *names: str) -> bool:
+        """Whether any of these options is given."""
+        return any(option.name in names for option in self.options)
+
+    def value(self, *names: str) -> Word | None:
+        """The value of the last of these options."""
+        return next((o.value for o in reversed(self.options) if o.name in names and o.value), None)
+
+
+_SPEC = re.compile(r"(-#|-[^-\s:?!]+|--[^\s:?!]+)(?:([:?])(\w?)|!(\w))?")
+_WORST = "xudwWmnhr"
+"""Roles, the worst first."""
+
+
+@cache
+def table(options: str) -> Mapping[str, Option]:
+    """The options of a row, by name."""
+    known: dict[str, Option] = {}
+    for name, arity, role, flag_role in _SPEC.findall(options):
+        option = Option(arity, role or flag_role)
+        if name.startswith("--") or name == "-#":
+            known[name] = option
+        elif arity and len(name) > 2:
+            raise ValueError(f"{name}{arity} in a table: write options with values one by one")
+        else:
+            known.update((f"-{letter}", option) for letter in name[1:])
+    return known
+
+
+def parse(
+    words: Words, options: str, *, loose: bool = False, posix: bool = False, apart: bool = False
+) -> Parsed:
+    """Take a command apart as a `Row` says; `words` begin with the program."""
+    if options == "*":
+        return _roughly(words)
+    known = table(options)
+    parsed = Parsed([], [], [])
+    rest = iter(words[1:])
+    for word in rest:
+        text = word.text
+        if text == "--":
+            parsed.operands.extend(rest)
+        elif text is None:
+            _take_unknown(word, known, parsed, loose=loose)
+        elif text.startswith("--"):
+            _take_long(word, known, rest, parsed)
+        elif text.startswith("-") and len(text) > 1:
+            _take_short(text, known, rest, parsed, apart=apart)
+        else:
+            parsed.operands.append(word)
+        if posix and parsed.operands:
+            parsed.operands.extend(rest)
+    return parsed
+
+
+def _roughly(words: Words) -> Parsed:
+    operands = [
+        word
+        for before, word in pairwise(words)
+        # a number after an option is its value more often than a file
+        if not word.prefix.startswith("-") and not (before.prefix.startswith("-") and word.shown.isdecimal())
+    ]
+    return Parsed([], operands, [])
+
+
+def _take_unknown(word: Word, known: Mapping[str, Option], parsed: Parsed, *, loose: bool) -> None:
+    name, equals, _ = word.prefix.partition("=")
+    if equals and name.startswith("--") and name in known and not word.many:
+        value = Word(word.shown.partition("=")[2], None, word.prefix.partition("=")[2], placed=False)
+        parsed.options.append(Given(name, known[name].role, value))
+        return
+    if word.may_be_option and not loose:
+        parsed.doubts.append(f"{word.shown} may turn out to be an option")
+    parsed.operands.append(word)
+
+
+def _take_long(word: Word, known: Mapping[str, Option], rest: Iterator[Word], parsed: Parsed) -> None:
+    name, equals, value = word.shown.partition("=")
+    option = known.get(name)
+    if option is None:
+        alike = [other for other in known if other.startswith(name) and other.startswith("--")]
+        parsed.doubts.append(f"the option {name} is not known" if not alike else f"{name} is not spelled out")
+        if not alike:
+            return
+        name = min(alike, key=lambda other: _rank(known[other].role))
+        option = known[name]
+    given = literal(value) if equals else None
+    if option.arity == ":" and not equals:
+        given = _next(rest, parsed)
+    elif equals and not option.arity:
+        parsed.doubts.append(f"the option {name} takes no value")
+    parsed.options.append(Given(name, option.role, given))
+
+
+def _take_short(
+    text: str, known: Mapping[str, Option], rest: Iterator[Word], parsed: Parsed, *, apart: bool
+) -> None:
+    if "-#" in known and text[1:].isdecimal():
+        return
+    for at, letter in enumerate(text[1:], 2):
+        option = known.get(f"-{letter}")
+        if option is None:
+            parsed.doubts.append(f"the option -{letter} is not known")
+            return
+        if not option.arity:
+            parsed.options.append(Given(f"-{letter}", option.role, None))
+            continue
+        if apart and len(text) > 2:
+            parsed.doubts.append(f"the options in {text} are not apart")
+            return
+        attached = literal(text[at:]) if text[at:] else None
+        given = _next(rest, parsed) if option.arity == ":" and attached is None else attached
+        parsed.options.append(Given(f"-{letter}", option.role, given))
+        return
+
+
+def _next(rest: Iterator[Word], parsed: Parsed) -> Word | None:
+    value = next(rest, None)
+    if value is not None and value.many:
+        parsed.doubts.append(f"it cannot be told how many words {value.shown} becomes")
+    return value
+
+
+def _rank(role: str) -> int:
+    return _WORST.index(role) if role else len(_WORST)
+
+
+# ---- judging by a row
+
+
+def by_row(row: Row, words: Words) -> Verdict:
+    """What a command of this row does."""
+    if row.judge is not None:
+        return row.judge(words)
+    parsed = parse(words, row.options, loose=row.loose, posix=row.posix, apart=row.apart)
+    verdicts = [said_by(parsed), by_operands(row, parsed)]
+    if row.effect is not Effect.READ_ONLY or not row.certain:
+        why = f"{words[0].shown} {row.why}" if row.why else ""
+        verdicts.append(Verdict(effect=row.effect, certain=row.certain, reasons=(why,) if why else ()))
+    return merged(verdicts)
+
+
+def said_by(parsed: Parsed) -> Verdict:
+    """What the options and the doubts about them amount to."""
+    verdicts = [unsure(doubt) for doubt in parsed.doubts]
+    verdicts += [by_role(given.role, given.value, given.name) for given in parsed.options if given.role]
+    return merged(verdicts)
+
+
+def by_role(role: str, value: Word | None, name: str) -> Verdict:
+    """What an option or operand of this role amounts to."""
+    shown = value.shown if value is not None else ""
+    if role == "r":
+        return reads(value) if value is not None else NOTHING
+    if role in {"w", "W"}:
+        if value is None or (role == "W" and value.text == "-"):
+            return NOTHING if role == "W" else does(Effect.LOCAL_MUTATION, f"{name} writes")
+        return writes(value)
+    if role == "h":
+        return contacts(host_of(shown) or shown, f"it contacts {shown}")
+    if role == "d":
+        reason = f"it destroys {shown}" if shown else f"{name} destroys"
+        return Verdict(
+            effect=Effect.DESTRUCTIVE,
+            certain=value is None or value.placed,
+            writes=(shown,) if shown else (),
+            reasons=(reason,),
+        )
+    if role == "m":
+        return (
+            writes(value, f"it changes {shown}") if value else does(Effect.LOCAL_MUTATION, f"{name} changes")
+        )
+    if role == "n":
+        return does(Effect.REMOTE_ACTION, f"{name} acts elsewhere")
+    if role == "x":
+        return unsure(f"{name} runs {shown or 'something'}")
+    return unsure(f"{name} may do anything") if role == "u" else NOTHING
+
+
+def by_operands(row: Row, parsed: Parsed) -> Verdict:
+    """What the operands amount to."""
+    kind, operands = row.operands, parsed.operands
+    if kind == ".":
+        return NOTHING
+    if kind == "-":
+        return unsure("it is not known with operands") if operands else NOTHING
+    if kind == "pr":
+        given = parsed.has("-e", "-f", "--regexp", "--file")
+        return merged(map(reads, operands if given else operands[1:]))
+    if kind == "pm":
+        return merged(by_role("m", operand, "") for operand in operands[1:])
+    if kind == "rw":
+        several = [unsure(f"it cannot be told which files {o.shown} means") for o in operands if o.many]
+        return merged([*map(reads, operands[:1]), *several, *map(writes, operands[1:])])
+    if kind == "c":
+        destination = parsed.value("-t", "--target-directory")
+        sources = operands if destination else operands[:-1]
+        written = destination or (operands[-1] if operands else literal("."))
+        return merged([*map(reads, sources), writes(written)])
+    return merged(by_role(kind, operand, operand.shown) for operand in operands)
