@@ -25,6 +25,7 @@ from aisotools.claims import (
     state_folder,
 )
 from aisotools.exceptions import WorkspaceError, WorkspaceRefused
+from tests.sandbox.inside import user_of
 
 
 @pytest.fixture
@@ -200,7 +201,11 @@ except WorkspaceRefused as error:
     print(error)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script, "/var"], capture_output=True, text=True, check=True, user=2001
+        [sys.executable, "-c", script, "/var"],
+        capture_output=True,
+        text=True,
+        check=True,
+        user=user_of("plain"),
     )
     assert "'/var' cannot be the workspace: this process may not read and write it." in done.stdout
 

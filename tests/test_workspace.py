@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from aisotools import paths
 from aisotools.exceptions import WorkspaceError
 from aisotools.workspace import TEMPORARY, Workspace, _create
+from tests.sandbox.inside import user_of
 
 CANARY = b"canary: nobody may read or change this"
 
@@ -309,7 +310,12 @@ for path in ("secret", "dark/x"):
 print([folder.path for folder in workspace.walk() if folder.error])
 """
         done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True, user=2001, group=2001
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=True,
+            user=user_of("plain"),
+            group=2001,
         )
         assert done.stdout.splitlines() == [
             "protected Permission denied",

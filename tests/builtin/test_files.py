@@ -20,6 +20,7 @@ from aisotools.contracts import OutputCaps, Tool, ToolContext
 from aisotools.events import Effect, Facts, ToolResult
 from aisotools.exceptions import ArgumentError, ToolError
 from aisotools.function_tool import FunctionTool
+from tests.sandbox.inside import user_of
 
 
 @pytest.fixture
@@ -635,7 +636,12 @@ print(asyncio.run(file.execute(
 )).content)
 """
         done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True, user=2001, group=2001
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=True,
+            user=user_of("plain"),
+            group=2001,
         )
     told = done.stdout.splitlines()
     assert told[0].startswith("'secret' may not be used that way: permission denied")
