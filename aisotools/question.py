@@ -36,6 +36,7 @@ MASK = "\N{BULLET}" * 8 + " (secret, not shown)"
 REMEMBER = "To approve and not be asked again in this session,"
 """What stands before the scopes that an approval can be remembered for."""
 
+_NEW_LINE = "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"
 _WRITTEN_DOWN = re.compile(r"(?<!\\)(?:\\\\)*\\[bfru]")
 _RAW_KINDS: tuple[FieldKind, ...] = ("shell", "python", "text")
 _CODE_ARGUMENTS: Mapping[str, FieldKind] = {"command": "shell", "code": "python"}
@@ -114,7 +115,7 @@ class Field:
 
 
 def argument_fields(request: ApprovalRequest) -> tuple[Field, ...]:
-    """The arguments of `request`: code and longer text raw, secrets masked, all the rest as one JSON object.
+    """The arguments of `request`: code raw, the rest as one JSON object, longer text raw, secrets masked.
 
     `request.preview` may name arguments by kind, as in `{"shell": "command"}`. Raw text that holds a
     character one cannot see is left to JSON, which can write it down.
@@ -135,10 +136,11 @@ def argument_fields(request: ApprovalRequest) -> tuple[Field, ...]:
             raw.append(Field(name=name, kind=kinds.get(name, "text"), text=value))
         else:
             rest[name] = value
-    fields = sorted(raw, key=lambda field: field.kind == "text")
-    if rest or not (fields or masked):
-        fields.append(Field(name="", kind="json", text=visible_json(rest)))
-    return (*fields, *masked)
+    code = [field for field in raw if field.kind != "text"]
+    texts = [field for field in raw if field.kind == "text"]
+    if rest or not (raw or masked):
+        code.append(Field(name="", kind="json", text=visible_json(rest)))
+    return (*code, *texts, *masked)
 
 
 def summarize(request: ApprovalRequest, max_chars: int = 120) -> str:
@@ -149,7 +151,8 @@ def summarize(request: ApprovalRequest, max_chars: int = 120) -> str:
         f"{name}={MASK if name in secret else _brief(value, max_chars)}"
         for name, value in request.call.arguments.items()
     ]
-    line = visible(" ".join(text[: max_chars + 1] for text in told)[: max_chars + 1], "")
+    line = " ".join(text[: max_chars + 1].strip() for text in told)[: max_chars + 1]
+    line = visible(line.replace("\n", f" {_NEW_LINE} "), "")
     return line if len(line) <= max_chars else line[: max_chars - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 

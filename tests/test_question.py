@@ -99,8 +99,8 @@ def test_code_is_shown_raw_and_the_rest_as_json() -> None:
     fields = argument_fields(a_request({"timeout": 5, "command": "ls -la", "stdin": "a\nb"}))
     assert [(f.name, f.kind, f.text) for f in fields] == [
         ("command", "shell", "ls -la"),
-        ("stdin", "text", "a\nb"),
         ("", "json", '{\n  "timeout": 5\n}'),
+        ("stdin", "text", "a\nb"),
     ]
 
 
@@ -315,8 +315,8 @@ def test_what_deserves_a_look_of_its_own(more: dict[str, Any], risky: bool) -> N
 
 
 def test_a_call_in_one_line() -> None:
-    assert summarize(a_request({"command": "make\n\u202eall", "n": 1})) == "command=make\\u000a\\u202eall n=1"
-    assert summarize(a_request({"command": "make\nall", "n": 1})) == "make\\u000aall"
+    assert summarize(a_request({"command": "make\n\u202eall", "n": 1})) == "command=make ↵ \\u202eall n=1"
+    assert summarize(a_request({"command": "make\nall", "n": 1})) == "make ↵ all"
     assert summarize(a_request({"a": "x" * 500})).endswith("…")
     assert len(summarize(a_request({"a": "x" * 500, "b": ["y"] * 500}))) == 120
     assert summarize(a_request({})) == ""

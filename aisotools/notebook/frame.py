@@ -65,7 +65,9 @@ def quiet(*lines: str) -> str:
 
 def folded(title: str, body: str) -> str:
     """Something to unfold; `title` is plain, `body` safe HTML."""
-    summary = f'<summary style="font-size:90%;opacity:.8">{html.escape(title)}</summary>'
+    summary = (
+        f'<summary style="font-size:90%;opacity:.8;overflow-wrap:anywhere">{html.escape(title)}</summary>'
+    )
     return f"<details>{summary}{body}</details>"
 
 

@@ -17,7 +17,7 @@ from aisotools.tool_members import classify, definition_of, shipment_of, source_
 
 _CELL = "padding:3px 16px 3px 0;text-align:left;vertical-align:top"
 _TABLE = "border-collapse:collapse;margin:2px 0;table-layout:auto"
-_SHORT_CHARS = 28
+_WIDTHS = ((20, ";white-space:nowrap"), (60, ";min-width:7em"))
 
 
 def effect_word(tool: Tool) -> str:
@@ -53,7 +53,10 @@ def show_tools(tools: Sequence[Tool]) -> dict[str, str]:
     if not rows:
         told = "No tools are registered. Put @tool above a function and register it."
         return {"text/html": frame.note(told), "text/plain": told}
-    return table(("tool", "effect", "runs in", "what it does", "from"), rows)
+    head = ("tool", "effect", "runs in", "what it does", "from")
+    if len({source for *_, source in rows}) == 1:
+        return table(head[:-1], [row[:-1] for row in rows])
+    return table(head, rows)
 
 
 def show_tool(tool: Tool) -> dict[str, str]:
@@ -125,10 +128,7 @@ def show_status(status: SessionStatus, mode: str, protects: Mapping[str, tuple[s
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
     """Rows of plain text, as an HTML table and as aligned text. Columns of short texts do not wrap."""
-    styles = [
-        _CELL + (";white-space:nowrap" if max(map(len, column)) <= _SHORT_CHARS else "")
-        for column in zip(head, *rows, strict=True)
-    ]
+    styles = [_CELL + _width(max(map(len, column))) for column in zip(head, *rows, strict=True)]
     cells = "".join(
         "<tr>"
         + "".join(f'<td style="{styles[n]}">{_cell(n, text)}</td>' for n, text in enumerate(row))
@@ -144,6 +144,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
         "text/html": f'<div style="overflow-x:auto">{markup}</div>',
         "text/plain": _aligned([head, *rows]),
     }
+
+
+def _width(longest_chars: int) -> str:
+    return next((style for chars, style in _WIDTHS if longest_chars <= chars), ";min-width:14em")
 
 
 def _cell(column: int, text: str) -> str:

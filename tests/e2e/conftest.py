@@ -45,6 +45,12 @@ _RUN = """(index) => {
 }"""
 
 
+_SHOW = """async (index) => {
+  const notebook = window.jupyterapp.shell.currentWidget.content;
+  await notebook.scrollToItem(index, 'center');
+}"""
+
+
 class NotebookPage:
     """A notebook that is open in the browser."""
 
@@ -60,7 +66,18 @@ class NotebookPage:
         return self.output(index)
 
     def output(self, index: int) -> Locator:
-        return self.page.locator(".jp-Notebook .jp-CodeCell").nth(index).locator(".jp-Cell-outputArea")
+        cell = f".jp-Notebook .jp-Cell[data-windowed-list-index='{index}']"
+        return self.page.locator(cell).locator(".jp-Cell-outputArea")
+
+    async def run_all(self) -> None:
+        """Start all cells."""
+        await self.page.evaluate("() => void window.jupyterapp.commands.execute('notebook:run-all-cells')")
+
+    async def show_cell(self, index: int) -> Locator:
+        """Have a cell in view, which the page may have left out until now; its output area."""
+        await self.page.evaluate(_SHOW, index)
+        await self.output(index).wait_for(state="attached")
+        return self.output(index)
 
     async def idle(self) -> None:
         await self.page.wait_for_function(_IDLE)
@@ -117,12 +134,24 @@ class Lab:
         spec = {"name": "python3", "display_name": "Python 3", "language": "python"}
         notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": spec}, "cells": code}
         path.write_text(json.dumps(notebook), "utf-8")
+        return await self.show(browser, path, **options)
+
+    async def open_copy(self, browser: Browser, original: Path, **options: Any) -> NotebookPage:
+        """A copy of a notebook and of all that lies beside it, likewise."""
+        self._count += 1
+        folder = self.folder / f"copy-{self._count}"
+        shutil.copytree(original.parent, folder, ignore=shutil.ignore_patterns("workspace", ".*"))
+        return await self.show(browser, folder / original.name, **options)
+
+    async def show(self, browser: Browser, path: Path, **options: Any) -> NotebookPage:
+        """The notebook in that file, open with its kernel idle."""
         context = await browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         page = await context.new_page()
         opened = NotebookPage(page, path)
         await page.route("**/*", opened.guard)
         page.on("dialog", opened.heard)
-        await page.goto(f"{self.url}lab/workspaces/w{self._count}/tree/{path.name}?token={self.token}&reset")
+        where = f"lab/workspaces/w{self._count}/tree/{path.relative_to(self.folder).as_posix()}"
+        await page.goto(f"{self.url}{where}?token={self.token}&reset")
         await opened.idle()
         return opened
 
@@ -200,8 +229,11 @@ async def open_notebook(lab: Lab, browser: Browser) -> AsyncIterator[Opener]:
     """Opens notebooks, and closes them after the test."""
     opened: list[NotebookPage] = []
 
-    async def opener(*cells: str, **options: Any) -> NotebookPage:
-        opened.append(await lab.open(browser, list(cells), **options))
+    async def opener(*cells: str | Path, **options: Any) -> NotebookPage:
+        if isinstance(cells[0], Path):
+            opened.append(await lab.open_copy(browser, cells[0], **options))
+        else:
+            opened.append(await lab.open(browser, [str(cell) for cell in cells], **options))
         return opened[-1]
 
     yield opener

@@ -28,6 +28,7 @@ def as_json(value: Any) -> Any:
     return value if isinstance(value, (str, int, type(None), dict, list)) else repr(value)
 
 
+@pytest.mark.slow
 async def test_the_harness_sees_what_hostile_output_does(open_notebook: Opener) -> None:
     evil = "<img src='https://evil.example/' onerror='alert(1)'>"
     notebook = await open_notebook(f"from IPython.display import display, HTML\ndisplay(HTML({evil!r}))")

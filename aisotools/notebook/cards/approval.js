@@ -80,7 +80,9 @@ function makeButton(name, text, letter) {
   const button = make("button", `button aiso-${name}`, text);
   button.type = "button";
   button.setAttribute("aria-keyshortcuts", `Alt+${letter}`);
-  button.append(make("span", "key", `Alt+${letter}`));
+  const shown = make("span", "key", `Alt+${letter}`);
+  shown.setAttribute("aria-hidden", "true"); // told by aria-keyshortcuts
+  button.append(shown);
   return button;
 }
 
@@ -285,7 +287,7 @@ function makeCard(root, model, id, view) {
   card.invalid = (message) => {
     card.unlock();
     changed();
-    fields[fields.length - 1].complain(message);
+    (fields.find((field) => field.edited()) ?? fields[0]).complain(message);
   };
   return card;
 }

@@ -84,7 +84,7 @@ def batch_record(requests: Sequence[ApprovalRequest], approvals: Sequence[Approv
 def _row(words: str, request: ApprovalRequest, reason: str) -> str:
     said = f"{words} {one_line(request.call.name)}".strip()
     line = f"{said} \N{MIDDLE DOT} {EFFECT_WORDS[request.effect]} \N{MIDDLE DOT} {summarize(request)}"
-    told = f"<div>reason: {frame.escape(reason)}</div>" if reason else ""
+    told = frame.quiet(f"reason: {reason}") if reason else ""
     return frame.folded(line, facts(request) + arguments(request)) + told
 
 

@@ -132,7 +132,7 @@ def record_bundle(request: ApprovalRequest, approval: Approval) -> dict[str, Any
     body = (
         facts(request)
         + (frame.quiet(remembered) if remembered else "")
-        + (f"<div>reason: {frame.escape(reason)}</div>" if reason else "")
+        + (frame.quiet(f"reason: {reason}") if reason else "")
         + frame.folded("arguments", arguments(request))
     )
     plain = [f"{words}: {name}", *(f"  {line}" for line in _lines(request))]
