@@ -63,7 +63,7 @@ class PolicyMagics(Magics):
     @no_var_expand
     @line_magic
     def approvals(self, line: str) -> None:
-        """List what was allowed for the rest of the session and what is being asked; or take something back.
+        """List what was allowed for the session and ask again what is open; or take something back.
 
         `%approvals revoke 2` takes back the second grant, `%approvals revoke all` all of them.
         """
@@ -71,6 +71,8 @@ class PolicyMagics(Magics):
         grants = current_session().grants
         if options.action is None:
             _display(show_approvals(current_session()))
+            for question in pending_questions():
+                question.show()  # a page that was loaded again may have lost the card
         elif options.action != "revoke" or options.which is None:
             raise UsageError("%approvals takes nothing, or `revoke NUMBER`, or `revoke all`.")
         elif options.which == "all":

@@ -4,7 +4,7 @@ import pytest
 
 from tests.notebook.conftest import the_display, usage_error
 from tests.notebook.inert import assert_inert
-from tests.notebook.kernel import Notebook
+from tests.notebook.kernel import WIDGET_VIEW, Notebook
 
 SETUP = """
 from aisotools import Approval, Policy, Rule, ScriptedApprover, Session, current_session
@@ -83,7 +83,7 @@ def test_what_was_allowed_is_listed_and_taken_back(notebook: Notebook) -> None:
     assert "is asked about" in plain(notebook, "%policy why sandbox_write path=a/y content=x")
 
 
-def test_open_questions_are_listed(notebook: Notebook) -> None:
+def test_open_questions_are_listed_and_shown_again(notebook: Notebook) -> None:
     run = notebook.start(
         "import asyncio\nuse_session(Session())\n"
         "t = asyncio.ensure_future(current_session().call('sandbox_write', {'path': 'a', 'content': ''}))\n"
@@ -91,5 +91,7 @@ def test_open_questions_are_listed(notebook: Notebook) -> None:
     )
     notebook.card(run)
     notebook.until(run, lambda: any("waiting" in d["text/plain"] for d in run.displays))
+    notebook.until(run, lambda: sum(WIDGET_VIEW in shown for shown in run.displays) == 2)
     notebook.decide(run, "deny")
     notebook.until(run, lambda: run.ended)
+    assert not any(WIDGET_VIEW in shown for shown in run.shown.values())
