@@ -148,16 +148,17 @@ def summarize(request: ApprovalRequest, max_chars: int = 120) -> str:
     code = [field.text for field in argument_fields(request) if field.kind in {"shell", "python"}]
     secret = secret_parameters(request.definition.parameters)
     told = code or [
-        f"{name}={MASK if name in secret else _brief(value, max_chars)}"
+        f"{name}={MASK if name in secret else _brief(value)}"
         for name, value in request.call.arguments.items()
     ]
-    line = " ".join(text[: max_chars + 1].strip() for text in told)[: max_chars + 1]
-    line = visible(line.replace("\n", f" {_NEW_LINE} "), "")
+    # Blanks are folded, so that they cannot push the rest out of the line.
+    line = re.sub(r"[ \t]+", " ", " ".join(told).strip().replace("\n", f" {_NEW_LINE} "))
+    line = visible(line[: max_chars + 1], "")
     return line if len(line) <= max_chars else line[: max_chars - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def _brief(value: Json, max_chars: int) -> str:
-    return value[: max_chars + 1] if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _brief(value: Json) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def is_risky(request: ApprovalRequest) -> bool:

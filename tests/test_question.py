@@ -320,3 +320,4 @@ def test_a_call_in_one_line() -> None:
     assert summarize(a_request({"a": "x" * 500})).endswith("…")
     assert len(summarize(a_request({"a": "x" * 500, "b": ["y"] * 500}))) == 120
     assert summarize(a_request({})) == ""
+    assert summarize(a_request({"command": "ls" + " " * 300 + "\t; make"})) == "ls ; make"

@@ -300,8 +300,7 @@ SIGHTS = {
 async def test_looks(open_notebook: Opener, screenshots: Path, look: str) -> None:
     width = 560 if look == "narrow" else 1280
     notebook = await ready(open_notebook, *SIGHTS.values(), viewport={"width": width, "height": 1000})
-    if look == "dark":
-        await notebook.theme("JupyterLab Dark")
+    await notebook.theme("JupyterLab Dark" if look == "dark" else "JupyterLab Light")
     if look == "narrow":
         await notebook.page.evaluate(
             "() => window.jupyterapp.commands.execute('application:toggle-left-area')"

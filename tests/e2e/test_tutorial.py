@@ -57,8 +57,7 @@ async def finished(notebook: NotebookPage) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("look", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 async def test_approve(open_notebook: Opener, screenshots: Path, look: str) -> None:
     notebook = await open_notebook(TUTORIAL, viewport={"width": 1100, "height": 900})
-    if look == "dark":
-        await notebook.theme("JupyterLab Dark")
+    await notebook.theme("JupyterLab Dark" if look == "dark" else "JupyterLab Light")
     summary = notebook.path.parent / "workspace" / TUTORIAL.stem / "summary.md"
     asks = await run_to_the_card(notebook)
     await notebook.page.screenshot(path=screenshots / f"tutorial-card-{look}.png")

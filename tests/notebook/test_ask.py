@@ -327,6 +327,15 @@ def test_a_batch_is_one_card_and_the_risky_start_unselected(notebook: Notebook) 
     assert "hunter2" not in repr(record)
 
 
+def test_code_that_does_not_fit_the_line_is_open(notebook: Notebook) -> None:
+    padded = "ls" + " x" * 200 + "; make install"
+    run = notebook.start(f"await ask_many(request(command={padded!r}), request(command='ls'))")
+    notebook.card(run)
+    assert [row["open"] for row in run.from_kernel[0]["view"]["rows"]] == [True, False]
+    notebook.decide(run, "deny")
+    notebook.until(run, lambda: run.ended)
+
+
 def test_deny_all_of_a_batch(notebook: Notebook) -> None:
     run = notebook.start(MANY.format(more=""))
     notebook.card(run)

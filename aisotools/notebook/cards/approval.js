@@ -302,6 +302,7 @@ function makeRow(row, changed) {
   node.dataset.effect = row.effect;
   box.type = "checkbox";
   box.checked = row.selected;
+  more.open = row.open;
   box.addEventListener("change", changed);
   if (row.unconfined) chips.push(make("span", "chip aiso-unconfined", row.place));
   label.append(box, make("code", "tool", row.tool), ...chips);

@@ -10,7 +10,7 @@ from aisotools.exceptions import ArgumentError
 from aisotools.notebook import frame
 from aisotools.notebook.cards.view import OUTCOME_WORDS, arguments, card_view, facts, read_outcome
 from aisotools.notebook.text import one_line
-from aisotools.question import EFFECT_WORDS, describe, is_risky, summarize, visible
+from aisotools.question import EFFECT_WORDS, argument_fields, describe, is_risky, summarize, visible
 
 NOT_SELECTED = "It was not among the calls that were approved."
 """Why a call is denied that was left out while others of its batch were approved."""
@@ -26,6 +26,7 @@ def batch_view(requests: Sequence[ApprovalRequest]) -> dict[str, Any]:
                 "id": request.id,
                 "summary": summarize(request),
                 "selected": not is_risky(request),
+                "open": _hides_code(request),
             }
             for request in requests
         ],
@@ -79,6 +80,12 @@ def batch_record(requests: Sequence[ApprovalRequest], approvals: Sequence[Approv
         "text/html": frame.box(f"<strong>{title}</strong>", rows, frame.EFFECT_COLOURS[_severest(requests)]),
         "text/plain": "\n".join(lines),
     }
+
+
+def _hides_code(request: ApprovalRequest) -> bool:
+    """Whether the line leaves out a part of what would run: nobody should have to ask for that."""
+    coded = any(field.kind in {"shell", "python"} for field in argument_fields(request))
+    return coded and summarize(request).endswith("\N{HORIZONTAL ELLIPSIS}")
 
 
 def _row(words: str, request: ApprovalRequest, reason: str) -> str:
