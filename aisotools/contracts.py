@@ -229,6 +229,8 @@ class SandboxCall:
         timeout_s: After this the call is stopped, whatever it does.
         output_caps: How much of its output may leave.
         session_key: The conversation.
+        read_only: Whether it was classified read only. A tool that starts programs takes their right to
+            change files from them then; it finds this in its context's metadata under the same name.
     """
 
     call: ToolCall
@@ -236,6 +238,7 @@ class SandboxCall:
     timeout_s: float
     output_caps: OutputCaps = field(default_factory=OutputCaps)
     session_key: str = ""
+    read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

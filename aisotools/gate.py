@@ -257,6 +257,7 @@ class Gate:
             timeout_s=timeout_s,
             output_caps=self._caps,
             session_key=self._session_key,
+            read_only=ticket.effect is Effect.READ_ONLY,
         )
         try:
             result = await place.sandbox.call(request)

@@ -7,12 +7,13 @@ understood with all its arguments.
 
 from __future__ import annotations
 
+import posixpath
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from aisotools.events import Effect
+from aisotools.events import Effect, Facts
 from aisotools.shell_grammar import objection
 from aisotools.shell_options import by_row
 from aisotools.shell_programs import name_of, row_of
@@ -44,7 +45,7 @@ class ShellReport:
 
     Attributes:
         effect: The most severe thing it does.
-        commands: Programs it starts, in the order they appear.
+        commands: Commands it runs with their arguments, such as `git push origin`, in the order they appear.
         reads: Paths it reads, as written.
         writes: Paths it writes, as written.
         hosts: Network hosts it talks to.
@@ -73,6 +74,35 @@ def classify_shell(command: str) -> ShellReport:
     if why := _unreadable(command):
         return ShellReport(effect=Effect.LOCAL_MUTATION, reasons=(why,), certain=False)
     return _Inquiry().run(command)
+
+
+def shell_facts(command: str, folder: str = ".") -> Facts:
+    """What a policy should know about `command` when bash runs it in `folder` of the workspace."""
+    report = classify_shell(command)
+    writes = tuple(_from_workspace(path, folder) for path in report.writes)
+    return Facts(
+        effect=report.effect,
+        reads=tuple(_from_workspace(path, folder) for path in report.reads),
+        writes=writes,
+        outside=any(map(_is_outside, writes)),
+        hosts=report.hosts,
+        commands=report.commands,
+        certain=report.certain,
+    )
+
+
+def _from_workspace(path: str, folder: str) -> str:
+    return path if path.startswith(("/", "~", "$")) or folder in {"", "."} else f"{folder}/{path}"
+
+
+def _is_outside(path: str) -> bool:
+    """Whether a path lies outside the workspace, as far as its text tells."""
+    for ours in ("$TMPDIR", "$WORKSPACE", "$PWD", "/workspace"):
+        if path == ours or path.startswith(f"{ours}/"):
+            path = path[len(ours) + 1 :]
+            break
+    path = posixpath.normpath(path or ".")
+    return path.startswith(("/", "~", "$")) or path.partition("/")[0] == ".."
 
 
 def _unreadable(command: str) -> str:
@@ -115,7 +145,7 @@ class _Inquiry:
                 break
             todo.extend(self._text(text))
         total = merged(self.verdicts)
-        outside = total.moves and any(not path.startswith(("/", "~", "$")) for path in total.writes)
+        outside = total.moves and any(map(_follows, total.writes))
         return self._report(
             merged([total, unsure("it writes after changing the folder")]) if outside else total
         )
@@ -180,7 +210,8 @@ class _Inquiry:
         if program is None:
             return unsure(f"it cannot be told which program {words[0].shown} is")
         name = name_of(program)
-        self.programs.append(name or program)
+        called = program.rpartition("/")[2] if name else program
+        self.programs.append(" ".join([called, *(word.shown for word in words[1:])]))
         row = row_of(program)
         if row is None:
             return unsure(f"{program} is not known")
@@ -212,6 +243,11 @@ def _redirected(redirect: Redirect, found: Survey) -> Verdict:
     if operator == "<&" or (target.text is not None and _DESCRIPTOR.fullmatch(target.text)):
         return unsure(_CROSSED)
     return writes(target)
+
+
+def _follows(path: str) -> bool:
+    """Whether a path means something else in another folder."""
+    return path.startswith("$PWD") or not path.startswith(("/", "~", "$"))
 
 
 def _place(command: Command) -> int:

@@ -349,6 +349,7 @@ class _Worker:
             cancellation=cancellation,
             output_caps=request.output_caps,
             emitter=emit,
+            metadata={"read_only": request.read_only},
         )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import dataclasses
 import errno
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -16,9 +18,10 @@ from pydantic import Field
 
 from aisotools.builtin.file_errors import for_the_model
 from aisotools.contracts import ToolContext
-from aisotools.events import Effect, ToolResult
+from aisotools.events import Effect, Facts, Json, ToolResult
 from aisotools.exceptions import ToolError
 from aisotools.function_tool import tool
+from aisotools.sandbox import landlock
 from aisotools.sandbox.supervisor import CALL_MARK
 from aisotools.workspace import Workspace
 
@@ -33,9 +36,21 @@ def _deadline_s(arguments: Mapping[str, Any]) -> float:
     return (timeout if isinstance(timeout, int | float) else _DEFAULT_MS) / 1000 + 0.5
 
 
+def _facts(arguments: Mapping[str, Json]) -> Facts:
+    from aisotools.shell import shell_facts  # the worker runs commands and judges none
+
+    command, workdir = arguments.get("command"), arguments.get("workdir", ".")
+    return shell_facts(command, str(workdir)) if isinstance(command, str) else Facts()
+
+
+def _effect(arguments: Mapping[str, Json]) -> Effect:
+    return _facts(arguments).effect
+
+
 @tool(
     name="sandbox_bash",
-    effect=Effect.LOCAL_MUTATION,
+    classify=_effect,
+    gather_facts=_facts,
     import_path="aisotools.builtin.shell_tool:sandbox_bash",
     concurrency="overlap",
     timeout_s=_deadline_s,
@@ -90,7 +105,27 @@ async def sandbox_bash(
     code = _TIMED_OUT if timed_out else _exit_code(process.get_returncode())
     took_ms = round((time.monotonic() - began_s) * 1000)
     result = _result(capture, code, took_ms, timeout if timed_out else None)
+    if _only_reads(context):
+        result = _told_why(result).with_metadata(read_only=True)
     return result.with_metadata(command=command, timed_out=timed_out, streams_taken=True)
+
+
+def _only_reads(context: ToolContext) -> bool:
+    """Whether the command must not change files: it was classified so, and the kernel can hold it to that."""
+    return context.metadata_get("read_only") is True and landlock.abi() > 0
+
+
+def _hold_to_reading() -> None:
+    """In the child: no more changes, except for the temporary files of programs such as `tac`."""
+    landlock.restrict_read_only([os.environ["TMPDIR"]] if os.environ.get("TMPDIR") else [])
+
+
+def _told_why(result: ToolResult) -> ToolResult:
+    """The result with a word on why writing failed, if it did."""
+    if not result.is_error or "ermission denied" not in result.content:
+        return result
+    told = "[it was classified read only, so it ran without the right to change files]"
+    return dataclasses.replace(result, content=f"{result.content}\n{told}")
 
 
 def _folder(context: ToolContext, workdir: str) -> str:
@@ -120,6 +155,8 @@ async def _start(
             cwd=folder,
             env={**os.environ, CALL_MARK: context.call_id},
             start_new_session=True,
+            # what is believed to read only is held to it, by the kernel
+            preexec_fn=_hold_to_reading if _only_reads(context) else None,
         )
     except OSError as error:
         if error.errno == errno.E2BIG:
@@ -128,6 +165,9 @@ async def _start(
                 "sandbox_write and run `bash that-file`.",
             ) from None
         raise ToolError(f"The command could not be started: {error}.", recoverable=False) from None
+    except subprocess.SubprocessError as error:
+        told = f"The command was not started, since it could not be kept from changing files: {error}"
+        raise ToolError(told, recoverable=False) from None
 
 
 class _Capture:

@@ -297,6 +297,7 @@ def _sent(link: Link, request: SandboxCall) -> Pending:
         "agent_id": call.agent_id,
         "turn_id": call.turn_id,
         "session_key": request.session_key,
+        "read_only": request.read_only,
         "caps": caps,
     }
     parts = [to_json(call.arguments)]

@@ -117,11 +117,15 @@ def ruleset(readable: Iterable[str], writable: Iterable[str], abi: int) -> Rules
     )
 
 
-def read_only_ruleset(abi: int) -> Ruleset:
-    """One more layer that takes away every right to change files and gives nothing."""
+def read_only_ruleset(abi: int, scratch: Iterable[str] = ()) -> Ruleset:
+    """One more layer that takes away every right to change files, but for those below `scratch`."""
+    changes = all_rights(abi) & ~READ & ~Right.IOCTL_DEV & ~Right.RESOLVE_UNIX
     return Ruleset(
-        files=all_rights(abi) & ~READ & ~Right.IOCTL_DEV & ~Right.RESOLVE_UNIX,
-        grants=tuple((path, _DEVICE & all_rights(abi) & ~READ) for path in WRITABLE_DEVICES),
+        files=changes,
+        grants=(
+            *((path, changes & ~_NEVER) for path in scratch),
+            *((path, _DEVICE & changes) for path in WRITABLE_DEVICES),
+        ),
     )
 
 
@@ -213,11 +217,14 @@ def restrict(readable: Iterable[str], writable: Iterable[str], *, version: int |
     enforce(ruleset(readable, folders, available), available)
 
 
-def restrict_read_only() -> None:
-    """Take the right to change any file from this thread and all it starts, for good; for a forked child.
+def restrict_read_only(scratch: Iterable[str] = ()) -> None:
+    """Take the right to change files from this thread and all it starts, for good; for a forked child.
+
+    Args:
+        scratch: Folders whose files may be changed all the same, for what needs temporary files.
 
     Raises:
         OSError: The kernel refused, or has no Landlock.
     """
     available = min(abi(), KNOWN_ABI)
-    enforce(read_only_ruleset(available), available)
+    enforce(read_only_ruleset(available, scratch), available)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import fcntl
 import functools
 import importlib
 import os
 import pickle
 import signal
 import sys
+import termios
 import types
 from collections.abc import Coroutine, Generator, Mapping
 from dataclasses import dataclass
@@ -35,6 +37,7 @@ from aisotools.tool_members import failure
 
 _NUDGES_BYTES = 1 << 16
 _EMIT_BYTES = 1 << 16
+_DESCRIPTORS = {"stdout": 1, "stderr": 2}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,12 +119,16 @@ class Worker:
             self._channel.send(op, header, parts)
 
     def _send_text(self, call_id: str, stream: str, text: str) -> None:
+        descriptor = _DESCRIPTORS[stream]
         if self._attached:
-            self._channel.send("out", {"id": call_id, "stream": stream, "text": text})
+            told: dict[str, Any] = {"id": call_id, "stream": stream, "text": text}
+            if unread := _unread(descriptor):
+                told["after"] = unread  # programs wrote before, and the host has not read it yet
+            self._channel.send("out", told)
             return
         data = text.encode()
         while data:
-            data = data[os.write(1 if stream == "stdout" else 2, data) :]
+            data = data[os.write(descriptor, data) :]
 
     def _leave_channel(self, loop: asyncio.SelectorEventLoop) -> None:
         """In a fork made by user code: the channel belongs to the parent alone."""
@@ -281,7 +288,12 @@ class Worker:
             cancellation=call.cancellation,
             output_caps=call.caps,
             emitter=emit,
-            metadata={"present": self._present, "record": record, "shell": self._shell},
+            metadata={
+                "present": self._present,
+                "record": record,
+                "shell": self._shell,
+                "read_only": header["read_only"],
+            },
         )
 
     def _present(self, value: Any) -> dict[str, Any]:
@@ -290,6 +302,16 @@ class Worker:
         return (
             json_bundle(formatter.format(value)[0]) if formatter is not None else {"text/plain": repr(value)}
         )
+
+
+def _unread(descriptor: int) -> int:
+    """How many bytes wait in a pipe; 0 when it is none, because user code has put something else there."""
+    count = bytearray(4)
+    try:
+        fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    except OSError:
+        return 0
+    return int.from_bytes(count, sys.byteorder)
 
 
 def _imported(path: str) -> Tool:
