@@ -24,6 +24,8 @@ _EMIT_CHARS = 1 << 17
 _HOMELESS_AT_ONCE, _HOMELESS_PER_S = 1 << 20, 10_000.0
 _WASTE_AT_ONCE, _WASTE_PER_S, _WASTE_CHARS = 50_000, 100.0, 32
 _REMEMBERED = 256
+_STREAMS = ("stdout", "stderr")
+_ALL_BYTES = 1 << 24
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,12 +54,13 @@ class Pending:
 class Calls:
     """The calls of one worker, by number."""
 
-    def __init__(self, listener: SandboxListener, drain_raw: Callable[[], None]) -> None:
+    def __init__(self, listener: SandboxListener, drain_raw: Callable[[str, int], None]) -> None:
         """Pass on to `listener` what calls print and report.
 
         Args:
             listener: Hears it.
-            drain_raw: Takes in all that programs wrote to the worker's descriptors so far.
+            drain_raw: Takes in what programs wrote to a descriptor of the worker, of which so many bytes had
+                not been read when the frame in hand was sent.
         """
         self._listener = listener
         self._drain_raw = drain_raw
@@ -111,7 +114,7 @@ class Calls:
         """
         header = frame.header
         if frame.op == "out":
-            self._hear(header["id"], header["stream"], header["text"])
+            self._hear(header["id"], header["stream"], header["text"], header.get("after"))
             return
         self.pass_on()
         if frame.op == "emit":
@@ -128,8 +131,6 @@ class Calls:
             call_id, printed = "", None
             if (call := self._pending.get(number)) is not None:
                 call_id, printed = call.call_id, call.printed
-                if call.holds:
-                    self._drain_raw()  # what programs wrote before
             elif number in self._over:
                 call_id, printed = self._over[number]
             if printed is not None:
@@ -156,12 +157,17 @@ class Calls:
         only = next(iter(calls)) if len(calls) == 1 else None
         return next((call for call in calls if call.holds), only)
 
-    def _hear(self, call_id: object, stream: object, text: object) -> None:
+    def _hear(self, call_id: object, stream: object, text: object, after: object) -> None:
         if not isinstance(call_id, str) or not isinstance(stream, str) or not isinstance(text, str):
             raise ChannelError("printed output of an unknown form")
-        if stream not in {"stdout", "stderr"}:
+        if stream not in _STREAMS:
             raise ChannelError(f"output of an unknown stream {stream[:40]!r}")
         number = int(call_id) if call_id.isascii() and call_id.isdigit() and len(call_id) < 20 else 0
+        if after is not None:
+            if type(after) is not int or after <= 0:
+                raise ChannelError("printed output after an unknown amount")
+            self.pass_on()
+            self._drain_raw(stream, after)
         last = self._heard[-1] if self._heard else None
         if last is not None and last[:2] == (number, stream):
             self._heard[-1] = number, stream, last[2] + text
@@ -182,8 +188,8 @@ class Calls:
         if call is None or call.future.done():
             self._count_waste()
             return
-        if call.holds:
-            self._drain_raw()
+        for stream in _STREAMS:
+            self._drain_raw(stream, _ALL_BYTES)
         call.future.set_result(pieces)
 
     def _call(self, number: object) -> Pending | None:

@@ -25,8 +25,8 @@ from aisotools.sandbox.link import Link
 from aisotools.sandbox.results import result_from_worker
 from aisotools.sandbox.turns import Turns
 
-_GRACE_S = 0.3
-_KILL_S = 0.15
+_GRACE_S = 0.35
+_KILL_S = 0.08
 _END_S = 6.0
 
 
@@ -264,26 +264,27 @@ class Kernel:
         for last in (False, True):
             if self._closed:
                 raise SandboxError("The sandbox was closed.")
-            server = spawn.server()
+            server, link = spawn.server(), None
             try:
                 link = Link(server.spawn(self._wanted), self._listener, self._lost)
                 self._links[link] = None
                 await self._ready(link)
                 return link
-            except TimeoutError:
-                spawn.discard(server)
-                if last:
-                    told = f"No worker was ready within {self._start_timeout_s:g} s."
-                    raise SandboxError(told) from None
             except SandboxError:
                 if last or self._closed:
                     raise
+                if link is not None and not link.supervisor:
+                    spawn.discard(server)  # it did not even begin
         raise AssertionError("unreachable")
 
     async def _ready(self, link: Link) -> None:
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 await asyncio.shield(link.ready)
+        except TimeoutError:
+            link.lose("its start was given up")
+            told = f"No worker was ready within {self._start_timeout_s:g} s."
+            raise SandboxError(told) from None
         except BaseException:
             link.lose("its start was given up")
             raise

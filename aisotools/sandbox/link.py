@@ -21,6 +21,7 @@ from aisotools.sandbox.spawn import Ends
 
 _READ_BYTES = 1 << 16
 _ROUNDS = 1024
+_LAST_BYTES = 1 << 24
 _LAST_WORDS_BYTES = 4096
 _BACKLOG_BYTES = 256 << 20
 _SILENT_S = 0.1
@@ -49,6 +50,7 @@ class Link:
         self._on_lost = on_lost
         self._reader = FrameReader()
         self._backlog = bytearray()
+        self._raw_taken = dict.fromkeys(self._raw, 0)
         self._last_words = bytearray()
         self._acks: dict[int, asyncio.Future[None]] = {}
         self._requests = 0
@@ -63,7 +65,7 @@ class Link:
         self._loop.add_reader(self._channel, self._read_channel)
         self._loop.add_reader(self._control, self._read_control)
         for stream, descriptor in self._raw.items():
-            self._loop.add_reader(descriptor, self._read_raw, stream)
+            self._loop.add_reader(descriptor, self._hear_raw, stream)
 
     def __repr__(self) -> str:
         state = f"lost: {self.lost_because}" if self.lost_because is not None else f"{len(self.calls)} calls"
@@ -173,6 +175,7 @@ class Link:
             return False
         except OSError:
             data = b""
+        self._raw_taken = dict.fromkeys(self._raw, 0)
         if not data:
             self._loop.remove_reader(self._channel)
             # The supervisor will tell how the worker ended, unless it only closed its end.
@@ -186,24 +189,32 @@ class Link:
             self.lose(f"it broke the protocol of the call channel: {error}")
         return True
 
-    def _read_raw(self, stream: str) -> bool:
-        """Drain the worker's own descriptor, so that it never blocks; whether there was anything."""
+    def _hear_raw(self, stream: str) -> None:
+        self._read_channel()  # text that was printed before; what came after names the bytes in between
+        self._read_raw(stream)
+
+    def _read_raw(self, stream: str, most_bytes: int = _READ_BYTES) -> int:
+        """Drain the worker's own descriptor, so that it never blocks; how many bytes there were."""
+        descriptor = self._raw[stream]
+        if descriptor < 0:
+            return 0
         try:
-            data = os.read(self._raw[stream], _READ_BYTES)
+            data = os.read(descriptor, min(most_bytes, _READ_BYTES))
         except BlockingIOError:
-            return False
+            return 0
         if not data:
-            self._loop.remove_reader(self._raw[stream])
-            return False
+            self._loop.remove_reader(descriptor)
+            return 0
+        self._raw_taken[stream] += len(data)
         self._last_words = (self._last_words + data)[-_LAST_WORDS_BYTES:]
         self.calls.take_raw(stream, data)
-        return True
+        return len(data)
 
-    def _drain_raw(self) -> None:
-        for stream, descriptor in self._raw.items():
-            rounds = _ROUNDS  # a worker that keeps writing must not keep us here
-            while descriptor >= 0 and rounds and self._read_raw(stream):
-                rounds -= 1
+    def _drain_raw(self, stream: str, unread_bytes: int) -> None:
+        """Take in what had not been read when what is now in hand was sent."""
+        left = unread_bytes - self._raw_taken[stream]
+        while left > 0 and (count := self._read_raw(stream, left)):
+            left -= count
 
     def _take(self, frame: Frame) -> None:
         if self.ready.done():
@@ -257,7 +268,8 @@ class Link:
         """The worker is lost: fail every call under way, once, and have the tree ended."""
         if self.lost_because is not None:
             return
-        self._drain_raw()
+        for stream in self._raw:
+            self._drain_raw(stream, _LAST_BYTES)
         self.lost_because = reason
         error = WorkerDied(reason, last_words=self.last_words)
         self.calls.fail(error)

@@ -5,6 +5,7 @@ Built and warmed once in the fork server, so that a worker has it at once.
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import contextlib
 import functools
@@ -13,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import traceback
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
@@ -28,6 +30,7 @@ from aisotools.sandbox.streams import CallRecord, Recorder, Stream, sendable
 
 _HERE = os.path.dirname(__file__)
 _MESSAGE_CHARS, _TRACEBACK_CHARS = 10_000, 100_000
+_BRIEF_LINES = 20
 
 
 class _Publisher(DisplayPublisher):
@@ -61,7 +64,7 @@ class _DisplayHook(DisplayHook):
     def write_output_prompt(self) -> None:
         """No prompt: the result is a value, not text."""
 
-    def write_format_data(self, format_dict: Mapping[str, Any], md_dict: Any = None) -> None:  # noqa: ARG002
+    def write_format_data(self, format_dict: Mapping[str, Any], md_dict: Any = None) -> None:  # noqa: ARG002 - as above
         self.recorder.current().show_result(format_dict)
 
     def finish_displayhook(self) -> None:
@@ -82,7 +85,7 @@ class ZMQInteractiveShell(InteractiveShell):
     def init_history(self) -> None:
         """Keep no history file; inputs stay in memory for tracebacks."""
         self.config.HistoryManager.enabled = False
-        super().init_history()  # type: ignore[no-untyped-call]  # IPython is partly typed; so below
+        super().init_history()  # type: ignore[no-untyped-call]  # IPython's
 
     def enable_gui(self, gui: Any = None) -> None:
         """No event loop of a toolkit runs here; `%matplotlib inline` asks all the same."""
@@ -94,6 +97,28 @@ class ZMQInteractiveShell(InteractiveShell):
     def _get_exc_info(self, exc_tuple: Any = None) -> tuple[type, BaseException, Any]:
         kind, error, trace = super()._get_exc_info(exc_tuple)  # type: ignore[no-untyped-call]  # IPython's
         return kind, error, without_ours(trace)
+
+    def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
+        """Show what was raised; an interruption briefly, because somebody waits for the call to end."""
+        kind, error, trace = self._get_exc_info(exc_tuple)
+        if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
+            self._showtraceback(kind, error, self._brief(kind, trace))
+        else:
+            super().showtraceback(exc_tuple, *args, **kwargs)
+
+    def _brief(self, kind: type, trace: types.TracebackType | None) -> list[str]:
+        """Where it struck. IPython's own way parses every file on the way, which takes too long here."""
+        told = []
+        for frame in traceback.extract_tb(trace)[1:]:  # the first one is IPython's
+            name = self.compile.format_code_name(frame.filename)
+            file = " ".join(name) if name is not None else f'File "{frame.filename}"'
+            told.append(f"{file}, line {frame.lineno}" + (f", in {frame.name}" if name is None else ""))
+            told.append(f"    {frame.line}")
+        return ["Traceback (most recent call last):", *told[-_BRIEF_LINES:], kind.__name__]
+
+    def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
+        # IPython would make every traceback a second time, for a history that is not kept here.
+        return {"ename": type(exception).__name__, "evalue": "", "traceback": []}
 
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         flush()
@@ -108,7 +133,7 @@ class ZMQInteractiveShell(InteractiveShell):
         }
 
     @contextlib.contextmanager
-    def _tee(self, channel: str) -> Iterator[None]:  # noqa: ARG002
+    def _tee(self, channel: str) -> Iterator[None]:  # noqa: ARG002 - the name is IPython's
         # IPython would keep every output of every cell in memory for good.
         yield
 
@@ -204,6 +229,10 @@ async def run_cell(shell: ZMQInteractiveShell, code: str) -> None:
     finally:
         shell.events.trigger("post_execute")
         shell.events.trigger("post_run_cell", result)
+        record = shell.recorder.current()
+        if result is not None and result.success and record.error is not None:
+            print(record.error["traceback"], file=sys.stderr)  # one that was only shown, as by `%tb`
+            record.error = None
         flush()
 
 

@@ -115,6 +115,7 @@ class ForkServer:
                     raise SandboxError(f"The fork server could not be started: {error}.") from None
             kept.pop_all()
         self._socket = ours
+        self._failed = False
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -127,8 +128,8 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there."""
-        return self._process.poll() is None
+        """Whether the process is there, and has not failed us."""
+        return not self._failed and self._process.poll() is None
 
     def spawn(self, wanted: Spawn) -> Ends:
         """Ask for a worker; it reports on the channel when it is ready.
@@ -198,6 +199,7 @@ class ForkServer:
                 raise self._gone(error) from None
 
     def _gone(self, why: OSError | str) -> SandboxError:
+        self._failed = True  # its end may take a moment to be seen
         try:
             words = os.read(self._errors, 1 << 16)[-_LAST_WORDS_BYTES:].decode("utf-8", "replace").strip()
         except BlockingIOError:
@@ -219,7 +221,7 @@ def server() -> ForkServer:
     global _server  # noqa: PLW0603 - one per process is the point
     with _lock:
         if _server is not None and not _server.alive:
-            _server.close()
+            _server.close(patience_s=0)
             _server = None
         if _server is None:
             _server = ForkServer()

@@ -165,7 +165,7 @@ async def test_a_flood_leaves_the_host_small_and_awake(r: Rig, flood: str) -> No
         longest_s, last_s = max(longest_s, now_s - last_s), now_s
     assert (await call).is_error
     assert rss_bytes() - before < GROWTH_BYTES
-    assert longest_s < 0.3
+    assert longest_s < 0.5
     await works(r)
 
 

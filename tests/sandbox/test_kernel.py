@@ -83,9 +83,9 @@ async def test_restarting_before_the_start_and_twice(r: Rig) -> None:
 
 
 async def test_a_restart_tells_the_calls_under_way(r: Rig) -> None:
-    call = asyncio.create_task(r.python("import time; time.sleep(100)"))
+    call = asyncio.create_task(r.python("open('began', 'w').close(); import time; time.sleep(100)"))
     queued = asyncio.create_task(r.python("'after'"))
-    await asyncio.sleep(0.1)
+    await eventually((r.workspace / "began").exists)
     await r.kernel.restart()
     result = await call
     assert "the sandbox was restarted" in result.content

@@ -138,20 +138,27 @@ async def test_text_that_came_in_one_go_is_one_piece(peer: Peer) -> None:
 
 
 async def test_raw_output_goes_to_the_call_that_holds_the_thread_and_keeps_its_place(peer: Peer) -> None:
+    """Even when all of it is there before the host looks."""
     call = peer.call("a")
     peer.call("b", holds=False)
-    peer.say("out", {"id": str(call.number), "stream": "stdout", "text": "1\n"})
-    await peer.settle()
+
+    def print_text(text: str, **more: int) -> None:
+        peer.say("out", {"id": str(call.number), "stream": "stdout", "text": text, **more})
+
+    print_text("1\n")
     os.write(peer.out, b"2\n")
-    await peer.settle()
-    peer.say("out", {"id": str(call.number), "stream": "stdout", "text": "3\n"})
+    print_text("3\n", after=2)
+    print_text("4\n", after=2)
+    os.write(peer.out, b"5\n")
     os.write(peer.err, b"e\xc3")
+    await peer.settle()
     os.write(peer.err, b"\xa9")
+    print_text("6\n")
     peer.say("done", {"id": call.number}, (b"",) * 4)
     await call.future
-    assert peer.heard.text("a") == "1\n2\n3\n"
+    assert peer.heard.text("a") == "1\n2\n3\n4\n5\n6\n"
     assert peer.heard.text("a", "stderr") == "eé"
-    assert call.printed.told() == {"stdout": "1\n2\n3\n", "stderr": "eé"}
+    assert call.printed.told() == {"stdout": "1\n2\n3\n4\n5\n6\n", "stderr": "eé"}
     assert call.printed.raw
 
 
@@ -203,6 +210,8 @@ BROKEN: dict[str, bytes] = {
     "out with a number": encode("out", {"id": "1", "stream": "stdout", "text": 3}),
     "out with a list": encode("out", {"id": ["1"], "stream": "stdout", "text": "x"}),
     "out of a list": encode("out", {"id": "1", "stream": ["stdout"], "text": "x"}),
+    "out after something": encode("out", {"id": "1", "stream": "stdout", "text": "x", "after": "3"}),
+    "out after less than nothing": encode("out", {"id": "1", "stream": "stdout", "text": "x", "after": -3}),
     "emit without name": encode("emit", {"id": 1, "payload": {}}),
     "emit of a list": encode("emit", {"id": 1, "name": "x", "payload": []}),
     "emit named by a dict": encode("emit", {"id": 1, "name": {}, "payload": {}}),
