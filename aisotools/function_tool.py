@@ -21,7 +21,7 @@ from aisotools.events import Effect, Facts, Json, RunsIn, ToolResult
 from aisotools.exceptions import SignatureError, ToolError
 from aisotools.returns import to_result
 from aisotools.schema import FunctionSchema, function_schema
-from aisotools.shipping import pickle_by_value
+from aisotools.shipping import pickle_by_value, stands_alone
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,6 +79,7 @@ class FunctionTool(Generic[P, R]):
         self._extract_undo_path = extract_undo_path
         self._gather_facts = gather_facts
         self._import_path = import_path
+        self._packed: tuple[object, Shipment] | None = None
         self._concurrency = concurrency
         self.__name__ = self.schema.name
         self.__doc__ = function.__doc__
@@ -152,8 +153,8 @@ class FunctionTool(Generic[P, R]):
     def shipment(self) -> Shipment | None:
         """How to run it in a sandbox; None when it runs on the host.
 
-        Packed anew each time, so that what it refers to is as it is now. A worker that has the same already
-        is not sent it again.
+        Packed anew each time, so that what it refers to is as it is now, unless it refers to nothing. A
+        worker that has the same already is not sent it again.
 
         Raises:
             SignatureError: If the function refers to something that cannot be sent.
@@ -164,8 +165,13 @@ class FunctionTool(Generic[P, R]):
         concurrency = self._concurrency or shared
         if self._import_path:
             return Shipment(key=self._import_path, import_path=self._import_path, concurrency=concurrency)
+        code = getattr(self.function, "__code__", None)
+        if self._packed is not None and self._packed[0] is code and stands_alone(self.function):
+            return self._packed[1]
         payload = pickle_by_value(self.name, self)
-        return Shipment(key=_digest(payload), payload=payload, concurrency=concurrency)
+        shipment = Shipment(key=_digest(payload), payload=payload, concurrency=concurrency)
+        self._packed = (code, shipment)
+        return shipment
 
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
         """Call the function with coerced arguments and make a result of what it returns."""

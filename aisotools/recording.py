@@ -9,6 +9,7 @@ from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
+from aisotools.contracts import Tool
 from aisotools.events import Json, ToolResult
 from aisotools.exceptions import LedgerError
 from aisotools.journal import Journal
@@ -126,10 +127,15 @@ def record(
     Raises:
         LedgerError: If there can be none.
     """
+    known: dict[str, tuple[Tool, frozenset[str]]] = {}
 
     def secrets_of(name: str) -> frozenset[str]:
         tool = registry.get(name)
-        return secret_parameters(tool.parameters_schema()) if tool is not None else frozenset()
+        if tool is None:
+            return frozenset()
+        if name not in known or known[name][0] is not tool:
+            known[name] = (tool, secret_parameters(tool.parameters_schema()))
+        return known[name][1]
 
     recording = Recording(
         open_ledger(folder, ledger_name(session_key)),

@@ -10,9 +10,10 @@ import io
 import sys
 import sysconfig
 import threading
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from aisotools.exceptions import SignatureError
@@ -61,6 +62,41 @@ def pickle_by_value(name: str, thing: object) -> bytes:
             f"most {MAX_PAYLOAD_BYTES:,} travel with a function. Save the data to a file in the workspace.",
         )
     return payload
+
+
+def stands_alone(function: object) -> bool:
+    """Whether a function refers to nothing that could change, so that what was packed once stays right.
+
+    It uses no names from outside but builtins, no closure and no attributes, and its defaults and annotations
+    are plain.
+    """
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_freevars or getattr(function, "__dict__", None):
+        return False
+    names = getattr(function, "__globals__", {})
+    if any(name in names for name in _names_in(code)):
+        return False
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())  # type: ignore[attr-defined]  # it has code, so it is a function
+    annotations = getattr(function, "__annotations__", {}).values()
+    return all(type(value) in _PLAIN for value in defaults) and all(_is_plain_type(a) for a in annotations)
+
+
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+_PLAIN_TYPES = _PLAIN | {list, dict, tuple, set}
+_PLAIN_NAMES = frozenset({"None", *(kind.__name__ for kind in _PLAIN_TYPES)})
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+def _is_plain_type(annotation: object) -> bool:
+    if isinstance(annotation, str):  # as modules with postponed annotations have them
+        return annotation in _PLAIN_NAMES
+    return annotation is None or (isinstance(annotation, type) and annotation in _PLAIN_TYPES)
 
 
 @cache

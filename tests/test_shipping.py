@@ -24,7 +24,7 @@ from pydantic_core import from_json
 from aisotools.contracts import ToolContext
 from aisotools.exceptions import SignatureError
 from aisotools.function_tool import FunctionTool, tool
-from aisotools.shipping import MAX_PAYLOAD_BYTES, pickle_by_value
+from aisotools.shipping import MAX_PAYLOAD_BYTES, pickle_by_value, stands_alone
 
 OFFSET = 5
 
@@ -328,3 +328,62 @@ async def test_a_script_uses_its_own_types_in_the_real_sandbox(tmp_path: Path) -
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout == "3 ['m']\n12 ['m']\n"
+
+
+LIMIT = 3
+
+
+def plain(a: int, b: str = "x", *, c: float | None = None) -> int:
+    return len(b) + a
+
+
+def bare(a, b=1):  # type: ignore[no-untyped-def]  # noqa: ANN201 - no annotations is the point
+    return [n for n in range(a) if n > b]
+
+
+def with_global(a: int) -> int:
+    return a + LIMIT
+
+
+def with_nested_global(a: int) -> list[int]:
+    return [n for n in range(a) if n < LIMIT]
+
+
+def with_list(a: list[int] = []) -> int:  # noqa: B006 - a default that could change is the point
+    return len(a)
+
+
+def with_type(a: Path) -> str:
+    return str(a)
+
+
+def closing_over(limit: int) -> object:
+    def inner(a: int) -> int:
+        return a + limit
+
+    return inner
+
+
+def with_attribute(a: int) -> int:
+    return a
+
+
+with_attribute.seen = []  # type: ignore[attr-defined]  # the point
+
+
+@pytest.mark.parametrize(
+    ("function", "alone"),
+    [
+        (bare, True),
+        (plain, False),  # `float | None` is no plain annotation
+        (with_global, False),
+        (with_nested_global, False),
+        (with_list, False),
+        (with_type, False),
+        (closing_over(1), False),
+        (with_attribute, False),
+        (len, False),
+    ],
+)
+def test_only_what_refers_to_nothing_stands_alone(function: object, alone: bool) -> None:
+    assert stands_alone(function) is alone

@@ -1,0 +1,82 @@
+"""What importing, `%load_ext` and the first session cost, each in a fresh process; and what they load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.figures import Figure, show
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(300)]
+
+IMPORT = """
+import json, sys, time
+before = set(sys.modules)
+began = time.perf_counter()
+import aisotools
+print(json.dumps([(time.perf_counter() - began) * 1000, sorted(set(sys.modules) - before)]))
+"""
+LOAD = """
+import json, sys, time
+import ipykernel.kernelapp
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+before = set(sys.modules)
+began = time.perf_counter()
+shell.run_line_magic("load_ext", "aisotools")
+print(json.dumps([(time.perf_counter() - began) * 1000, sorted(set(sys.modules) - before)]))
+"""
+TOOL = """
+import json, time
+began = time.perf_counter()
+from aisotools import tool
+@tool
+def area(width: float, height: float = 1) -> float:
+    "Area."
+    return width * height
+print(json.dumps([(time.perf_counter() - began) * 1000, []]))
+"""
+SESSION = """
+import asyncio, json, sys, time
+began = time.perf_counter()
+from aisotools import AllowAll, Session
+async def main():
+    async with Session(sys.argv[1], approver=AllowAll()) as session:
+        await session.call("python", {"code": "1 + 1"})
+        return (time.perf_counter() - began) * 1000
+print(json.dumps([asyncio.run(main()), []]))
+"""
+HEAVY = ("mcp", "openai", "anthropic", "google", "pydantic_ai", "litellm", "nbformat", "matplotlib", "pandas")
+
+
+def measured(code: str, *arguments: str, runs: int = 7) -> tuple[list[float], set[str]]:
+    """Milliseconds of each run, and the modules that came."""
+    samples, modules = [], set()
+    for _ in range(runs):
+        command = [sys.executable, "-c", code, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        took, loaded = json.loads(done.stdout.splitlines()[-1])
+        samples.append(took)
+        modules |= set(loaded)
+    return samples, modules
+
+
+def test_start(tmp_path: Path) -> None:
+    importing, imported = measured(IMPORT)
+    loading, loaded = measured(LOAD)
+    first_tool, _ = measured(TOOL)
+    sessions, _ = measured(SESSION, str(tmp_path / "workspace"))
+    show(
+        Figure(what="import aisotools", samples=importing, budget=60),
+        Figure(what="%load_ext, ipykernel loaded", samples=loading, budget=100),
+        Figure(what="import and first @tool", samples=first_tool, budget=200),
+        Figure(what="the very first session, to its first result", samples=sessions, budget=500),
+    )
+    for what, modules in (("import aisotools", imported), ("%load_ext aisotools", loaded)):
+        tops = sorted({name.partition(".")[0] for name in modules})
+        print(f"\n{what} loads {len(modules)} modules of: {', '.join(tops)}")
+        assert not set(tops) & set(HEAVY)
