@@ -14,7 +14,7 @@ from aisotools.events import Json, ToolResult
 from aisotools.exceptions import LedgerError
 from aisotools.journal import Journal
 from aisotools.ledger import Ledger, ledger_name, open_ledger
-from aisotools.redact import redact, redact_arguments, redact_text, secret_parameters
+from aisotools.redact import redact, redact_arguments, redact_text, secret_parameters, shortened
 from aisotools.registry import ToolRegistry
 from aisotools.session_events import (
     ApprovalAnswered,
@@ -31,6 +31,7 @@ from aisotools.session_events import (
 
 _log = logging.getLogger(__name__)
 _SEAL_S = 0.05
+_MOST_CHARS = 4_000
 
 SecretsOf = Callable[[str], frozenset[str]]
 """Names of the secret parameters of a tool."""
@@ -227,7 +228,12 @@ def _(event: SessionEnded, secret: frozenset[str]) -> dict[str, Any]:  # noqa: A
 
 
 def _arguments(arguments: object, secret: frozenset[str]) -> Json:
-    return redact_arguments(arguments, secret) if isinstance(arguments, Mapping) else redact(repr(arguments))
+    if not isinstance(arguments, Mapping):
+        return redact(shortened(repr(arguments), _MOST_CHARS))
+    # What is secret as a whole goes first: not even its digest is written down.
+    shown = {name: value for name, value in arguments.items() if name not in secret}
+    kept: dict[str, Json] = redact(shortened(shown, _MOST_CHARS))
+    return {**kept, **redact_arguments(dict.fromkeys(arguments.keys() & secret), secret)}
 
 
 def _outcome(result: ToolResult) -> dict[str, Any]:

@@ -5,6 +5,7 @@ A safety net, not a proof: a secret of an unknown shape in a parameter that is n
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -28,17 +29,52 @@ _SHAPES = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _NAMED = re.compile(
-    r"""(?P<name>\b[A-Za-z0-9_-]*(?:password|passwd|secret|token|api[_-]?key|authorization)[A-Za-z0-9_-]*)
+    r"""(?P<name>(?:password|passwd|secret|token|api[_-]?key|authorization)[A-Za-z0-9_-]*)
         (?P<between>["']?\s*[:=]\s*(?:bearer\s+|basic\s+)?["']?)
         (?P<value>[^\s"',;&]{6,})""",
     re.VERBOSE | re.IGNORECASE,
 )
 
 
+# What a text must hold for a pattern to match; looking for these is far cheaper than trying the patterns.
+_SHAPE_MARKS = (
+    "sk-",
+    "gh",
+    "glpat",
+    "hf",
+    "npm",
+    "pypi",
+    "xox",
+    "AKIA",
+    "ASIA",
+    "AIza",
+    "eyJ",
+    "-----",
+    "://",
+)
+_NAME_MARKS = ("passw", "secret", "token", "key", "authorization")
+
+
 def redact_text(text: str) -> str:
     """`text` with everything that looks like a secret replaced."""
-    text = _SHAPES.sub(REDACTED, text)
-    return _NAMED.sub(lambda m: m["name"] + m["between"] + REDACTED, text)
+    if any(mark in text for mark in _SHAPE_MARKS):
+        text = _SHAPES.sub(REDACTED, text)
+    lowered = text.lower()
+    if any(mark in lowered for mark in _NAME_MARKS):
+        text = _NAMED.sub(lambda m: m["name"] + m["between"] + REDACTED, text)
+    return text
+
+
+def shortened(value: Json, max_chars: int) -> Json:
+    """JSON in which a longer text is its beginning, its length and its SHA-256, so that it can be proven."""
+    if isinstance(value, str) and len(value) > max_chars:
+        digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+        return {"beginning": value[:max_chars], "chars": len(value), "sha256": digest}
+    if isinstance(value, Mapping):
+        return {key: shortened(item, max_chars) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [shortened(item, max_chars) for item in value]
+    return value
 
 
 def redact(value: Json) -> Json:

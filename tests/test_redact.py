@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr
 
-from aisotools.redact import REDACTED, redact, redact_arguments, redact_text, secret_parameters
+from aisotools.redact import (
+    REDACTED,
+    redact,
+    redact_arguments,
+    redact_text,
+    secret_parameters,
+    shortened,
+)
 from aisotools.schema import function_schema
 
 SECRETS = [
@@ -83,3 +92,12 @@ def test_declared_secrets_go_whole() -> None:
 def test_redacting_is_total_and_settles(value: object) -> None:
     once = redact(value)
     assert redact(once) == once
+
+
+def test_long_texts_keep_their_beginning_and_what_proves_the_rest() -> None:
+    value = {"a": ["x" * 10, "short"], "b": 3}
+    told = shortened(value, 5)
+    assert told["a"][1] == "short"
+    assert told["b"] == 3
+    digest = hashlib.sha256(b"x" * 10).hexdigest()
+    assert told["a"][0] == {"beginning": "xxxxx", "chars": 10, "sha256": digest}
