@@ -18,6 +18,33 @@ from aisotools.conditions import normal_path
 from aisotools.events import Effect, Facts, Remember
 from aisotools.ticket import Ticket
 
+_WITH_SUBCOMMANDS = frozenset(
+    [
+        "apt",
+        "apt-get",
+        "brew",
+        "cargo",
+        "conda",
+        "docker",
+        "gh",
+        "git",
+        "go",
+        "helm",
+        "kubectl",
+        "npm",
+        "pip",
+        "pip3",
+        "pnpm",
+        "podman",
+        "poetry",
+        "svn",
+        "systemctl",
+        "terraform",
+        "uv",
+        "yarn",
+    ]
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -162,10 +189,15 @@ def _told(shape: Shape) -> str:
 
 
 def _prefix(command: str) -> str:
-    """`git push` of `git push origin main`; the program alone where the next word is no subcommand."""
-    words = command.split()
-    subcommand = len(words) > 1 and words[1].isalpha() and words[1].islower()
-    return " ".join(words[:2]) if subcommand else (words[0] if words else "")
+    """A command without its details: `git push` of `git push origin main`, `sort` of `sort -u a`.
+
+    Where an option stands before the subcommand, nothing tells which word that is: then the whole text counts.
+    """
+    program, _, rest = command.partition(" ")
+    if program not in _WITH_SUBCOMMANDS:
+        return program
+    subcommand = rest.split(maxsplit=1)[0] if rest else ""
+    return command if subcommand.startswith("-") else f"{program} {subcommand}".strip()
 
 
 def _folder(path: str) -> str:

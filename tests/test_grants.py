@@ -36,6 +36,8 @@ def test_this_call_covers_only_this_call() -> None:
         (Facts(writes=("b.txt",)), False),
         (Facts(writes=("out/../b.txt",)), False),
         (Facts(writes=("out/b.txt",), commands=("git push",)), False),
+        (Facts(writes=("out/b.txt",), commands=("git -C x commit",)), False),
+        (Facts(writes=("out/b.txt",), commands=("git",)), False),
         (Facts(writes=("out/b.txt",), commands=("git commit", "rm x")), False),
         (Facts(writes=("out/b.txt",), hosts=("example.org",)), False),
         (Facts(writes=("out/b.txt",), effect=Effect.DESTRUCTIVE), False),
