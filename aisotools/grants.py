@@ -191,7 +191,7 @@ def _told(shape: Shape) -> str:
 def _prefix(command: str) -> str:
     """A command without its details: `git push` of `git push origin main`, `sort` of `sort -u a`.
 
-    Where an option stands before the subcommand, nothing tells which word that is: then the whole text counts.
+    Where an option stands before the subcommand, nothing tells which word that is: then all of it counts.
     """
     program, _, rest = command.partition(" ")
     if program not in _WITH_SUBCOMMANDS:
