@@ -52,18 +52,17 @@ def _compress(words: Words) -> Verdict:
 
 
 def _unzip(words: Words) -> Verdict:
-    parsed = parse(words, "-lvtzZpcqC12 -d:w -P: -o!m -n!m -u!m -f!m -j!m", apart=True)
+    parsed = parse(words, "-lvtzZpcqC12 -d:w -P: -onufj", apart=True)
     shows = parsed.has("-l", "-v", "-t", "-z", "-Z", "-p", "-c")
-    unpacks = NOTHING if shows else does(Effect.LOCAL_MUTATION, "unzip unpacks files")
+    unpacks = NOTHING if shows else unsure("unzip unpacks files")
     return merged([said_by(parsed), unpacks, *map(reads, parsed.operands[:1])])
 
 
 _TAR_FLAGS = frozenset("tvfzjJapkhOPSmli")
 _TAR_LONG = names(
-    "--list --verbose --gzip --gunzip --bzip2 --xz --zstd --lzma --auto-compress --file "
-    "--directory --exclude "
-    "--wildcards --no-wildcards --strip-components --full-time --numeric-owner --no-recursion --utc --totals "
-    "--show-transformed-names --ignore-zeros --force-local"
+    "--list --verbose --gzip --gunzip --bzip2 --xz --zstd --lzma --auto-compress --file --directory "
+    "--exclude --wildcards --no-wildcards --strip-components --full-time --numeric-owner --no-recursion "
+    "--utc --totals --show-transformed-names --ignore-zeros --force-local"
 )
 
 
@@ -89,8 +88,8 @@ def _tar(words: Words) -> Verdict:
             if not set(letters) <= _TAR_FLAGS:
                 doubts.append(f"tar {text} may do more than list")
     if not lists:
-        return merged([does(Effect.LOCAL_MUTATION, "tar writes files"), *map(unsure, doubts)])
-    return merged([*map(unsure, doubts)])
+        doubts.append("tar writes files")
+    return merged(map(unsure, doubts))
 
 
 def _crontab(words: Words) -> Verdict:
@@ -101,11 +100,10 @@ def _crontab(words: Words) -> Verdict:
 
 _COPY = (
     "-abdfHiLlnPpRrsuvxZT -S: -t:w --archive --attributes-only --backup? --copy-contents --force "
-    "--interactive "
-    "--dereference --link --no-clobber --no-dereference --preserve? --no-preserve: --parents --recursive "
-    "--reflink? --remove-destination --sparse: --strip-trailing-slashes --symbolic-link --suffix: "
-    "--target-directory:w --no-target-directory --update? --verbose --one-file-system --directory --mode: "
-    "--owner: --group: --relative --logical --physical --compare --strip -m: -o: -g: -D -C -c -F"
+    "--interactive --dereference --link --no-clobber --no-dereference --preserve? --no-preserve: --parents "
+    "--recursive --reflink? --remove-destination --sparse: --strip-trailing-slashes --symbolic-link "
+    "--suffix: --target-directory:w --no-target-directory --update? --verbose --one-file-system --directory "
+    "--mode: --owner: --group: --relative --logical --physical --compare --strip -m: -o: -g: -D -C -c -F"
 )
 _LOCAL = Effect.LOCAL_MUTATION
 _GONE = Effect.DESTRUCTIVE
@@ -242,6 +240,7 @@ ROWS = (
         options="*",
         effect=_LOCAL,
         why="writes files",
+        certain=False,
         harmless=("zstd --version",),
         harmful=("zstd a", "zstdcat -o x a"),
     ),

@@ -16,8 +16,7 @@ def _xargs(words: Words) -> Verdict:
     parsed = parse(
         words,
         "-0rtxo -a:r -d: -E: -I: -i? -L: -l? -n: -P: -s: -e? -p!u --null --arg-file:r --delimiter: --eof? "
-        "--replace? "
-        "--max-lines? --max-args: --max-procs: --max-chars: --no-run-if-empty --verbose --exit "
+        "--replace? --max-lines? --max-args: --max-procs: --max-chars: --no-run-if-empty --verbose --exit "
         "--interactive!u",
         posix=True,
     )
@@ -41,16 +40,14 @@ def _filled(word: Word, mark: str, beginning: str = "") -> Word:
 
 
 _TESTS = names(
-    "-true -false -empty -depth -d -daystart -follow -mount -xdev -noleaf -nogroup -nouser "
-    "-readable -writable "
-    "-executable -prune -print -print0 -ls -quit -not -a -and -o -or ! ( ) , -warn -nowarn "
+    "-true -false -empty -depth -d -daystart -follow -mount -xdev -noleaf -nogroup -nouser -readable "
+    "-writable -executable -prune -print -print0 -ls -quit -not -a -and -o -or ! ( ) , -warn -nowarn "
     "-ignore_readdir_race -noignore_readdir_race"
 )
 _TESTS_WITH_VALUE = names(
-    "-name -iname -path -ipath -wholename -iwholename -regex -iregex -regextype "
-    "-lname -ilname -type -xtype -size "
-    "-mtime -mmin -atime -amin -ctime -cmin -newer -anewer -cnewer -perm -user -group -uid -gid -links -inum "
-    "-samefile -fstype -maxdepth -mindepth -printf -used"
+    "-name -iname -path -ipath -wholename -iwholename -regex -iregex -regextype -lname -ilname -type -xtype "
+    "-size -mtime -mmin -atime -amin -ctime -cmin -newer -anewer -cnewer -perm -user -group -uid -gid "
+    "-links -inum -samefile -fstype -maxdepth -mindepth -printf -used"
 )
 _RUNNERS = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
 _WRITERS = frozenset(("-fprint", "-fprint0", "-fls", "-fprintf"))

@@ -13,17 +13,17 @@ from aisotools.shell_words import Word
 _LOCAL, _GONE, _REMOTE = Effect.LOCAL_MUTATION, Effect.DESTRUCTIVE, Effect.REMOTE_ACTION
 
 _DIFF = (
-    "-pusRabwWztrcmqh -U: -S: -G: -O:r -I: -l: -M? -C? -D? -B? --patch --no-patch --unified: --raw --minimal "
-    "--patience --histogram --anchored: --diff-algorithm: --stat? --compact-summary --numstat --shortstat "
-    "--dirstat? --cumulative --summary --patch-with-stat --name-only --name-status --submodule? --color? "
-    "--no-color --color-moved? --no-color-moved --word-diff? --word-diff-regex: --color-words? --no-renames "
-    "--check --full-index --binary --abbrev? --no-abbrev --find-renames? --find-copies? --find-copies-harder "
-    "--diff-filter: --pickaxe-all --pickaxe-regex --text --ignore-cr-at-eol --ignore-space-at-eol "
-    "--ignore-space-change --ignore-all-space --ignore-blank-lines --inter-hunk-context: --function-context "
-    "--exit-code --quiet --no-ext-diff --no-textconv --ignore-submodules? --src-prefix: --dst-prefix: "
-    "--no-prefix "
-    "--line-prefix: --relative? --no-relative --cached --staged --merge-base --no-index --cc --root --stdin "
-    "--no-commit-id --always --output:w --ext-diff!x --textconv!x"
+    "-pusRabwWztrcmqh -U: -S: -G: -O:r -I: -l: -M? -C? -D? -B? --patch --no-patch --unified: --raw "
+    "--minimal --patience --histogram --anchored: --diff-algorithm: --stat? --compact-summary --numstat "
+    "--shortstat --dirstat? --cumulative --summary --patch-with-stat --name-only --name-status --submodule? "
+    "--color? --no-color --color-moved? --no-color-moved --word-diff? --word-diff-regex: --color-words? "
+    "--no-renames --check --full-index --binary --abbrev? --no-abbrev --find-renames? --find-copies? "
+    "--find-copies-harder --diff-filter: --pickaxe-all --pickaxe-regex --text --ignore-cr-at-eol "
+    "--ignore-space-at-eol --ignore-space-change --ignore-all-space --ignore-blank-lines "
+    "--inter-hunk-context: --function-context --exit-code --quiet --no-ext-diff --no-textconv "
+    "--ignore-submodules? --src-prefix: --dst-prefix: --no-prefix --line-prefix: --relative? --no-relative "
+    "--cached --staged --merge-base --no-index --cc --root --stdin --no-commit-id --always --output:w "
+    "--ext-diff!x --textconv!x"
 )
 _LOG = _DIFF + (
     " -giEFPx -n: -L: -# --oneline --graph --all --decorate? --no-decorate --source --follow --author: "
@@ -54,28 +54,23 @@ _READS = {
     "cherry": "-v --abbrev?",
     "count-objects": "-vH --verbose --human-readable",
     "describe": "--all --tags --contains --abbrev? --candidates: --exact-match --long --match: --exclude: "
-    "--always "
-    "--first-parent --dirty? --broken?",
+    "--always --first-parent --dirty? --broken?",
     "diff": _DIFF,
     "diff-files": _DIFF,
     "diff-index": _DIFF,
     "diff-tree": _DIFF,
     "for-each-ref": "-s --count: --shell" + _LISTING,
     "grep": "-aiIwvhHEGPFnlLczorpWq -e: -f:r -A: -B: -C: -m: -# --cached --no-index --untracked "
-    "--exclude-standard "
-    "--no-exclude-standard --recurse-submodules --text --ignore-case --word-regexp --invert-match "
-    "--full-name "
-    "--extended-regexp --basic-regexp --perl-regexp --fixed-strings --line-number --column "
-    "--files-with-matches "
-    "--name-only --files-without-match --null --only-matching --count --color? --no-color --break --heading "
-    "--show-function --context: --after-context: --before-context: --function-context --max-count: "
-    "--max-depth: "
-    "--and --or --not --all-match --quiet -O?x --open-files-in-pager?x",
+    "--exclude-standard --no-exclude-standard --recurse-submodules --text --ignore-case --word-regexp "
+    "--invert-match --full-name --extended-regexp --basic-regexp --perl-regexp --fixed-strings "
+    "--line-number --column --files-with-matches --name-only --files-without-match --null --only-matching "
+    "--count --color? --no-color --break --heading --show-function --context: --after-context: "
+    "--before-context: --function-context --max-count: --max-depth: --and --or --not --all-match --quiet "
+    "-O?x --open-files-in-pager?x",
     "log": _LOG,
     "ls-files": "-cdmoisuktvfz -x: -X:r --cached --deleted --modified --others --ignored --stage --unmerged "
-    "--killed "
-    "--directory --exclude: --exclude-from:r --exclude-standard --error-unmatch --full-name --abbrev? --eol "
-    "--deduplicate --recurse-submodules --format:",
+    "--killed --directory --exclude: --exclude-from:r --exclude-standard --error-unmatch --full-name "
+    "--abbrev? --eol --deduplicate --recurse-submodules --format:",
     "ls-tree": "-drtlz --name-only --name-status --object-only --full-name --full-tree --abbrev? --long "
     "--format:",
     "merge-base": "-a --all --octopus --independent --is-ancestor --fork-point",
@@ -96,14 +91,11 @@ _READS = {
 }
 _READS["blame"] = _READS["annotate"]
 _CHANGES = names(
-    "add am apply archive bundle cherry-pick commit commit-tree fast-import format-patch gc "
-    "hash-object init init-db "
-    "maintenance merge merge-file merge-index mv notes pack-objects pack-refs quiltimport read-tree rebase "
-    "repack "
-    "replace rerere revert sparse-checkout stage switch symbolic-ref tag unpack-objects update-index "
-    "update-ref "
-    "worktree write-tree"
+    "add am apply cherry-pick commit commit-tree fast-import gc hash-object merge merge-file merge-index mv "
+    "pack-objects pack-refs read-tree rebase repack replace rerere revert sparse-checkout stage switch "
+    "unpack-objects update-index update-ref write-tree"
 )
+_CHANGES_ANYWHERE = names("archive bundle format-patch init init-db maintenance quiltimport")
 _DESTROYS = names("clean filter-branch filter-repo prune prune-packed restore rm reset")
 _ELSEWHERE = names("clone fetch fetch-pack ls-remote pull push remote-http request-pull send-email svn")
 _HARMLESS_SETTINGS = ("color.", "core.quotepath=", "core.quotePath=", "log.showSignature=false")
@@ -158,6 +150,8 @@ def _command(command: str, words: list[Word]) -> Verdict:
                 *(unsure("it runs a program") for _ in runs),
             ]
         )
+    if command in _CHANGES_ANYWHERE:
+        return unsure(f"git {command} writes files, perhaps elsewhere")
     if command == "help" and len(words) < 2:
         return NOTHING
     return unsure(f"git {command} is not known, or an alias that runs anything")
@@ -204,19 +198,17 @@ def _lists(parsed: Parsed, what: str) -> Verdict:
 
 def _branch(words: Words) -> Verdict:
     options = (
-        "-arvqi --all --remotes --verbose --show-current --abbrev? --no-abbrev -d!d -D!d --delete!d -m!m "
-        "--move!m -M!d "
-        "-c!m -C!m --copy!m -f!d --force!d -u:m --set-upstream-to:m --unset-upstream!m --edit-description!x "
-        "-t!m "
-        "--track?m --no-track!m --create-reflog!m"
+        "-arvqi --all --remotes --verbose --show-current --abbrev? --no-abbrev -d!d -D!d --delete!d -m!c "
+        "--move!c -M!d -c!c -C!c --copy!c -f!d --force!d -u:c --set-upstream-to:c --unset-upstream!c "
+        "--edit-description!x -t!c --track?c --no-track!c --create-reflog!c"
     )
     return _lists(parse(words, options + _LISTING), "branch")
 
 
 def _tag(words: Words) -> Verdict:
     options = (
-        "-li -n? -d!d --delete!d -a!m --annotate!m -s!x --sign!x -u:x -f!d --force!d -m:m -F:m -e!x "
-        "-v!x --verify!x"
+        "-li -n? -d!d --delete!d -a!c --annotate!c -s!x --sign!x -u:x -f!d --force!d -m:c -F:c -e!x -v!x "
+        "--verify!x"
     )
     return _lists(parse(words, options + _LISTING), "tag")
 
@@ -235,17 +227,16 @@ def _config(words: Words) -> Verdict:
     parsed = parse(
         words,
         "-lz -f:r --list --get --get-all --get-regexp --get-urlmatch --global --local --system --worktree "
-        "--show-origin "
-        "--show-scope --name-only --null --type: --bool --int --path --file:r --default: --includes "
-        "--no-includes "
-        "--all --regexp --show-names -e!x --edit!x --unset!m --unset-all!m --replace-all!m --add!m",
+        "--show-origin --show-scope --name-only --null --type: --bool --int --path --file:r --default: "
+        "--includes --no-includes --all --regexp --show-names -e!x --edit!x --unset!s --unset-all!s "
+        "--replace-all!s --add!s",
     )
     asks = parsed.has("-l", "--list", "--get", "--get-all", "--get-regexp", "--get-urlmatch")
     first = parsed.operands[0].text if parsed.operands else None
     reads = (
         asks or first in {"get", "list"} or (len(parsed.operands) == 1 and first is not None and "." in first)
     )
-    return merged([said_by(parsed), NOTHING if reads else does(_LOCAL, "git config changes settings")])
+    return merged([said_by(parsed), NOTHING if reads else unsure("git settings can make git run programs")])
 
 
 def _parts(reads: dict[str, str], destroys: tuple[str, ...], otherwise: str) -> Callable[[Words], Verdict]:
@@ -297,7 +288,7 @@ _JUDGES: dict[str, Callable[[Words], Verdict]] = {
     "symbolic-ref": _reference,
     "stash": _parts({"list": _LOG, "show": _DIFF}, ("drop", "clear"), "changes"),
     "reflog": _parts({"": _LOG, "show": _LOG, "exists": ""}, ("expire", "delete"), "unsure"),
-    "worktree": _parts({"list": "-vz --porcelain --verbose"}, ("remove", "prune"), "changes"),
+    "worktree": _parts({"list": "-vz --porcelain --verbose"}, ("remove", "prune"), "unsure"),
     "submodule": _parts(
         {"": "-q --quiet", "status": "--recursive --cached", "summary": "--cached"}, ("deinit",), "unsure"
     ),

@@ -10,32 +10,22 @@ from aisotools.shell_words import Word, literal
 _REMOTE = Effect.REMOTE_ACTION
 _CURL = (
     "-sSLfkiIvgGNjJOnqZ#01234aBlMR -o:W -X: -H: -d: -F: -T:r -u: -A: -e: -b: -c:W -D:W -x:h -m: -w: -r: -C: "
-    "-K:u "
-    "-E: -Q: -U: -y: -Y: -z: -J!m -O!m -a!n --silent --show-error --location --fail --fail-with-body "
-    "--insecure "
-    "--include --head --verbose --get --compressed --globoff --http1.1 --http2 --ipv4 --ipv6 --parallel "
-    "--progress-bar "
-    "--output:W --remote-name!m --remote-name-all!m --remote-header-name!m --output-dir:w --create-dirs "
-    "--request: "
-    "--header: --data: --data-raw: --data-binary: --data-ascii: --data-urlencode: --json: --form: "
-    "--form-string: "
-    "--upload-file:r --user: --user-agent: --referer: --cookie: --cookie-jar:W --dump-header:W --proxy:h "
-    "--max-time: "
-    "--connect-timeout: --retry: --retry-delay: --write-out: --url:h --config:u --trace:W --trace-ascii:W "
-    "--stderr:W "
-    "--libcurl:W --etag-save:w --hsts:w --alt-svc:w --no-progress-meter --max-filesize: --limit-rate: "
-    "--resolve: "
+    "-K:u -E: -Q: -U: -y: -Y: -z: -J!c -O!c -a!n --silent --show-error --location --fail --fail-with-body "
+    "--insecure --include --head --verbose --get --compressed --globoff --http1.1 --http2 --ipv4 --ipv6 "
+    "--parallel --progress-bar --output:W --remote-name!c --remote-name-all!c --remote-header-name!c "
+    "--output-dir:w --create-dirs --request: --header: --data: --data-raw: --data-binary: --data-ascii: "
+    "--data-urlencode: --json: --form: --form-string: --upload-file:r --user: --user-agent: --referer: "
+    "--cookie: --cookie-jar:W --dump-header:W --proxy:h --max-time: --connect-timeout: --retry: "
+    "--retry-delay: --write-out: --url:h --config:u --trace:W --trace-ascii:W --stderr:W --libcurl:W "
+    "--etag-save:w --hsts:w --alt-svc:w --no-progress-meter --max-filesize: --limit-rate: --resolve: "
     "--connect-to: --cacert:r --cert: --key:r --oauth2-bearer: --max-redirs: --range: --continue-at:"
 )
 _WGET = (
     "-qvcNSbdrmpkKEHLxnd -O:W -o:W -a:W -P:w -i:u -U: -T: -t: -w: -Q: -l: -A: -R: -D: -e:u --quiet "
-    "--no-verbose "
-    "--output-document:W --output-file:W --directory-prefix:w --spider --no-check-certificate --timeout: "
-    "--tries: "
-    "--header: --user-agent: --post-data: --post-file:r --method: --body-data: --recursive --mirror "
-    "--continue "
-    "--use-askpass:x --execute:u --config:u --input-file:u --content-disposition --no-clobber "
-    "--server-response"
+    "--no-verbose --output-document:W --output-file:W --directory-prefix:w --spider --no-check-certificate "
+    "--timeout: --tries: --header: --user-agent: --post-data: --post-file:r --method: --body-data: "
+    "--recursive --mirror --continue --use-askpass:x --execute:u --config:u --input-file:u "
+    "--content-disposition --no-clobber --server-response"
 )
 
 
@@ -70,13 +60,11 @@ def _copies(words: Words) -> Verdict:
     parsed = parse(
         words,
         "-346AaBbCcDdEeFghHIJKkLlmNnOopPqRrSTtuvWXxyz -i:r -P: -o:u -e:x -S:x -f: --archive --verbose "
-        "--compress "
-        "--recursive --delete!d --delete-after!d --delete-before!d --delete-excluded!d --delete-during!d "
-        "--remove-source-files!d --rsh:x --rsync-path:x --exclude: --include: --exclude-from:r "
-        "--files-from:r "
-        "--progress --partial --dry-run --list-only --stats --update --inplace --checksum --human-readable "
-        "--bwlimit: --max-size: --min-size: --chmod: --chown: --log-file:w --backup --backup-dir:w --perms "
-        "--times",
+        "--compress --recursive --delete!d --delete-after!d --delete-before!d --delete-excluded!d "
+        "--delete-during!d --remove-source-files!d --rsh:x --rsync-path:x --exclude: --include: "
+        "--exclude-from:r --files-from:r --progress --partial --dry-run --list-only --stats --update "
+        "--inplace --checksum --human-readable --bwlimit: --max-size: --min-size: --chmod: --chown: "
+        "--log-file:w --backup --backup-dir:w --perms --times",
     )
     verdicts: list[Verdict] = [said_by(parsed)]
     for place in parsed.operands:
@@ -93,8 +81,7 @@ def _login(words: Words) -> Verdict:
     """The first operand is the host, the rest runs there."""
     options = (
         "-1246AaCfGgKkMNnqsTtVvXxYy -p: -i:r -l: -o:u -F:u -E:w -D:n -L:n -R:n -J:h -W:h -b: -B: -c: -e: "
-        "-I:x -m: "
-        "-O: -Q: -S: -w:n"
+        "-I:x -m: -O: -Q: -S: -w:n"
     )
     parsed = parse(words, options, posix=True)
     target = parsed.operands[:1]

@@ -7,7 +7,8 @@ same for `--long`. A letter after `:` or `?` says what the value is, a letter af
 
     r  a path that is read        w  a path that is written         x  something that is run
     h  a host                     W  the same, but - is no file     u  who knows what
-    m  changes something here     d  destroys something             n  acts elsewhere
+    m  a path that is changed     d  a path that is destroyed       n  acts elsewhere
+    c  changes something here     D  destroys something             s  changes the machine
 
 Operands are of one kind: the same letters, or `.` for plain text; `pr` and `pm` for a plain one before what
 is read or changed, `rw` for one that is read and one that is written, `c` for sources and a destination, `-`
@@ -111,7 +112,7 @@ class Parsed(NamedTuple):
 
 
 _SPEC = re.compile(r"(-#|-[^-\s:?!]+|--[^\s:?!]+)(?:([:?])(\w?)|!(\w))?")
-_WORST = "xudwWmnhr"
+_WORST = "xusdDwWmcnhr"
 """Roles, the worst first."""
 
 
@@ -255,29 +256,25 @@ def by_role(role: str, value: Word | None, name: str) -> Verdict:
     shown = value.shown if value is not None else ""
     if role == "r":
         return reads(value) if value is not None else NOTHING
-    if role in {"w", "W"}:
-        if value is None or (role == "W" and value.text == "-"):
-            return NOTHING if role == "W" else does(Effect.LOCAL_MUTATION, f"{name} writes")
-        return writes(value)
+    if role == "W" and (value is None or value.text == "-"):
+        return NOTHING
+    if role in {"w", "W", "m"} and value is not None:
+        return writes(value, f"it changes {shown}" if role == "m" else "")
+    if role == "d" and value is not None:
+        return writes(value, f"it destroys {shown}", Effect.DESTRUCTIVE)
     if role == "h":
         return contacts(host_of(shown) or shown, f"it contacts {shown}")
-    if role == "d":
-        reason = f"it destroys {shown}" if shown else f"{name} destroys"
-        return Verdict(
-            effect=Effect.DESTRUCTIVE,
-            certain=value is None or value.placed,
-            writes=(shown,) if shown else (),
-            reasons=(reason,),
-        )
-    if role == "m":
-        return (
-            writes(value, f"it changes {shown}") if value else does(Effect.LOCAL_MUTATION, f"{name} changes")
-        )
+    if role in {"w", "m", "c"}:
+        return does(Effect.LOCAL_MUTATION, f"{name} changes something")
+    if role in {"d", "D"}:
+        return does(Effect.DESTRUCTIVE, f"{name} destroys something")
     if role == "n":
         return does(Effect.REMOTE_ACTION, f"{name} acts elsewhere")
+    if role == "s":
+        return unsure(f"{name or shown} changes the machine")
     if role == "x":
         return unsure(f"{name} runs {shown or 'something'}")
-    return unsure(f"{name} may do anything") if role == "u" else NOTHING
+    return unsure(f"{name} may do anything") if role else NOTHING
 
 
 def by_operands(row: Row, parsed: Parsed) -> Verdict:

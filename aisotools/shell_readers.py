@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from aisotools.events import Effect
 from aisotools.shell_options import Row, Words, parse, said_by
-from aisotools.shell_verdict import NOTHING, Verdict, does, merged
+from aisotools.shell_verdict import NOTHING, Verdict, merged, unsure
 
 _GREP = (
     "-EFGPiyvwxclLqsonHhbTZzUurRIa -e: -f:r -m: -A: -B: -C: -d: -D: -# --extended-regexp --fixed-strings "
     "--basic-regexp --perl-regexp --regexp: --file:r --ignore-case --no-ignore-case --word-regexp "
     "--line-regexp --null-data --no-messages --invert-match --max-count: --byte-offset --line-number "
-    "--line-buffered --with-filename --no-filename --label: --only-matching --quiet --silent --binary-files: "
-    "--text --directories: --devices: --recursive --dereference-recursive --include: --exclude: "
-    "--exclude-from:r --exclude-dir: --files-without-match --files-with-matches --count --initial-tab --null "
-    "--before-context: --after-context: --context: --group-separator: --no-group-separator --color? --colour?"
+    "--line-buffered --with-filename --no-filename --label: --only-matching --quiet --silent "
+    "--binary-files: --text --directories: --devices: --recursive --dereference-recursive --include: "
+    "--exclude: --exclude-from:r --exclude-dir: --files-without-match --files-with-matches --count "
+    "--initial-tab --null --before-context: --after-context: --context: --group-separator: "
+    "--no-group-separator --color? --colour?"
 )
 
 
@@ -21,10 +22,10 @@ def _date(words: Words) -> Verdict:
     parsed = parse(
         words,
         "-uR -I? -d: -r:r -f:r --date: --reference:r --file:r --iso-8601? --rfc-3339: --rfc-email --utc "
-        "--universal --debug --resolution -s:m --set:m",
+        "--universal --debug --resolution -s:s --set:s",
     )
     sets = [o for o in parsed.operands if not o.prefix.startswith("+") or o.many]
-    clock = does(Effect.LOCAL_MUTATION, "date sets the clock") if sets else NOTHING
+    clock = unsure("date sets the clock") if sets else NOTHING
     return merged([said_by(parsed), clock])
 
 
@@ -160,9 +161,9 @@ ROWS = (
     ),
     Row(
         names="file",
-        options="-bikLhNnprsv0cdEZ -F: -f:r -e: -m:r -P: -C!m -z!x --brief --mime --mime-type "
+        options="-bikLhNnprsv0cdEZ -F: -f:r -e: -m:r -P: -C!s -z!x --brief --mime --mime-type "
         "--mime-encoding --extension --dereference --no-dereference --separator: --files-from:r --exclude: "
-        "--magic-file:r --keep-going --raw --print0 --checking-printout --compile!m --uncompress!x "
+        "--magic-file:r --keep-going --raw --print0 --checking-printout --compile!s --uncompress!x "
         "--uncompress-noreport!x",
         harmless=("file -b a.bin", "file --mime-type ./*.png"),
         harmful=("file -C -m x", "file -bC -m x", "file --compile x", "file --comp x"),
@@ -203,7 +204,7 @@ ROWS = (
     Row(
         names="yq",
         options="-rPenNCMcjy -o: -p: -I: --output-format: --input-format: --prettyPrint --exit-status "
-        "--null-input --no-colors --colors --raw-output --unwrapScalar? -i!m --inplace!m --in-place!m",
+        "--null-input --no-colors --colors --raw-output --unwrapScalar? -i!s --inplace!s --in-place!s",
         operands="pr",
         harmless=("yq -r .a x.yaml", "yq -o json . x.yaml"),
         harmful=("yq -i '.a=1' x", "yq '.a=1' --inplace x", "yq -s .a x"),

@@ -20,9 +20,8 @@ _AWK_REGEX = re.compile(r"/(?:[^/\\\n\[\]]|\\.|\[[^/\\\n\[\]]*\])*/")
 _AWK_UNCLEAR = frozenset((")", "++", "--", "length"))
 _AWK_OPERANDS = frozenset(("operand", "]", *_AWK_UNCLEAR))
 _AWK_KEYWORDS = names(
-    "BEGIN END BEGINFILE ENDFILE if else while for do in return print printf exit next "
-    "nextfile delete case default "
-    "switch break continue function func"
+    "BEGIN END BEGINFILE ENDFILE if else while for do in return print printf exit next nextfile delete case "
+    "default switch break continue function func"
 )
 
 
@@ -60,8 +59,8 @@ def awk_doubt(program: str) -> str:
 def _awk(words: Words) -> Verdict:
     parsed = parse(
         words,
-        "-F: -v: -f:u --field-separator: --assign: --re-interval --posix --traditional --characters-as-bytes "
-        "--csv -b -c -e:u --source:u -i:x --include:x -l:x --load:x -E:u --exec:u",
+        "-F: -v: -f:u --field-separator: --assign: --re-interval --posix --traditional "
+        "--characters-as-bytes --csv -b -c -e:u --source:u -i:x --include:x -l:x --load:x -E:u --exec:u",
         posix=True,
     )
     if not parsed.operands or parsed.operands[0].text is None:
@@ -130,8 +129,8 @@ def _substitution(script: str, at: int) -> int:
 def _sed(words: Words) -> Verdict:
     parsed = parse(
         words,
-        "-nErsuz -l: -e: -f:u -i?m -I?m --quiet --silent --expression: --file:u --regexp-extended --separate "
-        "--unbuffered --null-data --line-length: --posix --debug --in-place?m --follow-symlinks",
+        "-nErsuz -l: -e: -f:u -i? -I? --quiet --silent --expression: --file:u --regexp-extended --separate "
+        "--unbuffered --null-data --line-length: --posix --debug --in-place? --follow-symlinks",
     )
     scripts = [given.value for given in parsed.options if given.name in {"-e", "--expression"}]
     files = parsed.operands

@@ -24,10 +24,8 @@ def _only(reads: Mapping[str, str], why: str, effect: Effect = Effect.LOCAL_MUTA
 
 _PIP = (
     "-vqleif --format: --not-required --user --local --editable --exclude: --include-editable "
-    "--exclude-editable "
-    "--pre --files --verbose --quiet --disable-pip-version-check --no-color --isolated --no-input "
-    "--outdated!n "
-    "--uptodate!n -o!n -u!n"
+    "--exclude-editable --pre --files --verbose --quiet --disable-pip-version-check --no-color --isolated "
+    "--no-input --outdated!n --uptodate!n -o!n -u!n"
 )
 _NPM = "-gal -p --global --depth: --all --json --long --parseable --omit: --include: --production --link"
 _APT = "-aqit --installed --upgradable --all-versions --names-only --full --recurse --installed --names"
@@ -43,8 +41,7 @@ _SYSTEMD_READS = {
     **dict.fromkeys(
         names(
             "status show cat is-active is-enabled is-failed list-units list-unit-files list-timers "
-            "list-sockets "
-            "list-dependencies list-jobs get-default"
+            "list-sockets list-dependencies list-jobs get-default"
         ),
         _SYSTEMD,
     ),

@@ -21,7 +21,7 @@ def _top(words: Words) -> Verdict:
 def _sysctl(words: Words) -> Verdict:
     parsed = parse(words, "-aAXbeNnq -r: --all --values --names --binary --ignore --pattern:")
     sets = any("=" in operand.shown or operand.text is None for operand in parsed.operands)
-    return merged([said_by(parsed), does(Effect.LOCAL_MUTATION, "sysctl sets it") if sets else NOTHING])
+    return merged([said_by(parsed), unsure("sysctl sets it") if sets else NOTHING])
 
 
 def _ip(words: Words) -> Verdict:
@@ -81,7 +81,7 @@ ROWS = (
     ),
     Row(
         names="lsof",
-        options="-nPtlabR -i? -p: -u: -c: -d: -D:m",
+        options="-nPtlabR -i? -p: -u: -c: -d: -D:s",
         operands="r",
         harmless=("lsof -i :80", "lsof -p 1"),
         harmful=("lsof -D b",),
@@ -96,7 +96,7 @@ ROWS = (
     Row(
         names="dmesg",
         options="-THkwxtur -l: -f: -L? -P --human --follow --level: --facility: --ctime --color? --nopager "
-        "--kernel --decode --since: --until: -c!d -C!d --clear!d --read-clear!d -D!m -E!m -n:m",
+        "--kernel --decode --since: --until: -c!d -C!d --clear!d --read-clear!d -D!s -E!s -n:s",
         operands="-",
         harmless=("dmesg -T", "dmesg --level=err"),
         harmful=("dmesg -C", "dmesg -c", "dmesg -n 1"),
@@ -104,7 +104,7 @@ ROWS = (
     Row(
         names="mount",
         options="-l -t: --show-labels",
-        operands="m",
+        operands="s",
         harmless=("mount", "mount -l"),
         harmful=("mount /dev/sda1 /mnt", "mount -o remount,rw /", "mount -a"),
     ),
@@ -125,7 +125,7 @@ ROWS = (
         options="-frxekaq -u: -n? -b? -p: -o: -S: -U: -t: -g: -F: -D:r --unit: --lines? --boot? --dmesg "
         "--priority: --output: --since: --until: --no-pager --user --system --grep: --list-boots "
         "--disk-usage --directory:r --file:r --fields --identifier: --follow --reverse --all --quiet "
-        "--vacuum-size:d --vacuum-time:d --vacuum-files:d --rotate!m --flush!m --sync!m --cursor-file:w",
+        "--vacuum-size:D --vacuum-time:D --vacuum-files:D --rotate!s --flush!s --sync!s --cursor-file:w",
         operands=".",
         harmless=("journalctl -u ssh -n 50", "journalctl --since today --no-pager"),
         harmful=("journalctl --vacuum-size=1M", "journalctl --rotate", "journalctl --vac=1s"),
@@ -140,8 +140,8 @@ ROWS = (
     Row(
         names="hostname",
         options="-sfiIdAya --short --fqdn --long --ip-address --all-ip-addresses --domain --all-fqdns "
-        "--alias -F:m --file:m -b!m",
-        operands="m",
+        "--alias -F:s --file:s -b!s",
+        operands="s",
         harmless=("hostname", "hostname -f"),
         harmful=("hostname evil", "hostname -F x", "hostname $x"),
     ),

@@ -44,9 +44,8 @@ _OFFSET = re.compile(r":\s*(\$?\w+|-[0-9]+)(?:\s*:\s*(\$?\w+|-[0-9]+))?\s*")
 _RUNS = re.compile(r"\$\(|`|[<>]\(")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SETTERS = names(
-    "mapfile readarray getopts declare typeset local export readonly let unset wait eval "
-    "source . builtin command "
-    "coproc trap enable"
+    "mapfile readarray getopts declare typeset local export readonly let unset wait eval source . builtin "
+    "command coproc trap enable"
 )
 _TEST_NUMBERS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
 

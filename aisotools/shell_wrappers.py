@@ -112,8 +112,8 @@ def _coproc(words: Words) -> Verdict:
 
 
 _SUDO = (
-    "-AbEeHiKklnPSsvVB -u: -g: -p: -C: -D: -h: -r: -t: -T: -U: -R: --user: --group: --preserve-env? "
-    "--login --shell"
+    "-AbEeHiKklnPSsvVB -u: -g: -p: -C: -D: -h: -r: -t: -T: -U: -R: --user: --group: --preserve-env? --login "
+    "--shell"
 )
 
 ROWS = (
