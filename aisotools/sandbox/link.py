@@ -170,7 +170,9 @@ class Link:
     def _read_channel(self) -> bool:
         """Read once and take what came; whether there was anything."""
         try:
-            data = self._channel.recv(_READ_BYTES)
+            # Little at a time, so that the loop stays free; more once a large frame is on its way.
+            large = self._reader.pending_bytes > _READ_BYTES
+            data = self._channel.recv(4 * _READ_BYTES if large else _READ_BYTES)
         except BlockingIOError:
             return False
         except OSError:

@@ -1,15 +1,17 @@
 """A result on its way out of a worker: written there, and read by a host that believes nothing of it.
 
 On the channel a result is four pieces of JSON, so that each has a cap of its own: the head (what the model
-reads, and how it ended), the value, the MIME data and the metadata. What is over its cap is left out, and
-that is said: first where it is written, and again where it is read.
+reads, and how it ended), the value, the MIME data and the metadata. A value that is plain text goes as it is.
+What is over its cap is left out, and that is said: first where it is written, and again where it is read.
 """
 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -26,6 +28,7 @@ VALUE_DROPPED = "value_dropped"
 STREAMS_TAKEN = "streams_taken"
 """Key in the metadata of a tool's own result: it already tells what the call printed."""
 
+_IS_TEXT = "value_is_text"
 _KINDS = {"text", "json", "binary", "error"}
 _ERROR_KINDS: Mapping[str, ErrorKind] = {
     "invalid": "invalid",
@@ -36,10 +39,11 @@ _ERROR_KINDS: Mapping[str, ErrorKind] = {
 _PIECES = 4
 _NOTE_CHARS = 400
 _METADATA_SLACK_BYTES = 1 << 20
+_SMALL_BYTES = 1 << 18
 _MOST_CONTAINERS, _MOST_ITEMS = 1 << 20, 1 << 22
 
 Pieces = tuple[bytes, bytes, bytes, bytes]
-"""Head, value, data and metadata as JSON; empty for nothing."""
+"""Head, value, data and metadata; empty for nothing."""
 
 
 # ---- in the worker
@@ -57,10 +61,11 @@ def encode_result(result: ToolResult, caps: OutputCaps) -> Pieces:
         "kind": result.kind,
         "truncation": truncation,
         STREAMS_TAKEN: bool(result.metadata.get(STREAMS_TAKEN)),
+        _IS_TEXT: isinstance(result.value, str),
     }
     pieces = [to_json(head)]
     room = LIMITS.body_bytes - len(pieces[0]) - _METADATA_SLACK_BYTES
-    value = b"" if result.value is None else _json(result.value)
+    value = _value(result.value)
     if len(value) > min(caps.value_bytes, room):
         notes[VALUE_DROPPED] = _too_large("value", len(value), caps.value_bytes)
         value = b""
@@ -86,6 +91,12 @@ def cut(text: str, most_chars: int) -> tuple[str, Truncation | None]:
     head, tail = text[: room - room // 3], text[len(text) - room // 3 :]
     told = Truncation(total_chars=len(text), shown_chars=room, note=note)
     return f"{head}\n{note}\n{tail}", told
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace")
+    return b"" if value is None else _json(value)
 
 
 def _json(value: Any) -> bytes:
@@ -208,7 +219,7 @@ def result_from_worker(pieces: Sequence[bytes], caps: OutputCaps, printed: Print
         raise ChannelError(f"a result has {len(pieces)} pieces instead of {_PIECES}")
     head = _read_head(pieces[0], caps)
     notes: dict[str, Any] = {}
-    value, problem = _read(pieces[1], "value", caps.value_bytes)
+    value, problem = _read(pieces[1], "value", caps.value_bytes, is_text=head.get(_IS_TEXT) is True)
     if problem:
         notes[VALUE_DROPPED] = problem
     data, problem = _read(pieces[2], "data", caps.data_bytes)
@@ -247,19 +258,37 @@ def _read_head(data: bytes, caps: OutputCaps) -> dict[str, Any]:
     return head
 
 
-def _read(data: bytes, what: str, most_bytes: int) -> tuple[Any, str]:
+def _read(data: bytes, what: str, most_bytes: int, *, is_text: bool = False) -> tuple[Any, str]:
     """The value of one piece, and why there is none."""
-    if not data:
-        return None, ""
     if len(data) > most_bytes:
         return None, _too_large(what, len(data), most_bytes)
+    if is_text:
+        return data.decode("utf-8", "replace"), ""
+    if not data:
+        return None, ""
     # A list takes 3 bytes to write and 64 to keep: counted first, it cannot swell the host.
-    if data.count(b"[") + data.count(b"{") > _MOST_CONTAINERS or data.count(b",") > _MOST_ITEMS:
+    if len(data) > _SMALL_BYTES and (
+        data.count(b"[") + data.count(b"{") > _MOST_CONTAINERS or data.count(b",") > _MOST_ITEMS
+    ):
         return None, f"The {what} has too many parts. Write it to a file in the workspace instead."
     try:
-        return from_json(data, allow_inf_nan=False, cache_strings="keys"), ""
+        with _collector_at_rest(len(data) > _SMALL_BYTES):
+            return from_json(data, allow_inf_nan=False, cache_strings="keys"), ""
     except ValueError as error:
         return None, f"The {what} cannot be read: {str(error)[:200]}."
+
+
+@contextlib.contextmanager
+def _collector_at_rest(wanted: bool) -> Iterator[None]:
+    """What is parsed holds no garbage, yet looking for it there takes four times as long as parsing."""
+    if not wanted or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _truncation(head: Mapping[str, Any]) -> Truncation | None:

@@ -122,6 +122,19 @@ def test_cut(text: str, most: int) -> None:
         assert truncation.total_chars == len(text)
 
 
+@pytest.mark.parametrize("text", ["", "x" * 100_000, 'äöü\n\0"', "null", "[1]"])
+def test_text_stays_text(text: str) -> None:
+    result = ToolResult(content="c", value=text)
+    assert there(result) == result
+
+
+def test_forged_text_is_text() -> None:
+    told = pieces(HEAD | {"value_is_text": True}, value=b"\xff\xfe[")
+    assert result_from_worker(told, CAPS, printed()).value == "\ufffd\ufffd["
+    told = pieces(HEAD | {"value_is_text": 1}, value=b"[]")
+    assert result_from_worker(told, CAPS, printed()).value == []
+
+
 class Odd:
     def __repr__(self) -> str:
         return "odd"
