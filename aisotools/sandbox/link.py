@@ -6,7 +6,6 @@ Everything read here is hostile. What is out of form ends the worker.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -64,8 +63,8 @@ class Link:
         self.lost_because: str | None = None
         self._loop.add_reader(self._channel, self._read_channel)
         self._loop.add_reader(self._control, self._read_control)
-        for stream, descriptor in self._raw.items():
-            self._loop.add_reader(descriptor, self._hear_raw, stream)
+        for stream, pipe in self._raw.items():
+            self._loop.add_reader(pipe, self._hear_raw, stream)
 
     def __repr__(self) -> str:
         state = f"lost: {self.lost_because}" if self.lost_because is not None else f"{len(self.calls)} calls"
@@ -197,15 +196,11 @@ class Link:
 
     def _read_raw(self, stream: str, most_bytes: int = _READ_BYTES) -> int:
         """Drain the worker's own descriptor, so that it never blocks; how many bytes there were."""
-        descriptor = self._raw[stream]
-        if descriptor < 0:
-            return 0
-        try:
-            data = os.read(descriptor, min(most_bytes, _READ_BYTES))
-        except BlockingIOError:
-            return 0
+        pipe = self._raw[stream]
+        data = b"" if pipe.closed else pipe.read(min(most_bytes, _READ_BYTES))
         if not data:
-            self._loop.remove_reader(descriptor)
+            if data is not None and not pipe.closed:
+                self._loop.remove_reader(pipe)  # it ended; None is that there is nothing just now
             return 0
         self._raw_taken[stream] += len(data)
         self._last_words = (self._last_words + data)[-_LAST_WORDS_BYTES:]
@@ -290,11 +285,10 @@ class Link:
                 self._loop.remove_reader(end)
                 self._loop.remove_writer(end)
                 end.close()
-        for stream, descriptor in self._raw.items():
-            if descriptor >= 0:
-                self._loop.remove_reader(descriptor)
-                os.close(descriptor)
-                self._raw[stream] = -1
+        for pipe in self._raw.values():
+            if not pipe.closed:
+                self._loop.remove_reader(pipe)
+                pipe.close()
         self._set_gone()
 
 

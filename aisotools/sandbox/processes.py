@@ -12,7 +12,7 @@ from typing import NamedTuple
 CALL_MARK = "AISOTOOLS_CALL"
 """Environment variable that tells which call started a process."""
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _ROUND_S = 0.001
 _ENVIRON_BYTES = 1 << 20
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import io
 import os
 import socket
 import subprocess
@@ -83,8 +84,8 @@ class Ends:
 
     channel: socket.socket
     control: socket.socket
-    out: int
-    err: int
+    out: io.FileIO
+    err: io.FileIO
 
 
 class ForkServer:
@@ -186,10 +187,15 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        os.close(self._errors)
+        self._errors.close()
 
     def _send(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
-        packet = to_json(request)
+        try:
+            packet = to_json(request)
+        except ValueError:
+            raise SandboxError(
+                f"The path {request['workspace']!r} is no UTF-8, which a sandbox needs. Rename the folder.",
+            ) from None
         if len(packet) > PACKET_BYTES:
             raise SandboxError(f"The request for a worker is too long: {len(packet)} bytes.")
         with self._lock:
@@ -200,10 +206,7 @@ class ForkServer:
 
     def _gone(self, why: OSError | str) -> SandboxError:
         self._failed = True  # its end may take a moment to be seen
-        try:
-            words = os.read(self._errors, 1 << 16)[-_LAST_WORDS_BYTES:].decode("utf-8", "replace").strip()
-        except BlockingIOError:
-            words = ""
+        words = (self._errors.read(1 << 16) or b"")[-_LAST_WORDS_BYTES:].decode("utf-8", "replace").strip()
         return SandboxError(f"The fork server is gone ({why})." + (f" It said:\n{words}" if words else ""))
 
 
@@ -266,16 +269,15 @@ def _socket_pair(
     return kept.enter_context(ours), given.enter_context(theirs)
 
 
-def _pipe(kept: ExitStack, given: ExitStack) -> tuple[int, int]:
+def _pipe(kept: ExitStack, given: ExitStack) -> tuple[io.FileIO, int]:
     """Our end, for reading without blocking, and theirs."""
     try:
         reading, writing = os.pipe()
     except OSError as error:
         raise _cannot_connect(error) from None
-    kept.callback(os.close, reading)
     given.callback(os.close, writing)
     os.set_blocking(reading, False)
-    return reading, writing
+    return kept.enter_context(io.FileIO(reading)), writing
 
 
 def _cannot_connect(error: OSError) -> SandboxError:

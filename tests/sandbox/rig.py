@@ -52,10 +52,10 @@ class Heard:
 class Rig:
     """A kernel on a workspace, with short forms for calls."""
 
-    def __init__(self, workspace: Path, limits: Limits | None = None) -> None:
+    def __init__(self, workspace: Path, limits: Limits | None = None, level: str | None = None) -> None:
         self.workspace = workspace
         self.heard = Heard()
-        level = spawn.detection().level
+        level = level or spawn.detection().level
         assert level is not None
         self.level = level
         self.wanted = spawn.Spawn(level=level, workspace=str(workspace), limits=limits or Limits())
@@ -102,11 +102,13 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(folder: Path, limits: Limits | None = None) -> AsyncIterator[Rig]:
-    """A rig on `folder/workspace`; afterwards nothing of it may be left."""
-    workspace = folder / "workspace"
+async def rig(
+    folder: Path, limits: Limits | None = None, *, level: str | None = None, name: str = "workspace"
+) -> AsyncIterator[Rig]:
+    """A rig on `folder/name`; afterwards nothing of it may be left."""
+    workspace = folder / name
     workspace.mkdir(exist_ok=True)
-    made = Rig(workspace, limits)
+    made = Rig(workspace, limits, level)
     try:
         yield made
     finally:

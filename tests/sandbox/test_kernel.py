@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import time
+import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -146,6 +148,38 @@ async def test_a_workspace_that_is_gone(r: Rig) -> None:
         await r.kernel.start()
     r.workspace.mkdir()
     assert await r.value("1") == 1
+
+
+async def test_without_a_sandbox_it_works_all_the_same(tmp_path: Path) -> None:
+    """At level `limited` user code can end its own supervisor, and even then nothing is left."""
+    async with rig(tmp_path, level="limited") as r:
+        assert await r.value("6 * 7") == 42
+        assert (await r.bash("echo hi")).value["stdout"] == "hi\n"
+        assert (await r.python("import time; time.sleep(100)", timeout_s=0.2)).metadata["state_kept"] is True
+        await r.python("import subprocess; p = subprocess.Popen(['setsid', 'sleep', '100'])")
+        result = await r.python("import os, time; os.kill(os.getppid(), 9); time.sleep(5)")
+        assert result.metadata["worker_died"] is True
+        await eventually(lambda: processes_of(r.workspace) == [])
+        assert await r.value("1") == 1
+
+
+def test_a_kernel_that_nobody_closed_ends_when_it_is_forgotten(tmp_path: Path) -> None:
+    async def forget() -> str:
+        r = Rig(tmp_path)
+        await r.python("import os, subprocess; p = subprocess.Popen(['sleep', '100'])")
+        return str(await r.value("os.path.dirname(os.environ['HOME'])"))
+
+    before = open_files()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        scratch = asyncio.run(forget())
+        gc.collect()
+    until_s = time.monotonic() + 2
+    while (processes_of(tmp_path) or is_there(scratch)) and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert processes_of(tmp_path) == []
+    assert not is_there(scratch)
+    assert open_files() == before
 
 
 async def test_two_kernels_are_two_worlds(tmp_path: Path) -> None:

@@ -40,10 +40,8 @@ def wanted(tmp_path: Path) -> spawn.Spawn:
 
 
 def close(ends: spawn.Ends) -> None:
-    ends.channel.close()
-    ends.control.close()
-    os.close(ends.out)
-    os.close(ends.err)
+    for end in (ends.channel, ends.control, ends.out, ends.err):
+        end.close()
 
 
 def read(path: str) -> bytes:
@@ -197,6 +195,12 @@ def test_a_request_that_is_too_long(wanted: spawn.Spawn) -> None:
     with pytest.raises(SandboxError, match="too long"):
         spawn.server().spawn(long)
     assert open_files() == before
+
+
+def test_a_path_that_is_no_utf_8(wanted: spawn.Spawn) -> None:
+    odd = spawn.Spawn(level=wanted.level, workspace="/tmp/\udcff", limits=Limits())
+    with pytest.raises(SandboxError, match=r"is no UTF-8.*Rename"):
+        spawn.server().spawn(odd)
 
 
 def test_what_was_spawned_ends_when_its_ends_are_closed(wanted: spawn.Spawn) -> None:

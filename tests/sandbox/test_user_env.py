@@ -178,6 +178,18 @@ async def test_standard_input_is_empty(r: Rig) -> None:
     assert (await r.python("import sys; sys.stdin.read()")).value["result"] == "''"
 
 
+@pytest.mark.parametrize(
+    "name", ["with space", "quote ' and \"", "$HOME `id` ;", "ünï ☃", "-dash", "new\nline"]
+)
+async def test_workspaces_with_odd_names(tmp_path: Path, name: str) -> None:
+    async with rig(tmp_path, name=name) as r:
+        code = "import os, subprocess; (os.getcwd(), os.environ['WORKSPACE'])"
+        assert await r.value(code) == (str(tmp_path / name), str(tmp_path / name))
+        assert (await r.bash('echo x > file; cat "$WORKSPACE/file"; pwd')).value[
+            "stdout"
+        ] == f"x\n{tmp_path / name}\n"
+
+
 # ---- programs
 
 
