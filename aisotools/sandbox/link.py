@@ -100,26 +100,21 @@ class Link:
         """Have the call cancelled where it waits, and interrupted where it runs."""
         if self.lost_because is None:
             self._write(encode("cancel", {"id": call.number}))
-            self._tell({"op": "interrupt", "number": call.number, "group": call.holds})
+            self._tell({"op": "interrupt", "number": call.number, **self._scope(call)})
 
     async def sweep(self, call: Pending, *, within_s: float) -> None:
         """End every process that a call left behind; does not wait longer than `within_s`."""
         if self.lost_because is not None:
             return
-        others = [other.call_id for other in self.calls if other is not call]
         self._requests += 1
         ack = self._acks[self._requests] = self._loop.create_future()
-        self._tell(
-            {
-                "op": "sweep",
-                "seq": self._requests,
-                "since_s": call.since_s,
-                "mark": call.call_id,
-                "others": others,
-                "holds": call.holds,
-            }
-        )
+        self._tell({"op": "sweep", "seq": self._requests, **self._scope(call)})
         await asyncio.wait([ack, self.ended], timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+
+    def _scope(self, call: Pending) -> dict[str, Any]:
+        """By what the supervisor knows the processes that the call has started."""
+        others = [other.call_id for other in self.calls if other is not call]
+        return {"since_s": call.since_s, "mark": call.call_id, "others": others, "holds": call.holds}
 
     async def end(self, reason: str) -> None:
         """End the worker and everything it started; returns when nothing is left."""

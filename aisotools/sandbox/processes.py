@@ -23,10 +23,12 @@ class Process(NamedTuple):
     Attributes:
         parent: Its parent's id.
         started_s: When it started, in seconds since boot; the kernel counts hundredths.
+        group: Its process group.
     """
 
     parent: int
     started_s: float
+    group: int = 0
 
 
 Table = Mapping[int, Process]
@@ -52,7 +54,7 @@ def _read(name: str) -> Process | None:
     # Where only the first thread has ended, the process looks like a zombie and is alive all the same.
     if fields[0] in b"ZX" and int(fields[17]) <= 1:
         return None
-    return Process(parent=int(fields[1]), started_s=int(fields[19]) / _TICKS_PER_S)
+    return Process(int(fields[1]), int(fields[19]) / _TICKS_PER_S, int(fields[2]))
 
 
 def boot_time_s() -> float:
@@ -165,17 +167,18 @@ def end(find: Callable[[], set[int]], *, within_s: float) -> dict[int, int]:
         frozen: set[int] = set()
         while new := find() - frozen:
             for pid in new:
-                _signal(pid, signal.SIGSTOP)
+                send_signal(pid, signal.SIGSTOP)
             frozen |= new
         for pid in frozen:
-            _signal(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
         ended |= reap()
         if not frozen or time.monotonic() > until_s:
             return ended
         time.sleep(_ROUND_S)
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """Send it, if the process is still there."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):

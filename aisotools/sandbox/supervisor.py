@@ -8,7 +8,8 @@ Messages on the control socket (one JSON object per packet):
 
 - from here: `started {worker, supervisor}`, `died {exit, signal}`, `done {seq}`; in the end `ended {}` when
   no process is left, and `gone {}` when the scratch folder is removed too
-- from the host: `interrupt {number, group}`, `sweep {seq, since_s, mark, others, holds}`, `kill {}`
+- from the host: `interrupt {number, ...}` and `sweep {seq, ...}`, both with `since_s`, `mark`, `others` and
+  `holds` (see `processes.left_behind`), and `kill {}`
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import select
 import signal
 import socket
 import struct
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from pydantic_core import from_json, to_json
@@ -143,36 +145,36 @@ class Supervisor:
             return False
         request = from_json(packet)
         if request["op"] == "interrupt":
-            self._interrupt(request["number"], group=request["group"])
+            self._interrupt(request)
         elif request["op"] == "sweep":
-            self._sweep(request)
+            processes.end(lambda: self._started_by(request, processes.table()), within_s=_SWEEP_S)
             self._send({"op": "done", "seq": request["seq"]})
         return bool(request["op"] != "kill")
 
-    def _interrupt(self, number: int, *, group: bool) -> None:
-        """SIGINT to the worker, and as a terminal does to the programs it runs in the foreground."""
+    def _interrupt(self, request: Mapping[str, Any]) -> None:
+        """SIGINT to the worker, and, as a terminal does, to the programs that the call waits for."""
         try:
-            os.write(self._nudges, NUDGE.pack(number))
+            os.write(self._nudges, NUDGE.pack(request["number"]))
         except BlockingIOError:
             return  # it does not read its interrupts at all: the host will end it
-        if group and os.getpgid(self._worker) == self._worker:
-            os.killpg(self._worker, signal.SIGINT)
-        else:
-            os.kill(self._worker, signal.SIGINT)
+        processes.send_signal(self._worker, signal.SIGINT)
+        if request["holds"]:
+            table = processes.table()
+            for pid in self._started_by(request, table):
+                if table[pid].group == self._worker:
+                    processes.send_signal(pid, signal.SIGINT)
 
-    def _sweep(self, request: dict[str, Any]) -> None:
-        def find() -> set[int]:
-            return processes.left_behind(
-                processes.table(),
-                os.getpid(),
-                worker=self._worker,
-                since_s=request["since_s"],
-                mark=request["mark"],
-                others=frozenset(request["others"]),
-                unmarked=request["holds"] or not request["others"],
-            )
-
-        processes.end(find, within_s=_SWEEP_S)
+    def _started_by(self, request: Mapping[str, Any], table: processes.Table) -> set[int]:
+        """What the call that a request is about has started."""
+        return processes.left_behind(
+            table,
+            os.getpid(),
+            worker=self._worker,
+            since_s=request["since_s"],
+            mark=request["mark"],
+            others=frozenset(request["others"]),
+            unmarked=request["holds"] or not request["others"],
+        )
 
     def _finish(self) -> NoReturn:
         """End everything below, clear the scratch folder, say so, and go."""

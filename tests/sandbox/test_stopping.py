@@ -388,6 +388,14 @@ async def test_a_server_of_an_earlier_call_survives_the_stop_of_a_later_one(r: R
     assert not [p for p in processes_of(r.workspace) if "while true" in p]
 
 
+async def test_a_program_of_an_earlier_cell_is_not_interrupted_with_a_later_one(r: Rig) -> None:
+    await r.python("import subprocess; server = subprocess.Popen(['sleep', '100'])")
+    result = await r.python("subprocess.run(['sleep', '99'])", timeout_s=0.2)
+    assert result.metadata["state_kept"] is True
+    assert [process.rpartition(" sleep ")[2].strip() for process in sleepers(r.workspace)] == ["100"]
+    assert await r.value("server.poll() is None")
+
+
 async def test_a_daemon_of_the_stopped_call_does_not_survive(r: Rig) -> None:
     code = """
 import os, time
