@@ -14,8 +14,8 @@ from pydantic_core import to_json
 
 from aisotools.contracts import SandboxListener
 from aisotools.exceptions import ChannelError, WorkerDied
+from aisotools.sandbox import processes
 from aisotools.sandbox.channel import Frame
-from aisotools.sandbox.processes import boot_time_s
 from aisotools.sandbox.results import Printed
 from aisotools.sandbox.streams import Allowance
 
@@ -38,7 +38,7 @@ class Pending:
         future: Gets the pieces of the result, or the reason why there is none.
         printed: What it printed so far.
         holds: Whether it holds the worker's main thread.
-        since_s: When it was sent, on the clock of process start times.
+        since: When it was sent; what it starts is born later.
         emits: Progress reports that will still be passed on.
     """
 
@@ -47,7 +47,7 @@ class Pending:
     future: asyncio.Future[tuple[bytes, ...]]
     printed: Printed
     holds: bool
-    since_s: float = field(default_factory=boot_time_s)
+    since: processes.Moment = field(default_factory=processes.now)
     emits: Allowance = field(default_factory=lambda: Allowance(_EMITS_AT_ONCE, _EMITS_PER_S))
 
 

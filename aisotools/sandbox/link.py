@@ -114,7 +114,7 @@ class Link:
     def _scope(self, call: Pending) -> dict[str, Any]:
         """By what the supervisor knows the processes that the call has started."""
         others = [other.call_id for other in self.calls if other is not call]
-        return {"since_s": call.since_s, "mark": call.call_id, "others": others, "holds": call.holds}
+        return {"since": call.since, "mark": call.call_id, "others": others, "holds": call.holds}
 
     async def end(self, reason: str) -> None:
         """End the worker and everything it started; returns when nothing is left."""

@@ -17,17 +17,21 @@ _ROUND_S = 0.001
 _ENVIRON_BYTES = 1 << 20
 
 
+Moment = tuple[int, int]
+"""Ticks since boot, and the last process id given out by then, which tells apart what one tick holds."""
+
+
 class Process(NamedTuple):
     """One line of the process table.
 
     Attributes:
         parent: Its parent's id.
-        started_s: When it started, in seconds since boot; the kernel counts hundredths.
+        born: When it started.
         group: Its process group.
     """
 
     parent: int
-    started_s: float
+    born: Moment
     group: int = 0
 
 
@@ -54,12 +58,17 @@ def _read(name: str) -> Process | None:
     # Where only the first thread has ended, the process looks like a zombie and is alive all the same.
     if fields[0] in b"ZX" and int(fields[17]) <= 1:
         return None
-    return Process(int(fields[1]), int(fields[19]) / _TICKS_PER_S, int(fields[2]))
+    return Process(int(fields[1]), (int(fields[19]), int(name)), int(fields[2]))
 
 
-def boot_time_s() -> float:
-    """Now, on the clock of `Process.started_s`."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+def now() -> Moment:
+    """What is born from here on is later."""
+    tick = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_S)
+    try:
+        with open("/proc/loadavg", "rb") as file:
+            return tick, int(file.read().split()[-1])
+    except OSError:
+        return tick, 0
 
 
 def _children(processes: Table) -> dict[int, list[int]]:
@@ -86,7 +95,7 @@ def left_behind(
     root: int,
     *,
     worker: int,
-    since_s: float,
+    since: Moment,
     mark: str,
     others: frozenset[str],
     unmarked: bool,
@@ -101,14 +110,13 @@ def left_behind(
         processes: The process table.
         root: The worker's supervisor.
         worker: The worker.
-        since_s: When the call started, on the clock of `Process.started_s`.
+        since: When the call started.
         mark: The call's own mark.
         others: Marks of other calls that run at the same time.
         unmarked: Whether what bears no mark counts to this call.
         mark_of: Tells a process's mark; reads its environment when not given.
     """
     told = mark_of or _mark_of
-    tick_s = since_s - 1 / _TICKS_PER_S
     children = _children(processes)
     found: set[int] = set()
     seen = {root}
@@ -121,7 +129,7 @@ def left_behind(
             seen.add(child)
             if child == worker:
                 todo.append((child, None))
-            elif processes[child].started_s > tick_s:
+            elif processes[child].born > since:
                 borne = told(child) or inherited
                 if borne == mark or (unmarked and borne not in others):
                     found.add(child)

@@ -8,7 +8,7 @@ Messages on the control socket (one JSON object per packet):
 
 - from here: `started {worker, supervisor}`, `died {exit, signal}`, `done {seq}`; in the end `ended {}` when
   no process is left, and `gone {}` when the scratch folder is removed too
-- from the host: `interrupt {number, ...}` and `sweep {seq, ...}`, both with `since_s`, `mark`, `others` and
+- from the host: `interrupt {number, ...}` and `sweep {seq, ...}`, both with `since`, `mark`, `others` and
   `holds` (see `processes.left_behind`), and `kill {}`
 """
 
@@ -170,7 +170,7 @@ class Supervisor:
             table,
             os.getpid(),
             worker=self._worker,
-            since_s=request["since_s"],
+            since=tuple(request["since"]),
             mark=request["mark"],
             others=frozenset(request["others"]),
             unmarked=request["holds"] or not request["others"],

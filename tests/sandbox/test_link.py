@@ -466,7 +466,7 @@ async def test_sweeping_is_awaited_and_bounded(peer: Peer) -> None:
     assert request == {
         "op": "sweep",
         "seq": request["seq"],
-        "since_s": call.since_s,
+        "since": list(call.since),
         "mark": "mine",
         "others": ["other"],
         "holds": True,

@@ -17,9 +17,9 @@ from aisotools.sandbox.processes import (
     CALL_MARK,
     Process,
     below,
-    boot_time_s,
     end,
     left_behind,
+    now,
     reap,
     remove_folder,
     table,
@@ -28,10 +28,11 @@ from aisotools.sandbox.processes import (
 SUPERVISOR, WORKER = 10, 11
 
 
-def tree(**processes: tuple[int, float]) -> dict[int, Process]:
-    """Processes `p20=(parent, started)` beside a supervisor and its worker."""
-    fixed = {1: Process(0, 0), SUPERVISOR: Process(1, 1), WORKER: Process(SUPERVISOR, 1)}
-    return fixed | {int(name[1:]): Process(*told) for name, told in processes.items()}
+def tree(**processes: tuple[int, int]) -> dict[int, Process]:
+    """Processes `p20=(parent, tick)` beside a supervisor and its worker."""
+    told = {1: (0, 0), SUPERVISOR: (1, 1), WORKER: (SUPERVISOR, 1)}
+    told |= {int(name[1:]): born for name, born in processes.items()}
+    return {pid: Process(parent, (tick, pid)) for pid, (parent, tick) in told.items()}
 
 
 def left(
@@ -45,7 +46,7 @@ def left(
         processes,
         SUPERVISOR,
         worker=WORKER,
-        since_s=100,
+        since=(100, 22),
         mark="mine",
         others=frozenset(others),
         unmarked=unmarked,
@@ -55,18 +56,25 @@ def left(
 
 def test_what_a_call_started_is_found_wherever_it_hides() -> None:
     processes = tree(
-        p20=(WORKER, 100.5),  # a child
-        p21=(20, 101),  # its child
-        p22=(SUPERVISOR, 101),  # a daemon: its parents are gone
-        p23=(22, 102),
+        p25=(WORKER, 100),  # a child, of the same tick as the call and a later number
+        p26=(25, 101),  # its child
+        p27=(SUPERVISOR, 101),  # a daemon: its parents are gone
+        p28=(27, 102),
+        p29=(28, 103),
         p30=(1, 101),  # not below the supervisor
     )
-    assert left(processes) == {20, 21, 22, 23}
+    assert left(processes) == {25, 26, 27, 28, 29}
 
 
 def test_what_an_earlier_call_left_running_stays_and_all_below_it() -> None:
     processes = tree(
-        p20=(WORKER, 50), p21=(20, 101), p22=(SUPERVISOR, 60), p23=(22, 101), p24=(23, 102), p25=(WORKER, 100)
+        p20=(WORKER, 50),
+        p21=(20, 101),
+        p22=(SUPERVISOR, 60),
+        p23=(22, 101),
+        p24=(23, 102),
+        p19=(WORKER, 100),  # of the same tick as the call, but its number was given out before
+        p25=(WORKER, 100),
     )
     assert left(processes) == {25}
 
@@ -92,12 +100,12 @@ def test_the_worker_is_never_chosen_and_rings_do_not_hang() -> None:
     assert below(SUPERVISOR, tree(p20=(WORKER, 1), p21=(21, 1))) == {WORKER, 20}
 
 
-@given(st.dictionaries(st.integers(12, 40), st.tuples(st.integers(10, 40), st.floats(0, 200)), max_size=25))
-def test_only_what_is_below_and_not_older_is_chosen(told: dict[int, tuple[int, float]]) -> None:
-    processes = tree() | {pid: Process(*t) for pid, t in told.items()}
+@given(st.dictionaries(st.integers(12, 40), st.tuples(st.integers(10, 40), st.integers(0, 200)), max_size=25))
+def test_only_what_is_below_and_not_older_is_chosen(told: dict[int, tuple[int, int]]) -> None:
+    processes = tree(**{f"p{pid}": born for pid, born in told.items()})
     found = left(processes)
     assert found <= below(SUPERVISOR, processes) - {WORKER}
-    assert all(processes[pid].started_s > 99.9 for pid in found)
+    assert all(processes[pid].born > (100, 22) for pid in found)
 
 
 # ---- real processes
@@ -119,11 +127,11 @@ def started(*command: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_the_table_knows_parents_and_ages() -> None:
-    before_s = boot_time_s()
+    before = now()
     with started("sleep", "100") as process:
         line = table()[process.pid]
         assert line.parent == os.getpid()
-        assert before_s - 0.02 <= line.started_s <= boot_time_s()
+        assert before < line.born <= now()
     assert process.pid not in table()
 
 
@@ -152,13 +160,13 @@ def test_a_process_without_its_first_thread_is_not_dead() -> None:
 
 
 def test_marks_are_read_from_the_environment() -> None:
-    since_s = boot_time_s()
+    since = now()
     with started("sleep", "100", **{CALL_MARK: "mine"}) as mine, started("sleep", "100") as other:
         found = left_behind(
             table(),
             os.getpid(),
             worker=0,
-            since_s=since_s,
+            since=since,
             mark="mine",
             others=frozenset({"other"}),
             unmarked=False,
