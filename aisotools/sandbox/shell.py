@@ -68,6 +68,7 @@ class _DisplayHook(DisplayHook):
         self.recorder.current().show_result(format_dict)
 
     def finish_displayhook(self) -> None:
+        self._is_active = False
         flush()
 
 
@@ -81,6 +82,8 @@ class ZMQInteractiveShell(InteractiveShell):
     displayhook_class = Type(_DisplayHook)
     display_pub_class = Type(_Publisher)
     recorder: Recorder
+    value_unshown = False
+    """Whether the last traceback was that of a value which could not be shown."""
 
     def init_history(self) -> None:
         """Keep no history file; inputs stay in memory for tracebacks."""
@@ -122,6 +125,7 @@ class ZMQInteractiveShell(InteractiveShell):
 
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         flush()
+        self.value_unshown = self.displayhook.is_active
         try:
             message = str(evalue)
         except Exception as error:
@@ -230,7 +234,8 @@ async def run_cell(shell: ZMQInteractiveShell, code: str) -> None:
         shell.events.trigger("post_execute")
         shell.events.trigger("post_run_cell", result)
         record = shell.recorder.current()
-        if result is not None and result.success and record.error is not None:
+        shown_only = result is not None and result.success and not shell.value_unshown
+        if shown_only and record.error is not None:
             print(record.error["traceback"], file=sys.stderr)  # one that was only shown, as by `%tb`
             record.error = None
         flush()
