@@ -25,7 +25,7 @@ def _sets(word: Word, *, for_programs: bool = False) -> Verdict:
 
 
 def _change_folder(words: Words) -> Verdict:
-    parsed = parse(words, "-LPe@n")
+    parsed = parse(words, "-LPe@n", loose=True)
     target = parsed.operands[0].text if len(parsed.operands) == 1 else None
     inside = (
         target is not None and not target.startswith(("/", "~", "-", "+")) and ".." not in target.split("/")

@@ -29,7 +29,7 @@ def _dd(words: Words) -> Verdict:
     for word in words[1:]:
         name, equals, value = word.prefix.partition("=")
         path = Word(word.shown.partition("=")[2], word.text and value, value, placed=word.placed)
-        if not equals:
+        if not equals or word.may_be_option:
             verdicts.append(unsure(f"dd does not know {word.shown}"))
         elif name == "of":
             verdicts.append(writes(path, f"dd overwrites {path.shown}", Effect.DESTRUCTIVE))
@@ -52,7 +52,7 @@ def _compress(words: Words) -> Verdict:
 
 
 def _unzip(words: Words) -> Verdict:
-    parsed = parse(words, "-lvtzZpcqC12 -d:w -P: -onufj", apart=True)
+    parsed = parse(words, "-lvtzZpcqC12 -d:w -P: -onufj", posix=True, apart=True)
     shows = parsed.has("-l", "-v", "-t", "-z", "-Z", "-p", "-c")
     unpacks = NOTHING if shows else unsure("unzip unpacks files")
     return merged([said_by(parsed), unpacks, *map(reads, parsed.operands[:1])])
@@ -221,7 +221,7 @@ ROWS = (
         names="dd",
         judge=_dd,
         harmless=("dd if=a bs=1 count=4",),
-        harmful=("dd if=a of=b", "dd of=/dev/sda", "dd $x"),
+        harmful=("dd if=a of=b", "dd of=/dev/sda", "dd $x", "dd if=$x"),
     ),
     Row(
         names="gzip gunzip bzip2 bunzip2 xz unxz lzma unlzma",
@@ -248,7 +248,7 @@ ROWS = (
         names="unzip",
         judge=_unzip,
         harmless=("unzip -l a.zip", "unzip -p a.zip b"),
-        harmful=("unzip a.zip", "unzip -o a.zip -d x", "unzip -lT a.zip"),
+        harmful=("unzip a.zip", "unzip -o a.zip -d x", "unzip -lT a.zip", "unzip a.zip -l"),
     ),
     Row(
         names="tar bsdtar gtar",

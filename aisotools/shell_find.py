@@ -36,7 +36,7 @@ def _filled(word: Word, mark: str, beginning: str = "") -> Word:
     before, found, _ = word.prefix.partition(mark)
     if not found and mark not in word.shown:
         return word
-    return Word(word.shown, None, before or beginning, placed=False)
+    return Word(word.shown, None, before or beginning, many=word.many, placed=False)
 
 
 _TESTS = names(

@@ -25,24 +25,20 @@ _DIFF = (
     "--cached --staged --merge-base --no-index --cc --root --stdin --no-commit-id --always --output:w "
     "--ext-diff!x --textconv!x"
 )
-_LOG = _DIFF + (
-    " -giEFPx -n: -L: -# --oneline --graph --all --decorate? --no-decorate --source --follow --author: "
-    "--committer: "
-    "--grep: --all-match --invert-grep --regexp-ignore-case --since: --after: --until: --before: "
-    "--max-count: "
-    "--skip: --merges --no-merges --first-parent --reverse --topo-order --date-order --author-date-order "
-    "--date: "
-    "--relative-date --format: --pretty? --abbrev-commit --no-abbrev-commit --branches? --tags? --remotes? "
-    "--glob: "
-    "--exclude: --not --left-right --left-only --right-only --cherry --cherry-pick --cherry-mark --boundary "
-    "--simplify-by-decoration --full-history --ancestry-path? --walk-reflogs --notes? --no-notes --parents "
-    "--children --no-walk? --count --objects --use-mailmap --full-diff --diff-merges: --extended-regexp "
-    "--fixed-strings --perl-regexp --no-expand-tabs --encoding:"
+_LOG_ONLY = (
+    "-giEFPx -n: -L: -# --oneline --graph --all --decorate? --no-decorate --source --follow --author: "
+    "--committer: --grep: --all-match --invert-grep --regexp-ignore-case --since: --after: --until: "
+    "--before: --max-count: --skip: --merges --no-merges --first-parent --reverse --topo-order --date-order "
+    "--author-date-order --date: --relative-date --format: --pretty? --abbrev-commit --no-abbrev-commit "
+    "--branches? --tags? --remotes? --glob: --exclude: --not --left-right --left-only --right-only --cherry "
+    "--cherry-pick --cherry-mark --boundary --simplify-by-decoration --full-history --ancestry-path? "
+    "--walk-reflogs --notes? --no-notes --parents --children --no-walk? --count --objects --use-mailmap "
+    "--full-diff --diff-merges: --extended-regexp --fixed-strings --perl-regexp --no-expand-tabs --encoding:"
 )
+_LOG = f"{_DIFF} {_LOG_ONLY}"
 _LISTING = (
-    " --list --contains? --no-contains? --merged? --no-merged? --points-at: --sort: --format: --color? "
-    "--no-color "
-    "--column? --no-column --ignore-case"
+    "--list --contains? --no-contains? --merged? --no-merged? --points-at: --sort: --format: --color? "
+    "--no-color --column? --no-column --ignore-case"
 )
 _READS = {
     "annotate": "-cbltswepfn -M? -C? -L: -S:r --root --show-stats --porcelain --line-porcelain --incremental "
@@ -59,7 +55,7 @@ _READS = {
     "diff-files": _DIFF,
     "diff-index": _DIFF,
     "diff-tree": _DIFF,
-    "for-each-ref": "-s --count: --shell" + _LISTING,
+    "for-each-ref": f"-s --count: --shell {_LISTING}",
     "grep": "-aiIwvhHEGPFnlLczorpWq -e: -f:r -A: -B: -C: -m: -# --cached --no-index --untracked "
     "--exclude-standard --no-exclude-standard --recurse-submodules --text --ignore-case --word-regexp "
     "--invert-match --full-name --extended-regexp --basic-regexp --perl-regexp --fixed-strings "
@@ -202,7 +198,7 @@ def _branch(words: Words) -> Verdict:
         "--move!c -M!d -c!c -C!c --copy!c -f!d --force!d -u:c --set-upstream-to:c --unset-upstream!c "
         "--edit-description!x -t!c --track?c --no-track!c --create-reflog!c"
     )
-    return _lists(parse(words, options + _LISTING), "branch")
+    return _lists(parse(words, f"{options} {_LISTING}"), "branch")
 
 
 def _tag(words: Words) -> Verdict:
@@ -210,7 +206,7 @@ def _tag(words: Words) -> Verdict:
         "-li -n? -d!d --delete!d -a!c --annotate!c -s!x --sign!x -u:x -f!d --force!d -m:c -F:c -e!x -v!x "
         "--verify!x"
     )
-    return _lists(parse(words, options + _LISTING), "tag")
+    return _lists(parse(words, f"{options} {_LISTING}"), "tag")
 
 
 def _remote(words: Words) -> Verdict:

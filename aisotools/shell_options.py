@@ -30,7 +30,7 @@ from aisotools.shell_verdict import (
     Verdict,
     contacts,
     does,
-    host_of,
+    host_named,
     merged,
     reads,
     unsure,
@@ -143,6 +143,8 @@ def parse(
     for word in rest:
         text = word.text
         if text == "--":
+            if apart:
+                parsed.doubts.append("-- may be no end of options here")
             parsed.operands.extend(rest)
         elif text is None:
             _take_unknown(word, known, parsed, loose=loose)
@@ -263,7 +265,7 @@ def by_role(role: str, value: Word | None, name: str) -> Verdict:
     if role == "d" and value is not None:
         return writes(value, f"it destroys {shown}", Effect.DESTRUCTIVE)
     if role == "h":
-        return contacts(host_of(shown) or shown, f"it contacts {shown}")
+        return contacts(host_named(shown), f"it contacts {shown}")
     if role in {"w", "m", "c"}:
         return does(Effect.LOCAL_MUTATION, f"{name} changes something")
     if role in {"d", "D"}:

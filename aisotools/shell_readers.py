@@ -140,8 +140,9 @@ ROWS = (
         options="-cdDiuz -f: -s: -w: --count --repeated --all-repeated? --group? --ignore-case --unique "
         "--skip-fields: --skip-chars: --check-chars: --zero-terminated",
         operands="rw",
+        posix=True,  # not every uniq looks for options behind the first file
         harmless=("uniq -c a", "uniq -f 1 a", "uniq"),
-        harmful=("uniq a b", "uniq -c a b", "uniq ./*", "uniq -- a b"),
+        harmful=("uniq a b", "uniq -c a b", "uniq ./*", "uniq -- a b", "uniq a -c"),
     ),
     Row(
         names="shuf",
@@ -185,9 +186,18 @@ ROWS = (
         names="xxd",
         options="-abCEeipuv -c: -g: -l: -s: -o: -n: -r!u",
         operands="rw",
+        posix=True,
         apart=True,
         harmless=("xxd a", "xxd -p -l 16 a"),
-        harmful=("xxd a b", "xxd -r a b", "xxd -pl 5 a", "xxd -ps a b", "xxd -revert a"),
+        harmful=(
+            "xxd a b",
+            "xxd -r a b",
+            "xxd -pl 5 a",
+            "xxd -ps a b",
+            "xxd -revert a",
+            "xxd a -p",
+            "xxd -i -c a . --",
+        ),
     ),
     Row(
         names="base64 base32 basenc",

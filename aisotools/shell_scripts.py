@@ -79,6 +79,7 @@ _SED_AFTER_COMMA = re.compile(
 _SED_PLAIN = re.compile(
     r"\s*!?\s*(?:[{}]|(?:[=dDgGhHnNpPxzF]|[qQl][ \t]*[0-9]*|[bt][ \t]*\w*|:[ \t]*\w+)[ \t]*(?=[;\n}]|$))"
 )
+_SUFFIX = re.compile(r"[\w.~-]*")
 _SED_SEPARATORS = re.compile(r"[\s;]+")
 _SED_SUBSTITUTES = re.compile(r"\s*!?\s*[sy]([^\w\s\\;{}\[\]])")
 _SED_FLAGS = re.compile(r"[gpiImM0-9]*[ \t]*")
@@ -88,7 +89,8 @@ def sed_doubt(script: str) -> str:
     """Why a sed script may do more than print; empty when it plainly does not."""
     at = 0
     while at < len(script):
-        if separators := _SED_SEPARATORS.match(script, at):
+        if separators := _SUFFIX = re.compile(r"[\w.~-]*")
+_SED_SEPARATORS.match(script, at):
             at = separators.end()
             continue
         if address := _SED_ADDRESS.match(script, at):
@@ -137,9 +139,18 @@ def _sed(words: Words) -> Verdict:
     if not scripts and not parsed.has("-f", "--file"):
         scripts, files = list(files[:1]), files[1:]
     doubts = [_sed_script(script) for script in scripts]
-    places = parsed.has("-i", "-I", "--in-place")
-    role = "m" if places else "r"
+    role = "m" if parsed.has("-i", "-I", "--in-place") else "r"
+    suffix = parsed.value("-i", "-I", "--in-place")
+    if suffix is not None and not _SUFFIX.fullmatch(suffix.shown):
+        doubts.append(unsure("it cannot be told where sed keeps what was there"))
+    elif suffix is not None:
+        doubts += [by_role("m", _with_suffix(file, suffix.shown), "") for file in files]
     return merged([said_by(parsed), *doubts, *(by_role(role, file, "") for file in files)])
+
+
+def _with_suffix(word: Word, suffix: str) -> Word:
+    text = None if word.text is None else word.text + suffix
+    return Word(word.shown + suffix, text, text or word.prefix, word.many, word.placed)
 
 
 def _sed_script(script: Word | None) -> Verdict:

@@ -45,7 +45,7 @@ _RUNS = re.compile(r"\$\(|`|[<>]\(")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SETTERS = names(
     "mapfile readarray getopts declare typeset local export readonly let unset wait eval source . builtin "
-    "command coproc trap enable"
+    "command coproc trap enable time"
 )
 _TEST_NUMBERS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
 
@@ -148,6 +148,8 @@ def _sets_plainly(command: Command) -> bool:
         return False
     if name == "read":
         return all(token.bare == "-r" or _NAME.fullmatch(token.bare) for token in words[1:])
+    if name == "printf":
+        return not any("".join(p.text for p in token.pieces).startswith("-") for token in words[1:2])
     return name not in _SETTERS
 
 

@@ -16,7 +16,8 @@ _NO_FILES = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/zero", "
 _DESCRIPTORS = re.compile(r"/dev/fd/[12]")
 _DISKS = re.compile(r"/dev/(?:sd|hd|vd|xvd|nvme|mmcblk|disk|rdisk|loop|dm-|md|mapper/|mem|kmem|port).*")
 _SOCKETS = re.compile(r"/dev/(?:tcp|udp)/([^/]*)/.*")
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/@]*@)?(\[[^\]]*\]|[^/:?#]*)", re.IGNORECASE)
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/?#]*@)?(\[[^\]]*\]|[^/:?#]*)", re.IGNORECASE)
+_PLAIN_HOST = re.compile(r"[\w.:%\[\]-]+")
 _REMOTE_PATH = re.compile(r"(?:[^/@:]*@)?(\[[^\]]*\]|[^/:@\[\]]+):.*", re.DOTALL)
 
 
@@ -116,10 +117,15 @@ def writes(word: Word, why: str = "", effect: Effect = Effect.LOCAL_MUTATION) ->
 
 def contacts(host: str, why: str) -> Verdict:
     """It talks to this host; to an unknown one if it is empty."""
-    known = bool(host) and "$" not in host and "`" not in host
+    known = bool(host) and _PLAIN_HOST.fullmatch(host) is not None
     return Verdict(
         effect=Effect.REMOTE_ACTION, certain=known, hosts=(host or "an unknown host",), reasons=(why,)
     )
+
+
+def host_named(text: str) -> str:
+    """The host where one is expected: in a URL, or as `user@host:port/path`."""
+    return host_of(text) or text.partition("/")[0].rpartition("@")[2]
 
 
 def host_of(text: str) -> str:

@@ -41,8 +41,9 @@ class Word:
 
     @property
     def may_be_option(self) -> bool:
-        """Whether it may begin with a dash."""
-        return self.prefix.startswith("-") or (self.text is None and not self.prefix)
+        """Whether it, or a word that it is split into, may begin with a dash."""
+        splits = self.many and not self.placed  # patterns alone keep the beginning
+        return self.prefix.startswith("-") or (self.text is None and (splits or not self.prefix))
 
 
 def literal(text: str) -> Word:
@@ -161,8 +162,9 @@ def _word(template: str, pieces: tuple[Piece, ...], numbers: Collection[str]) ->
     globs = _GLOB if "]" in template else _GLOB_ALONE
     for character in template:
         if ord(character) < _HOLE:
-            if character in globs and prefix is None:
-                prefix, many = "".join(shown), True
+            if character in globs:
+                many = True
+                prefix = "".join(shown) if prefix is None else prefix
             shown.append(character)
             continue
         piece = pieces[ord(character) - _HOLE]
