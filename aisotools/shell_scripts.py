@@ -89,8 +89,7 @@ def sed_doubt(script: str) -> str:
     """Why a sed script may do more than print; empty when it plainly does not."""
     at = 0
     while at < len(script):
-        if separators := _SUFFIX = re.compile(r"[\w.~-]*")
-_SED_SEPARATORS.match(script, at):
+        if separators := _SED_SEPARATORS.match(script, at):
             at = separators.end()
             continue
         if address := _SED_ADDRESS.match(script, at):
