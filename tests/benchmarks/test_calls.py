@@ -77,7 +77,6 @@ async def test_a_warm_call_is_eight_times_faster_than_a_raw_kernel(
 
 async def test_workers_and_sessions(tmp_path: Path, environ: Any) -> None:
     fresh: list[float] = []
-    memory: list[float] = []
     async with Session(tmp_path / "workspace", environ=environ, approver=AllowAll()) as session:
         for _ in range(15):
             await session.restart()
@@ -85,7 +84,6 @@ async def test_workers_and_sessions(tmp_path: Path, environ: Any) -> None:
             await session.restart()
             await session.call("python", {"code": "1 + 1"})
             fresh.append((time.perf_counter() - began_s) * 1000)
-            memory.append(session.status().memory_bytes / 2**20)
         echo: list[float] = []
         write: list[float] = []
         read: list[float] = []
@@ -103,7 +101,6 @@ async def test_workers_and_sessions(tmp_path: Path, environ: Any) -> None:
         interrupts = [await interrupt(session, code) for code in ENDLESS * 5]
     show(
         Figure(what="worker ended, fresh one, first result", samples=fresh, budget=40),
-        Figure(what="memory of a fresh worker", samples=memory, unit="Mi", budget=12),
         Figure(what="echo hi", samples=echo, budget=3),
         Figure(what="write 100 KB", samples=write, budget=1.5),
         Figure(what="read 100 KB", samples=read, budget=1.5),
