@@ -97,8 +97,8 @@ class ForkServer:
             self._requests.send(to_json(detect.detect()))
         elif len(descriptors) == 4:
             _prepare_filter(request["level"])
+            scratch = f"{os.path.realpath(request['temporary'])}/aisotools-{os.urandom(8).hex()}"
             try:
-                scratch = _make_scratch(request["temporary"])
                 pid = os.fork()
             except OSError as error:
                 os.write(descriptors[3], f"The fork server could not make a worker: {error}.".encode())
@@ -131,6 +131,7 @@ class ForkServer:
             os.setsid()
             _take_descriptors(descriptors)
             supervisor.become_subreaper()
+            _make_scratch(scratch)
             reading, writing = os.pipe()
             pid = os.fork()
             if pid == 0:
@@ -208,12 +209,10 @@ def _take_descriptors(descriptors: list[int]) -> None:
                 os.close(int(name))
 
 
-def _make_scratch(temporary: str) -> str:
+def _make_scratch(folder: str) -> None:
     """A private folder for home and temporary files of one worker."""
-    folder = os.path.realpath(tempfile.mkdtemp(prefix="aisotools-", dir=temporary))
-    for name in ("home", "tmp"):
-        os.mkdir(f"{folder}/{name}", 0o700)
-    return folder
+    for path in (folder, f"{folder}/home", f"{folder}/tmp"):  # noqa: S108 - inside the private folder
+        os.mkdir(path, 0o700)
 
 
 def main(descriptor: int) -> NoReturn:

@@ -140,8 +140,11 @@ def steal():
 threading.Thread(target=steal, daemon=True).start()
 """
     await r.python(code)
-    result = await r.python("1", timeout_s=0.5)
-    assert result.is_error
+    for _ in range(20):  # who gets to read first is a matter of luck
+        if (await r.python("1", timeout_s=0.3)).is_error:
+            break
+    else:
+        pytest.fail("nothing was stolen")
     await works(r)
 
 
