@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from aisotools.contracts import Tool
 from aisotools.registry import ToolRegistry
 from aisotools.session import Session
 from aisotools.testing import FakeSandbox
+
+# How long an example takes says more about the machine's other work than about the code: see benchmarks.
+settings.register_profile("aisotools", deadline=None)
+settings.load_profile("aisotools")
 
 OpenSession = Callable[..., Session]
 """Makes a session of these tools and options; it opens itself at its first call and is closed by the test."""
