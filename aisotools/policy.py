@@ -165,19 +165,19 @@ class Policy:
 
     def _by_mode(self, call: ToolCall, facts: Facts) -> Evaluation:
         effect = severity(facts)
-        word = effect.value.replace("_", " ")
+        what = effect.value if effect is Effect.DESTRUCTIVE else f"a {effect.value.replace('_', ' ')}"
         if effect is Effect.READ_ONLY:
             return Evaluation(Decision.ALLOW, reasons=("it only reads",))
         if self.mode == "plan":
             return Evaluation(
                 Decision.DENY,
-                reasons=(f"mode plan allows only reading, and this is a {word}",),
+                reasons=(f"mode plan allows only reading, and this is {what}",),
             )
         if call.origin == "person":
             return _typed(facts, effect)
         if self.mode == "auto":
             return _auto(facts, effect)
-        return Evaluation(Decision.ASK, reasons=(f"it is a {word}",))
+        return Evaluation(Decision.ASK, reasons=(f"it is {what}",))
 
 
 def protected_writes(facts: Facts) -> tuple[str, ...]:
