@@ -26,6 +26,7 @@ from aisotools.host_calls import HostCalls
 from aisotools.journal import Journal
 from aisotools.policy import Policy
 from aisotools.registry import ToolRegistry
+from aisotools.sandbox.results import VALUE_DROPPED
 from aisotools.session_events import (
     CallDecided,
     CallEmitted,
@@ -330,7 +331,8 @@ def _own_copy(arguments: Mapping[str, Json]) -> Mapping[str, Json]:
 
 def _valid(tool: Tool, result: ToolResult) -> ToolResult:
     """The result, if what it holds fits the type that the tool declared."""
-    if result.is_error:
+    left_out = result.value is None and VALUE_DROPPED in result.metadata  # over the cap, and said
+    if result.is_error or left_out:
         return result
     try:
         validate_value(tool, result.value)

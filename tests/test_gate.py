@@ -167,7 +167,7 @@ async def test_modes_origins_and_effects(
     assert result.is_error is not bool(decided_by), result.content
     assert len(mock.calls) == bool(decided_by)
     if not decided_by:
-        assert result.content.startswith("mock was not run: mode plan allows only reading, and this is a ")
+        assert result.content.startswith("mock was not run: mode plan allows only reading, and this is ")
         assert (result.error_kind, result.recoverable) == ("denied", False)
 
 
