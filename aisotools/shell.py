@@ -198,7 +198,7 @@ class _Inquiry:
             one = todo.pop()
             verdict = self._program(one)
             verdicts.append(verdict)
-            todo += verdict.commands
+            todo += filter(None, verdict.commands)
             if len(verdicts) > _MOST_TEXTS:
                 verdicts.append(unsure("there are too many commands within commands"))
                 break

@@ -285,9 +285,10 @@ ROWS = (
         harmful=("vim x", "ed x", "vim -c '!rm x'", "emacs --batch --eval x"),
     ),
     Row(
-        names="python pypy node deno bun ruby perl php lua luajit tclsh Rscript R julia ghci scala kotlin "
-        "groovy java javac jshell gcc cc g++ c++ clang clang++ rustc tsc go cargo rustup dotnet swift ocaml "
-        "guile make gmake cmake ninja meson mypy ruff black uv pipx gem conda mamba",
+        names="python pypy node deno bun ruby perl php lua luajit tclsh Rscript R ghci java javac gcc cc "
+            "g++ c++ "
+        "clang clang++ tsc go ocaml guile make gmake cmake ninja meson mypy ruff black uv pipx gem conda "
+        "mamba",
         options="*",
         effect=_LOCAL,
         why="runs code that is not looked into",
@@ -316,8 +317,9 @@ ROWS = (
         ),
     ),
     Row(
-        # even asked for their version they do what files of the folder say
-        names="bazel just task rake ant mvn gradle pytest tox nox npx yarn pnpm poetry pipenv uvx jupyter "
+        # even asked for their version they do what files of the folder say, or set up what they need
+        names="cargo rustc rustup dotnet swift julia scala kotlin groovy jshell bazel just task rake ant "
+            "mvn gradle pytest tox nox npx yarn pnpm poetry pipenv uvx jupyter "
         "ipython bundle composer nix guix sbt lein grunt gulp",
         options="*",
         effect=_LOCAL,
@@ -325,7 +327,7 @@ ROWS = (
         certain=False,
         about="",
         harmless=(),
-        harmful=("npx x", "pytest", "yarn --version", "mvn -v"),
+        harmful=("npx x", "pytest", "yarn --version", "mvn -v", "cargo --version"),
     ),
     Row(
         names="apt-get aptitude yum dnf zypper pacman apk snap flatpak brew port emerge easy_install",

@@ -163,7 +163,7 @@ ROWS = (
     ),
     Row(
         names="sftp socat lftp ftpd rclone s3cmd gsutil aws az gcloud gh glab hub heroku flyctl vercel "
-        "netlify kubectl helm docker podman nerdctl buildah skopeo terraform tofu ansible ansible-playbook "
+        "netlify kubectl helm nerdctl buildah skopeo terraform tofu ansible ansible-playbook "
         "vagrant packer psql pg_dump mysql mysqldump mariadb mongo mongosh redis-cli sqlcmd bq snowsql "
         "influx mail mailx sendmail mutt openssl gpg-agent ollama huggingface-cli hf wandb dvc twine http "
         "https xh httpie aria2c axel lynx w3m links elinks youtube-dl yt-dlp smbclient ldapsearch snmpwalk "
@@ -174,16 +174,13 @@ ROWS = (
         why="acts on other machines or services",
         certain=False,
         about="--version",
-        harmless=("docker --version",),
+        harmless=("helm --version",),
         harmful=(
-            "docker run x",
-            "docker -H tcp://x ps",
             "kubectl delete pod x",
             "gh pr merge",
             "psql -c 'drop table x'",
             "aws s3 rm s3://x",
             "openssl s_client -connect x:1",
-            "docker ps",
         ),
     ),
 )

@@ -34,7 +34,7 @@ ROWS = (
         names="cat tac nl wc head tail cut rev paste join comm cmp diff fold fmt column expand unexpand od "
         "hexdump hd strings md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum shasum "
         "ls dir vdir stat du df readlink realpath pr tsort look locate plocate readelf exa eza zipinfo "
-        "getfacl lsattr findmnt namei jq bc",
+        "getfacl lsattr findmnt namei bc",
         options="*",
         loose=True,
         harmless=(
@@ -44,7 +44,6 @@ ROWS = (
             "ls -la $DIR",
             "diff -u a b",
             "tail -f log",
-            "jq -r '.[0].name' data.json",
             "cut -d, -f1,3 x.csv",
             "cat -- -n",
             "du -sh .",
@@ -54,8 +53,7 @@ ROWS = (
     Row(
         names="echo pwd seq factor numfmt expr basename dirname true false : sleep yes tr nproc arch uname "
         "whoami id groups users who w uptime free vmstat iostat mpstat lscpu lsblk lsmod locale getconf "
-        "logname tty printenv ps pgrep pidof pstree which whereis type cal ncal tput clear last lslocks "
-        "ipcs netstat",
+        "logname tty printenv ps pgrep pidof pstree which whereis type cal ncal clear last lslocks ipcs",
         options="*",
         operands=".",
         loose=True,
@@ -89,6 +87,18 @@ ROWS = (
         operands="pr",
         harmless=("zgrep x a.gz",),
         harmful=("zgrep $x y",),
+    ),
+    Row(
+        names="jq gojq",
+        options="-rRncCMSseajhV -f:r -L:r --raw-output --raw-input --null-input --compact-output "
+        "--color-output "
+        "--monochrome-output --sort-keys --slurp --exit-status --ascii-output --join-output --raw-output0 "
+        "--tab --indent: --arg --argjson --slurpfile --rawfile --args --jsonargs --stream --stream-errors "
+        "--seq --from-file:r --unbuffered",
+        operands="pr",
+        loose=True,
+        harmless=("jq -r '.[0].name' data.json", "jq --arg x \"$y\" '.[$x]' a.json", "jq ."),
+        harmful=("jq -i .a a.json", "jq . a.json > b", "jq --in-place . a"),
     ),
     Row(
         names="rg",

@@ -130,7 +130,7 @@ def _substitution(script: str, at: int) -> int:
 def _sed(words: Words) -> Verdict:
     parsed = parse(
         words,
-        "-nErsuz -l: -e: -f:u -i? -I? --quiet --silent --expression: --file:u --regexp-extended --separate "
+        "-nErsuz -e: -f:u -i? -I? --quiet --silent --expression: --file:u --regexp-extended --separate "
         "--unbuffered --null-data --line-length: --posix --debug --in-place? --follow-symlinks",
     )
     scripts = [given.value for given in parsed.options if given.name in {"-e", "--expression"}]

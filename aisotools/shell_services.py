@@ -27,6 +27,7 @@ _PIP = (
     "--exclude-editable --pre --files --verbose --quiet --disable-pip-version-check --no-color --isolated "
     "--no-input --outdated!n --uptodate!n -o!n -u!n"
 )
+# npm notes what it does in a log of its own, and does without where it may not
 _NPM = "-gal -p --global --depth: --all --json --long --parseable --omit: --include: --production --link"
 _APT = "-aqit --installed --upgradable --all-versions --names-only --full --recurse --installed --names"
 _SYSTEMD = (
@@ -59,7 +60,28 @@ def _rpm(words: Words) -> Verdict:
     return merged([said_by(parsed), NOTHING if asks else unsure("rpm changes what is installed")])
 
 
+_DOCKER = (
+    "-aqslt -f: -n: --all --no-trunc --quiet --size --latest --filter: --format: --last: --digests --follow "
+    "--tail: --since: --until: --timestamps --details --type: --no-stream"
+)
+_DOCKER_READS = dict.fromkeys(names("ps images version logs inspect top port history diff"), _DOCKER)
+
 ROWS = (
+    Row(
+        names="docker podman",
+        judge=_only(_DOCKER_READS, "acts on other machines or services", Effect.REMOTE_ACTION),
+        about="--version",
+        harmless=("docker ps -a", "docker logs --tail 5 x", "docker images -q"),
+        harmful=(
+            "docker run x",
+            "docker -H tcp://x ps",
+            "docker --context x ps",
+            "docker exec x rm y",
+            "docker rm x",
+            "docker ps --host=x",
+            "docker compose up",
+        ),
+    ),
     Row(
         names="dpkg dpkg-query",
         options="-lLSspW -f: --list --listfiles --search --status --print-avail --print-architecture "

@@ -80,6 +80,14 @@ ROWS = (
         harmful=("ss -K dst 1.2.3.4", "ss -D x"),
     ),
     Row(
+        names="netstat",
+        options="-atulpnrsiewcogW46xvlM --tcp --udp --listening --programs --numeric --all --route "
+        "--statistics",
+        operands=".",
+        harmless=("netstat -tulpn", "netstat -an"),
+        harmful=("netstat -z", "netstat -an > x"),
+    ),
+    Row(
         names="lsof",
         options="-nPtlabR -i? -p: -u: -c: -d: -D:s",
         operands="r",

@@ -78,6 +78,7 @@ def folder(tmp_path: Path) -> Path:
     place = tmp_path / "place"
     (place / "src").mkdir(parents=True)
     (place / "d").mkdir()
+    (place / "home").mkdir()
     for name in (
         "a",
         "b",
@@ -100,11 +101,17 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
+HOUSEKEEPING = ("home/.npm", "home/.config")
+"""What programs note for themselves, and do without where they may not: npm's log, top's folder."""
+
+
 def contents(place: Path) -> dict[str, bytes | None]:
-    """Every file and folder below `place`."""
+    """Every file and folder below `place`, but for housekeeping."""
+    found = {str(path.relative_to(place)): path for path in place.rglob("*")}
     return {
-        str(path.relative_to(place)): path.read_bytes() if path.is_file() else None
-        for path in place.rglob("*")
+        name: path.read_bytes() if path.is_file() else None
+        for name, path in found.items()
+        if not name.startswith(HOUSEKEEPING)
     }
 
 
@@ -119,7 +126,7 @@ def run(command: str, place: Path) -> None:
         cwd=place,
         env={
             "PATH": os.environ["PATH"],
-            "HOME": str(place.parent),
+            "HOME": str(place / "home"),
             "LANG": "C.UTF-8",
             "GIT_OPTIONAL_LOCKS": "0",  # git status would note what it has looked at
         },

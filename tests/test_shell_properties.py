@@ -165,6 +165,14 @@ def test_any_text_gets_a_report(text: str) -> None:
     assert (facts.effect, facts.certain, facts.commands) == (report.effect, report.certain, report.commands)
 
 
+@given(command=COMMANDS, part=st.sampled_from(PARTS), where=st.floats(0, 1), cut=st.integers(0, 3))
+@settings(max_examples=500)
+def test_any_change_to_a_command_gets_a_report(command: str, part: str, where: float, cut: int) -> None:
+    at = int(where * len(command))
+    report = classify_shell(command[:at] + part + command[at + cut :])
+    assert report.certain or report.effect is not Effect.READ_ONLY
+
+
 @given(text=st.text(st.characters(categories=["Cc", "Cf", "Cs", "Co", "Zs", "Zl", "Zp"]), min_size=1))
 def test_what_cannot_be_seen_is_never_read_only(text: str) -> None:
     if text.strip(" \t\n"):
