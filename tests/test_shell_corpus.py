@@ -101,8 +101,9 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-HOUSEKEEPING = ("home/.npm", "home/.config")
-"""What programs note for themselves, and do without where they may not: npm's log, top's folder."""
+HOUSEKEEPING = ("home/.npm", "home/.config", "home/.rustup")
+"""What programs note for themselves, and do without where they may not: npm's log, top's folder, and what
+rustup sets up when pip asks for the version of Rust."""
 
 
 def contents(place: Path) -> dict[str, bytes | None]:
