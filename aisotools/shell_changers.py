@@ -286,7 +286,7 @@ ROWS = (
     ),
     Row(
         names="python pypy node deno bun ruby perl php lua luajit tclsh Rscript R ghci java javac gcc cc "
-            "g++ c++ "
+        "g++ c++ "
         "clang clang++ tsc go ocaml guile make gmake cmake ninja meson mypy ruff black uv pipx gem conda "
         "mamba",
         options="*",
@@ -319,7 +319,7 @@ ROWS = (
     Row(
         # even asked for their version they do what files of the folder say, or set up what they need
         names="cargo rustc rustup dotnet swift julia scala kotlin groovy jshell bazel just task rake ant "
-            "mvn gradle pytest tox nox npx yarn pnpm poetry pipenv uvx jupyter "
+        "mvn gradle pytest tox nox npx yarn pnpm poetry pipenv uvx jupyter "
         "ipython bundle composer nix guix sbt lein grunt gulp",
         options="*",
         effect=_LOCAL,

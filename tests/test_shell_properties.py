@@ -227,5 +227,5 @@ def test_blanks_and_comments_before_it_change_nothing(command: str, noise: str) 
 
 @given(text=st.text(min_size=1))
 def test_length_alone_is_enough_to_ask(text: str) -> None:
-    long = (text * MOST_BYTES)[: MOST_BYTES + 1]
+    long = (text * (MOST_BYTES + 1))[: MOST_BYTES + 1]
     assert not reads_only(long)
