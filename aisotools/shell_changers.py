@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aisotools.events import Effect
-from aisotools.shell_options import Row, Words, by_role, parse, said_by
+from aisotools.shell_options import Row, Words, by_role, copied, parse, said_by
 from aisotools.shell_text import names
 from aisotools.shell_verdict import NOTHING, Verdict, does, merged, reads, unsure, writes
 from aisotools.shell_words import Word
@@ -15,10 +15,11 @@ def _move(words: Words) -> Verdict:
     """What moves may replace what is there, as `cp` and `>` do: a change, and undo covers it."""
     parsed = parse(
         words,
-        "-finuvbTZ -t:w -S: --force --interactive --no-clobber --update? --verbose --backup? --suffix: "
-        "--target-directory:w --no-target-directory --strip-trailing-slashes --exchange --no-copy --debug",
+        "-finuvbTZ -t: -S: --force --interactive --no-clobber --update? --verbose --backup? --suffix: "
+        "--target-directory: --no-target-directory --strip-trailing-slashes --exchange --no-copy --debug",
     )
-    moved = [by_role("m", operand, "") for operand in parsed.operands]
+    sources, written = copied(parsed)
+    moved = [*(by_role("m", source, "") for source in sources), *written]
     lost = any(operand.shown == "/dev/null" for operand in parsed.operands[-1:])
     end = does(Effect.DESTRUCTIVE, "what is moved to /dev/null is gone") if lost else NOTHING
     return merged([does(Effect.LOCAL_MUTATION, "it moves files"), said_by(parsed), *moved, end])
@@ -99,10 +100,10 @@ def _crontab(words: Words) -> Verdict:
 
 
 _COPY = (
-    "-abdfHiLlnPpRrsuvxZT -S: -t:w --archive --attributes-only --backup? --copy-contents --force "
+    "-abdfHiLlnPpRrsuvxZT -S: -t: --archive --attributes-only --backup? --copy-contents --force "
     "--interactive --dereference --link --no-clobber --no-dereference --preserve? --no-preserve: --parents "
     "--recursive --reflink? --remove-destination --sparse: --strip-trailing-slashes --symbolic-link "
-    "--suffix: --target-directory:w --no-target-directory --update? --verbose --one-file-system --directory "
+    "--suffix: --target-directory: --no-target-directory --update? --verbose --one-file-system --directory "
     "--mode: --owner: --group: --relative --logical --physical --compare --strip -m: -o: -g: -D -C -c -F"
 )
 _LOCAL = Effect.LOCAL_MUTATION

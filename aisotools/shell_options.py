@@ -295,8 +295,25 @@ def by_operands(row: Row, parsed: Parsed) -> Verdict:
         several = [unsure(f"it cannot be told which files {o.shown} means") for o in operands if o.many]
         return merged([*map(reads, operands[:1]), *several, *map(writes, operands[1:])])
     if kind == "c":
-        destination = parsed.value("-t", "--target-directory")
-        sources = operands if destination else operands[:-1]
-        written = destination or (operands[-1] if operands else literal("."))
-        return merged([*map(reads, sources), writes(written)])
+        sources, written = copied(parsed)
+        return merged([*map(reads, sources), *written])
     return merged(by_role(kind, operand, operand.shown) for operand in operands)
+
+
+def copied(parsed: Parsed) -> tuple[list[Word], list[Verdict]]:
+    """What is copied or moved to the last operand, or to where `-t` says; and what is written thereby."""
+    folder, operands = parsed.value("-t", "--target-directory"), parsed.operands
+    if folder is None and len(operands) < 2:
+        folder = literal(".")
+    sources, destination = (operands, folder) if folder else (operands[:-1], operands[-1])
+    shown = destination.shown
+    into = folder or len(sources) > 1 or shown.endswith("/") or shown in {".", ".."}
+    return sources, [writes(_inside(destination, s)) for s in sources] if into else [writes(destination)]
+
+
+def _inside(folder: Word, file: Word) -> Word:
+    """What `file` is called in `folder`."""
+    name = file.shown.rstrip("/").rpartition("/")[2]
+    shown = f"{folder.shown.rstrip('/')}/{name}"
+    text = shown if folder.text is not None and file.text is not None else None
+    return Word(shown, text, text or folder.prefix, folder.many or file.many, folder.placed and file.placed)

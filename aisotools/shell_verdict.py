@@ -110,6 +110,8 @@ def writes(word: Word, why: str = "", effect: Effect = Effect.LOCAL_MUTATION) ->
     reason = why or f"it writes {path}"
     if not word.placed:
         return Verdict(effect=effect, certain=False, writes=(path,), reasons=(f"{reason}, wherever that is",))
+    if word.many:
+        return Verdict(effect=effect, certain=False, writes=(path,), reasons=(f"{reason}, whatever that is",))
     if _DISKS.fullmatch(path):
         effect, reason = Effect.DESTRUCTIVE, f"it writes to the device {path}"
     return Verdict(effect=effect, writes=(path,), reasons=(reason,))
