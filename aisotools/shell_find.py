@@ -12,7 +12,7 @@ from aisotools.shell_words import Word, anything, literal
 
 
 def _xargs(words: Words) -> Verdict:
-    """Xargs adds words that nobody has seen to the command it runs."""
+    """The command that xargs runs gets words that nobody has seen."""
     parsed = parse(
         words,
         "-0rtxo -a:r -d: -E: -I: -i? -L: -l? -n: -P: -s: -e? -p!u --null --arg-file:r --delimiter: --eof? "
@@ -21,14 +21,21 @@ def _xargs(words: Words) -> Verdict:
         posix=True,
     )
     command = tuple(parsed.operands) or (literal("echo"),)
-    if parsed.has("-I", "-i", "--replace"):
-        mark = parsed.value("-I", "-i", "--replace") or literal("{}")
-        if not mark.text:
-            return merged([said_by(parsed), unsure("it cannot be told what xargs replaces")])
-        command = tuple(_filled(word, mark.text) for word in command)
-    else:
+    marks = {
+        "{}" if given.value is None else given.value.text
+        for given in parsed.options
+        if given.name in _REPLACES
+    }
+    if None in marks or "" in marks:
+        return merged([said_by(parsed), unsure("it cannot be told what xargs replaces")])
+    for mark in filter(None, marks):
+        command = tuple(_filled(word, mark) for word in command)
+    if not marks or parsed.has("-n", "-L", "-l", "--max-args", "--max-lines"):  # whichever comes last counts
         command = (*command, anything(UNSEEN))
     return merged([said_by(parsed), Verdict(commands=(command,))])
+
+
+_REPLACES = frozenset(("-I", "-i", "--replace"))
 
 
 def _filled(word: Word, mark: str, beginning: str = "") -> Word:
@@ -55,7 +62,7 @@ _NEWER = re.compile(r"-newer[aBcm][aBcmt]")
 
 
 def _find(words: Words) -> Verdict:
-    """find: tests and actions, each with the number of values it takes."""
+    """Tests and actions, each with the number of values it takes."""
     verdicts: list[Verdict] = []
     rest = list(words[1:])
     beginning = "./"

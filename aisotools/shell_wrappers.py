@@ -60,7 +60,7 @@ def _bash(words: Words) -> Verdict:
     first = parsed.operands[0] if parsed.operands else None
     if parsed.has("-c") and first is not None and first.text is not None:
         verdicts.append(Verdict(scripts=(first.text,)))
-        if parsed.has("-k", "-a", "-B", "-p", "-P", "-o") or name == "zsh":
+        if parsed.has("-k", "-a", "-B", "-H", "-p", "-P", "-o") or name == "zsh":
             verdicts.append(unsure(f"{name} is told to read it in its own way"))
         if name != "bash" and not _SAME_IN_ALL_SHELLS.fullmatch(first.text):
             verdicts.append(unsure(f"{name} may read it otherwise than bash"))

@@ -203,9 +203,9 @@ def test_what_is_taken_for_reading_runs_nothing_hidden(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(2, 6))
+@pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.skipif(landlock.abi() == 0, reason="needs Landlock to run such texts safely")
 def test_much_of_what_is_taken_for_reading_runs_nothing_hidden(seed: int, tmp_path: Path) -> None:
-    ran, caught = left_behind(20_000, seed, tmp_path)
-    assert ran > 2000
+    ran, caught = left_behind(5000, seed, tmp_path)
+    assert ran > 500
     assert caught == []
