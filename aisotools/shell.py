@@ -18,7 +18,7 @@ from aisotools.shell_grammar import objection
 from aisotools.shell_options import by_row
 from aisotools.shell_programs import name_of, row_of
 from aisotools.shell_reader import read
-from aisotools.shell_text import Command, Redirect
+from aisotools.shell_text import Command, Redirect, Token
 from aisotools.shell_variables import Survey, assignment_of, harmless_for_programs, survey
 from aisotools.shell_verdict import NOTHING, Verdict, merged, opens, unsure, writes
 from aisotools.shell_words import Word, expanded, value_of
@@ -236,6 +236,8 @@ def _redirected(redirect: Redirect, found: Survey) -> Verdict:
         return NOTHING
     if operator in {">&", "<&"} and target.text in _COPIES:
         return NOTHING if operator == ">&" or not redirect.descriptor else unsure(_CROSSED)
+    if operator == "<" and _is_file(redirect.target, found) and not redirect.descriptor:
+        return NOTHING
     if operator == "<":
         # /dev/stdout would mean that file then, for writing
         crossed = redirect.descriptor not in {"", "0"}
@@ -243,6 +245,12 @@ def _redirected(redirect: Redirect, found: Survey) -> Verdict:
     if operator == "<&" or (target.text is not None and _DESCRIPTOR.fullmatch(target.text)):
         return unsure(_CROSSED)
     return writes(target)
+
+
+def _is_file(target: Token, found: Survey) -> bool:
+    """Whether a target is just a variable that holds the name of a file, and thus opens no connection."""
+    parts = [piece for piece in target.pieces if piece.text]
+    return len(parts) == 1 and parts[0].kind == "variable" and parts[0].text.strip("{}") in found.files
 
 
 def _follows(path: str) -> bool:

@@ -165,6 +165,7 @@ _SQL_READS = re.compile(
     r"\s*(?:select|with|explain|values)\b(?!.*\b(?:insert|update|delete|replace|into)\b)",
     re.IGNORECASE | re.DOTALL,
 )
+_SQL_SHOWS = re.compile(r"\.(?:tables|schema|indexes|databases)(?:\s+\w+)?")
 _SQL_CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _SQL_KNOWN = names(
     "count sum avg min max total length lower upper substr substring round abs coalesce ifnull nullif iif "
@@ -185,8 +186,7 @@ def _sqlite(words: Words) -> Verdict:
         "-readonly" in options
         and options <= _SQLITE_SHOWS
         and not any(word.may_be_option for word in operands)
-        and _SQL_READS.match(statement)
-        and ";" not in statement
+        and (_SQL_SHOWS.fullmatch(statement) or (_SQL_READS.match(statement) and ";" not in statement))
         and {name.lower() for name in _SQL_CALL.findall(statement)} <= _SQL_KNOWN
     )
     doubt = NOTHING if plain else unsure("sqlite3 may change the database, or run programs")
@@ -268,7 +268,7 @@ ROWS = (
     Row(
         names="sqlite3",
         judge=_sqlite,
-        harmless=("sqlite3 -readonly a.db 'select count(*) from t'",),
+        harmless=("sqlite3 -readonly a.db 'select count(*) from t'", "sqlite3 -readonly a.db .tables"),
         harmful=(
             "sqlite3 a.db 'drop table t'",
             "sqlite3 a.db .shell",

@@ -98,6 +98,7 @@ ROWS = (
     ),
     Row(
         names="pip pip3",
+        about="--version -V --help",
         judge=_only(_PIP_READS, "installs or removes packages, which run code of their own"),
         harmless=("pip list", "pip show -f numpy", "pip freeze", "pip3 --version"),
         harmful=(

@@ -47,6 +47,16 @@ def _kill(words: Words) -> Verdict:
 
 ROWS = (
     Row(
+        names="tput reset",
+        options="*",
+        effect=Effect.LOCAL_MUTATION,
+        why="may run what its terminal's description names",
+        certain=False,
+        about="cols lines colors",
+        harmless=("tput cols",),
+        harmful=("tput init", "TERM=x tput reset", "reset"),
+    ),
+    Row(
         names="top",
         judge=_top,
         harmless=("top -b -n 1", "top -bn1"),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aisotools.shell_text import Command, Reading, Token, names
+from aisotools.shell_words import expanded
 
 _EVERYWHERE = (
     r"LC_\w+|LANG|LANGUAGE|TZ|COLUMNS|LINES|TERM|NO_COLOR|CLICOLOR|CLICOLOR_FORCE|FORCE_COLOR|LS_COLORS"
@@ -56,11 +57,13 @@ class Survey:
 
     Attributes:
         numbers: Variables that hold numbers whenever they are used.
+        files: Variables that hold names of files written here, or found by patterns written here.
         sets: All that are set, be it for one command only.
         doubts: Why setting or using some of them is not certain to be harmless.
     """
 
     numbers: frozenset[str]
+    files: frozenset[str]
     sets: frozenset[str]
     doubts: tuple[str, ...]
 
@@ -115,7 +118,8 @@ def survey(reading: Reading, *, alone: bool = True) -> Survey:
     ]
     if not all(_plain_test(words, numbers) for _, words in reading.tests):
         doubts.append("a test that evaluates its words can run commands")
-    return Survey(numbers, frozenset(sets), tuple(dict.fromkeys(doubts)))
+    files = frozenset(_files(reading)) if clear else frozenset[str]()
+    return Survey(numbers, files, frozenset(sets), tuple(dict.fromkeys(doubts)))
 
 
 def _assigned(reading: Reading) -> Iterator[tuple[str, bool]]:
@@ -136,6 +140,16 @@ def _assigned(reading: Reading) -> Iterator[tuple[str, bool]]:
         assigning = _PARAMETER.fullmatch(source)
         if assigning and assigning[1] and assigning[3].startswith(("=", ":=")):
             yield assigning[1], False
+
+
+def _files(reading: Reading) -> Iterator[str]:
+    """Variables of loops over plain words, and set by nothing else."""
+    setters = [name for name, _ in (*_assigned(reading), *_lent(reading))]
+    for words in reading.loops:
+        values = [word for token in words[2:] for word in expanded(token)]
+        files = all(word.placed and not (word.text or "").startswith("/dev") for word in values)
+        if values and files and setters.count(words[0].bare) == 1:
+            yield words[0].bare
 
 
 def _sets_plainly(command: Command) -> bool:
