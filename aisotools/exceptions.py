@@ -16,6 +16,8 @@ the class says whose::
     │   ├── WorkspaceRefused    this folder cannot be a workspace
     │   └── PathOutside         a path that leaves the workspace
     ├── LedgerError             the record of a session cannot be kept, or is damaged
+    ├── ModelError              a model gave no usable answer
+    │   └── ReplayDiverged      a run that is replayed went another way than the recorded one
     └── SandboxError            our own environment failed, or cannot do what was asked
         ├── LevelUnavailable    this machine cannot hold the level that was demanded
         ├── WorkerDied          the worker ended in the middle of something
@@ -105,6 +107,25 @@ class PathOutside(WorkspaceError):
 
 class LedgerError(AisotoolsError):
     """The record of a session cannot be written or read, or was damaged."""
+
+
+class ModelError(AisotoolsError):
+    """A model gave no answer, or none that can be used.
+
+    Attributes:
+        retryable: Whether the same request may succeed later.
+        retry_after_s: How long the provider asks to wait first; None when it does not say.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False, retry_after_s: float | None = None) -> None:
+        """Take the message, and what may be done about it."""
+        super().__init__(message)
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+
+
+class ReplayDiverged(ModelError):
+    """A run that is replayed asks for something else than the recorded one; the message says where."""
 
 
 class SandboxError(AisotoolsError):

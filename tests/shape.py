@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "exceptions",
         "events",
         "session_events",
+        "messages",
         "contracts",
         "sandbox.channel",
         "sandbox.confine",

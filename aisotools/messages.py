@@ -1,0 +1,353 @@
+"""What is said between an agent and a model: messages, the events of an answer, and the `Model` contract.
+
+Messages are what is kept: JSON can hold them (`message_to_json`, `message_from_json`), so they go into the
+ledger and the transcript and come back from there. Events are what streams while a model answers. Whatever a
+model says is untrusted.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Annotated, Any, Literal, Protocol, cast, runtime_checkable
+
+from pydantic_core import to_json
+
+from aisotools.events import Json, ToolDefinition
+from aisotools.exceptions import UsageError
+
+FinishReason = Literal["stop", "calls", "length", "filtered", "undecided", "unknown"]
+"""Why an answer ended: said all, wants calls made, ran into its length, was withheld, cannot choose, or a
+reason that we do not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """Text, Markdown where the writer likes."""
+
+    text: str
+    _: KW_ONLY
+    kind: Literal["text"] = field(default="text", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingPart:
+    """What a model thought before it answered.
+
+    Attributes:
+        text: The thought, or as much of it as the provider shows.
+        signature: Opaque data that the provider wants back with the conversation.
+        provider: Whose signature that is; no other provider is shown it.
+    """
+
+    text: str
+    _: KW_ONLY
+    signature: str = ""
+    provider: str = ""
+    kind: Literal["thinking"] = field(default="thinking", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """A picture.
+
+    Attributes:
+        mime: Such as `image/png`.
+        data: Base64 text.
+    """
+
+    mime: str
+    data: str
+    _: KW_ONLY
+    kind: Literal["image"] = field(default="image", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """A model's wish to call a tool.
+
+    Attributes:
+        id: Names the call in the conversation. An agent gives ids of its own; a model's are not relied on.
+        name: The tool.
+        arguments: As the model wrote them.
+        flaw: Why the arguments could not be read, in words for the model; such a call is never made.
+    """
+
+    id: str
+    name: str
+    arguments: Mapping[str, Json]
+    _: KW_ONLY
+    flaw: str = ""
+    kind: Literal["call"] = field(default="call", repr=False)
+
+
+AnswerPart = TextPart | ThinkingPart | CallPart
+"""What an answer is made of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What an answer took.
+
+    Attributes:
+        requests: How many answers this counts.
+        input_tokens: Tokens read, those from a cache included.
+        output_tokens: Tokens written, thoughts included.
+        cached_tokens: How many of those read came from a cache.
+        cost: In US dollars; None when the price is not known.
+    """
+
+    requests: int = 1
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cost: float | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read and written."""
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        known = [cost for cost in (self.cost, other.cost) if cost is not None]
+        return Usage(
+            requests=self.requests + other.requests,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            cost=sum(known) if known else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UserMessage:
+    """What a person, or the program in their place, says."""
+
+    text: str
+    _: KW_ONLY
+    images: tuple[ImagePart, ...] = ()
+    role: Literal["user"] = field(default="user", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantMessage:
+    """What a model answered.
+
+    Attributes:
+        parts: In the order the model gave them.
+        reason: Why it ended.
+        model: Which model answered.
+    """
+
+    parts: tuple[AnswerPart, ...]
+    _: KW_ONLY
+    reason: FinishReason = "stop"
+    model: str = ""
+    role: Literal["assistant"] = field(default="assistant", repr=False)
+
+    @property
+    def text(self) -> str:
+        """All its text."""
+        return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def calls(self) -> tuple[CallPart, ...]:
+        """The calls it wants made."""
+        return tuple(part for part in self.parts if isinstance(part, CallPart))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMessage:
+    """What a call gave.
+
+    Attributes:
+        call_id: Which call.
+        name: The tool.
+        content: What the model reads.
+        is_error: Whether the call failed.
+        images: Pictures that the tool showed.
+        ref: What reads the whole result again; empty when nothing does.
+        trimmed_chars: How much of the content was taken out since, to make room.
+    """
+
+    call_id: str
+    name: str
+    content: str
+    _: KW_ONLY
+    is_error: bool = False
+    images: tuple[ImagePart, ...] = ()
+    ref: str = ""
+    trimmed_chars: int = 0
+    role: Literal["tool"] = field(default="tool", repr=False)
+
+
+Message = UserMessage | AssistantMessage | ToolMessage
+"""One message of a conversation; instructions are no message, they go with every request."""
+
+
+# ---- while a model answers
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """More text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingDelta:
+    """More of a thought."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingDone:
+    """A thought is complete; sent only by models that must have it back as it was.
+
+    Attributes:
+        part: The whole thought; it stands for the `ThinkingDelta`s before it.
+    """
+
+    part: ThinkingPart
+
+
+@dataclass(frozen=True, slots=True)
+class CallDelta:
+    """More of a call that is being written, for display only.
+
+    Attributes:
+        index: Which of the calls of this answer, from 0.
+        name: More of the tool's name; empty when it is complete.
+        arguments: More of the arguments' JSON text.
+    """
+
+    index: int
+    _: KW_ONLY
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallDone:
+    """A call is complete."""
+
+    call: CallPart
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The model cannot choose; `Finished("undecided")` follows.
+
+    Attributes:
+        options: The likeliest calls, the best first. A person picks one, or the run ends and says so.
+    """
+
+    options: tuple[CallPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The answer is complete; nothing follows. A stream that ends without this was cut.
+
+    Attributes:
+        reason: Why it ended.
+        detail: The provider's own word for it.
+    """
+
+    reason: FinishReason
+    _: KW_ONLY
+    detail: str = ""
+
+
+ModelEvent = TextDelta | ThinkingDelta | ThinkingDone | CallDelta | CallDone | Proposal | Usage | Finished
+"""One event of an answer. `Usage` comes at most once, before `Finished`."""
+
+
+@runtime_checkable
+class Model(Protocol):
+    """Something that answers a conversation, with text or with wishes to call tools.
+
+    These members are required. Optional, looked up by name:
+
+    - `context_tokens: int`: how much it can read; unlimited without it.
+    - `async close()`: lets go of connections; nothing without it.
+    """
+
+    @property
+    def name(self) -> str:
+        """Such as `openai:gpt-5`, or `scripted`."""
+
+    def request(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, instructions: str = ""
+    ) -> AsyncIterator[ModelEvent]:
+        """Answer `messages`, as a stream that ends with `Finished`.
+
+        Closing the stream, or cancelling the task that reads it, stops the request. Nothing is retried here.
+
+        Args:
+            messages: The conversation so far; the last is a person's or a tool's.
+            tools: What may be called.
+            instructions: What the model is told before everything else.
+
+        Raises:
+            ModelError: While it is read, if there is no answer; its `retryable` tells what may help.
+        """
+
+
+# ---- as JSON
+
+
+def message_to_json(message: Message) -> dict[str, Json]:
+    """The message as a JSON object; what is as by default is left out."""
+    plain = _adapter().dump_python(message, mode="json", exclude_defaults=True)
+    told: dict[str, Json] = {"role": message.role, **plain}
+    if isinstance(message, AssistantMessage):
+        told["parts"] = [
+            {"kind": part.kind, **plain}
+            for part, plain in zip(message.parts, told.get("parts", ()), strict=True)
+        ]
+    return told
+
+
+def message_from_json(value: Json) -> Message:
+    """The message that `message_to_json` made `value` of.
+
+    Raises:
+        UsageError: If it is none.
+    """
+    try:
+        return cast("Message", _adapter().validate_python(value))
+    except ValueError as error:
+        told = " ".join(str(error).split())
+        raise UsageError(f"This is no message of a conversation: {told[:300]}") from error
+
+
+def request_digest(
+    messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), instructions: str = ""
+) -> str:
+    """SHA-256 of what a model is asked: what was said, by its place; ids of calls and models do not count."""
+    numbers: dict[str, int] = {}
+    told: list[Any] = [instructions, [(tool.name, dict(tool.parameters)) for tool in tools]]
+    for message in messages:
+        if isinstance(message, UserMessage):
+            told.append(("user", message.text, [image.data for image in message.images]))
+        elif isinstance(message, AssistantMessage):
+            for call in message.calls:
+                numbers.setdefault(call.id, len(numbers))
+            calls = [(numbers[c.id], c.name, dict(c.arguments)) for c in message.calls]
+            told.append(("assistant", message.text, calls))
+        else:
+            number = numbers.setdefault(message.call_id, len(numbers))
+            told.append(("tool", number, message.name, message.content, message.is_error))
+    return hashlib.sha256(to_json(told, inf_nan_mode="strings", serialize_unknown=True)).hexdigest()
+
+
+@functools.cache
+def _adapter() -> Any:
+    from pydantic import Discriminator, TypeAdapter
+
+    return TypeAdapter(Annotated[Message, Discriminator("role")])
