@@ -12,21 +12,20 @@ import copy
 import dataclasses
 import logging
 import time
-import uuid
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from aisotools.asking import Questions
-from aisotools.contracts import Approver, OutputCaps, Sandbox, SandboxCall, Tool, ToolContext
+from aisotools.contracts import Approver, OutputCaps, SandboxCall, Tool, ToolContext
 from aisotools.events import Decision, Effect, Json, ToolCall, ToolResult
 from aisotools.exceptions import SandboxError, ToolError, UnknownTool
 from aisotools.grants import Grants
 from aisotools.host_calls import HostCalls
 from aisotools.journal import Journal
+from aisotools.place import Guard, Place
 from aisotools.policy import Policy
 from aisotools.registry import ToolRegistry
 from aisotools.sandbox.results import VALUE_DROPPED
+from aisotools.services import CallServices
 from aisotools.session_events import (
     CallDecided,
     CallEmitted,
@@ -36,26 +35,12 @@ from aisotools.session_events import (
 )
 from aisotools.ticket import Ticket, Verdict, capped, denial, digest_of, ticket_for
 from aisotools.tool_members import unusable, validate_value
+from aisotools.waiting import to_the_end
 
 _log = logging.getLogger(__name__)
 
 _LONGEST_S = 86_400.0
 _CANCELLED = ToolResult.error("The call was cancelled.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where calls run, settled when the session opened.
-
-    Attributes:
-        sandbox: Runs what runs in the sandbox.
-        level: Its confinement level.
-        workspace: The folder that tools may change.
-    """
-
-    sandbox: Sandbox
-    level: str
-    workspace: Path
 
 
 class Gate:
@@ -249,6 +234,30 @@ class Gate:
         if timeout_s is None:
             timeout_s = min(ticket.deadline_s or self._call_timeout_s, _LONGEST_S)
         self._journal.add(CallStarted, call.id, runs_in=ticket.facts.runs_in, level=place.level)
+        try:
+            if ticket.effect is Effect.READ_ONLY:
+                return await self._run(ticket, place, timeout_s)
+            return await self._run_guarded(ticket, place, timeout_s)
+        except SandboxError as error:
+            return ToolResult.error(str(error), recoverable=False, error_kind="environment")
+
+    async def _run_guarded(self, ticket: Ticket, place: Place, timeout_s: float) -> ToolResult:
+        """Run a call that may change anything, between those who look before and after."""
+        ready: list[Guard] = []
+        result: ToolResult | None = None
+        try:
+            for guard in place.guards:
+                await guard.before(ticket)
+                ready.append(guard)
+            result = await self._run(ticket, place, timeout_s)
+        finally:
+            for guard in reversed(ready):  # also after a cancelled call, which may have changed something
+                result = await to_the_end(guard.after(ticket, result))
+        assert result is not None
+        return result
+
+    async def _run(self, ticket: Ticket, place: Place, timeout_s: float) -> ToolResult:
+        call = ticket.call
         if ticket.shipment is None:
             context = self._context(call, place)
             return _valid(ticket.tool, await self._on_host.run(ticket.tool, call, context, timeout_s))
@@ -260,11 +269,7 @@ class Gate:
             session_key=self._session_key,
             read_only=ticket.effect is Effect.READ_ONLY,
         )
-        try:
-            result = await place.sandbox.call(request)
-        except SandboxError as error:
-            return ToolResult.error(str(error), recoverable=False, error_kind="environment")
-        return _valid(ticket.tool, result)
+        return _valid(ticket.tool, await place.sandbox.call(request))
 
     def _context(self, call: ToolCall, place: Place) -> ToolContext:
         """What a tool on the host knows about its call."""
@@ -281,24 +286,9 @@ class Gate:
             sandbox_config={"level": place.level},
             approval_handler=self._questions.approver,
             output_caps=self._caps,
-            services=_Services(self, call, place),
+            services=CallServices(call, lambda further: self.pass_call(further, place)),
             emitter=emit,
         )
-
-
-class _Services:
-    """What a tool on the host may ask of its session: further calls through the same gate, as its caller."""
-
-    def __init__(self, gate: Gate, call: ToolCall, place: Place) -> None:
-        self._gate, self._call, self._place = gate, call, place
-
-    async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
-        """Make another call on behalf of the same caller; a person's consent does not reach this far."""
-        origin = "program" if self._call.origin == "person" else self._call.origin
-        call = dataclasses.replace(
-            self._call, id=uuid.uuid4().hex, name=name, arguments=arguments, origin=origin
-        )
-        return await self._gate.pass_call(call, self._place)
 
 
 def _by_policy(ticket: Ticket) -> Verdict:
