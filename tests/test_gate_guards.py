@@ -1,4 +1,4 @@
-"""Who looks at the workspace around a call: before it in order, after it in the opposite one, whatever happens."""
+"""Who looks at the workspace around a call: before it in order, after it in the opposite one, always."""
 
 from __future__ import annotations
 
