@@ -25,10 +25,16 @@ reason that we do not know."""
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """Text, Markdown where the writer likes."""
+    """Text, Markdown where the writer likes.
+
+    Attributes:
+        text: The text.
+        opaque: What the provider wants back with this part; of no meaning to anybody else.
+    """
 
     text: str
     _: KW_ONLY
+    opaque: Mapping[str, Json] = field(default_factory=dict, repr=False)
     kind: Literal["text"] = field(default="text", repr=False)
 
 
@@ -38,14 +44,12 @@ class ThinkingPart:
 
     Attributes:
         text: The thought, or as much of it as the provider shows.
-        signature: Opaque data that the provider wants back with the conversation.
-        provider: Whose signature that is; no other provider is shown it.
+        opaque: What the provider wants back with this part, such as its signature.
     """
 
     text: str
     _: KW_ONLY
-    signature: str = ""
-    provider: str = ""
+    opaque: Mapping[str, Json] = field(default_factory=dict, repr=False)
     kind: Literal["thinking"] = field(default="thinking", repr=False)
 
 
@@ -73,6 +77,7 @@ class CallPart:
         name: The tool.
         arguments: As the model wrote them.
         flaw: Why the arguments could not be read, in words for the model; such a call is never made.
+        opaque: What the provider wants back with this part.
     """
 
     id: str
@@ -80,6 +85,7 @@ class CallPart:
     arguments: Mapping[str, Json]
     _: KW_ONLY
     flaw: str = ""
+    opaque: Mapping[str, Json] = field(default_factory=dict, repr=False)
     kind: Literal["call"] = field(default="call", repr=False)
 
 
@@ -205,14 +211,14 @@ class ThinkingDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class ThinkingDone:
-    """A thought is complete; sent only by models that must have it back as it was.
+class PartDone:
+    """A text or a thought is complete; needed only by models that must have it back with `opaque` data.
 
     Attributes:
-        part: The whole thought; it stands for the `ThinkingDelta`s before it.
+        part: The whole; it stands for the deltas of its kind since the last complete part.
     """
 
-    part: ThinkingPart
+    part: TextPart | ThinkingPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +269,7 @@ class Finished:
     detail: str = ""
 
 
-ModelEvent = TextDelta | ThinkingDelta | ThinkingDone | CallDelta | CallDone | Proposal | Usage | Finished
+ModelEvent = TextDelta | ThinkingDelta | PartDone | CallDelta | CallDone | Proposal | Usage | Finished
 """One event of an answer. `Usage` comes at most once, before `Finished`."""
 
 
@@ -326,23 +332,19 @@ def message_from_json(value: Json) -> Message:
         raise UsageError(f"This is no message of a conversation: {told[:300]}") from error
 
 
-def request_digest(
-    messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), instructions: str = ""
-) -> str:
-    """SHA-256 of what a model is asked: what was said, by its place; ids of calls and models do not count."""
-    numbers: dict[str, int] = {}
-    told: list[Any] = [instructions, [(tool.name, dict(tool.parameters)) for tool in tools]]
+def digest_of(messages: Sequence[Message], after: str = "") -> str:
+    """SHA-256 of what was said, chained to the digest of what was said before it.
+
+    Only what makes a difference to an answer counts: no ids, no opaque data, no name of a model.
+    """
+    told: list[Any] = [after]
     for message in messages:
         if isinstance(message, UserMessage):
             told.append(("user", message.text, [image.data for image in message.images]))
         elif isinstance(message, AssistantMessage):
-            for call in message.calls:
-                numbers.setdefault(call.id, len(numbers))
-            calls = [(numbers[c.id], c.name, dict(c.arguments)) for c in message.calls]
-            told.append(("assistant", message.text, calls))
+            told.append(("assistant", message.text, [(c.name, c.arguments) for c in message.calls]))
         else:
-            number = numbers.setdefault(message.call_id, len(numbers))
-            told.append(("tool", number, message.name, message.content, message.is_error))
+            told.append(("tool", message.name, message.content, message.is_error))
     return hashlib.sha256(to_json(told, inf_nan_mode="strings", serialize_unknown=True)).hexdigest()
 
 
