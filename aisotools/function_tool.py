@@ -19,6 +19,7 @@ from aisotools.arguments import brief
 from aisotools.contracts import Concurrency, Shipment, ToolContext
 from aisotools.events import Effect, Facts, Json, RunsIn, ToolResult
 from aisotools.exceptions import SignatureError, ToolError
+from aisotools.readcache import Touch
 from aisotools.returns import to_result
 from aisotools.schema import FunctionSchema, function_schema
 from aisotools.shipping import pickle_by_value, stands_alone
@@ -37,6 +38,9 @@ ExtractUndoPath = Callable[[Mapping[str, Json]], "Path | None"]
 
 GatherFacts = Callable[[Mapping[str, Json]], Facts]
 """What a policy should know about a call with these arguments."""
+
+Touches = Callable[[Mapping[str, Json]], Sequence[Touch]]
+"""What a call with these arguments changes in files that must have been read before."""
 
 Deadline = float | Callable[[Mapping[str, Json]], float | None]
 """Seconds a call may take, or a function from its arguments to that; None means the session's default."""
@@ -60,6 +64,7 @@ class FunctionTool(Generic[P, R]):
         classify: Classify | None = None,
         extract_undo_path: ExtractUndoPath | None = None,
         gather_facts: GatherFacts | None = None,
+        touches: Touches | None = None,
         import_path: str = "",
         concurrency: Concurrency | None = None,
         signature: inspect.Signature | None = None,
@@ -78,6 +83,7 @@ class FunctionTool(Generic[P, R]):
         self._classify = classify
         self._extract_undo_path = extract_undo_path
         self._gather_facts = gather_facts
+        self._touches = touches
         self._import_path = import_path
         self._packed: tuple[object, Shipment] | None = None
         self._concurrency = concurrency
@@ -132,6 +138,10 @@ class FunctionTool(Generic[P, R]):
         if self._gather_facts is not None:
             return self._gather_facts(arguments)
         return Facts(effect=self.classify(arguments))
+
+    def touches(self, arguments: Mapping[str, Json]) -> Sequence[Touch]:
+        """What a call changes in files that must have been read before; nothing when it was not told."""
+        return self._touches(arguments) if self._touches is not None else ()
 
     def validate_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
         """The arguments as JSON, coerced.
@@ -202,6 +212,7 @@ def tool(
     classify: Classify | None = None,
     extract_undo_path: ExtractUndoPath | None = None,
     gather_facts: GatherFacts | None = None,
+    touches: Touches | None = None,
     import_path: str = "",
     concurrency: Concurrency | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
@@ -223,6 +234,7 @@ def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
         classify: What a call with these arguments may do, when it depends on them.
         extract_undo_path: The one path a call with these arguments changes.
         gather_facts: What a policy should know about a call with these arguments.
+        touches: What a call with these arguments changes in files that must have been read before.
         import_path: `module:attribute` by which the worker imports the tool instead of receiving it.
         concurrency: How it shares the worker; by default async functions overlap, others take turns.
         **options: The same, as the overloads spell them out.

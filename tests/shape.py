@@ -69,7 +69,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "workspace",
         "sandbox.limits",
     ),
-    ("function_tool", "shipping", "tool_members", "checkpoint", "models"),
+    ("function_tool", "shipping", "tool_members", "checkpoint", "models", "readcache"),
     (
         "registry",
         "approval",
