@@ -17,6 +17,7 @@ from aisotools.exceptions import ChannelError, WorkerDied
 from aisotools.sandbox import processes
 from aisotools.sandbox.channel import Frame
 from aisotools.sandbox.results import Printed
+from aisotools.sandbox.screens import SCREEN_OPS, Answer, Screens
 from aisotools.sandbox.streams import Allowance
 
 _EMITS_AT_ONCE, _EMITS_PER_S = 2000, 100.0
@@ -52,7 +53,12 @@ class Pending:
 
 
 class Calls:
-    """The calls of one worker, by number."""
+    """The calls of one worker, by number.
+
+    Attributes:
+        screens: Who watches which call.
+        answer: Sends the worker what it was waiting for.
+    """
 
     def __init__(self, listener: SandboxListener, drain_raw: Callable[[str, int], None]) -> None:
         """Pass on to `listener` what calls print and report.
@@ -70,6 +76,8 @@ class Calls:
         self._homeless = Allowance(_HOMELESS_AT_ONCE, _HOMELESS_PER_S)
         self._waste = Allowance(_WASTE_AT_ONCE, _WASTE_PER_S)
         self._numbers = 0
+        self.screens = Screens()
+        self.answer: Answer = lambda _op, _header: None
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -121,6 +129,8 @@ class Calls:
             self._take_emit(header["id"], header["name"], header["payload"])
         elif frame.op == "done":
             self._take_done(header["id"], frame.parts)
+        elif frame.op in SCREEN_OPS:
+            self._take_shown(frame)
         else:
             raise ChannelError(f"unknown frame {frame.op[:40]!r}")
 
@@ -191,6 +201,16 @@ class Calls:
         for stream in _STREAMS:
             self._drain_raw(stream, _ALL_BYTES)
         call.future.set_result(pieces)
+
+    def _take_shown(self, frame: Frame) -> None:
+        number, after = frame.header["id"], frame.header.get("after", {})
+        for stream in _STREAMS:
+            if stream in after:
+                self._drain_raw(stream, int(after[stream]))
+        call = self._call(number)
+        call_id = call.call_id if call is not None else self._over.get(number, ("", None))[0]
+        if not self.screens.take(call_id, frame, self.answer):
+            self._count_waste()
 
     def _call(self, number: object) -> Pending | None:
         return self._pending.get(number) if type(number) is int else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from aisotools.sandbox import processes, spawn
 from aisotools.sandbox.calls import Pending
 from aisotools.sandbox.link import Link
 from aisotools.sandbox.results import result_from_worker
+from aisotools.sandbox.screens import Screens
 from aisotools.sandbox.turns import Turns
 
 _GRACE_S = 0.35
@@ -46,7 +47,11 @@ class _Caller:
 
 
 class Kernel:
-    """Implements `aisotools.contracts.Sandbox` with real processes."""
+    """Implements `aisotools.contracts.Sandbox` with real processes.
+
+    Attributes:
+        screens: Who watches which call; they see it while it runs.
+    """
 
     def __init__(
         self, wanted: spawn.Spawn, listener: SandboxListener, *, start_timeout_s: float = 20.0
@@ -70,6 +75,7 @@ class Kernel:
         self._since_s = 0.0
         self._why_new = ""
         self._closed = False
+        self.screens = Screens()
 
     def __repr__(self) -> str:
         return f"<Kernel {self._wanted.level} generation={self._generation} {self._link!r}>"
@@ -133,7 +139,7 @@ class Kernel:
 
     async def _run(self, link: Link, request: SandboxCall) -> ToolResult:
         try:
-            pending = _sent(link, request)
+            pending = _sent(link, request, self.screens.header(request.call.id))
         except WorkerDied as error:
             return _died(error)
         except ChannelError as error:
@@ -152,6 +158,7 @@ class Kernel:
             raise
         finally:
             link.calls.end(pending)
+            self.screens.over(request.call.id)
 
     async def _result(self, link: Link, request: SandboxCall, pending: Pending) -> ToolResult:
         try:
@@ -267,6 +274,7 @@ class Kernel:
             server, link = spawn.server(), None
             try:
                 link = Link(server.spawn(self._wanted), self._listener, self._lost)
+                link.calls.screens = self.screens
                 self._links[link] = None
                 await self._ready(link)
                 return link
@@ -290,7 +298,7 @@ class Kernel:
             raise
 
 
-def _sent(link: Link, request: SandboxCall) -> Pending:
+def _sent(link: Link, request: SandboxCall, watch: Mapping[str, Any]) -> Pending:
     call, shipment, caps = request.call, request.shipment, request.output_caps
     header: dict[str, Any] = {
         "key": shipment.key,
@@ -300,6 +308,7 @@ def _sent(link: Link, request: SandboxCall) -> Pending:
         "session_key": request.session_key,
         "read_only": request.read_only,
         "caps": caps,
+        **watch,
     }
     parts = [to_json(call.arguments)]
     if shipment.import_path:

@@ -54,6 +54,7 @@ class Link:
         self._acks: dict[int, asyncio.Future[None]] = {}
         self._requests = 0
         self.calls = Calls(listener, self._drain_raw)
+        self.calls.answer = self._answer
         self.shipped: set[str] = set()
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -95,6 +96,10 @@ class Link:
             self.calls.end(call)
             raise
         return call
+
+    def _answer(self, op: str, header: Mapping[str, Any]) -> None:
+        if self.lost_because is None:
+            self._write(encode(op, header))
 
     def cancel_call(self, call: Pending) -> None:
         """Have the call cancelled where it waits, and interrupted where it runs."""

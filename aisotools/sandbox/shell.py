@@ -17,16 +17,18 @@ import tempfile
 import traceback
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
+from IPython.core.error import TryNext
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.profiledir import ProfileDir
 from traitlets import Type
 
 from aisotools.sandbox.results import cut
-from aisotools.sandbox.streams import CallRecord, Recorder, Stream, sendable
+from aisotools.sandbox.streams import CallRecord, Manner, Recorder, Stream, json_bundle, sendable
+from aisotools.sandbox.watching import refusal, use_comms, without_colours
 
 _HERE = os.path.dirname(__file__)
 _MESSAGE_CHARS, _TRACEBACK_CHARS = 10_000, 100_000
@@ -41,7 +43,7 @@ class _Publisher(DisplayPublisher):
     def publish(  # type: ignore[override]  # the base takes deprecated arguments as well
         self,
         data: Mapping[str, Any],
-        metadata: Mapping[str, Any] | None = None,  # noqa: ARG002 - sizes of figures; people see them as they are
+        metadata: Mapping[str, Any] | None = None,
         *,
         transient: Mapping[str, Any] | None = None,
         update: bool = False,
@@ -49,7 +51,8 @@ class _Publisher(DisplayPublisher):
     ) -> None:
         flush()
         display_id = str((transient or {}).get("display_id", ""))
-        self.recorder.current().display(data, display_id=display_id, update=update)
+        record = self.recorder.current()
+        record.display(data, display_id=display_id, update=update, metadata=metadata)
 
     def clear_output(self, wait: bool = False) -> None:
         flush()
@@ -64,8 +67,9 @@ class _DisplayHook(DisplayHook):
     def write_output_prompt(self) -> None:
         """No prompt: the result is a value, not text."""
 
-    def write_format_data(self, format_dict: Mapping[str, Any], md_dict: Any = None) -> None:  # noqa: ARG002 - as above
-        self.recorder.current().show_result(format_dict)
+    def write_format_data(self, format_dict: Mapping[str, Any], md_dict: Any = None) -> None:
+        flush()
+        self.recorder.current().show_result(format_dict, md_dict)
 
     def finish_displayhook(self) -> None:
         self._is_active = False
@@ -92,6 +96,22 @@ class ZMQInteractiveShell(InteractiveShell):
 
     def enable_gui(self, gui: Any = None) -> None:
         """No event loop of a toolkit runs here; `%matplotlib inline` asks all the same."""
+
+    def set_next_input(self, s: str, replace: bool = False) -> None:
+        """`%load` and its like put text into a cell; whoever watches decides about that."""
+        watch = self.recorder.current().watch
+        if watch is not None:
+            watch.show("next_input", {"text/plain": sendable(s)}, replace=replace)
+        else:
+            super().set_next_input(s, replace)
+
+    def show_page(self, data: str | Mapping[str, Any], *_: Any, **__: Any) -> None:
+        """What `obj?` tells goes to the pager of whoever watches, else it is printed."""
+        bundle = data if isinstance(data, Mapping) else {"text/plain": data}
+        watch = self.recorder.current().watch
+        if watch is None:
+            raise TryNext
+        watch.show("page", json_bundle(bundle))
 
     def ask_exit(self) -> None:
         """`exit` and `quit`: the worker stays."""
@@ -130,11 +150,12 @@ class ZMQInteractiveShell(InteractiveShell):
             message = str(evalue)
         except Exception as error:
             message = f"(its message cannot be shown: {type(error).__name__})"
-        self.recorder.current().error = {
-            "ename": sendable(etype.__name__),
-            "evalue": cut(sendable(message), _MESSAGE_CHARS)[0],
-            "traceback": cut(sendable("\n".join(stb)), _TRACEBACK_CHARS)[0],
-        }
+        trace = cut(sendable("\n".join(stb)), _TRACEBACK_CHARS)[0]
+        told = {"ename": sendable(etype.__name__), "evalue": cut(sendable(message), _MESSAGE_CHARS)[0]}
+        record = self.recorder.current()
+        record.error = {**told, "traceback": without_colours(trace)}
+        if record.watch is not None:
+            record.watch.show("error", {**told, "traceback": trace})
 
     @contextlib.contextmanager
     def _tee(self, channel: str) -> Iterator[None]:  # noqa: ARG002 - the name is IPython's
@@ -184,7 +205,8 @@ def flush() -> None:
 
 def build(recorder: Recorder) -> ZMQInteractiveShell:
     """Make the one shell of this process, with its streams installed."""
-    builtins.input = getpass.getpass = _refuse_input
+    _may_ask(recorder)
+    use_comms(lambda: recorder.current().watch)
     sys.stdout = Stream("stdout", 1, recorder)
     sys.stderr = Stream("stderr", 2, recorder)
     with tempfile.TemporaryDirectory(prefix="aisotools-profile-") as folder:
@@ -198,6 +220,7 @@ def build(recorder: Recorder) -> ZMQInteractiveShell:
     register: Any = shell.register_magic_function  # its decorators hide its type
     for program in ("bash", "sh"):
         register(functools.partial(shell.run_script, program), "cell", program)
+    shell.set_hook("show_in_pager", shell.show_page, 1)  # type: ignore[no-untyped-call]  # IPython's
     sys.displayhook = shell.displayhook
     return shell
 
@@ -223,10 +246,16 @@ async def run_cell(shell: ZMQInteractiveShell, code: str) -> None:
     except Exception:
         transformed, problem = code, sys.exc_info()
     result = None
+    watch = shell.recorder.current().watch
+    manner = watch.manner if watch is not None else Manner()
+    shell.colors = "neutral" if watch is not None else "nocolor"
+    if manner.count is not None:
+        shell.execution_count = manner.count
     try:
         result = await shell.run_cell_async(
             code,
-            store_history=True,
+            store_history=manner.store_history,
+            silent=manner.silent,
             transformed_cell=transformed,
             preprocessing_exc_tuple=problem,
         )
@@ -235,8 +264,9 @@ async def run_cell(shell: ZMQInteractiveShell, code: str) -> None:
         shell.events.trigger("post_run_cell", result)
         record = shell.recorder.current()
         shown_only = result is not None and result.success and not shell.value_unshown
-        if shown_only and record.error is not None:
+        if shown_only and record.error is not None and watch is None:
             print(record.error["traceback"], file=sys.stderr)  # one that was only shown, as by `%tb`
+        if shown_only:
             record.error = None
         flush()
 
@@ -253,9 +283,21 @@ def without_ours(trace: types.TracebackType | None) -> types.TracebackType | Non
     return trace
 
 
-def _refuse_input(prompt: object = "", *_: object, **__: object) -> NoReturn:
-    """Stands for `input` and `getpass` in the worker."""
-    raise RuntimeError(
-        f"input({str(prompt)!r}) cannot ask anybody from inside the sandbox. "
-        "Pass the value in as an argument or assign it before this call.",
-    )
+def _may_ask(recorder: Recorder) -> None:
+    """Have `input` and `getpass` ask whoever watches the call."""
+
+    def ask(prompt: object, *, password: bool) -> str:
+        watch = recorder.current().watch
+        if watch is None:
+            raise refusal(prompt)
+        return watch.ask(prompt, password=password)
+
+    def asks(prompt: object = "", /) -> str:
+        """Read a line from whoever watches this cell."""
+        return ask(prompt, password=False)
+
+    def asks_password(prompt: object = "Password: ", stream: object = None, **_: object) -> str:  # noqa: ARG001
+        """Read a line from whoever watches this cell, without showing it."""
+        return ask(prompt, password=True)
+
+    builtins.input, getpass.getpass = asks, asks_password

@@ -12,10 +12,10 @@ import base64
 import io
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic_core import to_json
 
@@ -26,6 +26,44 @@ _EMITS_AT_ONCE, _EMITS_PER_S = 1000, 50.0
 
 SendText = Callable[[str, str, str], None]
 """Takes a call's id, the stream's name and text, and sends them to the host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How a watched cell runs.
+
+    Attributes:
+        silent: Whether its value is not shown, nor kept.
+        store_history: Whether it counts, and is kept in `In`.
+        count: Its number; the shell's own without it.
+        stdin: Whether whoever watches can be asked for input.
+        comms: Whether the messages of widgets are passed on.
+    """
+
+    silent: bool = False
+    store_history: bool = True
+    count: int | None = None
+    stdin: bool = False
+    comms: bool = False
+
+
+class Watch(Protocol):
+    """Somebody who sees a call while it runs."""
+
+    @property
+    def manner(self) -> Manner:
+        """How the call is to run."""
+
+    def show(self, what: str, bundle: Mapping[str, Any] | None = None, **how: Any) -> None:
+        """Take what is shown: what kind of thing it is, its data, and what else there is to it."""
+
+    def ask(self, prompt: object, *, password: bool) -> str:
+        """Answer a question with a line."""
+
+    def message(
+        self, kind: str, content: Mapping[str, Any], metadata: Mapping[str, Any], buffers: Sequence[bytes]
+    ) -> None:
+        """Take a widget's message."""
 
 
 class Allowance:
@@ -76,6 +114,7 @@ class CallRecord:
         dropped_displays: Displays beyond the cap.
         emits: How many progress reports may still leave.
         dropped_emits: Progress reports beyond that.
+        watch: Who hears of all this at once, if anybody does.
     """
 
     call_id: str
@@ -89,6 +128,7 @@ class CallRecord:
     dropped_displays: int = 0
     emits: Allowance = field(default_factory=emit_allowance)
     dropped_emits: int = 0
+    watch: Watch | None = None
     _clear_next: bool = False
 
     def text(self, stream: str) -> str:
@@ -111,25 +151,48 @@ class CallRecord:
             self.streams[stream].append(text)
         return text
 
-    def display(self, bundle: Mapping[str, Any], *, display_id: str = "", update: bool = False) -> None:
+    def display(
+        self,
+        bundle: Mapping[str, Any],
+        *,
+        display_id: str = "",
+        update: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
         """Keep a displayed bundle, or replace the one with the same id."""
         self._clear_if_due()
+        kept = None
         if not (update and display_id):
-            self.displays.append((display_id, self._within_cap(bundle)))
-            return
+            kept = self._within_cap(bundle)
+            self.displays.append((display_id, kept))
         for place, (known, old) in enumerate(self.displays):
-            if known == display_id:
+            if update and known == display_id != "":
                 self.data_left += _size(old)
-                self.displays[place] = (display_id, self._within_cap(bundle))
+                kept = self._within_cap(bundle)
+                self.displays[place] = (display_id, kept)
+        if self.watch is not None:
+            what = "update" if update else "display"
+            shown = kept
+            if shown is None:  # the update may be meant for what an earlier cell has displayed
+                shown = self._within_cap(bundle)
+                self.data_left += _size(shown)
+            self.watch.show(what, shown, display_id=display_id, metadata=json_bundle(metadata or {}))
 
-    def show_result(self, bundle: Mapping[str, Any]) -> None:
+    def show_result(self, bundle: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
         """Keep the value of the last expression."""
         if self.result is not None:
             self.data_left += _size(self.result)
         self.result = self._within_cap(bundle)
+        if self.watch is not None:
+            self.watch.show("result", self.result, metadata=json_bundle(metadata or {}))
 
     def clear(self, *, wait: bool = False) -> None:
         """Forget what was shown so far, as `clear_output` asks; with `wait` as soon as there is more."""
+        if self.watch is not None:
+            self.watch.show("clear", wait=wait)
+        self._forget(wait=wait)
+
+    def _forget(self, *, wait: bool = False) -> None:
         self._clear_next = wait
         if wait:
             return
@@ -140,7 +203,7 @@ class CallRecord:
 
     def _clear_if_due(self) -> None:
         if self._clear_next:
-            self.clear()
+            self._forget()
 
     def _within_cap(self, bundle: Mapping[str, Any]) -> dict[str, Any]:
         plain = json_bundle(bundle)

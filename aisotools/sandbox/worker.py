@@ -31,8 +31,9 @@ from aisotools.events import Json, ToolResult
 from aisotools.sandbox.channel import BlockingChannel, Frame
 from aisotools.sandbox.results import STREAMS_TAKEN, Pieces, encode_result
 from aisotools.sandbox.shell import ZMQInteractiveShell, flush, without_ours
-from aisotools.sandbox.streams import CallRecord, Recorder, json_bundle
+from aisotools.sandbox.streams import CallRecord, Manner, Recorder, json_bundle
 from aisotools.sandbox.supervisor import NUDGE
+from aisotools.sandbox.watching import HostWatch, Inputs
 from aisotools.tool_members import failure
 
 _NUDGES_BYTES = 1 << 16
@@ -88,6 +89,7 @@ class Worker:
         self._holder: int | None = None
         self._pid = os.getpid()
         self._attached = True
+        self._inputs = Inputs(self._send, channel.fileno(), self._receive)
 
     def serve(self, loop: asyncio.SelectorEventLoop) -> NoReturn:
         """Run until the host closes its end."""
@@ -113,6 +115,8 @@ class Worker:
                 self._start(frame)
             elif frame.op == "cancel":
                 self._cancel(frame.header["id"])
+            elif frame.op == "reply":
+                self._inputs.take(frame.header)
 
     def _send(self, op: str, header: Mapping[str, Any], parts: tuple[bytes, ...] = ()) -> None:
         if self._attached:
@@ -129,6 +133,10 @@ class Worker:
         data = text.encode()
         while data:
             data = data[os.write(descriptor, data) :]
+
+    def _send_shown(self, op: str, header: Mapping[str, Any], parts: tuple[bytes, ...]) -> None:
+        after = {name: unread for name, end in _DESCRIPTORS.items() if (unread := _unread(end))}
+        self._send(op, {**header, "after": after} if after else header, parts)
 
     def _leave_channel(self, loop: asyncio.SelectorEventLoop) -> None:
         """In a fork made by user code: the channel belongs to the parent alone."""
@@ -209,6 +217,10 @@ class Worker:
             record=CallRecord(call_id=str(number), stream_left=caps.stream_bytes, data_left=caps.data_bytes),
             cancellation=Cancellation(),
         )
+        if (manner := header.get("watch")) is not None:
+            call.record.watch = HostWatch(
+                number=number, manner=Manner(**manner), send=self._send_shown, inputs=self._inputs
+            )
         task = self._tasks[number] = asyncio.get_running_loop().create_task(self._run(call))
         task.add_done_callback(functools.partial(self._finish, call))
 
