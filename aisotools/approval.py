@@ -16,9 +16,10 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from aisotools.contracts import Approver
+from aisotools.contracts import Approver, Inquiry
 from aisotools.events import Approval, ApprovalRequest
 from aisotools.exceptions import UsageError
+from aisotools.inquiry import ANSWER_PROMPT, chosen, describe_inquiry
 from aisotools.question import describe, parse_answer, remember_choices
 
 Answer = str | Approval | Callable[[ApprovalRequest], str | Approval]
@@ -143,6 +144,51 @@ class ConsoleApprover:
                 if task is not None and task.cancelling():
                     raise
                 return _INTERRUPTED
+
+    async def inquire(self, inquiry: Inquiry) -> str | None:
+        """Show a model's question and wait for the answer; None when there is nobody, or no answer."""
+        if self._read_line is None and not on_terminal():
+            return None
+        question = describe_inquiry(inquiry) + "\n"
+        read_line = self._read_line or _read_terminal
+        reading = asyncio.ensure_future(
+            inquiry_answer_from(read_line, lambda: self._write(question), inquiry)
+        )
+        with _ctrl_c_cancels(reading):
+            try:
+                return await reading
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                return None
+
+
+async def inquiry_answer_from(
+    read_line: Callable[[str], str], show: Callable[[], object], inquiry: Inquiry
+) -> str | None:
+    """The answer that somebody types to a model's question; asked again until it is one of the choices.
+
+    Args:
+        read_line: Shows a prompt and gives one line; blocks, and raises EOFError at the end of input.
+        show: Shows the question; called when its turn has come.
+        inquiry: What is asked.
+    """
+
+    def converse() -> str | None:
+        while not _TURN.acquire(timeout=SLICE_S):
+            pass
+        try:
+            show()
+            while (answer := chosen(read_line(ANSWER_PROMPT), inquiry)) is None:
+                pass
+            return answer or None
+        except EOFError:
+            return None
+        finally:
+            _TURN.release()
+
+    return await run_blocking(converse)
 
 
 async def answer_from(
@@ -311,6 +357,23 @@ async def resolve_all(approver: Approver | None, requests: Sequence[ApprovalRequ
         told = f"The approver gave no list of {len(requests)} answers."
         return [Approval("deny", reason=told) for _ in requests]
     return [_checked(answer) for answer in answers]
+
+
+async def resolve_inquiry(approver: Approver | None, inquiry: Inquiry) -> str | None:
+    """Put a model's question to `approver`, if it takes such; None when nobody answers in time.
+
+    An approver takes them by a method `inquire(inquiry) -> str | None`. Only cancellation passes through.
+    """
+    ask = getattr(approver, "inquire", None)
+    if not callable(ask):
+        return None
+    try:
+        async with asyncio.timeout(inquiry.timeout_s):
+            answer: object = await ask(inquiry)
+    except Exception:
+        return None  # fails closed: what was not answered is told as such
+    fits = isinstance(answer, str) and (not inquiry.choices or answer in inquiry.choices)
+    return answer if fits else None  # type: ignore[return-value]  # it is text
 
 
 def timed_out(timeout_s: float | None) -> Approval:

@@ -11,8 +11,8 @@ import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
 
-from aisotools.approval import default_approver, resolve_all
-from aisotools.contracts import Approver, Sandbox
+from aisotools.approval import default_approver, resolve_all, resolve_inquiry
+from aisotools.contracts import Approver, Inquiry, Sandbox
 from aisotools.events import Approval, ApprovalRequest, Decision, Json
 from aisotools.grants import Grants, scopes_of
 from aisotools.journal import Journal
@@ -45,6 +45,10 @@ class Questions:
         for warming in self._warming:
             warming.cancel()
         await asyncio.gather(*self._warming, return_exceptions=True)
+
+    async def inquire(self, inquiry: Inquiry) -> str | None:
+        """Put a model's own question to whoever approves; None when nobody answered."""
+        return await resolve_inquiry(self.approver or default_approver(), inquiry)
 
     async def put(
         self, verdicts: Sequence[Verdict], *, sandbox: Sandbox, level: str, policy: Policy

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, runtime_checkable
@@ -52,22 +52,91 @@ class OutputCaps:
 
     Attributes:
         content_chars: Characters that the model reads.
+        kept_chars: Characters of the whole text that leave the sandbox, to be read back piece by piece.
+        shell_lines: Lines of a shell command's output that the model reads.
+        search_lines: Lines of a search that the model reads.
+        list_lines: Lines of a listing that the model reads.
+        web_chars: Characters of a web page that the model reads.
         stream_bytes: Bytes of printed output that leave the sandbox per call.
         value_bytes: Bytes of JSON that a result's `value` may have.
         data_bytes: Bytes of MIME data that a result may show.
     """
 
-    content_chars: int = 30_000
+    content_chars: int = 10_000
+    kept_chars: int = 4 << 20
+    shell_lines: int = 256
+    search_lines: int = 100
+    list_lines: int = 200
+    web_chars: int = 15_000
     stream_bytes: int = 1 << 20
     value_bytes: int = 16 << 20
     data_bytes: int = 16 << 20
+
+    @classmethod
+    def for_context(cls, context_tokens: int, *, stream_bytes: int = 1 << 20) -> Self:
+        """Caps for a model that takes `context_tokens`: 1 to 4 times the usual ones, which suit 32,000."""
+        scale = min(max(context_tokens / 32_000, 1.0), 4.0)
+        return cls(
+            content_chars=int(10_000 * scale),
+            shell_lines=int(256 * scale),
+            search_lines=int(100 * scale),
+            list_lines=int(200 * scale),
+            web_chars=int(15_000 * scale),
+            stream_bytes=stream_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredText:
+    """The whole text of one result that was too long for a model.
+
+    Attributes:
+        ref: What it is read by.
+        tool: The tool whose result it was.
+        call_id: The call.
+        text: All of it; as untrusted as the result was.
+    """
+
+    ref: str
+    tool: str
+    call_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquiry:
+    """A question that a model puts to a person.
+
+    Attributes:
+        id: Unique; answers to any other id are dropped.
+        text: What is asked; chosen by a model, so untrusted.
+        choices: The answers to choose from; any text without them.
+        agent_id: The agent that asks; empty for a person or a program.
+        timeout_s: After this nobody has answered; None waits for ever.
+    """
+
+    id: str
+    text: str
+    choices: tuple[str, ...] = ()
+    agent_id: str = ""
+    timeout_s: float | None = 300.0
 
 
 class Services(Protocol):
     """What a tool on the host may ask of its session."""
 
+    @property
+    def memory(self) -> MutableMapping[str, Any]:
+        """What tools of this session keep from call to call; gone with the session."""
+
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
         """Make another call through the same gate, on behalf of the same caller."""
+
+    def stored(self, ref: str) -> StoredText | None:
+        """The whole text behind a reference in a `Truncation`, or None if there is none any more."""
+
+    async def inquire(self, inquiry: Inquiry) -> str | None:
+        """Put a question to a person; None when nobody can be asked, or nobody answered."""
 
 
 class Approver(Protocol):
@@ -384,6 +453,7 @@ __all__ = [
     "Effect",
     "Emit",
     "Facts",
+    "Inquiry",
     "OutputCaps",
     "Sandbox",
     "SandboxCall",
@@ -391,6 +461,7 @@ __all__ = [
     "SandboxStatus",
     "Services",
     "Shipment",
+    "StoredText",
     "Tool",
     "ToolContext",
     "VariableCopy",

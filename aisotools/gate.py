@@ -24,8 +24,9 @@ from aisotools.journal import Journal
 from aisotools.place import Guard, Place
 from aisotools.policy import Policy
 from aisotools.registry import ToolRegistry
+from aisotools.result_store import fitted
 from aisotools.sandbox.results import VALUE_DROPPED
-from aisotools.services import CallServices
+from aisotools.services import CallServices, Shared
 from aisotools.session_events import (
     CallDecided,
     CallEmitted,
@@ -33,7 +34,7 @@ from aisotools.session_events import (
     CallRequested,
     CallStarted,
 )
-from aisotools.ticket import Ticket, Verdict, capped, denial, digest_of, ticket_for
+from aisotools.ticket import Ticket, Verdict, denial, digest_of, ticket_for
 from aisotools.tool_members import unusable, validate_value
 from aisotools.waiting import to_the_end
 
@@ -67,6 +68,7 @@ class Gate:
         self._call_timeout_s = call_timeout_s
         self._session_key = session_key
         self._used: set[str] = set()
+        self.shared = Shared(inquire=self._questions.inquire)
         self._on_host = HostCalls()
         self._closed = False
         self._shut_because = ""
@@ -137,6 +139,7 @@ class Gate:
         self._closed = True
         self._on_host.interrupt()
         await self._questions.close()
+        self.shared.results.close()
 
     # ---- from wish to verdict
 
@@ -149,7 +152,7 @@ class Gate:
         """The result of `work`, capped and recorded, whatever becomes of it."""
         result = _CANCELLED
         try:
-            result = capped(await work, self._caps).with_metadata(tool=call.name, call_id=call.id)
+            result = self._fitted(call, await work).with_metadata(tool=call.name, call_id=call.id)
         except Exception as error:  # whoever makes calls in a loop must survive every one of them
             _log.exception("The call %s of %s failed in the gate itself", call.id, call.name)
             told = f"{call.name} could not be run, by a fault in aisotools or a part given to it: "
@@ -158,6 +161,17 @@ class Gate:
         finally:
             self._record_end(call, began_s, result)
         return result
+
+    def _fitted(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        """The result as a model gets it; the whole of what is too long is kept."""
+        return fitted(
+            result,
+            self._caps,
+            self.shared.results,
+            tool=call.name,
+            call_id=call.id,
+            readable="read_result" in self.registry,
+        )
 
     def _record_end(self, call: ToolCall, began_s: float, result: ToolResult) -> None:
         took_s = time.monotonic() - began_s
@@ -286,7 +300,7 @@ class Gate:
             sandbox_config={"level": place.level},
             approval_handler=self._questions.approver,
             output_caps=self._caps,
-            services=CallServices(call, lambda further: self.pass_call(further, place)),
+            services=CallServices(call, lambda further: self.pass_call(further, place), self.shared),
             emitter=emit,
         )
 

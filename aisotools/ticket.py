@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pydantic_core import from_json
 
 from aisotools.arguments import freeze
-from aisotools.contracts import OutputCaps, Shipment, Tool
+from aisotools.contracts import Shipment, Tool
 from aisotools.events import (
     Decision,
     Effect,
@@ -24,7 +24,6 @@ from aisotools.events import (
     ToolCall,
     ToolDefinition,
     ToolResult,
-    Truncation,
 )
 from aisotools.policy import Evaluation, Policy, severity
 from aisotools.tool_members import (
@@ -143,22 +142,3 @@ def denial(name: str, reasons: tuple[str, ...]) -> ToolResult:
     told = "; ".join(r.rstrip(".") for r in reasons if r) or "no reason was given"
     return ToolResult.error(f"{name} was not run: {told}.", recoverable=False, error_kind="denied")
 
-
-def capped(result: ToolResult, caps: OutputCaps) -> ToolResult:
-    """The result with its content cut to what a model may read: its head and its tail, and a note between."""
-    content, allowed = result.content, max(caps.content_chars, 0)
-    if len(content) <= allowed:
-        return result
-    room = allowed - len(_note(len(content), len(content)))
-    if room < 1:  # no room for the note itself
-        truncation = Truncation(total_chars=len(content), shown_chars=allowed)
-        return dataclasses.replace(result, content=content[:allowed], truncation=truncation)
-    tail = room // 3
-    note = _note(len(content) - room, len(content))
-    truncation = Truncation(total_chars=len(content), shown_chars=room, note=note.strip())
-    shown = f"{content[: room - tail]}{note}{content[len(content) - tail :]}"
-    return dataclasses.replace(result, content=shown, truncation=truncation)
-
-
-def _note(left_out: int, total: int) -> str:
-    return f"\n[{left_out} of {total} characters left out here]\n"

@@ -13,7 +13,7 @@ from aisotools.exceptions import ArgumentError
 from aisotools.function_tool import tool
 from aisotools.policy import Policy, Rule
 from aisotools.testing import MockTool
-from aisotools.ticket import capped, denial, digest_of, ticket_for
+from aisotools.ticket import denial, digest_of, ticket_for
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=5),
@@ -128,36 +128,6 @@ def test_the_digest_changes_with_the_tool_and_the_level() -> None:
 
 
 # ---- the result
-
-
-@given(
-    content=st.text(max_size=300),
-    cap=st.integers(-5, 320),
-)
-def test_capped_content_never_exceeds_the_cap(content: str, cap: int) -> None:
-    result = capped(ToolResult.text(content), OutputCaps(content_chars=cap))
-    assert len(result.content) <= max(cap, 0)
-    if len(content) <= max(cap, 0):
-        assert result.content == content
-        assert result.truncation is None
-    else:
-        assert result.truncation is not None
-        assert result.truncation.total_chars == len(content)
-        assert result.truncation.shown_chars <= max(cap, 0)
-        assert result.value == content
-
-
-def test_head_and_tail_are_kept_and_the_gap_is_told() -> None:
-    content = "".join(f"{n:04d}" for n in range(1000))
-    result = capped(ToolResult.text(content), OutputCaps(content_chars=1000))
-    head, note, tail = result.content.split("\n")
-    assert content.startswith(head)
-    assert content.endswith(tail)
-    assert len(head) > len(tail) > 200
-    assert note == f"[{4000 - len(head) - len(tail)} of 4000 characters left out here]"
-    assert result.truncation is not None
-    assert result.truncation.note == note
-    assert result.truncation.shown_chars == len(head) + len(tail)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ STREAMS_TAKEN = "streams_taken"
 """Key in the metadata of a tool's own result: it already tells what the call printed."""
 
 _IS_TEXT = "value_is_text"
+_TOLD_BY = "told_by"
 _KINDS = {"text", "json", "binary", "error"}
 _ERROR_KINDS: Mapping[str, ErrorKind] = {
     "invalid": "invalid",
@@ -52,7 +53,10 @@ Pieces = tuple[bytes, bytes, bytes, bytes]
 def encode_result(result: ToolResult, caps: OutputCaps) -> Pieces:
     """The four pieces of a result, each within its cap and together within what the channel carries."""
     notes: dict[str, Any] = {}
-    content, truncation = cut(sendable(result.content), caps.content_chars)
+    told_by = _told_by(result) if len(result.content) > caps.content_chars else None
+    content, truncation = "", None
+    if told_by is None:
+        content, truncation = cut(sendable(result.content), caps.kept_chars)
     head = {
         "content": content,
         "is_error": result.is_error,
@@ -62,6 +66,7 @@ def encode_result(result: ToolResult, caps: OutputCaps) -> Pieces:
         "truncation": truncation,
         STREAMS_TAKEN: bool(result.metadata.get(STREAMS_TAKEN)),
         _IS_TEXT: isinstance(result.value, str),
+        _TOLD_BY: told_by,
     }
     pieces = [to_json(head)]
     room = LIMITS.body_bytes - len(pieces[0]) - _METADATA_SLACK_BYTES
@@ -79,6 +84,15 @@ def encode_result(result: ToolResult, caps: OutputCaps) -> Pieces:
     if len(more) > min(_metadata_bytes(caps), room):
         more = to_json({**notes, "metadata_dropped": len(more)})
     return pieces[0], value, shown, more
+
+
+def _told_by(result: ToolResult) -> str | None:
+    """Where in the value the content stands, so that it travels once: a key, or "" for all of it."""
+    value = result.value
+    if value is result.content:
+        return ""
+    parts = value.items() if isinstance(value, dict) else ()
+    return next((key for key, part in parts if part is result.content and isinstance(key, str)), None)
 
 
 def cut(text: str, most_chars: int) -> tuple[str, Truncation | None]:
@@ -230,7 +244,7 @@ def result_from_worker(pieces: Sequence[bytes], caps: OutputCaps, printed: Print
         metadata, notes["metadata_dropped"] = None, problem or "The metadata is no object."
     is_error = head.get("is_error") is True
     result = ToolResult(
-        content=head["content"],
+        content=_content(head, value, caps),
         is_error=is_error,
         recoverable=is_error and head.get("recoverable") is True,
         error_kind=_ERROR_KINDS.get(str(head.get("error_kind")), "failed") if is_error else None,
@@ -243,8 +257,20 @@ def result_from_worker(pieces: Sequence[bytes], caps: OutputCaps, printed: Print
     return _with_printed(result, printed, taken=head.get(STREAMS_TAKEN) is True)
 
 
+def _content(head: Mapping[str, Any], value: Any, caps: OutputCaps) -> str:
+    """What the model is to read; it may stand in the value."""
+    key = head.get(_TOLD_BY)
+    told = (
+        value if key == "" else value.get(key) if isinstance(key, str) and isinstance(value, dict) else None
+    )
+    if isinstance(told, str):
+        return told
+    content: str = head["content"]
+    return cut(content, caps.kept_chars)[0]
+
+
 def _read_head(data: bytes, caps: OutputCaps) -> dict[str, Any]:
-    if len(data) > 8 * caps.content_chars + 4096:
+    if len(data) > 8 * max(caps.kept_chars, caps.content_chars) + 4096:
         raise ChannelError(f"a result's head has {len(data)} bytes")
     try:
         head = from_json(data, allow_inf_nan=False, cache_strings="keys")

@@ -99,16 +99,37 @@ def test_metadata_over_its_cap_is_left_out() -> None:
     assert result.metadata == {"metadata_dropped": 3_000_010}
 
 
-def test_long_content_arrives_cut_with_its_length() -> None:
+def test_long_content_arrives_whole_and_travels_once() -> None:
     text = "".join(f"line {n}\n" for n in range(20_000))
-    result = there(ToolResult.text(text))
-    assert result.value == text
+    for result in (ToolResult.text(text), ToolResult.json({"a": 1, "content": text}, text)):
+        pieces = encode_result(result, CAPS)
+        assert sum(map(len, pieces)) < 1.2 * len(text)
+        arrived = result_from_worker(pieces, CAPS, printed())
+        assert (arrived.content, arrived.value, arrived.truncation) == (text, result.value, None)
+
+
+def test_content_over_the_cap_of_what_is_kept_arrives_cut_with_its_length() -> None:
+    text = "".join(f"line {n}\n" for n in range(20_000))
+    caps = OutputCaps(kept_chars=10_000)
+    result = there(ToolResult(content=text, value=1), caps)
     assert result.truncation is not None
     assert result.truncation.total_chars == len(text)
-    assert len(result.content) <= CAPS.content_chars
+    assert len(result.content) <= 10_000
     assert result.content.startswith("line 0\n")
     assert result.content.endswith("line 19999\n")
     assert result.truncation.note in result.content
+
+
+def test_a_worker_cannot_send_more_content_than_is_kept() -> None:
+    with pytest.raises(ChannelError):
+        result_from_worker(
+            pieces({"content": "x" * 1_000_000}), OutputCaps(content_chars=1000, kept_chars=1000), printed()
+        )
+    told = pieces(HEAD | {"content": "x" * 9_000_000})
+    assert len(result_from_worker(told, CAPS, printed()).content) <= CAPS.kept_chars
+    for key in ("nosuch", "n", 3, None, ["a"]):
+        told = pieces(HEAD | {"told_by": key}, value=b'{"n": 1}')
+        assert result_from_worker(told, CAPS, printed()).content == HEAD["content"]
 
 
 @given(st.text(max_size=300), st.integers(0, 200))
@@ -212,7 +233,6 @@ def pieces(head: Any = HEAD, value: bytes = b"", data: bytes = b"", metadata: by
         pieces({"content": 3}),
         pieces({"content": "c", "kind": "html"}),
         pieces({"content": "c", "kind": ["text"]}),
-        pieces({"content": "x" * 1_000_000}),
     ],
     ids=lambda hostile: str(hostile)[:40],
 )
