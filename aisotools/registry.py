@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import difflib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from aisotools.arguments import brief, schema_flaw
 from aisotools.contracts import Tool
+from aisotools.dialects import Exports, Provider, export_all
 from aisotools.events import Json, ToolDefinition
 from aisotools.exceptions import RegistryError, ToolClash, UnknownTool
+from aisotools.renamed_tool import renamed_tool
 from aisotools.schema import check_name
-from aisotools.tool_members import definition_of, source_of
+from aisotools.tool_members import declared_effect, definition_of, source_of
 
 AnyTool = TypeVar("AnyTool", bound=Tool)
 """Whatever kind of tool is registered comes back as that kind."""
@@ -109,23 +111,72 @@ class ToolRegistry:
         """All tools as a model sees them."""
         return [definition_of(tool) for tool in self.list()]
 
-    def definitions(self, provider: str | None = None) -> ProviderDefinitions:
+    def definitions(
+        self, provider: Provider | None = None, *, strict: bool | None = None
+    ) -> ProviderDefinitions:
         """All tools as plain dicts, ready for a client.
 
         Args:
-            provider: None for `{name, description, parameters}`, or `"openai"` for Chat Completions.
+            provider: None for `{name, description, parameters}`; else `"openai"` for Chat Completions,
+                `"openai-responses"`, `"anthropic"`, `"gemini"` or `"mcp"`.
+            strict: For OpenAI's strict mode: None where a schema fits it as it is; True also where arguments
+                that may be left out become ones that may be null, which `exports(...).back` undoes; False
+                never.
 
         Returns:
             New dicts, to be changed at will.
 
         Raises:
-            ValueError: If `provider` is none of these.
+            ValueError: If there is no such dialect.
         """
-        form = _FORMS.get(provider)
-        if form is None:
-            known = ", ".join(repr(p) for p in _FORMS)
-            raise ValueError(f"There is no dialect {provider!r}. Known: {known}.")
-        return [form(d) for d in self.to_llm_definitions()]
+        if provider is None:
+            return [_plain(definition) for definition in self.to_llm_definitions()]
+        return [dict(export) for export in self.exports(provider, strict=strict)]
+
+    def exports(self, provider: Provider, *, strict: bool | None = None) -> Exports:
+        """What `definitions` gives, with what had to be changed for this provider, and the way back.
+
+        Raises:
+            ValueError: If there is no such dialect.
+        """
+        told = [(definition_of(tool), declared_effect(tool)) for tool in self.list()]
+        return export_all(told, provider, strict=strict)
+
+    # ---- other registries of the same tools
+
+    def filtered(self, keep: Iterable[str] | Callable[[Tool], bool]) -> ToolRegistry:
+        """A registry of some of these tools: of those names, or those for which `keep` is true.
+
+        Raises:
+            UnknownTool: If there is no tool of one of the names.
+        """
+        if callable(keep):
+            return ToolRegistry(tool for tool in self.list() if keep(tool))
+        if isinstance(keep, str):
+            raise TypeError(f"filtered({keep!r}): give a list of names, such as [{keep!r}].")
+        wanted = {self[name].name for name in keep}
+        return ToolRegistry(tool for tool in self.list() if tool.name in wanted)
+
+    def prefixed(self, prefix: str) -> ToolRegistry:
+        """A registry of the same tools with `prefix` before each name.
+
+        Raises:
+            SignatureError: If a name would be none that a tool may bear.
+        """
+        return ToolRegistry(renamed_tool(tool, prefix + tool.name) for tool in self.list())
+
+    def renamed(self, names: Mapping[str, str]) -> ToolRegistry:
+        """A registry of the same tools, some of them under other names: `{"old": "new"}`.
+
+        Raises:
+            UnknownTool: If there is no tool of one of the old names.
+            ToolClash: If two tools would bear one name.
+        """
+        for name in names:
+            self[name]
+        return ToolRegistry(
+            renamed_tool(tool, names[tool.name]) if tool.name in names else tool for tool in self.list()
+        )
 
 
 def _plain(definition: ToolDefinition) -> dict[str, Any]:
@@ -134,13 +185,6 @@ def _plain(definition: ToolDefinition) -> dict[str, Any]:
         "description": definition.description,
         "parameters": copy.deepcopy(dict(definition.parameters)),
     }
-
-
-def _openai(definition: ToolDefinition) -> dict[str, Any]:
-    return {"type": "function", "function": _plain(definition)}
-
-
-_FORMS = {None: _plain, "openai": _openai}
 
 
 def _checked(tool: Tool) -> str:

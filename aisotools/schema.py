@@ -1,6 +1,6 @@
 """From a function's signature and docstring to JSON Schema, and the validation of arguments against it.
 
-The door to griffe, which reads docstrings. It and pydantic's model machinery are imported on first use.
+pydantic's model machinery is imported on first use.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Union, cast, get_args, get_origin
 
 from aisotools.arguments import brief, not_fitting, not_json, not_named, problem
 from aisotools.contracts import ToolContext
+from aisotools.docstrings import read_docstring
 from aisotools.events import Json
 from aisotools.exceptions import SignatureError, ToolError
 from aisotools.returns import Returns, declared
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
-_PARAMETERS = "(?:Keyword |Other )?(?:Args|Arguments|Params|Parameters)"
-_DOCUMENTED = re.compile(rf"^{_PARAMETERS}[ \t]*:[ \t]*$", re.MULTILINE)
-_SECTION = re.compile(
-    rf"^(?:{_PARAMETERS}|Returns?|Yields?|Receives|Raises|Warns|Attributes)[ \t]*:[ \t]*\n(?:[ \t].*\n|\n)*",
-    re.MULTILINE,
-)
 
 
 def check_name(name: object) -> str:
@@ -144,7 +138,7 @@ def function_schema(
     name = check_name(own_name if name is None else name)
     text = "" if signature is not None else inspect.getdoc(function) or ""
     signature = signature or _signature(function, name)
-    description, documented = _read_docstring(text)
+    description, documented = read_docstring(text)
     context_parameter = None
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(signature.parameters.values()):
@@ -280,10 +274,10 @@ def _build_model(tool: str, fields: dict[str, Any]) -> type[BaseModel]:
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         culprit = _first_unusable(fields)
         told = f"parameter {culprit[0]!r} has type {culprit[1]}" if culprit else str(error).splitlines()[0]
-        raise SignatureError(
-            f"Tool {tool}: {told}, which has no JSON form. "
-            "Take plain values (numbers, text, lists, dicts, models); build the object inside the function.",
-        ) from None
+        fix = "Take plain values (numbers, text, lists, dicts, models); build the object inside the function."
+        if getattr(error, "code", None) == "typed-dict-version":
+            fix = "Import TypedDict from typing_extensions: that of typing cannot be read before Python 3.12."
+        raise SignatureError(f"Tool {tool}: {told}, which has no JSON form. {fix}") from None
 
 
 def _first_unusable(fields: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -344,21 +338,3 @@ def _drop_titles(node: Any, *, names: bool = False) -> None:
         for key, item in node.items():
             if names or key not in {"default", "const", "enum", "examples"}:
                 _drop_titles(item, names=not names and key in {"properties", "$defs", "patternProperties"})
-
-
-@lru_cache(maxsize=256)
-def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """The description, which is all but the sections for programmers, and what is said of each parameter."""
-    description = _SECTION.sub("", f"{text}\n").strip()
-    if not _DOCUMENTED.search(text):
-        return description, {}
-    import griffe
-
-    parameters: dict[str, str] = {}
-    for section in griffe.Docstring(text).parse("google", warnings=False):
-        if section.kind in {
-            griffe.DocstringSectionKind.parameters,
-            griffe.DocstringSectionKind.other_parameters,
-        }:
-            parameters.update({p.name: " ".join(p.description.split()) for p in section.value})
-    return description, parameters

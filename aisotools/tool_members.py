@@ -32,6 +32,12 @@ def classify(tool: Tool, arguments: Mapping[str, Json]) -> Effect:
     return effect if isinstance(effect, Effect) else Effect.LOCAL_MUTATION
 
 
+def declared_effect(tool: Tool) -> Effect | None:
+    """What every call may do; None when that depends on the arguments, or the tool does not say."""
+    effect = getattr(tool, "effect", None)
+    return effect if isinstance(effect, Effect) else None
+
+
 def undo_path(tool: Tool, arguments: Mapping[str, Json]) -> Path | None:
     """The one path a call changes; None when the tool does not say."""
     ask = getattr(tool, "extract_undo_path", None)

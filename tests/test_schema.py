@@ -168,16 +168,6 @@ def test_what_stands_at_the_parameter_beats_the_docstring() -> None:
     }
 
 
-def test_a_docstring_of_another_style_is_just_a_description() -> None:
-    def function(x: int) -> None:
-        """Do.
-
-        :param x: the x
-        """
-
-    assert ":param x" in schema_of(function).description
-
-
 @pytest.mark.parametrize(
     "annotation",
     [ToolContext, ToolContext | None, Optional[ToolContext], Annotated[ToolContext, "told"], "ToolContext"],  # noqa: UP045 - both spellings
