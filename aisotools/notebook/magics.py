@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
+from aisotools.dialects import PROVIDERS, Provider
 from aisotools.exceptions import UnknownTool
 from aisotools.notebook.awaited import CALL_USAGE
 from aisotools.notebook.current import current_session
 from aisotools.notebook.listing import show_status, show_tool, show_tools
+from aisotools.registry import ToolRegistry
 from aisotools.sandbox.detect import PROTECTS
 
-_FORMATS = ("json", "openai")
+_FORMATS = ("json", *PROVIDERS)
 
 
 @magics_class
@@ -24,7 +26,10 @@ class AisotoolsMagics(Magics):
 
     @magic_arguments()
     @argument("name", nargs="?", help="a tool to show in full")
-    @argument("--format", help="show definitions as a client takes them: json or openai")
+    @argument(
+        "--format",
+        help="show as a client takes them: json, openai, openai-responses, anthropic, gemini or mcp",
+    )
     @no_var_expand
     @line_magic
     def tools(self, line: str) -> None:
@@ -41,12 +46,7 @@ class AisotoolsMagics(Magics):
             except UnknownTool as error:
                 raise UsageError(str(error)) from None
         if options.format is not None:
-            provider = None if options.format == "json" else options.format
-            names = [tool.name for tool in tools]
-            every = zip(registry.list(), registry.definitions(provider), strict=True)
-            print(
-                json.dumps([told for tool, told in every if tool.name in names], indent=2, ensure_ascii=False)
-            )
+            _print_definitions(registry, options.format, [tool.name for tool in tools])
         elif options.name is None:
             _display(show_tools(tools))
         else:
@@ -106,6 +106,23 @@ def _must_await(magic: str, instead: str) -> NoReturn:
         f"{magic} works at the top level of a cell of its own, not inside a function or another cell magic. "
         f"There, write: {instead}",
     )
+
+
+def _print_definitions(registry: ToolRegistry, form: str, names: list[str]) -> None:
+    """Print tools as a client takes them, and below what had to be changed for it."""
+    chosen = registry.filtered(names)
+    if form == "json":
+        print(json.dumps(chosen.definitions(), indent=2, ensure_ascii=False))
+        return
+    exports = chosen.exports(cast("Provider", form))
+    print(json.dumps(exports, indent=2, ensure_ascii=False))
+    lines = [
+        line
+        for name, changes in exports.changes.items()
+        for line in (f"What {form} is told differently of {name}:", *(f"  {one}" for one in changes))
+    ]
+    if lines:
+        _display({"text/plain": "\n".join(lines)})
 
 
 def _display(bundle: dict[str, str]) -> None:

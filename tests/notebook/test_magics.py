@@ -47,6 +47,9 @@ def test_one_tool_in_full(notebook: Notebook) -> None:
 def test_definitions_for_clients(notebook: Notebook) -> None:
     (told,) = json.loads(notebook.run("%tools shout --format openai").text)
     assert told["function"]["name"] == "shout"
+    ran = notebook.run("%tools shout --format gemini")
+    assert json.loads(ran.text)[0]["parameters"]["required"] == ["words"]
+    assert "told differently of shout" in the_display(ran)["text/plain"]
     every = json.loads(notebook.run("%tools --format json").text)
     assert {"file", "sandbox_bash", "shout"} <= {definition["name"] for definition in every}
     assert every[-1]["parameters"]["required"] == ["words"]
@@ -56,7 +59,7 @@ def test_definitions_for_clients(notebook: Notebook) -> None:
     ("line", "told"),
     [
         ("%tools shuot", "There is no tool named 'shuot'. Did you mean 'shout'?"),
-        ("%tools --format yaml", "json or openai, not 'yaml'"),
+        ("%tools --format yaml", "or gemini or mcp, not 'yaml'"),
         ("%tools --formt json", "unrecognized arguments: --formt"),
         ("%tools a b", "unrecognized arguments: b"),
         ("%sandbox statsu", "status, restart or interrupt, not 'statsu'"),
