@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from aisotools.approval import default_approver, resolve_all, resolve_inquiry
 from aisotools.contracts import Approver, Inquiry, Sandbox
@@ -17,6 +18,7 @@ from aisotools.events import Approval, ApprovalRequest, Decision, Json
 from aisotools.grants import Grants, scopes_of
 from aisotools.journal import Journal
 from aisotools.policy import Policy
+from aisotools.previews import preview_of
 from aisotools.session_events import ApprovalAnswered, ApprovalAsked
 from aisotools.ticket import Ticket, Verdict, ticket_for
 
@@ -51,10 +53,16 @@ class Questions:
         return await resolve_inquiry(self.approver or default_approver(), inquiry)
 
     async def put(
-        self, verdicts: Sequence[Verdict], *, sandbox: Sandbox, level: str, policy: Policy
+        self,
+        verdicts: Sequence[Verdict],
+        *,
+        sandbox: Sandbox,
+        level: str,
+        policy: Policy,
+        workspace: Path | None = None,
     ) -> list[Verdict]:
         """Ask about calls, all at once, and return what is to be done with each."""
-        asked = [_request(verdict, level) for verdict in verdicts]
+        asked = [_request(verdict, level, workspace) for verdict in verdicts]
         approver = self.approver if self.approver is not None else default_approver()
         for request in asked:
             self._journal.add(ApprovalAsked, request.call.id, request=request)
@@ -118,7 +126,7 @@ class Questions:
         return verdict
 
 
-def _request(verdict: Verdict, level: str) -> ApprovalRequest:
+def _request(verdict: Verdict, level: str, workspace: Path | None) -> ApprovalRequest:
     ticket = verdict.ticket
     asked = ticket.evaluation.decision is Decision.ASK
     return ApprovalRequest(
@@ -129,7 +137,7 @@ def _request(verdict: Verdict, level: str) -> ApprovalRequest:
         level="host" if ticket.facts.runs_in == "host" else level,
         reasons=ticket.evaluation.reasons if asked else ("the caller wants it approved",),
         facts=ticket.facts,
-        preview={"remember": scopes_of(ticket)},
+        preview={"remember": scopes_of(ticket), **preview_of(ticket.arguments, ticket.shipment, workspace)},
         timeout_s=_ASK_S,
     )
 

@@ -200,7 +200,11 @@ class Gate:
 
     async def _ask(self, verdicts: Sequence[Verdict], place: Place) -> list[Verdict]:
         return await self._questions.put(
-            verdicts, sandbox=place.sandbox, level=place.level, policy=self.effective_policy()
+            verdicts,
+            sandbox=place.sandbox,
+            level=place.level,
+            policy=self.effective_policy(),
+            workspace=place.workspace,
         )
 
     async def _ask_where_needed(self, verdicts: list[Verdict | ToolResult], place: Place) -> None:

@@ -1,4 +1,4 @@
-"""What a person is shown before answering whether a call may run, and what their edits come to. Pure.
+"""What a person is shown before answering whether a call may run, and what a typed answer means. Pure.
 
 Text in a request is chosen by whoever wants the call to run. So everything passes through `visible`, which
 leaves nothing that could hide or reorder what stands there.
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from aisotools.events import Approval, ApprovalRequest, Effect, Json, Remember
-from aisotools.exceptions import ArgumentError
 from aisotools.redact import secret_parameters
 
 FieldKind = Literal["shell", "python", "text", "json", "secret"]
@@ -180,62 +179,11 @@ def remember_choices(request: ApprovalRequest) -> dict[Remember, str]:
     }
 
 
-def edited_arguments(request: ApprovalRequest, edits: Mapping[str, str]) -> dict[str, Json] | None:
-    """The arguments of `request` after a person edited some fields; None when nothing changed.
-
-    Args:
-        request: What was asked.
-        edits: New text by name of the field.
-
-    Raises:
-        ArgumentError: If a field cannot be edited, or its text should be JSON and is not.
-    """
-    fields = {field.name: field for field in argument_fields(request)}
-    arguments = dict(request.call.arguments)
-    changed = False
-    for name, text in edits.items():
-        if name not in fields or not fields[name].editable:
-            raise ArgumentError(f"There is no field {name!r} that can be edited.")
-        if text == fields[name].text:
-            continue
-        changed = True
-        if name:
-            arguments[name] = text
-            continue
-        others = _parse_object(text)
-        if double := others.keys() & fields.keys():
-            raise ArgumentError(f"The argument {min(double)!r} has a field of its own; edit it there.")
-        arguments = {key: value for key, value in arguments.items() if key in fields} | others
-    return arguments if changed else None
-
-
-def _parse_object(text: str) -> dict[str, Json]:
-    """Parse strictly: refuse what a reader could take one way and the tool another way."""
-
-    def pairs(items: list[tuple[str, Json]]) -> dict[str, Json]:
-        seen: dict[str, Json] = {}
-        for name, value in items:
-            if name in seen:
-                raise ValueError(f"the name {name!r} stands there twice")
-            seen[name] = value
-        return seen
-
-    def constant(word: str) -> Json:
-        raise ValueError(f"{word} is no JSON value")
-
-    try:
-        value = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
-    except (ValueError, RecursionError) as error:
-        raise ArgumentError(f"The arguments are not valid JSON: {error}.") from None
-    if not isinstance(value, dict):
-        raise ArgumentError(f"The arguments must be a JSON object {{...}}, not {type(value).__name__}.")
-    return value
-
-
 def who_asks(request: ApprovalRequest) -> str:
     """Who wants the call, in a few words."""
     agent = f", agent {visible(request.call.agent_id, '')}" if request.call.agent_id else ""
-    return f"asked by a {visible(request.call.origin, '')}{agent}"
+    step = f", step {visible(request.call.turn_id, '')[:40]}" if request.call.turn_id else ""
+    return f"asked by a {visible(request.call.origin, '')}{agent}{step}"
 
 
 def where_it_runs(request: ApprovalRequest) -> str:

@@ -87,6 +87,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "ticket",
         "grants",
         "place",
+        "previews",
         "protection",
         "recording",
         "result_store",

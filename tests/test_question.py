@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aisotools.events import ApprovalRequest, Effect, Facts, ToolCall, ToolDefinition
-from aisotools.exceptions import ArgumentError
 from aisotools.question import (
     argument_fields,
     describe,
-    edited_arguments,
     is_risky,
     parse_answer,
     remember_choices,
@@ -130,44 +128,12 @@ def test_no_arguments_are_an_empty_object() -> None:
     assert (field.name, field.text) == ("", "{}")
 
 
-def test_unchanged_edits_are_no_edits() -> None:
-    request = a_request({"command": "ls\npwd", "n": 1e400})
-    edits = {field.name: field.text for field in argument_fields(request)}
-    assert edited_arguments(request, edits) is None
-    assert edited_arguments(request, {}) is None
-
-
-def test_edits_change_just_what_they_touch() -> None:
-    request = a_request({"command": "ls", "n": 12345678901234567890, "s": "x"})
-    assert edited_arguments(request, {"command": "pwd"}) == {**request.call.arguments, "command": "pwd"}
-    assert edited_arguments(request, {"": '{"s": "y"}'}) == {"command": "ls", "s": "y"}
-
-
-@pytest.mark.parametrize(
-    ("edits", "message"),
-    [
-        ({"": "{"}, "not valid JSON"),
-        ({"": '{"a": NaN}'}, "NaN is no JSON value"),
-        ({"": '{"a": 1, "a": 2}'}, "'a' stands there twice"),
-        ({"": '{"x": {"a": 1, "a": 2}}'}, "'a' stands there twice"),
-        ({"": "[1]"}, "must be a JSON object"),
-        ({"": "[" * 100_000}, "not valid JSON"),
-        ({"": '{"command": "rm"}'}, "'command' has a field of its own"),
-        ({"other": "x"}, "no field 'other'"),
-    ],
-)
-def test_bad_edits_are_refused(edits: dict[str, str], message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        edited_arguments(a_request({"command": "ls", "n": 1}), edits)
-
-
-def test_a_very_long_field_says_what_is_missing_and_cannot_be_edited() -> None:
+def test_a_very_long_field_says_what_is_missing() -> None:
     request = a_request({"content": "x\n" * 100_000})
     (field,) = argument_fields(request)
     assert "150,000 characters are not shown" in field.shown
     assert len(field.shown) < 51_000
-    with pytest.raises(ArgumentError, match="'content'"):
-        edited_arguments(request, {"content": "short"})
+    assert not field.editable
 
 
 def test_the_question_as_text() -> None:
@@ -245,25 +211,10 @@ def test_secrets_are_not_shown() -> None:
         assert "ann" in told
 
 
-def test_secrets_cannot_be_edited_and_survive_other_edits() -> None:
-    request = a_login()
-    with pytest.raises(ArgumentError):
-        edited_arguments(request, {"password": "x"})
-    with pytest.raises(ArgumentError, match="field of its own"):
-        edited_arguments(request, {"": '{"user": "bob", "password": "x"}'})
-    assert edited_arguments(request, {"": '{"user": "bob"}'}) == {
-        "user": "bob",
-        "password": "hunter2!",
-        "token": "tiger3\nx",
-    }
-
-
 def test_a_secret_without_a_name_is_not_shown_either() -> None:
     schema = {"properties": {"": {"writeOnly": True}}}
     request = a_request({"": "hunter2!", "a": 1}, definition=ToolDefinition("t", "", schema))
     assert "hunter2" not in describe(request) + summarize(request)
-    with pytest.raises(ArgumentError):
-        edited_arguments(request, {"": '{"a": 2}'})
 
 
 # ---- remembering

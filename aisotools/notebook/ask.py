@@ -39,6 +39,9 @@ _STOPPED = Approval("cancel", reason="Stopped before an answer.")
 _BELOW = "Answer in the box below."
 
 _pending: dict[str, Question] = {}
+_unseen: list[dict[str, Any]] = []
+_left_open: list[ApprovalCard] = []
+_MOST_LEFT_OPEN = 20
 
 
 def can_ask(shell: Any) -> bool:
@@ -112,6 +115,8 @@ class Question:
         self._card: ApprovalCard = ApprovalCard()
         self._card.on_msg(self._from_page)
         self._display_id = uuid.uuid4().hex
+        self._pages: set[object] = set()
+        self._first_page: object = None
 
     def __repr__(self) -> str:
         return f"<Question {self.matter.id} about {self.matter.words}>"
@@ -131,8 +136,25 @@ class Question:
         finally:
             del _pending[self._display_id]
             self._answer.cancel()
-            _display(self.matter.record(approvals), self._display_id, update=True)
+            self._leave(self.matter.record(approvals))
+
+    def _leave(self, record: dict[str, Any]) -> None:
+        """Put the record in place of the card, on every page that shows it.
+
+        A page that was loaded again takes in nothing more of the cell that asked: there the card itself turns
+        into the record, and the next cell stores it.
+        """
+        _display(record, self._display_id, update=True)
+        if len(self._pages) < 2 and self._first_page in {None, *self._pages}:
             self._card.close()
+            return
+        words, *lines = record["text/plain"].split("\n")
+        self._send("done", words=words, lines=lines)
+        _left_open.append(self._card)
+        while len(_left_open) > _MOST_LEFT_OPEN:
+            _left_open.pop(0).close()
+        if self._first_page not in self._pages:
+            _show_with_next_cell(getattr(self._kernel, "shell", None), record)
 
     async def _by_card(self, hello_s: float) -> list[Approval] | None:
         """The answer by the card; None if no page shows it."""
@@ -183,6 +205,7 @@ class Question:
             return
         if not self._greeted.done():
             self._greeted.set_result(None)
+        self._see(message.get("type"), message.get("page"))
         if message.get("type") == "hello":
             remaining_s = None if self._ends_s is None else self._ends_s - self._loop.time()
             self._send("show", view=self.matter.view(), remaining_s=remaining_s)
@@ -192,6 +215,17 @@ class Question:
             except ArgumentError as error:
                 self._send("invalid", message=str(error))
 
+    def _see(self, kind: object, page: object) -> None:
+        """Keep track of the pages that show the card; when one more comes, ask which still do."""
+        if not isinstance(page, str) or kind not in {"hello", "here"} or page in self._pages:
+            return
+        if kind == "hello" and self._first_page is not None:
+            self._pages.clear()
+            self._send("who")
+        self._pages.add(page)
+        if self._first_page is None:
+            self._first_page = page
+
     def _send(self, kind: str, **content: Any) -> None:
         self._card.send({"type": kind, "id": self.matter.id, **content})
 
@@ -199,6 +233,23 @@ class Question:
 def _takes_input(kernel: Any) -> bool:
     # There is no public way to ask; None would mean that the kernel is of another kind, and may.
     return getattr(kernel, "_allow_stdin", None) is not False
+
+
+def _show_with_next_cell(shell: Any, record: dict[str, Any]) -> None:
+    """Have the next cell show a record that the page could not take in."""
+    if shell is None:
+        return
+    if not _unseen:
+        shell.events.register("pre_run_cell", _show_unseen)
+    _unseen.append(record)
+
+
+def _show_unseen(_info: Any = None) -> None:
+    shell = _running_shell()
+    if shell is not None:
+        shell.events.unregister("pre_run_cell", _show_unseen)
+    while _unseen:
+        _display(_unseen.pop(0))
 
 
 def _running_shell() -> Any:

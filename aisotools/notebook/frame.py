@@ -7,6 +7,7 @@ and dark both work, and a page that drops styles still shows title, text and ord
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable
 
 from aisotools.events import Effect
 
@@ -49,6 +50,23 @@ def block(text: str, *, exact: bool = False) -> str:
         f'<pre style="margin:2px 0;padding:0;max-height:32em;overflow:auto;white-space:pre-wrap;{order}'
         "overflow-wrap:anywhere;word-break:normal;background:none;color:inherit;"
         f'font-family:{_MONO}">{html.escape(text)}</pre>'
+    )
+
+
+_DIFF_COLOURS = {"+": "rgba(46,160,67,.18)", "-": "rgba(248,81,73,.18)", "@": "rgba(127,127,127,.12)"}
+
+
+def diff(lines: Iterable[str]) -> str:
+    """The lines of a unified diff; each is plain. Its signs say the same as the colours."""
+    rows = "".join(
+        f'<span style="display:block;background:{_DIFF_COLOURS.get(line[:1], "none")}">'
+        f"{html.escape(line) or ' '}</span>"
+        for line in lines
+    )
+    return (
+        '<pre style="margin:2px 0;padding:0;max-height:32em;overflow:auto;white-space:pre-wrap;'
+        "direction:ltr;unicode-bidi:bidi-override;overflow-wrap:anywhere;background:none;color:inherit;"
+        f'font-family:{_MONO}">{rows}</pre>'
     )
 
 

@@ -88,7 +88,7 @@ def test_deny_with_a_reason(notebook: Notebook) -> None:
 def test_edits_are_what_runs(notebook: Notebook) -> None:
     run = notebook.start("await ask(command='make', n=1)")
     notebook.card(run)
-    notebook.decide(run, "approve", edits={"command": "make -n", "": '{"n": 2}'})
+    notebook.decide(run, "approve", edits={"command": "make -n", "n": "2"})
     notebook.until(run, lambda: run.ended)
     assert run.text == "approve {'command': 'make -n', 'n': 2} '' 0\n"
     assert "Approved with changed arguments" in the_record(run)["text/plain"]
@@ -98,9 +98,11 @@ def test_edits_are_what_runs(notebook: Notebook) -> None:
 def test_bad_edits_are_told_and_asked_again(notebook: Notebook) -> None:
     run = notebook.start("await ask(n=1)")
     notebook.card(run)
-    notebook.decide(run, "approve", edits={"": '{"n": 1, "n": 2}'})
+    notebook.decide(run, "approve", whole='{"n": 1, "n": 2}')
     notebook.until(run, lambda: run.from_kernel[-1]["type"] == "invalid")
     assert "'n' stands there twice" in run.from_kernel[-1]["message"]
+    notebook.decide(run, "approve", edits={"n": "one"})
+    notebook.until(run, lambda: "is not valid JSON" in run.from_kernel[-1].get("message", ""))
     notebook.decide(run, "approve", edits={})
     notebook.until(run, lambda: run.ended)
     assert run.text.startswith("approve None")
@@ -114,7 +116,8 @@ def test_what_is_no_answer_is_not_taken_for_one(notebook: Notebook) -> None:
         {"type": "decision", "outcome": "approve"},
         {"type": "decision", "id": run.from_kernel[0]["id"], "outcome": "timeout"},
         {"type": "decision", "id": run.from_kernel[0]["id"], "outcome": ["approve"]},
-        {"type": "decision", "id": run.from_kernel[0]["id"], "outcome": "approve", "edits": {"": 3}},
+        {"type": "decision", "id": run.from_kernel[0]["id"], "outcome": "approve", "edits": {"n": 3}},
+        {"type": "decision", "id": run.from_kernel[0]["id"], "outcome": "approve", "whole": ["{}"]},
         {"type": "decision", "id": run.from_kernel[0]["id"], "outcome": "approve", "edits": [1]},
         {"type": ["decision"]},
         "approve",
@@ -225,6 +228,42 @@ def test_two_questions_at_once(notebook: Notebook) -> None:
         notebook.send(card, {"type": "decision", "id": shown["id"], "outcome": "approve"})
     notebook.until(run, lambda: run.ended)
     assert run.text == "approve None '' 1\napprove None '' 0\nend\n"
+
+
+# --- pages that come and go
+
+
+def a_second_page(notebook: Notebook, run: Run, *, first_is_there: bool) -> None:
+    notebook.until(run, lambda: run.cards and run.displays)
+    card = run.cards[-1]
+    notebook.send(card, {"type": "hello", "page": "one"})
+    notebook.until(run, lambda: run.from_kernel)
+    notebook.send(card, {"type": "hello", "page": "two"})
+    notebook.until(run, lambda: any(m["type"] == "who" for m in run.from_kernel))
+    notebook.send(card, {"type": "here", "page": "two"})
+    if first_is_there:
+        notebook.send(card, {"type": "here", "page": "one"})
+    notebook.decide(run, "approve")
+    notebook.until(run, lambda: run.ended)
+
+
+def test_a_page_that_was_loaded_again_gets_its_record_with_the_next_cell(notebook: Notebook) -> None:
+    run = notebook.start("await ask(n=1)")
+    a_second_page(notebook, run, first_is_there=False)
+    done = run.from_kernel[-1]
+    assert (done["type"], done["words"]) == ("done", "✓ Approved: sandbox_bash")
+    assert not run.closed, "the page still shows it"
+    later = notebook.run("1")
+    assert "✓ Approved: sandbox_bash" in the_record(later)["text/plain"]
+    assert not notebook.run("2").shown, "once is enough"
+
+
+def test_another_window_learns_what_was_decided(notebook: Notebook) -> None:
+    run = notebook.start("await ask(n=1)")
+    a_second_page(notebook, run, first_is_there=True)
+    assert run.from_kernel[-1]["type"] == "done"
+    the_record(run)
+    assert not notebook.run("1").shown, "the first window shows the record in its place"
 
 
 def test_a_question_can_be_shown_again(notebook: Notebook) -> None:

@@ -2,11 +2,14 @@
 
 So a page cannot change what was asked, and nothing of a question is saved in a notebook's widget state.
 
-    page    {type: "hello", id: null}                          sent when it renders, and again until shown
+    page    {type: "hello", page}                              sent when it renders, and again until shown
     kernel  {type: "show", id, view, remaining_s}
-    page    {type: "decision", id, outcome, reason, edits, remember}    about one call
-            {type: "decision", id, outcome, reason, selected}           about several
+    kernel  {type: "who"}                                      another page came: which are still there?
+    page    {type: "here", page}
+    page    {type: "decision", id, outcome, reason, edits, whole, remember}    about one call
+            {type: "decision", id, outcome, reason, selected}                  about several
     kernel  {type: "invalid", id, message}                     the decision could not be taken; ask again
+    kernel  {type: "done", id, words, lines}                   it was decided, perhaps on another page
 """
 
 from __future__ import annotations
@@ -19,11 +22,16 @@ import anywidget
 _HERE = files("aisotools.notebook.cards")
 
 
+def joined(*names: str) -> str:
+    """Files of `page/` as one module that imports nothing, in this order."""
+    return "\n".join((_HERE / "page" / name).read_text("utf-8") for name in names)
+
+
 class ApprovalCard(anywidget.AnyWidget):
     """The page's side of one question."""
 
-    _esm = (_HERE / "approval.js").read_text("utf-8")
-    _css = (_HERE / "approval.css").read_text("utf-8")
+    _esm = joined("dom.js", "fields.js", "preview.js", "frame.js", "one.js", "batch.js", "card.js")
+    _css = joined("card.css")
 
     def bundle(self) -> dict[str, Any]:
         """The MIME bundle that makes a page render the card."""

@@ -8,7 +8,7 @@ from typing import Any
 from aisotools.events import Approval, ApprovalRequest, Effect
 from aisotools.exceptions import ArgumentError
 from aisotools.notebook import frame
-from aisotools.notebook.cards.view import OUTCOME_WORDS, arguments, card_view, facts, read_outcome
+from aisotools.notebook.cards.view import OUTCOME_WORDS, arguments, card_view, facts, previews, read_outcome
 from aisotools.notebook.text import one_line
 from aisotools.question import EFFECT_WORDS, argument_fields, describe, is_risky, summarize, visible
 
@@ -92,7 +92,7 @@ def _row(words: str, request: ApprovalRequest, reason: str) -> str:
     said = f"{words} {one_line(request.call.name)}".strip()
     line = f"{said} \N{MIDDLE DOT} {EFFECT_WORDS[request.effect]} \N{MIDDLE DOT} {summarize(request)}"
     told = frame.quiet(f"reason: {reason}") if reason else ""
-    return frame.folded(line, facts(request) + arguments(request)) + told
+    return frame.folded(line, facts(request) + previews(request) + arguments(request)) + told
 
 
 def _severest(requests: Sequence[ApprovalRequest]) -> Effect:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from aisotools.events import Approval, ApprovalRequest
 from aisotools.exceptions import ArgumentError
 from aisotools.notebook import frame
+from aisotools.notebook.cards.form import Control, changes, controls, edited
+from aisotools.notebook.cards.highlight import highlight
+from aisotools.notebook.cards.preview import MAX_DIFF_LINES, preview
 from aisotools.notebook.text import one_line, shorten
 from aisotools.question import (
     EFFECT_WORDS,
     REMEMBER,
     argument_fields,
     describe,
-    edited_arguments,
     remember_choices,
     visible,
     where_it_runs,
@@ -26,7 +29,6 @@ MAX_REASON_CHARS = 2_000
 """Longest reason that is taken from a card."""
 
 _MAX_RECORD_CHARS = 12_000
-_HIDDEN = r"Holds characters that cannot be seen; each is written as an escape, such as \u202e."
 OUTCOME_WORDS = {
     "approve": "\N{CHECK MARK} Approved",
     "deny": "\N{MULTIPLICATION X} Denied",
@@ -38,6 +40,8 @@ OUTCOME_WORDS = {
 
 def card_view(request: ApprovalRequest) -> dict[str, Any]:
     """Everything the card shows, ready to be set as text."""
+    shown = preview(request)
+    fields = controls(request)
     return {
         "tool": one_line(request.call.name),
         "about": one_line(request.definition.description.strip().partition("\n")[0].rstrip("."), 160),
@@ -47,19 +51,32 @@ def card_view(request: ApprovalRequest) -> dict[str, Any]:
         "unconfined": request.level in {"host", "limited"},
         "who": who_asks(request),
         "reasons": [visible(reason, "") for reason in request.reasons],
-        "fields": [
-            {
-                "name": field.name,
-                "label": visible(field.name, "") or "arguments",
-                "kind": field.kind,
-                "text": field.shown,
-                "editable": field.editable,
-                "note": _HIDDEN if field.hides else "",
-            }
-            for field in argument_fields(request)
-        ],
+        "preview": shown,
+        "fields": [_field_view(field, request, shown) for field in fields],
+        "as_json": all(field.editable or field.kind == "secret" for field in fields),
         "remember": [{"scope": scope, "words": words} for scope, words in remember_choices(request).items()],
     }
+
+
+def _field_view(field: Control, request: ApprovalRequest, shown: Mapping[str, Any]) -> dict[str, Any]:
+    view: dict[str, Any] = {
+        "name": field.name,
+        "label": visible(field.name, ""),
+        "kind": field.kind,
+        "text": field.shown,
+        "editable": field.editable,
+        "about": one_line(field.about, 300),
+        "note": field.note,
+        # What the diff shows to the letter need not stand there twice.
+        "folded": field.name in {"content", "edits"} and bool(shown.get("diff", {}).get("whole")),
+    }
+    if field.kind in {"shell", "python"}:
+        view["pieces"] = highlight(field.shown, field.kind, request.facts.writes)
+    if field.choices:
+        view["choices"] = list(field.choices)
+    if field.least is not None or field.most is not None or field.whole:
+        view["limits"] = {"least": field.least, "most": field.most, "whole": field.whole}
+    return view
 
 
 def read_decision(request: ApprovalRequest, message: Mapping[str, Any]) -> Approval:
@@ -67,7 +84,8 @@ def read_decision(request: ApprovalRequest, message: Mapping[str, Any]) -> Appro
 
     Args:
         request: What the card asked.
-        message: What the page sent: `outcome`, `reason`, `edits` by name of the field, and `remember`.
+        message: What the page sent: `outcome`, `reason`, `edits` by name of the field or `whole`, and
+            `remember`.
 
     Raises:
         ArgumentError: If it means none, or edits are not what they should be; told to the person.
@@ -75,13 +93,14 @@ def read_decision(request: ApprovalRequest, message: Mapping[str, Any]) -> Appro
     outcome, reason = read_outcome(message)
     if outcome == "deny":
         return Approval("deny", reason=reason)
-    edits, remember = message.get("edits", {}), message.get("remember")
-    if not isinstance(edits, Mapping) or not all(isinstance(text, str) for text in edits.values()):
+    edits, whole, remember = message.get("edits", {}), message.get("whole"), message.get("remember")
+    sound = isinstance(edits, Mapping) and all(isinstance(text, str) for text in edits.values())
+    if not sound or not isinstance(whole, str | None):
         raise ArgumentError("The card's edits could not be read.")
-    edited = edited_arguments(request, edits)
+    arguments = edited(request, edits, whole)
     if remember is None:
-        return Approval("approve", reason=reason, arguments=edited)
-    if edited is not None:
+        return Approval("approve", reason=reason, arguments=arguments)
+    if arguments is not None:
         raise ArgumentError(
             "Edited arguments are approved for this one call only; nothing can be remembered."
         )
@@ -107,22 +126,25 @@ def question_bundle(request: ApprovalRequest, hint: str = "") -> dict[str, Any]:
     """The question without a card: for a page that cannot show one, and for terminals."""
     scopes = remember_choices(request)
     offered = frame.quiet(f"{REMEMBER} type", *(f"{s[0]} for {words}" for s, words in scopes.items()))
-    body = facts(request) + arguments(request) + (offered if scopes else "")
+    body = facts(request) + previews(request) + arguments(request) + (offered if scopes else "")
     body += frame.note(hint) if hint else ""
     title = f"May {frame.code(one_line(request.call.name))} run?"
     return {
         "text/html": frame.box(title, body, frame.EFFECT_COLOURS[request.effect]),
-        "text/plain": "\n".join(filter(None, [describe(request), hint])),
+        "text/plain": "\n".join(filter(None, [describe(request), *_plain_previews(request), hint])),
     }
 
 
 def record_bundle(request: ApprovalRequest, approval: Approval) -> dict[str, Any]:
     """What stays in the notebook after an answer."""
-    edited = approval.arguments is not None
+    changed = [] if approval.arguments is None else list(changes(request, approval.arguments))
+    ran = request
     if approval.arguments is not None:
         call = dataclasses.replace(request.call, arguments=approval.arguments)
-        request = dataclasses.replace(request, call=call)
-    words = OUTCOME_WORDS[approval.outcome] + (" with changed arguments" if edited else "")
+        # What was worked out before the edits does not describe what runs.
+        left = {kind: shown for kind, shown in request.preview.items() if kind != "diff"}
+        ran = dataclasses.replace(request, call=call, preview=left)
+    words = OUTCOME_WORDS[approval.outcome] + (" with changed arguments" if changed else "")
     remembered = remember_choices(request).get(approval.remember, "") if approval.remember else ""
     if remembered:
         words += " and remembered"
@@ -130,15 +152,19 @@ def record_bundle(request: ApprovalRequest, approval: Approval) -> dict[str, Any
     reason = visible(approval.reason)
     name = one_line(request.call.name)
     body = (
-        facts(request)
+        facts(ran)
         + (frame.quiet(remembered) if remembered else "")
         + (frame.quiet(f"reason: {reason}") if reason else "")
-        + frame.folded("arguments", arguments(request))
+        + "".join(_change(*change) for change in changed)
+        + previews(ran)
+        + frame.folded("arguments", arguments(ran))
     )
-    plain = [f"{words}: {name}", *(f"  {line}" for line in _lines(request))]
+    plain = [f"{words}: {name}", *(f"  {line}" for line in _lines(ran))]
     plain += [f"  {remembered}"] if remembered else []
     plain += [f"  reason: {reason}"] if reason else []
-    for field in argument_fields(request):
+    plain += [f"  {name}: {_short(old)} \N{RIGHTWARDS ARROW} {_short(new)}" for name, old, new in changed]
+    plain += _plain_previews(ran)
+    for field in argument_fields(ran):
         text = shorten(field.text, _MAX_RECORD_CHARS)
         plain += [f"  {visible(field.name, '') or 'arguments'}:", *(f"    {t}" for t in text.split("\n"))]
     return {
@@ -147,6 +173,50 @@ def record_bundle(request: ApprovalRequest, approval: Approval) -> dict[str, Any
         ),
         "text/plain": "\n".join(plain),
     }
+
+
+def _change(name: str, old: str, new: str) -> str:
+    """What a person changed, as safe HTML: in a line, or line by line."""
+    if "\n" not in old + new and len(old) + len(new) < 200:
+        was, now = (f"<{tag}>{frame.escape(text)}</{tag}>" for tag, text in (("del", old), ("ins", new)))
+        return f"<div>{frame.code(name)}: {was} \N{RIGHTWARDS ARROW} {now}</div>"
+    lines = list(difflib.unified_diff(old.split("\n"), new.split("\n"), lineterm="", n=2))[2:]
+    return frame.note(f"{name}, before and after:") + frame.diff(lines[:MAX_DIFF_LINES])
+
+
+def _short(text: str) -> str:
+    return one_line(text.replace("\n", " \N{DOWNWARDS ARROW WITH CORNER LEFTWARDS} "), 120)
+
+
+def previews(request: ApprovalRequest) -> str:
+    """What the card shows besides the arguments, as safe HTML."""
+    shown = preview(request)
+    parts = []
+    if diff := shown.get("diff"):
+        parts.append(frame.quiet(_diff_title(diff)))
+        parts.append(frame.diff(diff["lines"]) if diff["lines"] else "")
+    if web := shown.get("web"):
+        parts.append(frame.block(f"{web['method']} {web['url']}", exact=True))
+        parts.append(frame.quiet(f"host: {web['host']}"))
+    parts += [frame.quiet(f"{word}: {told}") for word, told in shown.get("findings", ())]
+    parts += [frame.quiet(f"undo: {shown['undo']}")] if "undo" in shown else []
+    return "".join(parts)
+
+
+def _plain_previews(request: ApprovalRequest) -> list[str]:
+    shown = preview(request)
+    lines = []
+    if diff := shown.get("diff"):
+        lines += [f"  {_diff_title(diff)}", *(f"    {line}" for line in diff["lines"])]
+    if web := shown.get("web"):
+        lines.append(f"  {web['method']} {web['url']} (host: {web['host']})")
+    lines += [f"  {word}: {told}" for word, told in shown.get("findings", ())]
+    return lines + ([f"  undo: {shown['undo']}"] if "undo" in shown else [])
+
+
+def _diff_title(diff: Mapping[str, Any]) -> str:
+    counts = f" +{diff['added']} \N{MINUS SIGN}{diff['removed']}" if diff["lines"] else ""
+    return f"{diff['path']}{counts}" + (f" \N{MIDDLE DOT} {diff['note']}" if diff["note"] else "")
 
 
 def _lines(request: ApprovalRequest) -> list[str]:

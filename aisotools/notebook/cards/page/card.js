@@ -1,0 +1,43 @@
+const HELLO_MS = 250;
+const HELLO_TRIES = 5;
+
+function render({ model, el }) {
+  const root = make("div", "card");
+  const page = Math.random().toString(36).slice(2);
+  root.setAttribute("role", "group");
+  root.setAttribute("data-lm-suppress-shortcuts", "true");
+  root.tabIndex = 0;
+  root.append(make("div", "why", "A tool asks to run …"));
+  el.append(root);
+  let card = null;
+
+  function onMessage(message) {
+    if (message.type === "show") {
+      const build = message.view.rows ? makeBatch : makeCard;
+      if (card === null) card = build(root, model, message.id, message.view);
+      card.remain(message.remaining_s);
+    } else if (message.type === "who") {
+      model.send({ type: "here", page });
+    } else if (card !== null && card.id === message.id) {
+      if (message.type === "invalid") card.invalid(message.message);
+      if (message.type === "done") card.done(message.words, message.lines);
+    }
+  }
+  model.on("msg:custom", onMessage);
+
+  let tries = 0;
+  const hello = setInterval(greet, HELLO_MS);
+  function greet() {
+    if (card !== null || tries++ >= HELLO_TRIES) return clearInterval(hello);
+    model.send({ type: "hello", page });
+  }
+  greet();
+
+  return () => {
+    clearInterval(hello);
+    model.off("msg:custom", onMessage);
+    if (card !== null) card.end();
+  };
+}
+
+export default { render };

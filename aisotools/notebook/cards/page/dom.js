@@ -1,0 +1,36 @@
+// Text is only ever set as text: all of it was chosen by whoever wants the call to run.
+let cards = 0;
+
+function make(tag, name, text) {
+  const node = document.createElement(tag);
+  if (name) node.className = `aiso-${name}`;
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+function clock(seconds) {
+  const left = Math.max(0, Math.ceil(seconds));
+  return `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")} left`;
+}
+
+function makeButton(name, text, letter) {
+  const button = make("button", `button aiso-${name}`, text);
+  button.type = "button";
+  button.setAttribute("aria-keyshortcuts", `Alt+${letter}`);
+  const shown = make("span", "key", `Alt+${letter}`);
+  shown.setAttribute("aria-hidden", "true"); // told by aria-keyshortcuts
+  button.append(shown);
+  return button;
+}
+
+function makeSmall(text, act) {
+  const button = make("button", "small", text);
+  button.type = "button";
+  button.addEventListener("click", act);
+  return button;
+}
+
+// Code in pieces of one colour each.
+function paint(node, pieces) {
+  node.replaceChildren(...pieces.map(([kind, text]) => (kind ? make("span", `c-${kind}`, text) : text)));
+}

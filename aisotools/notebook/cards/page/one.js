@@ -1,0 +1,107 @@
+// How far an approval reaches: the words of each choice are read before it can be taken.
+function makeRemember(view, key, decide) {
+  const panel = make("fieldset", "remember");
+  const done = makeButton("remember-done", "Approve and remember", "S");
+  const back = make("button", "button", "Back");
+  panel.append(make("legend", "", "Until the session ends, do not ask again for"));
+  const radios = view.remember.map(({ scope, words }, i) => {
+    const row = make("label", "choice");
+    const radio = make("input");
+    radio.type = "radio";
+    radio.name = `${key}-scope`;
+    radio.value = scope;
+    radio.checked = i === 0;
+    row.append(radio, make("span", "words", words));
+    panel.append(row);
+    return radio;
+  });
+  const buttons = make("div", "foot");
+  back.type = "button";
+  buttons.append(make("div", "note aiso-hint", "%approvals lists and takes back."), back, done);
+  panel.append(buttons);
+  panel.hidden = true;
+  done.addEventListener("click", () => decide("approve", self.chosen()));
+  const self = {
+    panel,
+    back,
+    focus: () => radios[0].focus(),
+    chosen: () => radios.find((radio) => radio.checked).value,
+  };
+  return self;
+}
+
+function makeCard(root, model, id, view) {
+  const key = `aiso-${++cards}`;
+  const foot = make("div", "foot");
+  const reason = makeReason();
+  const deny = makeButton("deny", "Deny", "D");
+  const approve = makeButton("approve", "Approve", "A");
+  const more = makeButton("more", "Approve and remember…", "S");
+  const form = makeForm(view, key, changed);
+  const preview = makePreview(view.preview);
+  const problem = make("div", "problem");
+  const offers = view.remember.length > 0;
+  const remember = offers ? makeRemember(view, key, decide) : null;
+  const card = makeFrame(root, model, id, foot, {
+    a: () => decide("approve"),
+    d: () => decide("deny"),
+    s: () => offers && (remember.panel.hidden ? open(true) : decide("approve", remember.chosen())),
+  });
+
+  root.dataset.effect = view.effect;
+  root.setAttribute("aria-labelledby", `${key}-title`);
+  problem.setAttribute("role", "alert");
+  foot.append(reason, deny, ...(offers ? [more] : []), approve);
+  root.replaceChildren(makeHead(view, key, card.time), makeWhy(view), preview, form.node, problem, foot);
+  if (offers) {
+    more.setAttribute("aria-expanded", "false");
+    more.addEventListener("click", () => open(remember.panel.hidden));
+    remember.back.addEventListener("click", () => open(false));
+    root.append(remember.panel);
+  }
+  root.append(card.status);
+
+  function open(wanted) {
+    if (wanted && (more.disabled || !card.ready())) return;
+    remember.panel.hidden = !wanted;
+    more.setAttribute("aria-expanded", String(wanted));
+    if (wanted) {
+      card.arm(); // nobody has read the words yet
+      remember.focus();
+    } else more.focus();
+  }
+
+  function changed() {
+    const edited = form.edited();
+    problem.textContent = "";
+    approve.firstChild.textContent = edited ? "Approve edited" : "Approve";
+    preview.classList.toggle("aiso-stale", edited); // worked out for the arguments as they were
+    if (!offers) return;
+    more.disabled = edited;
+    more.title = edited ? "Edited arguments are approved for this one call only" : "";
+    if (edited && !remember.panel.hidden) {
+      remember.panel.hidden = true;
+      more.setAttribute("aria-expanded", "false");
+    }
+  }
+
+  function decide(outcome, scope = null) {
+    if (!card.ready() || (scope !== null && form.edited())) return;
+    if (outcome === "deny") {
+      card.send("Denied.", { outcome, edits: {}, whole: null, reason: reason.value, remember: null });
+      return;
+    }
+    const [wrong] = form.wrong();
+    if (wrong) wrong.focus();
+    else card.send("Approved.", { outcome, ...form.edits(), reason: reason.value, remember: scope });
+  }
+
+  approve.addEventListener("click", () => decide("approve"));
+  deny.addEventListener("click", () => decide("deny"));
+  card.invalid = (message) => {
+    card.unlock();
+    changed();
+    if (!form.complain(message)) problem.textContent = message;
+  };
+  return card;
+}
