@@ -28,12 +28,15 @@ from aisotools.opening import (
 from aisotools.place import Place
 from aisotools.policy import Policy
 from aisotools.policy_file import user_policy, workspace_policy
+from aisotools.protected_files import ProtectedFiles
+from aisotools.protection import Protection
 from aisotools.recording import Recording, record
 from aisotools.registry import ToolRegistry
 from aisotools.sandbox.detect import Detection, choose_level
 from aisotools.sandbox.kernel import Kernel
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.spawn import Spawn, detection
+from aisotools.sandbox.watch import switches_below
 from aisotools.session_events import SessionEnded
 from aisotools.status import SessionStatus
 
@@ -120,6 +123,7 @@ class Lifetime:
         self._place: Place | None = None
         self._claim: Claim | None = None
         self._recording: Recording | None = None
+        self._protection: Protection | None = None
         self._closed = False
 
     def __repr__(self) -> str:
@@ -229,7 +233,20 @@ class Lifetime:
     def _placed(self, level: str, workspace: Path) -> Place:
         folder = str(workspace)
         wanted = Spawn(level=level, workspace=folder, readable=self._read_only, limits=self.limits)
-        return Place(sandbox=self._make_sandbox(wanted, self._journal), level=level, workspace=workspace)
+        sandbox = self._make_sandbox(wanted, self._journal)
+        self._protection = self._protected(sandbox, workspace)
+        return Place(sandbox=sandbox, level=level, workspace=workspace, guards=(self._protection,))
+
+    def _protected(self, sandbox: Sandbox, workspace: Path) -> Protection:
+        files = ProtectedFiles(
+            workspace,
+            state_folder(self._environ) / "taken-away" / uuid.uuid4().hex[:12],
+            notebook=self._environ.get("JPY_SESSION_NAME", ""),
+        )
+        # a sandbox that runs no processes has nothing that could go on between calls
+        protection = Protection(files, lambda: switches_below(getattr(sandbox, "supervisor", 0)))
+        self._journal.subscribe(protection.hear)
+        return protection
 
     def _demand_own_loop(self) -> None:
         if self._loop not in {None, asyncio.get_running_loop()}:
@@ -245,8 +262,10 @@ class Lifetime:
         self._closed = True
         await self._gate.close()
         try:
-            if self._place is not None:
+            if self._place is not None and self._protection is not None:
+                self._protection.ending()
                 await self._place.sandbox.close()
+                await self._protection.close()
         finally:
             if self._claim is not None:
                 self._claim.release()

@@ -89,6 +89,11 @@ class Kernel:
         await self._ensure()
         return self._status()
 
+    @property
+    def supervisor(self) -> int:
+        """The process above everything that runs in the sandbox; 0 when nothing does."""
+        return self._link.supervisor if self._link is not None else 0
+
     def status(self) -> SandboxStatus:
         """The state right now."""
         return self._status(_tree_bytes(self._link.supervisor) if self._link is not None else 0)
