@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
@@ -62,6 +63,7 @@ class Gate:
         self.registry = registry
         self.policy = policy
         self.bound: Policy | None = None
+        self.narrower: list[Policy] = []
         self._questions = Questions(approver, journal)
         self._journal = journal
         self._caps = caps
@@ -122,8 +124,9 @@ class Gate:
         self._shut_because = reason
 
     def effective_policy(self) -> Policy:
-        """The policy, narrowed by the workspace's own."""
-        return self.policy if self.bound is None else self.policy.narrowed(self.bound)
+        """The policy, narrowed by the workspace's own and by whatever narrows it for a while."""
+        bounds = self.narrower if self.bound is None else [self.bound, *self.narrower]
+        return functools.reduce(Policy.narrowed, bounds, self.policy)
 
     def explain(self, call: ToolCall, level: str) -> Ticket:
         """What policy and classification say about a call that is not made; see `Session.explain`."""

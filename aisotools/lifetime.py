@@ -7,7 +7,7 @@ import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from aisotools.beat import Beat
 from aisotools.builtin import builtin_tools
@@ -37,7 +37,7 @@ from aisotools.sandbox.kernel import Kernel
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.spawn import Spawn, detection
 from aisotools.sandbox.watch import switches_below
-from aisotools.session_events import SessionEnded
+from aisotools.session_events import SessionEnded, SessionEvent
 from aisotools.status import SessionStatus
 
 SandboxFactory = Callable[[Spawn, SandboxListener], Sandbox]
@@ -299,3 +299,12 @@ class Lifetime:
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Have `listener` hear every event from now on; call what is returned to stop that."""
         return self._journal.subscribe(listener)
+
+    def record(self, kind: type[SessionEvent], call_id: str = "", **fields: Any) -> None:
+        """Add an event of now to the record, for parts that are built upon the session."""
+        self._journal.add(kind, call_id, **fields)
+
+    def narrow(self, policy: Policy) -> Callable[[], None]:
+        """Allow only what `policy` allows as well, until what is returned is called."""
+        self._gate.narrower.append(policy)
+        return lambda: self._gate.narrower.remove(policy)

@@ -102,7 +102,7 @@ class Usage:
         input_tokens: Tokens read, those from a cache included.
         output_tokens: Tokens written, thoughts included.
         cached_tokens: How many of those read came from a cache.
-        cost: In US dollars; None when the price is not known.
+        cost: In US dollars; None when the price of any of it is not known.
     """
 
     requests: int = 1
@@ -117,13 +117,13 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        known = [cost for cost in (self.cost, other.cost) if cost is not None]
+        unknown = any(one.requests and one.cost is None for one in (self, other))
         return Usage(
             requests=self.requests + other.requests,
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
-            cost=sum(known) if known else None,
+            cost=None if unknown else (self.cost or 0.0) + (other.cost or 0.0),
         )
 
 
@@ -304,6 +304,16 @@ class Model(Protocol):
         """
 
 
+def since_last_answer(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """What was said since a model last answered."""
+    new: list[Message] = []
+    for message in reversed(messages):
+        if isinstance(message, AssistantMessage):
+            break
+        new.append(message)
+    return tuple(reversed(new))
+
+
 # ---- as JSON
 
 
@@ -332,12 +342,12 @@ def message_from_json(value: Json) -> Message:
         raise UsageError(f"This is no message of a conversation: {told[:300]}") from error
 
 
-def digest_of(messages: Sequence[Message], after: str = "") -> str:
-    """SHA-256 of what was said, chained to the digest of what was said before it.
+def digest_of(messages: Sequence[Message]) -> str:
+    """SHA-256 of what was said.
 
     Only what makes a difference to an answer counts: no ids, no opaque data, no name of a model.
     """
-    told: list[Any] = [after]
+    told: list[Any] = []
     for message in messages:
         if isinstance(message, UserMessage):
             told.append(("user", message.text, [image.data for image in message.images]))

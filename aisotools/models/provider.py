@@ -1,0 +1,275 @@
+"""The one door to model providers, over the model classes of pydantic-ai; imported on first use.
+
+Their client libraries retry by themselves, which would be neither seen nor bounded by a budget; here each
+request is made once, and an agent retries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from aisotools.events import ToolDefinition
+from aisotools.exceptions import ModelError, UsageError
+from aisotools.messages import CallDone, Message, ModelEvent
+from aisotools.models.provider_messages import (
+    finished,
+    our_call,
+    their_tool,
+    to_ours,
+    to_theirs,
+    usage_of,
+)
+from aisotools.redact import redact_text
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model as TheirModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """One provider.
+
+    Attributes:
+        keys: Environment variables that may hold its key, the best first.
+        library: What its client is imported as.
+        base_url: Environment variable that may hold another address.
+        needs_key: Whether nothing goes without a key.
+    """
+
+    keys: tuple[str, ...]
+    library: str
+    base_url: str = ""
+    needs_key: bool = True
+
+
+_OPENAI = _Kind(keys=("OPENAI_API_KEY",), library="openai", base_url="OPENAI_BASE_URL")
+_GOOGLE = _Kind(keys=("GOOGLE_API_KEY", "GEMINI_API_KEY"), library="google.genai")
+KINDS: Mapping[str, _Kind] = {
+    "openai": _OPENAI,
+    "openai-chat": _OPENAI,
+    "openai-responses": _OPENAI,
+    "anthropic": _Kind(keys=("ANTHROPIC_API_KEY",), library="anthropic", base_url="ANTHROPIC_BASE_URL"),
+    "google": _GOOGLE,
+    "google-gla": _GOOGLE,
+    "ollama": _Kind(keys=("OLLAMA_API_KEY",), library="openai", base_url="OLLAMA_BASE_URL", needs_key=False),
+}
+"""The providers by what stands before the colon."""
+
+
+def provider_model(
+    name: str,
+    *,
+    api_key: str | None = None,
+    base_url: str | None = None,
+    timeout_s: float = 120.0,
+    context_tokens: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    ask_key: Callable[[str], str] | None = None,
+) -> ProviderModel:
+    """A provider's model.
+
+    The key comes from `api_key`, the environment, or a prompt that does not show it; it is kept in this
+    object alone, and taken out of every error.
+
+    Args:
+        name: `"openai:gpt-5"`, `"anthropic:..."`, `"google:..."`, `"ollama:..."`. `openai:` with a `base_url`
+            speaks Chat Completions, which is what other servers understand.
+        api_key: The key.
+        base_url: Another address.
+        timeout_s: Longest wait for the next piece of an answer.
+        context_tokens: How much the model can read; then long conversations are trimmed in time.
+        settings: More for pydantic-ai's `ModelSettings`, such as `{"temperature": 0}`.
+        environ: Where keys and addresses are looked up; the process's environment without it.
+        ask_key: Asks a person for the key; `getpass` without it, where somebody can be asked.
+
+    Raises:
+        UsageError: If there is no such provider, its library is not installed, or there is no key.
+    """
+    provider, colon, model = name.partition(":")
+    kind = KINDS.get(provider)
+    if kind is None or not colon or not model:
+        known = ", ".join(f"{one}:..." for one in KINDS)
+        raise UsageError(f"There is no model {name!r}. Give one of {known}")
+    for library in ("pydantic_ai", kind.library):
+        if not _installed(library):
+            told = 'Install it with: pip install "aisotools[models]"'
+            raise UsageError(f"{name} needs {library}, which is not installed. {told}")
+    environ = os.environ if environ is None else environ
+    if base_url is None and kind.base_url:
+        base_url = environ.get(kind.base_url)
+    key = api_key or next((environ[one] for one in kind.keys if environ.get(one)), "")
+    if not key and kind.needs_key:
+        key = (ask_key or _ask_key)(f"Key for {name} ({kind.keys[0]}): ")
+    if not key and kind.needs_key:
+        raise UsageError(f"{name} needs a key. Set {kind.keys[0]}, or give api_key=.")
+    if provider == "ollama":
+        base_url = base_url or "http://localhost:11434/v1"
+    return ProviderModel(
+        name,
+        lambda: _their_model(provider, model, key or "none", base_url),
+        secret=key,
+        context_tokens=context_tokens,
+        settings={"timeout": timeout_s, "max_retries": 0, **(settings or {})},
+    )
+
+
+class ProviderModel:
+    """Any model of pydantic-ai as one of ours; see `provider_model`.
+
+    Attributes:
+        name: Such as `openai:gpt-5`.
+        context_tokens: How much it can read; None when that is not known.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], TheirModel],
+        *,
+        secret: str = "",
+        context_tokens: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Have `make` give the model at the first request; `secret` is taken out of every error."""
+        self.name = name
+        self.context_tokens = context_tokens
+        self._make = make
+        self._secret = secret
+        self._settings = dict(settings or {})
+        self._model: TheirModel | None = None
+
+    def __repr__(self) -> str:
+        return f"<ProviderModel {self.name}>"
+
+    def __getstate__(self) -> None:
+        # Whatever pickles it would write the key down.
+        raise TypeError(f"{self!r} holds a key and does not travel; make another one there.")
+
+    async def request(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, instructions: str = ""
+    ) -> AsyncIterator[ModelEvent]:
+        """Ask the provider, once.
+
+        Raises:
+            ModelError: If it gives no answer.
+        """
+        from pydantic_ai import direct, models
+
+        with self._translated():
+            if self._model is None:
+                self._model = self._make()
+            stream = direct.model_request_stream(
+                self._model,
+                to_theirs(messages, instructions),
+                model_settings=self._settings,  # type: ignore[arg-type]  # a TypedDict with all keys optional
+                model_request_parameters=models.ModelRequestParameters(
+                    function_tools=[their_tool(tool) for tool in tools]
+                ),
+                instrument=False,
+            )
+            async with stream as pieces:
+                calls: dict[int, int] = {}
+                async for piece in pieces:
+                    for event in to_ours(piece, calls):
+                        yield event
+                whole = pieces.get()
+        for part in whole.parts:
+            if part.part_kind == "tool-call":
+                yield CallDone(our_call(part))
+        yield usage_of(whole)
+        yield finished(whole)
+
+    async def close(self) -> None:
+        """Let go of connections; the next request opens new ones."""
+        model, self._model = self._model, None
+        provider = getattr(model, "provider", None)
+        if provider is not None:
+            async with provider:
+                pass  # leaving it closes its client
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Their errors as `ModelError`, without the key."""
+        from pydantic_ai import exceptions as bad
+
+        try:
+            yield
+        except bad.ModelAPIError as error:
+            status = getattr(error, "status_code", None)
+            refused = isinstance(error, bad.ModelRequestRejectedError | bad.ModelQuotaExceededError)
+            passing = status is None or status in {408, 409, 425, 429} or status >= 500
+            raise ModelError(
+                self._told(error, f"HTTP {status}" if status else "no connection"),
+                retryable=passing and not refused,
+                retry_after_s=error.retry_after,
+            ) from None
+        except (bad.AgentRunError, ValueError) as error:
+            raise ModelError(self._told(error, "an answer that cannot be read"), retryable=True) from None
+        except OSError as error:
+            raise ModelError(self._told(error, "no connection"), retryable=True) from None
+        except (bad.UserError, ImportError) as error:
+            raise ModelError(self._told(error, "the request could not be made")) from None
+
+    def _told(self, error: Exception, what: str) -> str:
+        # The cause is left behind on purpose: it holds request headers, and with them the key.
+        text = redact_text(" ".join(str(error).split()) or type(error).__name__)
+        if self._secret:
+            text = text.replace(self._secret, "[key]")
+        return f"{self.name} gave no answer ({what}): {text[:500]}"
+
+
+def _installed(library: str) -> bool:
+    try:
+        return find_spec(library) is not None
+    except ModuleNotFoundError:  # its parent is not there either
+        return False
+
+
+def _ask_key(prompt: str) -> str:
+    """The key from whoever sits there; empty when nobody does."""
+    in_kernel = "ipykernel" in sys.modules
+    if not (in_kernel or (sys.stdin is not None and sys.stdin.isatty())):
+        return ""
+    try:
+        return getpass.getpass(prompt).strip()
+    except (EOFError, NotImplementedError):  # a kernel whose front end takes no input
+        return ""
+
+
+def _their_model(provider: str, model: str, key: str, base_url: str | None) -> TheirModel:
+    if provider in {"openai", "openai-chat", "openai-responses"}:
+        from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+        from pydantic_ai.providers.openai import OpenAIProvider
+
+        at_openai = OpenAIProvider(api_key=key, base_url=base_url)
+        if provider == "openai-responses" or (provider == "openai" and base_url is None):
+            return OpenAIResponsesModel(model, provider=at_openai)
+        return OpenAIChatModel(model, provider=at_openai, profile=_says_when_done())
+    if provider == "ollama":
+        from pydantic_ai.models.ollama import OllamaModel
+        from pydantic_ai.providers.ollama import OllamaProvider
+
+        at_ollama = OllamaProvider(api_key=key, base_url=base_url)
+        return OllamaModel(model, provider=at_ollama, profile=_says_when_done())
+    if provider == "anthropic":
+        from pydantic_ai.models.anthropic import AnthropicModel
+        from pydantic_ai.providers.anthropic import AnthropicProvider
+
+        return AnthropicModel(model, provider=AnthropicProvider(api_key=key, base_url=base_url))
+    from pydantic_ai.models.google import GoogleModel
+    from pydantic_ai.providers.google import GoogleProvider
+
+    return GoogleModel(model, provider=GoogleProvider(api_key=key, base_url=base_url))
+
+
+def _says_when_done() -> Any:
+    """Without this a stream that was cut would pass for a complete answer."""
+    return {"openai_chat_streaming_requires_finish_reason": True}
