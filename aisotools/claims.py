@@ -28,6 +28,9 @@ SCAN_DEPTH = 4
 SCAN_ENTRIES = 5_000
 """How many directory entries that search looks at; what lies beyond is not seen."""
 
+SERVER_ROOT = "AISOTOOLS_SERVER_ROOT"
+"""The environment variable that tells a kernel the root folder of its Jupyter server."""
+
 NUMBERS = 100
 """How many numbered default workspaces there may be beside one notebook."""
 

@@ -49,6 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "excerpt",
         "inquiry",
         "paths",
+        "pool_slots",
         "policy",
         "policy_file",
         "protected_files",
@@ -103,24 +104,37 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("builtin",),
     ("asking", "gate", "host_calls", "lifetime", "opening", "session"),
-    ("agent", "agent_driver", "agent_run", "delegation", "transcript"),
+    ("agent", "agent_driver", "agent_run", "delegation", "pool", "transcript"),
+    (  # what a notebook may show: pure, and what a kernel's front passes on as well
+        "notebook.frame",
+        "notebook.images",
+        "notebook.latex",
+        "notebook.markup",
+        "notebook.mime",
+        "notebook.render",
+        "notebook.text",
+    ),
     (
         "notebook",
         "bridges",
         "contract_suites",
         "sandbox_suite",
         "testing",
+        "sandbox.desk",
         "sandbox.front",
+        "sandbox.opened",
+        "sandbox.pages",
+        "sandbox.passing",
         "sandbox.provisioner",
     ),
-    ("cli", "cli_log"),
+    ("cli", "cli_kernelspec", "cli_log"),
 )
 """What may import what: lower rows never import higher ones. The longest matching name decides."""
 
 ANYWHERE = ("",)
 
 DOORS: Mapping[str, tuple[str, ...]] = {
-    "IPython": ("sandbox.shell", "notebook"),
+    "IPython": ("sandbox.shell", "sandbox.introspect", "notebook"),
     "agents": ("bridges.openai_agents",),
     "anthropic": ("models.provider",),
     "anywidget": ("notebook.cards",),
@@ -144,10 +158,11 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "pydantic_ai": ("models.provider", "models.provider_messages", "bridges.pydantic_ai"),
     "pydantic_core": ANYWHERE,  # JSON on the wire
     "referencing": ("arguments",),
-    "traitlets": ("sandbox.shell",),
+    "traitlets": ("sandbox.shell", "sandbox.front", "sandbox.provisioner"),
     "tree_sitter": ("shell_grammar",),
     "tree_sitter_bash": ("shell_grammar",),
     "xllamacpp": ("models.local",),
+    "zmq": ("sandbox.front",),
 }
 """Outside libraries and the only modules or folders that may import each."""
 

@@ -12,8 +12,12 @@ from aisotools.question import visible
 _ESCAPE_SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[PX^_][^\x1b\n]*\x1b\\|[ -/]*[0-~])"
 )
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 KEEP = "\n\t\xa0\u202f\u3000\ufe0f"
 """What output may hold besides visible characters: French and Japanese spaces, the selector of emoji."""
+
+
+_KEEP_MOVES = KEEP + "\r\b"
 
 
 def text_of(data: Any) -> str:
@@ -35,6 +39,13 @@ def readable(text: str) -> str:
     if "\r" in text:
         text = "\n".join(map(_overwritten, text.split("\n")))
     return visible(text, KEEP)
+
+
+def coloured(text: str) -> str:
+    """Output of a program for a front end that draws colours and moves to the start of a line itself."""
+    parts = _COLOUR.split(text)
+    parts[::2] = [visible(_ESCAPE_SEQUENCE.sub("", part), _KEEP_MOVES) for part in parts[::2]]
+    return "".join(parts)
 
 
 def _overwritten(line: str) -> str:

@@ -105,14 +105,6 @@ class ZMQInteractiveShell(InteractiveShell):
         else:
             super().set_next_input(s, replace)
 
-    def show_page(self, data: str | Mapping[str, Any], *_: Any, **__: Any) -> None:
-        """What `obj?` tells goes to the pager of whoever watches, else it is printed."""
-        bundle = data if isinstance(data, Mapping) else {"text/plain": data}
-        watch = self.recorder.current().watch
-        if watch is None:
-            raise TryNext
-        watch.show("page", json_bundle(bundle))
-
     def ask_exit(self) -> None:
         """`exit` and `quit`: the worker stays."""
         raise SystemExit
@@ -220,7 +212,7 @@ def build(recorder: Recorder) -> ZMQInteractiveShell:
     register: Any = shell.register_magic_function  # its decorators hide its type
     for program in ("bash", "sh"):
         register(functools.partial(shell.run_script, program), "cell", program)
-    shell.set_hook("show_in_pager", shell.show_page, 1)  # type: ignore[no-untyped-call]  # IPython's
+    shell.set_hook("show_in_pager", _show_page, 1)  # type: ignore[no-untyped-call]  # IPython's
     sys.displayhook = shell.displayhook
     return shell
 
@@ -281,6 +273,14 @@ def without_ours(trace: types.TracebackType | None) -> types.TracebackType | Non
     if last is not None:
         last.tb_next = None
     return trace
+
+
+def _show_page(shell: ZMQInteractiveShell, data: str | Mapping[str, Any], *_: Any, **__: Any) -> None:
+    """What `obj?` tells goes to the pager of whoever watches, else it is printed."""
+    watch = shell.recorder.current().watch
+    if watch is None:
+        raise TryNext
+    watch.show("page", json_bundle(data if isinstance(data, Mapping) else {"text/plain": data}))
 
 
 def _may_ask(recorder: Recorder) -> None:
