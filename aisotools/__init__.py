@@ -42,6 +42,13 @@ _HOME = {
     "Session": "session",
     "Limits": "sandbox.limits",
     "current_session": "notebook.current",
+    # agents
+    "Agent": "agent",
+    "Budgets": "budgets",
+    "Model": "contracts",
+    "ScriptedModel": "models.scripted",
+    "ReplayModel": "models.replay",
+    "provider_model": "models.provider",
     # testing
     "MockTool": "testing",
     "FakeSandbox": "testing",
@@ -86,8 +93,10 @@ def unload_ipython_extension(shell: Any) -> None:
 
 if TYPE_CHECKING:
     # What type checkers and editors see; tests/test_shape.py holds it equal to the table above.
+    from aisotools.agent import Agent
     from aisotools.approval import AllowAll, ConsoleApprover, DenyAll, ScriptedApprover
-    from aisotools.contracts import Approver, Tool, ToolContext
+    from aisotools.budgets import Budgets
+    from aisotools.contracts import Approver, Model, Tool, ToolContext
     from aisotools.events import (
         Approval,
         ApprovalRequest,
@@ -100,6 +109,9 @@ if TYPE_CHECKING:
     )
     from aisotools.exceptions import AisotoolsError, ToolError, UnknownTool
     from aisotools.function_tool import tool
+    from aisotools.models.provider import provider_model
+    from aisotools.models.replay import ReplayModel
+    from aisotools.models.scripted import ScriptedModel
     from aisotools.notebook.ask import NotebookApprover
     from aisotools.notebook.current import current_session
     from aisotools.policy import Evaluation, Policy, Rule

@@ -17,7 +17,13 @@ from pydantic_core import to_json
 from aisotools import agent_core as core
 from aisotools.agent_core import End, Rules, State
 from aisotools.agent_driver import Driver, Parts
-from aisotools.agent_events import AgentFinished, AgentRewound, AgentStarted, RunOutcome
+from aisotools.agent_events import (
+    AgentFinished,
+    AgentRewound,
+    AgentStarted,
+    ConversationEdited,
+    RunOutcome,
+)
 from aisotools.agent_run import AgentRun, Listener, LiveEvents, RunResult
 from aisotools.budgets import Budgets
 from aisotools.events import ToolDefinition
@@ -100,7 +106,13 @@ class Agent:
     @messages.setter
     def messages(self, messages: Sequence[Message]) -> None:
         self._demand_idle("changed")
+        self._edit(messages)
+
+    def _edit(self, messages: Sequence[Message]) -> None:
         self._state = core.edited(self._state, messages)
+        self.session.record(
+            ConversationEdited, agent_id=self.agent_id, step=self.step, messages=self._state.messages
+        )
 
     @property
     def step(self) -> int:
@@ -242,9 +254,9 @@ class Agent:
             if undone.is_error:
                 raise UsageError(f"Step {step} cannot be reached: {undone.content}")
         self._state = core.rewound(self._state, step)
-        if messages is not None:
-            self._state = core.edited(self._state, messages)
         self.session.record(AgentRewound, agent_id=self.agent_id, step=step)
+        if messages is not None:
+            self._edit(messages)
 
     def _first_call(self, step: int) -> str | None:
         """The first call since request `step` that reached the gate."""

@@ -15,6 +15,7 @@ from aisotools.agent_core import Ask, Choose, End, Make, Rules, State, Turn
 from aisotools.agent_events import (
     AgentEvent,
     ContextTrimmed,
+    ConversationEdited,
     ModelAnswered,
     ModelRequested,
     ModelRetried,
@@ -179,6 +180,7 @@ class Driver:
             if choice.action == "edit" and choice.messages is not None:
                 self.state = core.edited(self.state, choice.messages, asking=True)
                 messages = self.state.messages
+                self.record(ConversationEdited, messages=messages)
         self._turn_id = f"{self.rules.agent_id}-t{uuid.uuid4().hex[:8]}"
         self._began_s = time.monotonic()
         new = since_last_answer(messages)
@@ -267,6 +269,7 @@ class Driver:
                 if choice.action == "edit" and choice.arguments is not None:
                     self.state = core.with_arguments(self.state, call.id, choice.arguments)
                     wanted = CallPart(call.id, call.name, choice.arguments)
+                    self.record(ConversationEdited, messages=self.state.messages)
                 results += await self._through_gate([wanted])
             self._results.update((result.call_id, result) for result in results)
         return core.called(self.state, self.rules, results)

@@ -61,7 +61,7 @@ class ModelRequested(AgentEvent):
 
     Attributes:
         turn_id: Names this request; the calls that come of it carry it.
-        new: What was said since the request before.
+        new: Everything that was said since the last answer.
         digest: Of `new`; see `messages.digest_of`. A record that leaves secrets out still has it.
     """
 
@@ -132,6 +132,18 @@ class StepTaken(AgentEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationEdited(AgentEvent):
+    """Somebody changed by hand what was said.
+
+    Attributes:
+        messages: The whole conversation from now on.
+    """
+
+    kind: ClassVar[str] = "conversation_edited"
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRewound(AgentEvent):
     """The conversation was taken back to before the request `step`."""
 
@@ -150,7 +162,7 @@ class AgentFinished(AgentEvent):
         usage: What the answers took, those of delegated runs included.
         duration_s: Seconds on the clock.
         working_s: Seconds without those in which a person was waited for.
-        new: What was said since the last request; the run's own last words are in `ModelAnswered`.
+        new: Everything that was said since the last answer.
     """
 
     kind: ClassVar[str] = "agent_finished"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from aisotools.events import Approval, ApprovalRequest, Effect, Facts, Json, ToolCall, ToolResult
+from aisotools.messages import Model
 
 Emit = Callable[[str, Mapping[str, Json]], None]
 """Takes a progress report of a running tool: its name and a JSON payload."""
@@ -454,6 +455,7 @@ __all__ = [
     "Emit",
     "Facts",
     "Inquiry",
+    "Model",
     "OutputCaps",
     "Sandbox",
     "SandboxCall",

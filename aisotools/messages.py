@@ -13,8 +13,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any, Literal, Protocol, cast, runtime_checkable
 
-from pydantic_core import to_json
-
 from aisotools.events import Json, ToolDefinition
 from aisotools.exceptions import UsageError
 
@@ -347,6 +345,8 @@ def digest_of(messages: Sequence[Message]) -> str:
 
     Only what makes a difference to an answer counts: no ids, no opaque data, no name of a model.
     """
+    from pydantic_core import to_json  # the contracts are read by programs that never send anything
+
     told: list[Any] = []
     for message in messages:
         if isinstance(message, UserMessage):

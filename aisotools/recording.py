@@ -9,6 +9,8 @@ from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
+from aisotools.agent_events import AgentEvent
+from aisotools.agent_record import agent_body
 from aisotools.contracts import Tool
 from aisotools.events import Json, ToolResult
 from aisotools.exceptions import LedgerError
@@ -220,6 +222,11 @@ def _(event: CallStarted, secret: frozenset[str]) -> dict[str, Any]:  # noqa: AR
 @_body.register
 def _(event: CallFinished, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - redacted by shape
     return {"name": event.name, "duration_s": event.duration_s, "result": _outcome(event.result)}
+
+
+@_body.register
+def _(event: AgentEvent, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - redacted by shape
+    return agent_body(event)
 
 
 @_body.register

@@ -35,6 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     (
         "agent_core",
+        "agent_record",
         "answers",
         "arguments",
         "attic",

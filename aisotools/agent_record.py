@@ -1,0 +1,97 @@
+"""What of an agent's events is written down, and the conversation that events tell. Pure.
+
+Written down are whole messages, with secrets left out. What the ledger has anyway is not repeated: arguments
+of calls and long results are found at the calls themselves, by their ids; pictures and what only a provider
+understands are left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from aisotools.agent_events import (
+    AgentEvent,
+    AgentFinished,
+    AgentRewound,
+    ConversationEdited,
+    ModelAnswered,
+    ModelRequested,
+)
+from aisotools.events import Json
+from aisotools.messages import (
+    AssistantMessage,
+    Message,
+    ToolMessage,
+    Usage,
+    UserMessage,
+    message_to_json,
+    since_last_answer,
+)
+from aisotools.redact import redact, redact_text, shortened
+from aisotools.session_events import SessionEvent
+
+_MOST_CHARS = 2_000
+_OWN = {field.name for field in dataclasses.fields(SessionEvent)}
+
+
+def agent_body(event: AgentEvent) -> dict[str, Any]:
+    """The fields of an event as JSON."""
+    values = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
+    return {name: _plain(value) for name, value in values.items() if name not in _OWN}
+
+
+def _plain(value: Any) -> Json:
+    if isinstance(value, UserMessage | AssistantMessage | ToolMessage):
+        return _message(value)
+    if isinstance(value, Usage):
+        return dataclasses.asdict(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return redact_text(value) if isinstance(value, str) else value
+
+
+def _message(message: Message) -> dict[str, Json]:
+    told = message_to_json(message)
+    for image in told.get("images", ()):
+        image["chars"], image["data"] = len(image["data"]), ""
+    for part in told.get("parts", ()):
+        part.pop("opaque", None)
+        if part["kind"] == "call" and "flaw" not in part:
+            part["arguments"] = {}
+    if isinstance(message, ToolMessage):
+        told["content"] = shortened(message.content, _MOST_CHARS)
+    kept: dict[str, Json] = redact(told)
+    return kept
+
+
+def conversation_of(events: Iterable[SessionEvent], agent_id: str) -> tuple[Message, ...]:
+    """What an agent and its model said to each other, as a session's events tell it.
+
+    Results that were taken out of the model's sight to make room are in it whole.
+    """
+    said: list[Message] = []
+    before: dict[int, int] = {}
+    for event in events:
+        if not isinstance(event, AgentEvent) or event.agent_id != agent_id:
+            continue
+        match event:
+            case ModelRequested(new=new):
+                _tail(said, new)
+                before[event.step] = len(said)
+            case AgentFinished(new=new):
+                _tail(said, new)
+            case ModelAnswered(message=message):
+                said.append(message)
+            case ConversationEdited(messages=messages):
+                said[:] = messages
+            case AgentRewound(step=step):
+                del said[before.get(step, len(said)) :]
+    return tuple(said)
+
+
+def _tail(said: list[Message], new: Iterable[Message]) -> None:
+    """Let `new` be what follows the last answer; told twice it is still there once."""
+    del said[len(said) - len(since_last_answer(said)) :]
+    said.extend(new)
