@@ -33,14 +33,17 @@ TOP_LEVEL = {
 }
 
 UNUSED = {
-    "ipykernel": "the kernel of the notebooks we live in; only its version matters to us",
     "ipywidgets": "what anywidget renders with; the floor is ours, since 8.1 restores widgets from a reload",
-    "jupyter-client": "starts the kernels of notebooks; named so that an environment without a server has it",
     "matplotlib-inline": "figures in the worker; matplotlib loads it by name, from MPLBACKEND",
 }
 """Core dependencies that nothing of ours imports, and why they are core all the same."""
 
-BROUGHT = {"pydantic-core": "pydantic", "referencing": "jsonschema", "traitlets": "ipython"}
+BROUGHT = {
+    "pydantic-core": "pydantic",
+    "pyzmq": "jupyter-client",
+    "referencing": "jsonschema",
+    "traitlets": "ipython",
+}
 """Distributions we import that come with another one, as part of its interface."""
 
 SAID_NAMES = {"jovyan", "user", "someone"}

@@ -296,7 +296,11 @@ def _may_ask(recorder: Recorder) -> None:
         """Read a line from whoever watches this cell."""
         return ask(prompt, password=False)
 
-    def asks_password(prompt: object = "Password: ", stream: object = None, **_: object) -> str:  # noqa: ARG001
+    def asks_password(
+        prompt: object = "Password: ",
+        stream: object = None,  # noqa: ARG001 - as getpass has it
+        **_: object,
+    ) -> str:
         """Read a line from whoever watches this cell, without showing it."""
         return ask(prompt, password=True)
 
