@@ -16,6 +16,7 @@ from aisotools.contracts import SandboxListener
 from aisotools.exceptions import ChannelError, WorkerDied
 from aisotools.sandbox import processes
 from aisotools.sandbox.channel import Frame
+from aisotools.sandbox.overrun import Overrun
 from aisotools.sandbox.results import Printed
 from aisotools.sandbox.screens import SCREEN_OPS, Answer, Screens
 from aisotools.sandbox.streams import Allowance
@@ -41,6 +42,7 @@ class Pending:
         holds: Whether it holds the worker's main thread.
         since: When it was sent; what it starts is born later.
         emits: Progress reports that will still be passed on.
+        over: The limit for which it was stopped, if it was.
     """
 
     call_id: str
@@ -50,6 +52,7 @@ class Pending:
     holds: bool
     since: processes.Moment = field(default_factory=processes.now)
     emits: Allowance = field(default_factory=lambda: Allowance(_EMITS_AT_ONCE, _EMITS_PER_S))
+    over: Overrun | None = None
 
 
 class Calls:

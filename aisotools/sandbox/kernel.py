@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +23,11 @@ from aisotools.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.sandbox import processes, spawn
 from aisotools.sandbox.calls import Pending
 from aisotools.sandbox.link import Link
+from aisotools.sandbox.overrun import Overrun, explained
 from aisotools.sandbox.results import result_from_worker
 from aisotools.sandbox.screens import Screens
 from aisotools.sandbox.turns import Turns
+from aisotools.sandbox.watch import Watch, pss_bytes
 
 _GRACE_S = 0.35
 _KILL_S = 0.08
@@ -71,6 +74,7 @@ class Kernel:
         self._callers: dict[asyncio.Task[Any], _Caller] = {}
         self._starting = asyncio.Lock()
         self._turns = Turns()
+        self._calming: asyncio.Task[None] | None = None
         self._generation = 0
         self._since_s = 0.0
         self._why_new = ""
@@ -153,8 +157,10 @@ class Kernel:
         try:
             done, _ = await asyncio.wait([pending.future], timeout=request.timeout_s)
             if not done:
-                return await self._timed_out(link, request, pending)
-            return await self._result(link, request, pending)
+                result = await self._timed_out(link, request, pending)
+            else:
+                result = await self._result(link, request, pending)
+            return pending.over.on(result) if pending.over else explained(result, self._wanted.limits)
         except asyncio.CancelledError:
             stopping = asyncio.ensure_future(self._stop(link, request, pending, "it was cancelled"))
             while not stopping.done():  # however often we are cancelled: the turn is not given back before
@@ -217,6 +223,30 @@ class Kernel:
         link = self._link
         if link is not None and link.calls and not await self._interrupt(link, list(link.calls)):
             await self._end(link, "a call could not be interrupted")
+
+    # ---- limits
+
+    def _watched(self, link: Link) -> Watch:
+        return Watch(
+            link.supervisor,
+            self._wanted.limits,
+            folders=(self._wanted.workspace, link.scratch),
+            busy=lambda: bool(link.calls),
+            on_over=functools.partial(self._over, link),
+        )
+
+    def _over(self, link: Link, found: Overrun) -> None:
+        """A limit is exceeded: memory is taken back at once; else what runs is stopped, if it lets itself."""
+        for call in link.calls:
+            call.over = call.over or found
+        if found.limit == "memory_bytes" or not link.calls:
+            link.lose(str(found))
+        elif self._calming is None or self._calming.done():
+            self._calming = asyncio.get_running_loop().create_task(self._calm(link, found))
+
+    async def _calm(self, link: Link, found: Overrun) -> None:
+        if not await self._interrupt(link, list(link.calls)):
+            await self._end(link, str(found))
 
     # ---- the worker
 
@@ -282,6 +312,7 @@ class Kernel:
                 link.calls.screens = self.screens
                 self._links[link] = None
                 await self._ready(link)
+                link.watch = self._watched(link)
                 return link
             except SandboxError:
                 if last or self._closed:
@@ -343,12 +374,4 @@ def _died(error: WorkerDied) -> ToolResult:
 
 def _tree_bytes(supervisor: int) -> int:
     """Proportional memory of a worker and all around it; what cannot be read counts as nothing."""
-    return sum(map(_pss_bytes, (supervisor, *processes.below(supervisor, processes.table()))))
-
-
-def _pss_bytes(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
-            return next((int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:")), 0)
-    except OSError:
-        return 0
+    return sum(map(pss_bytes, (supervisor, *processes.below(supervisor, processes.table()))))

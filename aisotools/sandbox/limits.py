@@ -20,12 +20,15 @@ class Limits:
     """What one session may use. None lifts a limit where that is allowed.
 
     Attributes:
-        memory_bytes: Address space of each process (RLIMIT_AS), so N processes may use N times as much; None
-            for no limit. numpy's threads and mapped files count too: below 2 GiB expect surprises.
+        memory_bytes: Address space of each process (RLIMIT_AS), and memory of all of them together, shared
+            parts shared out (PSS), which is watched while calls run; None for no limit. numpy's threads and
+            mapped files count as address space: below 2 GiB expect surprises.
         processes: Processes and threads beyond those that the user runs when the worker starts
             (RLIMIT_NPROC). The kernel counts per user, not per sandbox: what else that user starts later
-            uses it up too. It does nothing for root.
+            uses it up too. It does nothing for root. Those of the sandbox alone are watched as well.
         file_bytes: Size of any file it writes (RLIMIT_FSIZE).
+        disk_bytes: Disk space of what it has written in workspace and scratch folder since its worker
+            started, watched while calls run; None for no limit.
         open_files: Open files of each process (RLIMIT_NOFILE).
         cpu_s: Seconds of processor time of each process (RLIMIT_CPU); None for no limit.
         stream_bytes: Printed bytes kept of one call.
@@ -39,14 +42,15 @@ class Limits:
     memory_bytes: int | None = 4 << 30
     processes: int = 256
     file_bytes: int = 1 << 30
+    disk_bytes: int | None = 4 << 30
     open_files: int = 1024
     cpu_s: float | None = None
     stream_bytes: int = 1 << 20
     call_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
-        for name in ("memory_bytes", "processes", "file_bytes", "open_files", "stream_bytes"):
-            self._check(name, int, optional=name == "memory_bytes")
+        for name in ("memory_bytes", "processes", "file_bytes", "disk_bytes", "open_files", "stream_bytes"):
+            self._check(name, int, optional=name in {"memory_bytes", "disk_bytes"})
         for name in ("cpu_s", "call_timeout_s"):
             self._check(name, float, optional=name == "cpu_s")
 
@@ -103,7 +107,7 @@ def apply_rlimits(limits: Limits, *, tasks: int | None = None) -> None:
     happens.
 
     Args:
-        limits: What to apply; `stream_bytes` and `call_timeout_s` are the host's business.
+        limits: What to apply; `disk_bytes`, `stream_bytes` and `call_timeout_s` are the host's business.
         tasks: What `running_tasks()` gave a moment ago, where that is known.
 
     Raises:

@@ -19,6 +19,8 @@ from aisotools.sandbox.channel import Frame, FrameReader, encode
 from aisotools.sandbox.spawn import Ends
 
 _READ_BYTES = 1 << 16
+from aisotools.sandbox.watch import Watch
+from aisotools.sandbox.wire import READ_BYTES, Generation, Wire
 _ROUNDS = 1024
 _LAST_BYTES = 1 << 24
 _LAST_WORDS_BYTES = 4096
@@ -38,7 +40,10 @@ class Link:
         gone: Done when its scratch folder is removed too.
         pid: The worker.
         supervisor: The process above it.
-        lost_because: Why it is lost, or None.
+        scratch: Its folder for temporary files.
+        watch: Looks after the limits, until the tree is lost.
+        down_because: Why there is no worker just now, or None.
+        lost_because: Why the whole tree is lost, or None.
     """
 
     def __init__(self, ends: Ends, listener: SandboxListener, on_lost: Callable[[Link, str], None]) -> None:
@@ -60,6 +65,9 @@ class Link:
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.gone: asyncio.Future[None] = self._loop.create_future()
         self.pid = 0
+        self.scratch = ""
+        self.watch: Watch | None = None
+        self.down_because: str | None = None
         self.supervisor = 0
         self.lost_because: str | None = None
         self._loop.add_reader(self._channel, self._read_channel)
@@ -310,3 +318,5 @@ def _how(exit_status: int, signal_number: int) -> str:
     except ValueError:
         return f"it was ended by signal {signal_number}"
     return f"it was ended by {told.name}{_HINTS.get(told, '')}"
+        if self.watch is not None:
+            self.watch.stop()

@@ -119,7 +119,8 @@ class Supervisor:
         for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(ignored, signal.SIG_IGN)
         os.set_blocking(self._nudges, False)
-        self._send({"op": "started", "worker": self._worker, "supervisor": os.getpid()})
+        told = {"worker": self._worker, "supervisor": os.getpid(), "scratch": self._scratch}
+        self._send({"op": "started", **told})
         host = _watch(self._host)
         poll = select.poll()
         for watched in (self._control, self._children, host):
