@@ -40,6 +40,7 @@ _HOME = {
     "NotebookApprover": "notebook.ask",
     # running
     "Session": "session",
+    "SessionPool": "pool",
     "Limits": "sandbox.limits",
     "current_session": "notebook.current",
     # agents
@@ -115,6 +116,7 @@ if TYPE_CHECKING:
     from aisotools.notebook.ask import NotebookApprover
     from aisotools.notebook.current import current_session
     from aisotools.policy import Evaluation, Policy, Rule
+    from aisotools.pool import SessionPool
     from aisotools.registry import ToolRegistry
     from aisotools.sandbox.limits import Limits
     from aisotools.session import Session

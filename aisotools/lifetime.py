@@ -162,6 +162,11 @@ class Lifetime:
         return self._closed
 
     @property
+    def sandbox(self) -> Sandbox | None:
+        """What runs the calls; None until the session is open."""
+        return self._place.sandbox if self._place is not None else None
+
+    @property
     def level(self) -> str:
         """The confinement level; empty before the session is open."""
         return self._place.level if self._place is not None else ""
