@@ -17,10 +17,9 @@ from aisotools.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.sandbox.calls import Calls, Pending
 from aisotools.sandbox.channel import Frame, FrameReader, encode
 from aisotools.sandbox.spawn import Ends
+from aisotools.sandbox.watch import Watch
 
 _READ_BYTES = 1 << 16
-from aisotools.sandbox.watch import Watch
-from aisotools.sandbox.wire import READ_BYTES, Generation, Wire
 _ROUNDS = 1024
 _LAST_BYTES = 1 << 24
 _LAST_WORDS_BYTES = 4096
@@ -42,8 +41,7 @@ class Link:
         supervisor: The process above it.
         scratch: Its folder for temporary files.
         watch: Looks after the limits, until the tree is lost.
-        down_because: Why there is no worker just now, or None.
-        lost_because: Why the whole tree is lost, or None.
+        lost_because: Why it is lost, or None.
     """
 
     def __init__(self, ends: Ends, listener: SandboxListener, on_lost: Callable[[Link, str], None]) -> None:
@@ -65,10 +63,9 @@ class Link:
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.gone: asyncio.Future[None] = self._loop.create_future()
         self.pid = 0
+        self.supervisor = 0
         self.scratch = ""
         self.watch: Watch | None = None
-        self.down_because: str | None = None
-        self.supervisor = 0
         self.lost_because: str | None = None
         self._loop.add_reader(self._channel, self._read_channel)
         self._loop.add_reader(self._control, self._read_control)
@@ -248,6 +245,7 @@ class Link:
         message = from_json(packet)
         if message["op"] == "started":
             self.pid, self.supervisor = message["worker"], message["supervisor"]
+            self.scratch = message["scratch"]
         elif message["op"] == "done":
             ack = self._acks.pop(message["seq"], None)
             if ack is not None and not ack.done():
@@ -276,6 +274,8 @@ class Link:
         for stream in self._raw:
             self._drain_raw(stream, _LAST_BYTES)
         self.lost_because = reason
+        if self.watch is not None:
+            self.watch.stop()
         error = WorkerDied(reason, last_words=self.last_words)
         self.calls.fail(error)
         if not self.ready.done():
@@ -318,5 +318,3 @@ def _how(exit_status: int, signal_number: int) -> str:
     except ValueError:
         return f"it was ended by signal {signal_number}"
     return f"it was ended by {told.name}{_HINTS.get(told, '')}"
-        if self.watch is not None:
-            self.watch.stop()
