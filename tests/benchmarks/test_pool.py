@@ -1,4 +1,4 @@
-"""Two hundred conversations at once over twenty live sandboxes: each keeps its own secret; what a call takes."""
+"""Two hundred conversations at once over twenty live sandboxes: each keeps a secret; what a call takes."""
 
 from __future__ import annotations
 
