@@ -1,0 +1,289 @@
+"""The chain of what calls did to a workspace, and going back and forth in it.
+
+Every call that may change files is a step between two trees. Undo brings back, path by path, what the undone
+steps changed and nothing else: what somebody else changed elsewhere stays, and what somebody else changed in
+the same place is a conflict. Each step and each way back is recorded before it is done; after a crash the
+chain is opened again, a half-done undo is finished, and a step that was running ends with what is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from aisotools.checkpoint_area import Area, Move, move_between
+from aisotools.checkpoint_chain import Chain, Moved, Step, Way
+from aisotools.checkpoint_restore import restore, sweep
+from aisotools.checkpoint_scan import Progress
+from aisotools.checkpoint_seen import Limits, Snapshot
+from aisotools.checkpoint_store import Store
+from aisotools.checkpoint_tree import digests
+from aisotools.exceptions import UsageError
+
+KEPT_STEPS = 100
+"""How many steps can be undone; older ones are forgotten."""
+
+KEPT_BYTES = 1 << 30
+"""How much the contents of all steps may take; beyond, the oldest steps are forgotten."""
+
+_WORKSPACE = ""
+
+
+class Checkpoints:
+    """The chain of one workspace; all sessions of a process on that workspace share it. Thread-safe."""
+
+    def __init__(self, workspace: pathlib.Path, folder: pathlib.Path, limits: Limits | None = None) -> None:
+        """Open the chain of `workspace` that lies in `folder`, and finish what a crash left.
+
+        Raises:
+            WorkspaceError: If the folder cannot be used.
+        """
+        self._limits = limits or Limits()
+        self._store = Store(folder)
+        self._lock = threading.RLock()
+        self._workspace = Area(self._store, workspace, self._limits)
+        self._areas = {_WORKSPACE: self._workspace}
+        self._chain = Chain()
+        self.latest: Snapshot | None = None
+        try:
+            self._recover(self._store.records())
+        except BaseException:
+            self._store.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<Checkpoints of {self._workspace.path}: {len(self.steps)} steps, {len(self.undone)} undone>"
+
+    @property
+    def store(self) -> Store:
+        """Where the contents are."""
+        return self._store
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """What could be undone, the oldest first."""
+        return tuple(self._chain.done)
+
+    @property
+    def undone(self) -> Sequence[Step]:
+        """What could be redone, the next one last."""
+        return tuple(self._chain.undone)
+
+    @property
+    def entries(self) -> int:
+        """How many files and folders the last walk met."""
+        return self.latest.entries if self.latest is not None else 0
+
+    def close(self) -> None:
+        """Let go of the chain; again does nothing."""
+        with self._lock:
+            self._store.close()
+
+    # ---- steps
+
+    def look(self, progress: Progress | None = None) -> Snapshot:
+        """The state of the workspace right now, kept."""
+        with self._lock:
+            self.latest = self._workspace.scan(progress)
+            return self.latest
+
+    def begin(
+        self,
+        call_id: str,
+        name: str,
+        session: str,
+        *,
+        outside: pathlib.Path | None = None,
+        progress: Progress | None = None,
+    ) -> Snapshot:
+        """Take the checkpoint before a call.
+
+        Args:
+            call_id: The call.
+            name: Its tool.
+            session: Its session.
+            outside: A path outside the workspace that it changes as well.
+            progress: Hears how far copying has got.
+
+        Raises:
+            WorkspaceError: If it cannot be kept; then the call must not run.
+        """
+        with self._lock:
+            snapshot = self.look(progress)
+            before = {_WORKSPACE: snapshot.root}
+            if outside is not None and (area := self._outside(outside)) is not None:
+                before[str(area.path / area.only)] = area.scan().root
+            step = Step(call_id=call_id, name=name, session=session, time_s=time.time(), before=before)
+            self._store.record(**step.told())
+            self._chain.running[call_id] = step
+            return snapshot
+
+    def end(self, call_id: str) -> Step:
+        """Take down what a call did.
+
+        Raises:
+            WorkspaceError: If it cannot be kept; undo then goes back over it only when forced.
+        """
+        with self._lock:
+            step = self._chain.running[call_id]
+            try:
+                step = replace(step, after={key: self._areas[key].scan().root for key in step.before})
+            finally:
+                self._chain.end(step)
+            self._store.record(op="end", id=call_id, after=dict(step.after))
+            if len(self._chain.done) > KEPT_STEPS + 20 or self._store.size > KEPT_BYTES:
+                self._forget_old()
+            return step
+
+    def _outside(self, path: pathlib.Path) -> Area | None:
+        area = Area.around(self._store, path, self._limits, apart=(self._workspace.path, self._store.folder))
+        if area is None:
+            return None
+        return self._areas.setdefault(str(area.path / area.only), area)
+
+    def _area(self, key: str) -> Area | None:
+        return self._areas[key] if key in self._areas else self._outside(pathlib.Path(key))
+
+    # ---- back and forth
+
+    def move(self, way: Way, steps: Sequence[Step], *, force: bool = False) -> Moved:
+        """Undo or redo these steps, the next one first.
+
+        Args:
+            way: Back or forth.
+            steps: The last ones of `steps` or `undone`, in the order in which they are to be taken.
+            force: Whether to replace what somebody else changed since, and remove what was too large to keep.
+
+        Returns:
+            What was done; with conflicts, unless forced, nothing was.
+        """
+        with self._lock:
+            if self._chain.running:
+                names = ", ".join(step.name for step in self._chain.running.values())
+                raise UsageError(f"{names} is running. Wait for it, or interrupt it, then {way}.")
+            moves = self._moves(way, steps)
+            conflicts = tuple(one for _, move in moves for one in move.conflicts)
+            if conflicts and not force:
+                return Moved(way=way, steps=tuple(steps), conflicts=conflicts, done=False)
+            ids, token = [step.call_id for step in steps], uuid.uuid4().hex[:12]
+            self._store.record(op="move", way=way, ids=ids, token=token, force=force)
+            return replace(self._carry_out(way, steps, moves, token, force=force), conflicts=conflicts)
+
+    def _moves(self, way: Way, steps: Sequence[Step]) -> list[tuple[Area, Move]]:
+        moves = []
+        for key in dict.fromkeys(key for step in steps for key in step.before):
+            area = self._area(key)
+            if area is None:
+                continue
+            moves.append((area, move_between(self._store, area, _hops(way, steps, key))))
+        return moves
+
+    def _carry_out(
+        self, way: Way, steps: Sequence[Step], moves: Iterable[tuple[Area, Move]], token: str, *, force: bool
+    ) -> Moved:
+        restored: list[str] = []
+        removed: list[str] = []
+        missing: list[tuple[str, str]] = []
+        for area, move in moves:
+            with area.opened() as root:
+                gone = area.remove(root, move.left) if force else []
+                done = restore(self._store, root, move.wanted if force else move.beside_left(), token)
+            if not force:
+                missing += [(area.told(path), f"left in place: {why}") for path, why in move.left]
+            restored += map(area.told, done.restored)
+            removed += map(area.told, [*gone, *done.removed])
+            missing += [(area.told(path), why) for path, why in [*move.missing, *done.failed]]
+        self._chain.shift(way, [step.call_id for step in steps])
+        self._store.record(op="moved", token=token)
+        self.look()
+        return Moved(
+            way=way,
+            steps=tuple(steps),
+            restored=tuple(sorted(restored)),
+            removed=tuple(sorted(removed)),
+            missing=tuple(sorted(missing)),
+        )
+
+    # ---- after a crash, and in the long run
+
+    def _recover(self, records: Sequence[Mapping[str, Any]]) -> None:
+        chain = self._chain = Chain.read(records)
+        sound = {step.call_id for step in chain.every() if all(root in self._store for root in step.roots)}
+        broken = [number for number, step in enumerate(chain.done) if step.call_id not in sound]
+        if broken:  # what is older could not be reached past it
+            del chain.done[: broken[-1] + 1]
+        chain.undone = [step for step in chain.undone if step.call_id in sound]
+        chain.running = {call_id: step for call_id, step in chain.running.items() if call_id in sound}
+        if chain.moving is not None:
+            self._finish(chain.moving)
+            chain.moving = None
+        for call_id in list(chain.running):
+            self.end(call_id)
+        if records:
+            self._store.rewrite(chain.records())
+
+    def _finish(self, record: Mapping[str, Any]) -> None:
+        """Carry through an undo or redo that was cut short; what was changed since then is left alone."""
+        way: Way = "undo" if record["way"] == "undo" else "redo"
+        known = {step.call_id: step for step in [*self._chain.done, *self._chain.undone]}
+        steps = [known[one] for one in record["ids"] if one in known]
+        for area, move in self._moves(way, steps):
+            with area.opened() as root:
+                sweep(root, {path[:-1] for path in move.touched}, record["token"])
+        moves = [(area, move.without_conflicts()) for area, move in self._moves(way, steps)]
+        self._carry_out(way, steps, moves, record["token"], force=bool(record.get("force")))
+
+    def _forget_old(self) -> None:
+        done = self._chain.done
+        del done[: max(len(done) - KEPT_STEPS, 0)]
+        while True:
+            roots = {root for step in self._chain.every() for root in step.roots}
+            roots |= {area.root for area in self._areas.values() if area.root}
+            self._store.keep_only(digests(self._store, roots))
+            if self._store.size <= KEPT_BYTES or not done:
+                break
+            del done[: len(done) // 4 + 1]
+        self._store.rewrite(self._chain.records())
+
+
+_OPEN: dict[pathlib.Path, tuple[Checkpoints, int]] = {}
+_OPEN_LOCK = threading.Lock()
+
+
+def shared(workspace: pathlib.Path, state_folder: pathlib.Path) -> Checkpoints:
+    """The chain of a workspace, one for all of this process; give it back with `release`.
+
+    Raises:
+        WorkspaceError: If it cannot be opened.
+    """
+    real = workspace.resolve()
+    digest = hashlib.sha256(os.fsencode(real)).hexdigest()[:32]
+    with _OPEN_LOCK:
+        chain, users = _OPEN.get(real, (None, 0))
+        if chain is None:
+            chain = Checkpoints(real, state_folder / "checkpoints" / digest)
+        _OPEN[real] = chain, users + 1
+        return chain
+
+
+def release(chain: Checkpoints) -> None:
+    """Give a chain back; the last one to do so closes it."""
+    with _OPEN_LOCK:
+        for real, (known, users) in list(_OPEN.items()):
+            if known is chain:
+                if users > 1:
+                    _OPEN[real] = chain, users - 1
+                else:
+                    del _OPEN[real]
+                    chain.close()
+
+
+def _hops(way: Way, steps: Iterable[Step], key: str) -> list[tuple[str, str]]:
+    return [step.hop(way, key) for step in steps if key in step.before]

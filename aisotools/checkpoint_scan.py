@@ -1,0 +1,323 @@
+"""Taking a checkpoint: a walk that reads only what changed since the last one.
+
+What is walked through is hostile. Every step is made from a descriptor, never through a link, never waiting
+for the other end of a FIFO; nothing is opened but folders and regular files.
+
+A file whose size, times and inode are as they were is taken as unchanged. Two things could hide a change, and
+both are dealt with: a file stamped within 20 ms of the walk may change again under the same stamp, so it is
+read again next time; and a write through a memory map leaves no stamp while its page is dirty, so a file is
+written back before it is read. File systems in memory never stamp such writes: there every file is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import stat
+import time
+from collections.abc import Callable
+
+from aisotools.checkpoint_seen import Limits, Seen, Snapshot, Stamp, Wanted, stamp_of, uncovered_in, unkept
+from aisotools.checkpoint_store import Store
+from aisotools.checkpoint_tree import Node, Path, encode
+
+RACY_NS = 20_000_000
+"""How close to the walk a stamp may be without being trusted: clocks of file systems tick every 10 ms."""
+
+# Never through a link; never waiting for the other end of a FIFO; never becoming somebody's terminal.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+Progress = Callable[[int, int], None]
+"""Hears how many of how many bytes were copied."""
+
+
+class _TooMany(Exception):
+    """A folder holds more than can be covered."""
+
+
+class Scanner:
+    """Walks one folder again and again and remembers what it saw."""
+
+    def __init__(self, store: Store, limits: Limits, *, trust_stamps: bool = True) -> None:
+        """Keep what is found in `store`.
+
+        Args:
+            store: Where to.
+            limits: What is covered.
+            trust_stamps: Whether the file system stamps every write; if not, every file is read each time.
+        """
+        self._store = store
+        self._limits = limits
+        self._trust = trust_stamps
+        self._root = Seen()
+        self.entries = 0
+
+    def scan(self, root: int, *, only: str | None = None, progress: Progress | None = None) -> Snapshot:
+        """The state of the folder that `root` is open on.
+
+        Args:
+            root: Its descriptor, open for reading.
+            only: Take only what has this name in it, with all below.
+            progress: Hears how far copying has got.
+
+        Raises:
+            WorkspaceError: If it cannot be kept.
+            OSError: If the folder itself cannot be read.
+        """
+        walk = _Walk(self._limits, os.fstat(root).st_dev, only=only, trust=self._trust)
+        try:
+            walk.look(root, (), self._root)
+            copied = self._copy(root, walk, progress)
+            digest = self._seal(self._root)
+        except _TooMany as error:
+            self._root = Seen()
+            return Snapshot(root="", entries=walk.entries, uncovered=(((), str(error)),), uncovered_count=1)
+        except BaseException:
+            self._root = Seen()  # half a walk proves nothing
+            raise
+        self.entries = walk.entries
+        uncovered = list(uncovered_in(self._root, ())) if walk.unkept else []
+        return Snapshot(
+            root=digest,
+            entries=walk.entries,
+            copied_bytes=copied,
+            total_bytes=walk.total,
+            uncovered=tuple(uncovered[:100]),
+            uncovered_count=len(uncovered),
+        )
+
+    def _copy(self, root: int, walk: _Walk, progress: Progress | None) -> int:
+        """Read what has to be read, the smallest first where the limit does not reach for all."""
+        wanted = walk.wanted
+        due = sum(one.size for one in wanted)
+        if walk.total + due > self._limits.total_bytes:
+            wanted = sorted(wanted, key=lambda one: one.size)
+        done, folder = 0, -1
+        where: Path | None = None
+        try:
+            for one in wanted:
+                if one.path != where:
+                    if folder >= 0:
+                        os.close(folder)
+                    folder, where = _open_again(root, one.path), one.path
+                room = self._limits.total_bytes - walk.total
+                stamp, node = self._read(folder, one, room, walk.racy_ns)
+                if node is None:
+                    one.seen.drop(one.name)
+                    continue
+                one.seen.note(one.name, stamp, node)
+                walk.unkept = walk.unkept or node.kind == "unkept"
+                walk.total += node.size
+                done += node.size
+                if progress is not None:
+                    progress(done, due)
+        finally:
+            if folder >= 0:
+                os.close(folder)
+        return done
+
+    def _read(self, folder: int, one: Wanted, room: int, racy_ns: int) -> tuple[Stamp | None, Node | None]:
+        """What a file holds; None where it went away."""
+        if folder < 0:
+            return None, None
+        if one.size > room:
+            return None, unkept("it is too large", one.status)
+        try:
+            file = os.open(one.name, _READ, dir_fd=folder)
+        except FileNotFoundError:
+            return None, None
+        except OSError as error:
+            return None, unkept(f"it cannot be read: {error.strerror}", one.status)
+        try:
+            for _ in range(3):
+                if not stat.S_ISREG(os.fstat(file).st_mode):
+                    break
+                _write_back(file)
+                before = os.fstat(file)
+                os.lseek(file, 0, os.SEEK_SET)
+                copied = self._store.put_file(file, max_bytes=room)
+                after = os.fstat(file)
+                same = stamp_of(before) == stamp_of(after)
+                if same and copied is not None and copied.size == after.st_size:
+                    racy = not self._trust or max(after.st_mtime_ns, after.st_ctime_ns) >= racy_ns
+                    node = Node("file", after.st_mode & 0o777, copied.digest, copied.size)
+                    return None if racy else stamp_of(after), node
+            return None, unkept("it kept changing while it was read", one.status)
+        except OSError as error:
+            return None, unkept(f"it cannot be read: {error.strerror}", one.status)
+        finally:
+            os.close(file)
+
+    def _seal(self, seen: Seen) -> str:
+        """The digest of a folder, written where something in it changed."""
+        if seen.changed:
+            for name, below in seen.folders.items():
+                if below.changed:
+                    stamp, node = seen.names[name]
+                    seen.names[name] = stamp, node._replace(content=self._seal(below))
+            seen.digest = self._store.put(encode({name: node for name, (_, node) in seen.names.items()}))
+            seen.changed = False
+        return seen.digest
+
+
+class _Walk:
+    """One walk; fast where nothing changed."""
+
+    def __init__(self, limits: Limits, device: int, *, only: str | None, trust: bool) -> None:
+        self.entries = 0
+        self.total = 0
+        self.unkept = False
+        self.wanted: list[Wanted] = []
+        self.racy_ns = time.time_ns() - RACY_NS
+        self._limits = limits
+        self._device = device
+        self._only = only
+        self._trust = trust
+
+    def look(self, folder: int, path: Path, seen: Seen) -> None:
+        """Look through one open folder and all below."""
+        names, met = seen.names, 0
+        fresh: dict[str, os.stat_result] = {}
+        folders: list[str] = []
+        room = self._limits.entries - self.entries
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name = entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(name)
+                else:
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    known = names.get(name)
+                    # One comparison per file: this is what an unchanged workspace costs.
+                    if known is not None and known[0] == (
+                        status.st_size,
+                        status.st_mtime_ns,
+                        status.st_ino,
+                        status.st_ctime_ns,
+                    ):
+                        met += 1
+                        continue
+                    fresh[name] = status
+                if met + len(fresh) + len(folders) > room:
+                    raise _TooMany(f"it holds more than {self._limits.entries:,} files and folders")
+        if self._only is not None and not path:
+            fresh = {name: status for name, status in fresh.items() if name == self._only}
+            folders = [name for name in folders if name == self._only]
+        self.entries += met + len(fresh) + len(folders)
+        old = met + sum(name in names for name in fresh) + sum(name in names for name in folders)
+        if old != len(names):
+            present = set(os.listdir(folder))
+            for name in [name for name in names if name not in present]:
+                seen.drop(name)
+        for name, status in fresh.items():
+            self._meet(folder, path, name, status, seen)
+        self.total += seen.bytes
+        for name in folders:
+            self._enter(folder, path, name, seen)
+        self.unkept = self.unkept or seen.unkept > 0
+
+    def _meet(self, folder: int, path: Path, name: str, status: os.stat_result, seen: Seen) -> None:
+        """Something that is no folder, and new or changed."""
+        kind = stat.S_IFMT(status.st_mode)
+        if kind == stat.S_IFREG:
+            known = seen.names.get(name)
+            if known is not None and known[1].kind == "file":  # its bytes are counted when it is read
+                seen.note(name, None, known[1]._replace(size=0))
+            self.wanted.append(Wanted(path, name, seen, status.st_size, status))
+            return
+        if kind == stat.S_IFLNK:
+            try:
+                node = Node("link", content=os.readlink(name, dir_fd=folder))
+            except OSError as error:
+                node = unkept(f"it cannot be read: {error.strerror}", status)
+        elif kind == stat.S_IFIFO:
+            node = Node("fifo", status.st_mode & 0o777)
+        else:
+            node = Node("other", content="socket" if kind == stat.S_IFSOCK else "device")
+        racy = not self._trust or max(status.st_mtime_ns, status.st_ctime_ns) >= self.racy_ns
+        seen.note(name, None if racy or node.kind == "unkept" else stamp_of(status), node)
+
+    def _enter(self, parent: int, path: Path, name: str, seen: Seen) -> None:
+        """A folder in a folder."""
+        try:
+            status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if len(path) + 1 > self._limits.depth:
+                raise _TooMany(f"it lies more than {self._limits.depth} folders deep")
+            folder = os.open(name, _FOLDER, dir_fd=parent)
+        except FileNotFoundError:
+            return  # it went away: the next walk will miss it
+        except _TooMany as error:
+            seen.note(name, None, unkept(str(error), status))
+            return
+        except OSError as error:
+            seen.note(name, None, unkept(f"it cannot be read: {error.strerror}", status))
+            return
+        try:
+            status = os.fstat(folder)
+            if status.st_dev != self._device:
+                seen.note(name, None, unkept("it lies on another file system", status))
+                return
+            below = seen.folders.get(name)
+            if below is None:
+                below = Seen(seen)
+            node = Node("folder", status.st_mode & 0o777, below.digest)
+            if name not in seen.folders or seen.names[name][1] != node:
+                seen.note(name, None, node)
+                seen.folders[name] = below
+                seen.mark()
+            try:
+                self.look(folder, (*path, name), below)
+            except _TooMany as error:
+                seen.note(name, None, unkept(str(error), status))
+        finally:
+            os.close(folder)
+
+
+def open_below(root: int, path: Path) -> int:
+    """A folder below `root`, open for reading; no link is followed on the way.
+
+    Raises:
+        OSError: If it is not there, or no folder.
+    """
+    folder = os.open(".", _FOLDER, dir_fd=root)
+    for name in path:
+        try:
+            below = os.open(name, _FOLDER, dir_fd=folder)
+        finally:
+            os.close(folder)
+        folder = below
+    return folder
+
+
+def stamps_maps(path: pathlib.Path) -> bool:
+    """Whether the file system there stamps files that are written through memory maps."""
+    try:
+        device = path.stat().st_dev
+        wanted = f"{os.major(device)}:{os.minor(device)}"
+        mounts = [line.split() for line in pathlib.Path("/proc/self/mountinfo").read_bytes().splitlines()]
+    except OSError:
+        return True
+    kinds = {fields[fields.index(b"-") + 1] for fields in mounts if fields[2] == wanted.encode()}
+    return not kinds & {b"tmpfs", b"ramfs", b"devtmpfs"}
+
+
+def _open_again(root: int, path: Path) -> int:
+    """A folder that the walk has just been in; -1 where it went away, and its files with it."""
+    try:
+        return open_below(root, path)
+    except OSError:
+        return -1
+
+
+def _write_back(file: int) -> None:
+    """Have the next write through a memory map stamp the file."""
+    try:
+        os.fdatasync(file)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.EROFS}:  # what cannot be written back has no dirty pages
+            raise
