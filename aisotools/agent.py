@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import uuid
 import weakref
@@ -32,6 +33,8 @@ from aisotools.messages import AssistantMessage, Message, Model, UserMessage, si
 from aisotools.session import Session
 from aisotools.session_events import SessionEvent
 from aisotools.stepping import Chooser, Stepper
+
+_log = logging.getLogger(__name__)
 
 
 class Agent:
@@ -92,6 +95,8 @@ class Agent:
         self._state = core.edited(State(), tuple(messages))
         self._listeners: list[Listener] = []
         self._driver: Driver | None = None
+        self._started: asyncio.Task[RunResult] | None = None
+        self._last: RunResult | None = None
         self._runner: asyncio.Runner | None = None
 
     def __repr__(self) -> str:
@@ -135,6 +140,9 @@ class Agent:
             UsageError: If a run is under way, or the session cannot be used.
         """
         self._demand_idle("run")
+        return await self._run(prompt)
+
+    async def _run(self, prompt: str | UserMessage | None) -> RunResult:
         rules = self._rules()
         before = len(self._state.messages)
         driver = self._driver = Driver(self._parts(), self._state, rules)
@@ -155,7 +163,7 @@ class Agent:
             end = End("failed", str(error))
         finally:
             self._state, self._driver = driver.state, None
-            result = _result(driver, end.outcome, end.reason, before)
+            result = self._last = _result(driver, end.outcome, end.reason, before)
             driver.record(
                 AgentFinished,
                 outcome=end.outcome,
@@ -182,21 +190,10 @@ class Agent:
             raise UsageError("There is no event loop here to run in. Use agent.run_sync(...).") from None
         events = LiveEvents()
         stop = self.subscribe(events.add)
-        task = asyncio.ensure_future(self._run_to_result(prompt))
-        task.add_done_callback(lambda _: stop())
-        return AgentRun(task, events)
-
-    async def _run_to_result(self, prompt: str | UserMessage | None) -> RunResult:
-        before = len(self._state.messages)
-        try:
-            return await self.run(prompt)
-        except asyncio.CancelledError:
-            return RunResult(
-                text="",
-                outcome="cancelled",
-                reason="it was cancelled",
-                messages=self._state.messages[before:],
-            )
+        self._started = asyncio.ensure_future(self._run(prompt))
+        self._started.add_done_callback(lambda _: stop())
+        self._last = None
+        return AgentRun(self._started, events, lambda: self._last)
 
     def run_sync(self, prompt: str | UserMessage | None = None) -> RunResult:
         """Run to the end without a loop; for scripts.
@@ -267,7 +264,8 @@ class Agent:
     # ---- inside
 
     def _demand_idle(self, what: str) -> None:
-        if self._driver is not None:
+        started = self._started is not None and not self._started.done()
+        if self._driver is not None or started:
             raise UsageError(f"A run of this agent is under way; it can be {what} when that is over.")
 
     def _rules(self) -> Rules:
@@ -300,7 +298,10 @@ class Agent:
 
     def _tell(self, event: SessionEvent) -> None:
         for listener in tuple(self._listeners):
-            listener(event)
+            try:
+                listener(event)
+            except Exception:
+                _log.exception("A listener failed at %s: %r", event.kind, listener)
 
 
 def _as_model(model: Model | str) -> Model:

@@ -66,11 +66,25 @@ class AgentRun:
         events: What happens, from the start, as an async iterator that ends with the run.
     """
 
-    def __init__(self, task: asyncio.Task[RunResult], events: LiveEvents) -> None:
-        """Stand for `task`."""
+    def __init__(
+        self, task: asyncio.Task[RunResult], events: LiveEvents, cut: Callable[[], RunResult | None]
+    ) -> None:
+        """Stand for `task`; `cut` gives what came of it when it was cancelled, if it ever began."""
         self._task = task
+        self._cut = cut
+        self._result: asyncio.Future[RunResult] = task.get_loop().create_future()
         self.events = events
-        task.add_done_callback(lambda _: events.close())
+        task.add_done_callback(self._settle)
+
+    def _settle(self, task: asyncio.Task[RunResult]) -> None:
+        self.events.close()
+        if task.cancelled():
+            never = RunResult(text="", outcome="cancelled", reason="it was cancelled before it began")
+            self._result.set_result(self._cut() or never)
+        elif (error := task.exception()) is not None:
+            self._result.set_exception(error)
+        else:
+            self._result.set_result(task.result())
 
     def __repr__(self) -> str:
         return f"<AgentRun {'done' if self.done else 'running'}>"
@@ -81,17 +95,17 @@ class AgentRun:
         Raises:
             CancelledError: If the awaiting task is cancelled; the run goes on.
         """
-        return asyncio.shield(self._task).__await__()
+        return asyncio.shield(self._result).__await__()
 
     @property
     def done(self) -> bool:
         """Whether it is over."""
-        return self._task.done()
+        return self._result.done()
 
     @property
     def result(self) -> RunResult | None:
         """What came of it; None while it goes on."""
-        return self._task.result() if self._task.done() else None
+        return self._result.result() if self._result.done() else None
 
     def cancel(self) -> None:
         """Stop it, with the call that is under way; without effect on one that is over."""
