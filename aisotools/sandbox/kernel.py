@@ -160,7 +160,10 @@ class Kernel:
                 result = await self._timed_out(link, request, pending)
             else:
                 result = await self._result(link, request, pending)
-            return pending.over.on(result) if pending.over else explained(result, self._wanted.limits)
+            over = pending.over
+            if over is None and link.watch is not None and result.metadata.get("worker_died"):
+                over = link.watch.post_mortem()
+            return over.on(result) if over is not None else explained(result, self._wanted.limits)
         except asyncio.CancelledError:
             stopping = asyncio.ensure_future(self._stop(link, request, pending, "it was cancelled"))
             while not stopping.done():  # however often we are cancelled: the turn is not given back before
@@ -239,7 +242,7 @@ class Kernel:
         """A limit is exceeded: memory is taken back at once; else what runs is stopped, if it lets itself."""
         for call in link.calls:
             call.over = call.over or found
-        if found.limit == "memory_bytes" or not link.calls:
+        if found.limit in {"memory_bytes", "cpu_s"} or not link.calls:
             link.lose(str(found))
         elif self._calming is None or self._calming.done():
             self._calming = asyncio.get_running_loop().create_task(self._calm(link, found))

@@ -71,11 +71,11 @@ def _told(limit: str, amount: float) -> str:
 
 # What programs say when the kernel refuses them more; the last lines decide, where an error ends.
 _SIGNS = (
-    ("memory_bytes", re.compile(r"\bMemoryError\b|Cannot allocate memory|std::bad_alloc|out of memory", re.I)),
-    ("file_bytes", re.compile(r"File too large|File size limit exceeded|\[Errno 27\]")),
+    ("memory_bytes", re.compile(r"\bMemoryError\b|Cannot allocate memory|std::bad_alloc")),
+    ("file_bytes", re.compile(r"File too large|File size limit exceeded|\[Errno 27\]|\[exit code 153\]")),
     ("open_files", re.compile(r"Too many open files|\[Errno 24\]")),
     ("processes", re.compile(r"fork: .*Resource temporarily unavailable|can't start new thread|\[Errno 11\]")),
-    ("cpu_s", re.compile(r"CPU time limit exceeded|SIGXCPU")),
+    ("cpu_s", re.compile(r"CPU time limit exceeded|SIGXCPU|\[exit code 152\]")),
 )
 _TAIL_CHARS = 2000
 

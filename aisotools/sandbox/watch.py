@@ -25,6 +25,7 @@ _LOOK_S, _IDLE_S = 0.1, 1.0
 _SHARE = 0.01
 _WALK_S = 30.0
 _MOST_ENTRIES, _MOST_DEPTH = 500_000, 200
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _switches = re.compile(rb"ctxt_switches:\s*(\d+)").findall
@@ -38,16 +39,18 @@ class Use:
         memory_bytes: Of all processes together.
         processes: Processes and threads.
         disk_bytes: Of what was written since the worker started; 0 when it was not measured.
+        cpu_s: Processor time of whichever process has used most.
     """
 
     memory_bytes: int = 0
     processes: int = 0
     disk_bytes: int = 0
+    cpu_s: float = 0.0
 
 
 def overrun(use: Use, limits: Limits) -> Overrun | None:
     """The first limit that is exceeded, if any."""
-    for name in ("memory_bytes", "processes", "disk_bytes"):
+    for name in ("memory_bytes", "processes", "disk_bytes", "cpu_s"):
         used, allowed = getattr(use, name), getattr(limits, name)
         if allowed is not None and used > allowed:
             return Overrun(limit=name, used=used, allowed=allowed)
@@ -74,6 +77,15 @@ def _rss_bytes(pid: int) -> int:
         return 0
 
 
+def _cpu_s(pid: int) -> float:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
 def _threads(pid: int) -> int:
     try:
         return os.stat(f"/proc/{pid}/task").st_nlink - 2
@@ -87,7 +99,8 @@ def look(supervisor: int, limits: Limits) -> Use:
     memory = sum(map(_rss_bytes, tree))
     if limits.memory_bytes is not None and memory > limits.memory_bytes:
         memory = sum(map(pss_bytes, tree))  # costs more, and is never more than the other
-    return Use(memory_bytes=memory, processes=sum(map(_threads, tree)))
+    cpu_s = max(map(_cpu_s, tree), default=0.0) if limits.cpu_s is not None else 0.0
+    return Use(memory_bytes=memory, processes=sum(map(_threads, tree)), cpu_s=cpu_s)
 
 
 def switches_below(supervisor: int) -> dict[tuple[int, int], int]:
@@ -132,7 +145,8 @@ class Disk:
         """Walk, and count; files that are open but have no name any more count too."""
         began_s = time.monotonic()
         used = sum(_written_bytes(folder, self._since_ns) for folder in self._folders)
-        used += sum(map(_unnamed_bytes, processes.below(supervisor, processes.table())))
+        if supervisor:
+            used += sum(map(_unnamed_bytes, processes.below(supervisor, processes.table())))
         ended_s = time.monotonic()
         self._next_s = ended_s + max(_WALK_S, (ended_s - began_s) / _SHARE)
         self._free = {folder: _free_bytes(folder) for folder in self._folders}
@@ -226,6 +240,7 @@ class Watch:
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(_LOOK_S, self._look)
         self._stopped = False
+        self._seen, self._seen_s = Use(), time.monotonic()
 
     def __repr__(self) -> str:
         return f"<Watch over {self._supervisor}{', stopped' if self._stopped else ''}>"
@@ -237,9 +252,15 @@ class Watch:
         if self._walking is not None:
             self._walking.cancel()
 
+    def post_mortem(self) -> Overrun | None:
+        """The limit for which the kernel has killed the worker, as far as the last look can tell."""
+        ran_s = self._seen.cpu_s + time.monotonic() - self._seen_s
+        return overrun(Use(cpu_s=ran_s), self._limits) if self._seen.cpu_s else None
+
     def _look(self) -> None:
         began_s = time.thread_time()
-        found = overrun(look(self._supervisor, self._limits), self._limits)
+        self._seen, self._seen_s = look(self._supervisor, self._limits), time.monotonic()
+        found = overrun(self._seen, self._limits)
         if found is not None:
             self._on_over(found)
         if self._walking is None and self._disk.due():

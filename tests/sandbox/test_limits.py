@@ -17,6 +17,7 @@ def test_defaults() -> None:
         "memory_bytes": 4 << 30,
         "processes": 256,
         "file_bytes": 1 << 30,
+        "disk_bytes": 4 << 30,
         "open_files": 1024,
         "cpu_s": None,
         "stream_bytes": 1 << 20,
