@@ -23,7 +23,9 @@ from jupyter_client._version import protocol_version
 from jupyter_client.session import Session
 from traitlets import Bool
 
-from aisotools.sandbox.desk import Cell, Outcome
+from aisotools.exceptions import AisotoolsError
+from aisotools.sandbox.desk import Cell, Desk, Outcome
+from aisotools.sandbox.enquiry import Completion, Wholeness
 from aisotools.sandbox.opened import Opened, open_here
 from aisotools.sandbox.pages import NotebookPage, Request
 from aisotools.sandbox.passing import Filter, Message
@@ -172,8 +174,10 @@ class Front(Kernel):
 
     async def do_complete(self, code: str, cursor_pos: int | None) -> dict[str, Any]:
         """Ask the worker what may stand at the cursor."""
-        desk = (await self._session()).desk
-        found = await desk.complete(code, len(code) if cursor_pos is None else cursor_pos)
+        cursor = len(code) if cursor_pos is None else cursor_pos
+        found = Completion(start=cursor, end=cursor)
+        if (desk := await self._desk()) is not None:
+            found = await desk.complete(code, cursor)
         texts = [self._filter.text(match.text) for match in found.matches]
         types = [
             {
@@ -201,13 +205,15 @@ class Front(Kernel):
         omit_sections: object = (),  # noqa: ARG002 - all sections are told
     ) -> dict[str, Any]:
         """Ask the worker what the object at the cursor is."""
-        text = await (await self._session()).desk.inspect(code, cursor_pos, detail_level)
+        desk = await self._desk()
+        text = None if desk is None else await desk.inspect(code, cursor_pos, detail_level)
         data = {} if text is None else {"text/plain": self._filter.text(text)}
         return {"status": "ok", "found": bool(data), "data": data, "metadata": {}}
 
     async def do_is_complete(self, code: str) -> dict[str, Any]:
         """Ask the worker whether code can run as it is."""
-        found = await (await self._session()).desk.is_complete(code)
+        desk = await self._desk()
+        found = Wholeness() if desk is None else await desk.is_complete(code)
         reply: dict[str, Any] = {"status": found.status}
         if found.status == "incomplete":
             reply["indent"] = " " * found.indent
@@ -232,8 +238,11 @@ class Front(Kernel):
         manner = Manner(comms=True, store_history=False)
         buffers = [bytes(buffer) for buffer in message.get("buffers", ())]
         kind = str(message["header"]["msg_type"])
-        desk = (await self._session()).desk
-        await desk.message(Cell(call_id=call_id, code="", manner=manner), kind, message["content"], buffers)
+        desk = await self._desk()
+        if desk is not None:
+            await desk.message(
+                Cell(call_id=call_id, code="", manner=manner), kind, message["content"], buffers
+            )
 
     async def interrupt_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Stop the running cell. Runs on the thread of the control channel."""
@@ -270,6 +279,14 @@ class Front(Kernel):
             assert self._own_loop is not None
             opened = self._opened = self._own_loop.create_task(self._open())
         return await asyncio.shield(opened)
+
+    async def _desk(self) -> Desk | None:
+        """The session's desk; None if it cannot be opened, which the next cell will tell."""
+        try:
+            return (await self._session()).desk
+        except AisotoolsError:
+            self.log.warning("The session cannot be opened", exc_info=True)
+            return None
 
     # ---- the sockets
 
