@@ -73,6 +73,14 @@ class Spot:
     name: str
     path: str
 
+    def unlink(self) -> None:
+        """Remove a file or a link."""
+        os.unlink(self.name, dir_fd=self.directory)
+
+    def rename(self, place: Spot) -> None:
+        """Move what is here to `place`, replacing a file there."""
+        os.rename(self.name, place.name, src_dir_fd=self.directory, dst_dir_fd=place.directory)
+
 
 @contextmanager
 def locate(root: Root, path: str, *, follow: bool = True, make_parents: bool = False) -> Iterator[Spot]:

@@ -24,6 +24,9 @@ from aisotools.paths import Spot
 Kind = Literal["file", "directory", "symlink", "fifo", "socket", "device"]
 """What something in a folder is."""
 
+Enter = Callable[[str], bool]
+"""Whether a walk looks into the folder at this path."""
+
 TEMPORARY = ".aisotools-write-"
 """How the name of a half-written file begins; one remains only if a process was killed while writing."""
 
@@ -38,6 +41,8 @@ _KINDS: dict[int, Kind] = {
 # Never through a link; never waiting for the other end of a FIFO; never becoming somebody's terminal.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_AT_ONCE_BYTES = 1 << 16
 
 _UMASK_LOCK = threading.Lock()
 
@@ -129,7 +134,11 @@ class Folder:
             _demand_regular(self.stat(entry.name).stat, self.path_of(entry.name))
         file = os.open(entry.name, _READ, dir_fd=self.directory)
         try:
-            return _read(file, _demand_regular(os.fstat(file), entry.name), max_bytes)
+            data = os.read(file, min(_AT_ONCE_BYTES, max_bytes))
+            if 0 < len(data) < _AT_ONCE_BYTES:
+                return data  # the whole of it: only at its end does a file give less than it was asked for
+            _demand_regular(os.fstat(file), entry.name)
+            return data + _read(file, _AT_ONCE_BYTES, max_bytes - len(data)) if data else data
         finally:
             os.close(file)
 
@@ -253,15 +262,19 @@ class Workspace:
         finally:
             os.close(directory)
 
-    def walk(self, path: str = ".") -> Iterator[Folder]:
+    def walk(self, path: str = ".", *, enter: Enter | None = None) -> Iterator[Folder]:
         """A folder and all folders beneath it, each before those it holds; links are not followed.
 
         What cannot be looked into, or lies too deep, comes as a `Folder` with an `error` and no entries.
+
+        Args:
+            path: Where to begin.
+            enter: Whether to look into a folder, by its path; into every one without it.
         """
         with self.locate(path) as spot:
             directory, top = _open_directory(spot.directory, spot.name), spot.path
         try:
-            yield from _walk(top, directory, 1)
+            yield from _walk(top, directory, 1, enter)
         finally:
             os.close(directory)
 
@@ -271,13 +284,15 @@ def kind_of(status: os.stat_result) -> Kind:
     return _KINDS.get(stat.S_IFMT(status.st_mode), "device")
 
 
-def _walk(path: str, directory: int, depth: int) -> Iterator[Folder]:
+def _walk(path: str, directory: int, depth: int, enter: Enter | None) -> Iterator[Folder]:
     folder = _folder(path, directory)
     yield folder
     for entry in folder.entries:
         if not entry.is_dir(follow_symlinks=False):
             continue
         below = folder.path_of(entry.name)
+        if enter is not None and not enter(below):
+            continue
         try:
             if depth >= paths.MAX_DEPTH:
                 raise OSError(errno.ENAMETOOLONG, f"more than {paths.MAX_DEPTH} folders deep")
@@ -286,7 +301,7 @@ def _walk(path: str, directory: int, depth: int) -> Iterator[Folder]:
             yield Folder(below, -1, (), error)
             continue
         try:
-            yield from _walk(below, child, depth + 1)
+            yield from _walk(below, child, depth + 1, enter)
         finally:
             os.close(child)
 

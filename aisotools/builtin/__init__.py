@@ -1,10 +1,11 @@
-"""The built-in tools: one row each in the table below, `module:attribute`."""
+"""The built-in tools: one row each in the table below, `module:attribute`, and the sets they belong to."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
 from aisotools.contracts import Tool
+from aisotools.exceptions import UsageError
 
 BUILTINS = (
     "files:file",
@@ -12,13 +13,37 @@ BUILTINS = (
     "files:sandbox_read",
     "files:sandbox_write",
     "python_tool:python",
+    "edit_tool:edit",
+    "patch_tool:apply_patch",
 )
 
+_CORE = ("file", "sandbox_bash", "sandbox_read", "sandbox_write", "python", "edit", "read_result")
 
-def builtin_tools() -> list[Tool]:
-    """Every built-in tool, in the order of the table."""
+TOOLSETS: dict[str, tuple[str, ...]] = {
+    "core": _CORE,
+    "files": ("file", "edit", "apply_patch", "sandbox_read", "sandbox_write", "read_result"),
+    "shell": ("sandbox_bash", "python", "read_result"),
+    "web": ("web_fetch", "read_result"),
+    "tasks": ("todo", "ask_user"),
+    "all": tuple(row.partition(":")[2] for row in BUILTINS),
+}
+"""Names of tools that belong together, in the order of the table."""
+
+
+def builtin_tools(set: str = "all") -> list[Tool]:  # noqa: A002 - part of the public interface
+    """The built-in tools of a set, in the order of the table.
+
+    Args:
+        set: `core`, `files`, `shell`, `web`, `tasks`, or `all`, which is the default registry.
+
+    Raises:
+        UsageError: If there is no such set.
+    """
+    if set not in TOOLSETS:
+        raise UsageError(f"There is no toolset {set!r}. Sets: {', '.join(TOOLSETS)}.")
     tools: list[Tool] = []
     for row in BUILTINS:
         module, _, attribute = row.partition(":")
-        tools.append(getattr(import_module(f"aisotools.builtin.{module}"), attribute))
+        if attribute in TOOLSETS[set]:
+            tools.append(getattr(import_module(f"aisotools.builtin.{module}"), attribute))
     return tools

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 
 from aisotools.builtin.file_search import Search, compile_glob, compile_pattern, lines_of
-from aisotools.builtin.file_text import lines_between, show_lines, show_list, show_text
+from aisotools.builtin.file_text import lines_between, show_lines, show_list
 from aisotools.events import Json, ToolResult
 from aisotools.exceptions import ToolError
 from aisotools.paths import printable, shown
@@ -34,7 +35,6 @@ def read_lines(
     *,
     start: int | None,
     end: int | None,
-    budget: int,
 ) -> ToolResult:
     """Lines of a text file, both ends included.
 
@@ -43,7 +43,6 @@ def read_lines(
         path: The file.
         start: Number of the first line, from 1; None for the beginning.
         end: Number of the last line; None for the end.
-        budget: Characters that the model may read.
     """
     if start is not None and end is not None and end < start:
         raise ToolError(f"end_line {end} comes before start_line {start}.")
@@ -54,16 +53,16 @@ def read_lines(
             f"{where!r} is a binary file ({_mime(data)}, {len(data):,} bytes), so it has no lines to read. "
             "Use sandbox_read for its bytes, or python to work on it.",
         )
-    return show_lines(where, len(data), lines_between(where, text, start, end), budget)
+    return show_lines(where, len(data), lines_between(where, text, start, end))
 
 
-def read_whole(workspace: Workspace, path: str, *, budget: int, max_json_bytes: int) -> ToolResult:
+def read_whole(workspace: Workspace, path: str, *, max_json_bytes: int) -> ToolResult:
     """A whole file byte for byte: as text if it is UTF-8 and small enough as JSON, else as binary data."""
     where, data = _bytes_of(workspace, path)
     text = _decoded(data)
     if text is None or _json_bytes(text) > max_json_bytes:
         return ToolResult.binary(data, _mime(data)).with_metadata(path=where, size=len(data))
-    return show_text({"content": text, "size": len(data), "path": where}, text, budget)
+    return ToolResult.json({"content": text, "size": len(data), "path": where}, text)
 
 
 def write(workspace: Workspace, path: str, content: str) -> ToolResult:
@@ -97,14 +96,15 @@ def search(
     glob: str | None,
     regex: bool,
     context_lines: int,
-    budget: int,
+    ignored_too: bool = False,
+    emit: Callable[..., None] | None = None,
 ) -> ToolResult:
     """Lines that match in files whose names match; without a pattern, the names."""
     if pattern is None and glob is None:
         raise ToolError("operation 'search' needs a pattern (for lines), a glob (for file names), or both.")
     content = None if pattern is None else compile_pattern(pattern, regex=regex)
     names = None if glob is None else compile_glob(glob)
-    found = Search(workspace, content, names, context_lines).run(path)
+    found = Search(workspace, content, names, context_lines, ignored_too=ignored_too, emit=emit).run(path)
     value: dict[str, Json] = {}
     lines: list[str] = []
     if content is None:
@@ -117,10 +117,10 @@ def search(
         nothing = f"No line matches in the {found.files:,} files searched."
     if found.notes:
         value["notes"] = found.notes
-    return show_list(value, lines or [nothing], found.notes, budget)
+    return show_list(value, lines or [nothing], found.notes, "search")
 
 
-def list_folder(workspace: Workspace, path: str, *, glob: str | None, budget: int) -> ToolResult:
+def list_folder(workspace: Workspace, path: str, *, glob: str | None) -> ToolResult:
     """What lies directly in a folder, sorted by name."""
     names = None if glob is None else compile_glob(glob)
     rows: list[Entry] = []
@@ -141,7 +141,7 @@ def list_folder(workspace: Workspace, path: str, *, glob: str | None, budget: in
     if notes:
         value["notes"] = notes
     nothing = f"The folder {where} is empty." if glob is None else f"Nothing in {where} matches {glob!r}."
-    return show_list(value, [_line(row) for row in listed] or [nothing], notes, budget)
+    return show_list(value, [_line(row) for row in listed] or [nothing], notes, "list")
 
 
 def metadata(workspace: Workspace, path: str) -> ToolResult:

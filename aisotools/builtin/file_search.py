@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from aisotools.builtin import gitignore
+from aisotools.builtin.gitignore import Ignored, folders_above
 from aisotools.events import Json
 from aisotools.exceptions import ToolError, WorkspaceError
 from aisotools.paths import printable, shown
@@ -21,6 +23,7 @@ MAX_FILE_BYTES = 10 << 20
 MAX_LINE_CHARS = 500
 
 _BINARY_PROBE = 8_192
+_REPORT_EVERY = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +165,7 @@ def lines_of(matches: Sequence[Match]) -> Iterator[str]:
 
 
 class Search:
-    """One search under way.
-
-    Args:
-        workspace: Where.
-        content: What lines must match; None to look at names alone.
-        names: What names must match, relative to the searched folder; None for all.
-        context_lines: Lines to show before and after each match.
-    """
+    """One search under way."""
 
     def __init__(
         self,
@@ -177,14 +173,29 @@ class Search:
         content: re.Pattern[str] | None,
         names: re.Pattern[str] | None,
         context_lines: int = 0,
+        *,
+        ignored_too: bool = False,
+        emit: Callable[..., None] | None = None,
     ) -> None:
-        """Prepare; nothing is read yet."""
+        """Prepare; nothing is read yet.
+
+        Args:
+            workspace: Where.
+            content: What lines must match; None to look at names alone.
+            names: What names must match, relative to the searched folder; None for all.
+            context_lines: Lines to show before and after each match.
+            ignored_too: Whether to search what `.gitignore` leaves out.
+            emit: Takes progress reports.
+        """
         self._workspace = workspace
         self._content = content
         self._names = names
         self._context = context_lines
+        self._ignored_too = ignored_too
+        self._emit = emit
         self._found = Found()
-        self._bytes = self._binary = self._large = self._unreadable = 0
+        self._ignored: dict[str, Ignored] = {}
+        self._bytes = self._binary = self._large = self._unreadable = self._left_out = 0
 
     def run(self, path: str) -> Found:
         """Search a folder and all beneath it, or one file.
@@ -195,7 +206,8 @@ class Search:
         top = self._workspace.stat(path)
         if top.kind == "directory":
             prefix = 0 if top.path == "." else len(top.path) + 1
-            for folder in self._workspace.walk(path):
+            self._ignored[top.path] = self._rules_above(top.path)
+            for folder in self._workspace.walk(path, enter=self._enters):
                 if self._full() or not self._search_folder(folder, prefix):
                     break
         elif self._names is None or self._names.fullmatch(top.name):
@@ -213,13 +225,19 @@ class Search:
         found, names, content = self._found, self._names, self._content
         if folder.error is not None:
             self._unreadable += 1
+        ignored = self._rules_in(folder)
         for entry in folder.entries:
             if entry.is_dir(follow_symlinks=False):
                 continue
             path = folder.path_of(entry.name)
             if names is not None and not names.fullmatch(path, prefix):
                 continue
+            if ignored is not None and ignored.leaves_out(path, folder=False):
+                self._left_out += 1
+                continue
             found.files += 1
+            if self._emit is not None and not found.files % _REPORT_EVERY:
+                self._emit("progress", done=found.files, what="files searched")
             if content is None:
                 found.paths.append(path)
             elif entry.is_file(follow_symlinks=False):  # what a link leads to is met where it lies
@@ -232,6 +250,49 @@ class Search:
             if self._full():
                 return False
         return True
+
+    def _rules_above(self, path: str) -> Ignored:
+        """What the folders on the way to `path` leave out."""
+        ignored = Ignored()
+        for above in () if self._ignored_too else folders_above(path):
+            with self._workspace.folder(above) as folder:
+                ignored = self._rules_with(folder, ignored)
+        return ignored
+
+    def _rules_in(self, folder: Folder) -> Ignored | None:
+        """What is left out in a folder; None for nothing."""
+        ignored = self._ignored.pop(folder.path, None) or self._ignored_above(folder.path)
+        ignored = self._rules_with(folder, ignored)
+        if not ignored.rules:
+            return None
+        self._ignored[folder.path] = ignored
+        return ignored
+
+    def _ignored_above(self, path: str) -> Ignored:
+        while path not in self._ignored and path != ".":
+            path = path.rpartition("/")[0] or "."
+        return self._ignored.get(path, Ignored())
+
+    def _rules_with(self, folder: Folder, ignored: Ignored) -> Ignored:
+        entry = next((entry for entry in folder.entries if entry.name == gitignore.NAME), None)
+        if entry is None or self._ignored_too or not entry.is_file(follow_symlinks=False):
+            return ignored
+        try:
+            text = folder.read(entry, max_bytes=gitignore.MAX_BYTES).decode("utf-8", "replace")
+        except (OSError, WorkspaceError):
+            self._unreadable += 1
+            return ignored
+        return ignored.below(text, folder.path)
+
+    def _enters(self, path: str) -> bool:
+        """Whether a folder is searched."""
+        if self._ignored_too:
+            return True
+        left_out = path.rpartition("/")[2] == ".git"
+        if not left_out and self._ignored:
+            left_out = self._ignored_above(path.rpartition("/")[0] or ".").leaves_out(path, folder=True)
+            self._left_out += left_out
+        return not left_out
 
     def _search_data(self, path: str, data: bytes, content: re.Pattern[str]) -> None:
         self._bytes += len(data)
@@ -275,6 +336,7 @@ class Search:
             (self._binary, "Binary files skipped"),
             (self._large, f"Files larger than {MAX_FILE_BYTES:,} bytes skipped"),
             (self._unreadable, "Files or folders that could not be read"),
+            (self._left_out, "Files or folders left out by .gitignore"),
         ):
             if count:
                 self._found.notes.append(f"{what}: {count:,}.")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from aisotools.builtin import file_changes as changes
 from aisotools.builtin import file_operations as operations
 from aisotools.builtin.file_errors import for_the_model
 from aisotools.contracts import ToolContext
@@ -17,6 +19,7 @@ from aisotools.function_tool import tool
 from aisotools.workspace import Workspace
 
 _READS = frozenset({"read", "search", "list", "metadata"})
+_WRITES = frozenset({"write", "append"})
 
 
 # ---- what a call would do
@@ -25,13 +28,18 @@ _READS = frozenset({"read", "search", "list", "metadata"})
 def classify(arguments: Mapping[str, Json]) -> Effect:
     """What a call of `file` may do: only known operations are read only."""
     operation = arguments.get("operation")
-    reads = isinstance(operation, str) and operation in _READS
-    return Effect.READ_ONLY if reads else Effect.LOCAL_MUTATION
+    if isinstance(operation, str) and operation in _READS:
+        return Effect.READ_ONLY
+    return Effect.DESTRUCTIVE if operation == "delete" else Effect.LOCAL_MUTATION
 
 
 def extract_undo_path(arguments: Mapping[str, Json]) -> Path | None:
-    """The file that a call of `file` replaces."""
-    return written_path(arguments) if arguments.get("operation") == "write" else None
+    """The one path that a call of `file` changes; a move changes two, and has none."""
+    operation = arguments.get("operation")
+    if operation == "copy":
+        return written_path({"path": arguments.get("destination")})
+    changes = isinstance(operation, str) and operation in {*_WRITES, "delete"}
+    return written_path(arguments) if changes else None
 
 
 def written_path(arguments: Mapping[str, Json]) -> Path | None:
@@ -42,7 +50,15 @@ def written_path(arguments: Mapping[str, Json]) -> Path | None:
 
 def gather_facts(arguments: Mapping[str, Json]) -> Facts:
     """What a policy should know about a call of `file`; it never writes outside the workspace."""
-    return _facts(arguments, classify(arguments))
+    facts = _facts(arguments, classify(arguments))
+    operation, path, destination = (arguments.get(name) for name in ("operation", "path", "destination"))
+    if not (isinstance(path, str) and isinstance(destination, str) and operation in ("move", "copy")):
+        return facts
+    # It may be a folder, into which the name goes along.
+    made = (destination, f"{destination.rstrip('/')}/{path.rstrip('/').rpartition('/')[2]}")
+    if operation == "copy":
+        return dataclasses.replace(facts, reads=(path,), writes=made)
+    return dataclasses.replace(facts, reads=(path,), writes=(path, *made))
 
 
 def _facts(arguments: Mapping[str, Json], effect: Effect) -> Facts:
@@ -60,7 +76,7 @@ _WHERE = (
     "'~' and '$HOME' have no special meaning."
 )
 _Operation = Annotated[
-    Literal["read", "write", "search", "list", "metadata"],
+    Literal["read", "write", "append", "search", "list", "metadata", "delete", "move", "copy"],
     Field(description="What to do; decides which of the other arguments matter."),
 ]
 _FilePath = Annotated[str, Field(description=f"The file, {_WHERE}", max_length=4096)]
@@ -77,7 +93,10 @@ _Content = Annotated[
 ]
 _NewContent = Annotated[
     str | None,
-    Field(description="write: the complete new content, stored exactly as given, as UTF-8; to 10 MiB."),
+    Field(
+        description="write: the complete new content, stored exactly as given, as UTF-8; to 10 MiB. append: "
+        "what to add at the end."
+    ),
 ]
 _Pattern = Annotated[
     str | None,
@@ -113,6 +132,24 @@ _EndLine = Annotated[
     int | None,
     Field(description="read: last line to read, included; the end without it.", ge=1),
 ]
+_Destination = Annotated[
+    str | None,
+    Field(
+        description="move, copy: the new path, relative to the workspace, or a folder to put it "
+        "into. What is "
+        "there already is not replaced.",
+        min_length=1,
+        max_length=4096,
+    ),
+]
+_Recursive = Annotated[
+    bool,
+    Field(description="delete: true deletes a folder with all it holds; false only an empty one."),
+]
+_IgnoredToo = Annotated[
+    bool,
+    Field(description="search: true also searches what .gitignore leaves out, and the folder .git."),
+]
 
 
 # ---- the tools
@@ -137,6 +174,19 @@ _EndLine = Annotated[
         ({"operation": "search", "glob": "*.csv"}, "Which CSV files are there?"),
         ({"operation": "list", "path": "data"}, "What is in the folder data?"),
         ({"operation": "metadata", "path": "data/iris.csv"}, "How big is the iris file?"),
+        (
+            {"operation": "append", "path": "notes.txt", "content": "buy milk\n"},
+            "Add 'buy milk' to my notes.",
+        ),
+        (
+            {"operation": "delete", "path": "tmp", "recursive": True},
+            "Delete the folder tmp with everything in it.",
+        ),
+        (
+            {"operation": "move", "path": "draft.md", "destination": "reports/final.md"},
+            "Rename draft.md to reports/final.md.",
+        ),
+        ({"operation": "copy", "path": "config.toml", "destination": "backup/"}, "Back up config.toml."),
     ],
     classify=classify,
     extract_undo_path=extract_undo_path,
@@ -154,26 +204,37 @@ def file(
     context_lines: _ContextLines = 0,
     start_line: _StartLine = None,
     end_line: _EndLine = None,
+    destination: _Destination = None,
+    recursive: _Recursive = False,
+    include_ignored: _IgnoredToo = False,
     context: ToolContext,
 ) -> ToolResult:
-    """Read, write, search and list files in the workspace.
+    """Read, write, search, list, delete, move and copy files in the workspace.
 
     read gives the text of a file, whole or a range of lines (binary files: use sandbox_read). write replaces
-    a file or makes it, missing folders too, at once; an existing file keeps its mode, and modes cannot be
-    changed. search finds lines by pattern in the files that match glob, or file names by glob alone; binary
-    files are skipped. list gives name, kind, size, mode and time of everything in one folder. metadata gives
-    the same for one path. Files to 10 MiB; what had to be left out is said in the result.
+    a file or makes it, missing folders too, at once; append adds at the end; an existing file keeps its mode,
+    and modes cannot be changed. To change parts of a file use edit. search finds lines by pattern in the
+    files that match glob, or file names by glob alone; binary files, and what .gitignore leaves out, are
+    skipped. list gives name, kind, size, mode and time of everything in one folder, metadata the same for one
+    path. delete removes a file or an empty folder, move renames, copy duplicates; these two never replace
+    anything. Files to 10 MiB; what had to be left out is said in the result.
     """
     workspace = Workspace(context.workspace_path)
-    budget = context.output_caps.content_chars
     with for_the_model(workspace, path):
         match operation:
             case "read":
-                return operations.read_lines(workspace, path, start=start_line, end=end_line, budget=budget)
-            case "write":
+                return operations.read_lines(workspace, path, start=start_line, end=end_line)
+            case "write" | "append":
                 if content is None:
-                    raise ToolError("operation 'write' needs content. Give '' to write an empty file.")
-                return operations.write(workspace, path, content)
+                    raise ToolError(f"operation {operation!r} needs content. Give '' for an empty file.")
+                change = operations.write if operation == "write" else changes.append
+                return change(workspace, path, content)
+            case "delete":
+                return changes.delete(workspace, path, recursive=recursive)
+            case "move":
+                return changes.move(workspace, path, destination)
+            case "copy":
+                return changes.copy(workspace, path, destination, context)
             case "search":
                 return operations.search(
                     workspace,
@@ -182,10 +243,11 @@ def file(
                     glob=glob,
                     regex=regex,
                     context_lines=context_lines,
-                    budget=budget,
+                    ignored_too=include_ignored,
+                    emit=context.emit,
                 )
             case "list":
-                return operations.list_folder(workspace, path, glob=glob, budget=budget)
+                return operations.list_folder(workspace, path, glob=glob)
             case "metadata":
                 return operations.metadata(workspace, path)
 
@@ -208,12 +270,7 @@ def sandbox_read(
     """
     workspace, caps = Workspace(context.workspace_path), context.output_caps
     with for_the_model(workspace, path):
-        return operations.read_whole(
-            workspace,
-            path,
-            budget=caps.content_chars,
-            max_json_bytes=caps.value_bytes,
-        )
+        return operations.read_whole(workspace, path, max_json_bytes=caps.value_bytes)
 
 
 @tool(

@@ -20,6 +20,7 @@ from aisotools.contracts import OutputCaps, Tool, ToolContext
 from aisotools.events import Effect, Facts, ToolResult
 from aisotools.exceptions import ArgumentError, ToolError
 from aisotools.function_tool import FunctionTool
+from aisotools.result_store import CAP
 from tests.sandbox.inside import user_of
 
 
@@ -192,31 +193,16 @@ def test_empty_file(caller: Caller) -> None:
     assert caller.read("f").value == {"content": "", "size": 0, "path": "f"}
 
 
-def test_long_text_is_cut_for_the_model_alone(root: Path) -> None:
-    caller = Caller(root, OutputCaps(content_chars=1000))
-    text = "".join(f"line {number}\n" for number in range(1, 1001))
+def test_long_text_is_given_whole_and_told_once(caller: Caller) -> None:
+    text = "".join(f"line {number}\n" for number in range(1, 5001))
     caller.file("write", path="f", content=text)
-    for result, start in (
-        (caller.file("read", path="f"), 1),
-        (caller.file("read", path="f", start_line=500), 500),
-        (caller.read("f"), 1),
+    for result in (
+        caller.file("read", path="f"),
+        caller.file("read", path="f", start_line=500),
+        caller.read("f"),
     ):
-        assert len(result.content) <= 1000
-        shown, _, note = result.content.rpartition("\n")
-        assert shown.splitlines() == [f"line {n}" for n in range(start, start + len(shown.splitlines()))]
-        assert note.endswith(f"Read on with the tool file, start_line={start + len(shown.splitlines())}.]")
-        assert result.value["content"] == text[text.index(f"line {start}\n") :]
-        assert result.truncation is not None
-        assert result.truncation.total_chars == len(result.value["content"])
-
-
-def test_one_long_line(root: Path) -> None:
-    caller = Caller(root, OutputCaps(content_chars=1000))
-    caller.file("write", path="f", content="first\n" + "x" * 5000)
-    assert caller.file("read", path="f").content.startswith("first\n[Cut after 6 of 5,006 characters.")
-    result = caller.file("read", path="f", start_line=2)
-    assert len(result.content) <= 1000
-    assert "Line 2 is that long; take a part of it with sandbox_bash" in result.content
+        assert result.content is result.value["content"]
+        assert text.endswith(result.content)
 
 
 @pytest.mark.parametrize(
@@ -345,10 +331,8 @@ def test_long_lists_are_cut_and_say_so(root: Path) -> None:
     result = Caller(root).file("list")
     assert len(result.value["entries"]) == file_operations.MAX_ENTRIES
     assert result.value["notes"] == ["7 of 5,007 entries are left out; choose some with glob."]
-    assert len(result.content) <= 30_000
-    assert "7 of 5,007 entries are left out" in result.content
-    assert "lines of this answer are left out" in result.content
-    assert result.truncation is not None
+    assert result.content.endswith("[7 of 5,007 entries are left out; choose some with glob.]")
+    assert result.metadata[CAP] == "list"
 
 
 def test_metadata(caller: Caller, root: Path) -> None:
@@ -524,7 +508,7 @@ def test_many_matches_are_cut_and_say_so(caller: Caller) -> None:
     assert len(result.value["matches"]) == 1000
     assert "Stopped after 1,000 matches; narrow the search by path, glob or pattern." in result.value["notes"]
     assert "Stopped after 1,000 matches" in result.content
-    assert len(result.content) <= 30_000
+    assert result.metadata[CAP] == "search"
 
 
 def test_search_meets_what_it_cannot_read(caller: Caller, root: Path) -> None:
