@@ -2,7 +2,9 @@
 
 `confine` is called in a freshly forked process before any code of a stranger runs. It stacks independent
 layers, so that a hole in one is not a hole in the sandbox: no new privileges, empty capability sets,
-Landlock, and the seccomp filter last, because it also takes away calls that the other steps need.
+Landlock, and the seccomp filter last, because it also takes away calls that the other steps need. At level
+`isolated` all this comes on top of namespaces and a root of its own, which are made before (see
+`aisotools.sandbox.isolate`).
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ from aisotools.sandbox import landlock, seccomp, syscalls
 LEVELS = ("limited", "guarded", "confined", "isolated")
 """Every level, the weakest first."""
 
-LANDLOCK_NEEDED = {"limited": 0, "confined": 6}
-"""The levels that can be had, and the version of Landlock each takes."""
+LANDLOCK_NEEDED = {"limited": 0, "guarded": 1, "confined": 6, "isolated": 0}
+"""The version of Landlock that each level takes; `isolated` stacks it, too, where there is one."""
+
+_SCOPES_SINCE = 6
 
 
 def _rank(level: str) -> int:
@@ -53,11 +57,13 @@ class Confinement:
         writable: Folders it may change at will; they must exist.
         readable: Files and folders it may read and execute, with what the interpreter needs already among
             them; missing ones are skipped.
+        landlock_abi: Use at most this version of Landlock, as if the kernel were older; None for what it has.
     """
 
     level: str
     writable: tuple[str, ...]
     readable: tuple[str, ...] = ()
+    landlock_abi: int | None = None
 
     def __post_init__(self) -> None:
         _rank(self.level)
@@ -141,6 +147,12 @@ def interpreter_paths() -> tuple[str, ...]:
     return tuple(found)
 
 
+def files_in_use(paths: Iterable[str]) -> tuple[str, ...]:
+    """Files that a worker cannot do without, among those that `paths` cover."""
+    entries = [entry for entry in sys.path if entry and _below(entry, paths)]
+    return (sys.executable, os.__file__, __file__, *entries, *_mapped_libraries())
+
+
 # ---------------------------------------------------------------- capabilities
 
 _PR_GET_SECCOMP, _PR_CAPBSET_DROP, _PR_GET_SECUREBITS, _PR_SET_SECUREBITS = 21, 24, 27, 28
@@ -192,23 +204,45 @@ def _require_one_thread() -> None:
         raise SandboxError(f"the process has {threads} threads, and Landlock would hold only for one")
 
 
+def _require_namespaces() -> None:
+    if os.getppid() != 0:
+        raise SandboxError("the process is in the host's namespaces still")
+
+
+def landlock_abi(level: str, at_most: int | None = None) -> int:
+    """The version of Landlock that a worker of `level` gets here; 0 for none."""
+    if level == "limited":
+        return 0
+    offered = landlock.abi()
+    return offered if at_most is None else min(offered, at_most)
+
+
+def signals_are_scoped(plan: Confinement) -> bool:
+    """Whether a worker of this plan can signal only what it has started."""
+    scoped = landlock_abi(plan.level, plan.landlock_abi) >= _SCOPES_SINCE
+    return plan.level == "isolated" or (plan.level != "limited" and scoped)
+
+
 def _restrict_files(plan: Confinement) -> None:
-    needed, found = LANDLOCK_NEEDED[plan.level], landlock.abi()
+    needed, found = LANDLOCK_NEEDED[plan.level], landlock_abi(plan.level, plan.landlock_abi)
     if found < needed:
         raise SandboxError(f"the kernel offers Landlock ABI {found}, and this level needs {needed}")
-    landlock.restrict(plan.readable, plan.writable)
+    if found:
+        landlock.restrict(plan.readable, plan.writable, version=found)
 
 
 def _load_filter(plan: Confinement, arch: str) -> None:
-    abi = landlock.abi() if LANDLOCK_NEEDED[plan.level] else 0
+    abi = landlock_abi(plan.level, plan.landlock_abi)
     seccomp.load_filter(seccomp.build_filter(arch, plan.level, abi))
 
 
 def _steps(plan: Confinement, arch: str) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "one thread", _require_one_thread
+    if plan.level == "isolated":
+        yield "namespaces", _require_namespaces
     yield "no new privileges", syscalls.set_no_new_privileges
     yield "capabilities", _drop_capabilities
-    if LANDLOCK_NEEDED[plan.level]:
+    if plan.level != "limited":
         yield "Landlock", lambda: _restrict_files(plan)
     yield "seccomp", lambda: _load_filter(plan, arch)
 
@@ -225,9 +259,9 @@ def confine(plan: Confinement) -> None:
         SandboxError: A step failed; the message names it.
     """
     arch = syscalls.architecture()
-    if plan.level not in LANDLOCK_NEEDED or (arch is None and LANDLOCK_NEEDED[plan.level]):
+    if arch is None and plan.level != "limited":
         raise LevelUnavailable(
-            f"This version of aisotools cannot confine at level {plan.level!r} on this machine. "
+            f"aisotools cannot confine at level {plan.level!r} on this machine. "
             "`aisotools doctor` tells what it can do here."
         )
     if arch is None:
@@ -252,10 +286,13 @@ def verify(plan: Confinement) -> tuple[str, ...]:
     """
     arch = syscalls.architecture()
     if arch is None:
-        return () if not LANDLOCK_NEEDED.get(plan.level) else ("this machine has no confinement",)
+        return () if plan.level == "limited" else ("this machine has no confinement",)
     checks = [*_PROCESS_CHECKS]
     if plan.level != "limited":
         checks += _FILE_CHECKS
+        checks += _ISOLATION_CHECKS if plan.level == "isolated" else _SHARED_ROOT_CHECKS
+        if signals_are_scoped(plan):
+            checks += _SIGNAL_CHECKS
         parents = {os.path.dirname(os.path.normpath(folder)) for folder in plan.writable}
         checks += [
             (f"files can still be made in {parent!r}", partial(_refused, _make_file, parent))
@@ -316,8 +353,15 @@ _PROCESS_CHECKS: _Checks = (
     ("namespaces can still be made", partial(_call_refused, "unshare", 0)),
 )
 _FILE_CHECKS: _Checks = (
+    ("what may be read can still be written", lambda: _refused(os.open, os.__file__, os.O_WRONLY)),
+    ("files can still be made in the root folder", partial(_refused, _make_file, "/")),
+)
+_SHARED_ROOT_CHECKS: _Checks = (
     ("the root folder can still be listed", partial(_refused, os.open, "/", os.O_RDONLY)),
     ("/proc can still be read", partial(_refused, os.open, "/proc/self/status", os.O_RDONLY)),
     ("what may be read can still be written", partial(_refused, os.open, "/dev/full", os.O_WRONLY)),
-    ("the parent process can still be signalled", _signals_refused),
 )
+_ISOLATION_CHECKS: _Checks = (
+    ("the host's processes can still be seen", lambda: not os.path.exists("/proc/cmdline")),
+)
+_SIGNAL_CHECKS: _Checks = (("the parent process can still be signalled", _signals_refused),)

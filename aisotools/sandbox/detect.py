@@ -69,6 +69,19 @@ _LEFT_OPEN = {
     "confined": f"N{_SEEN[1:]}, and which process numbers are in use; d{_SHARED}",
     "isolated": f"D{_SHARED}",
 }
+ENABLED_BY: Mapping[str, str] = {
+    "isolated": (
+        "Linux 5.12 with user namespaces: outside a container, or in one that is run with "
+        "`--security-opt seccomp=unconfined --security-opt systempaths=unconfined`; on Ubuntu 24.04 take off "
+        "`sysctl kernel.apparmor_restrict_unprivileged_userns`; a workspace of root's also takes a file "
+        "system with idmapped mounts."
+    ),
+    "confined": "Linux 6.12 or newer with Landlock among its security modules (`lsm=` on its command line).",
+    "guarded": "Linux 5.13 or newer with Landlock among its security modules (`lsm=` on its command line).",
+    "limited": "Linux on x86-64 or 64-bit ARM for a system call filter; resource limits are everywhere.",
+}
+"""For each level, what a machine needs to hold it, in a sentence."""
+
 PROTECTS: Mapping[str, tuple[str, str]] = {
     level: (_PROTECTED[level], _LEFT_OPEN[level]) for level in confine.LEVELS
 }
@@ -148,7 +161,7 @@ def _holds(level: str) -> Probe:
     try:
         with selftest.ground() as place:
             before = selftest.fingerprint(place)
-            found = _in_child(lambda: list(selftest.attempt(level, place)))
+            found = _in_child(lambda: [*selftest.attempt(level, place)])
             if level != "limited" and selftest.fingerprint(place) != before:
                 found.append("something outside was changed")
     except OSError as error:  # inside another sandbox, or on a full disk
@@ -184,7 +197,8 @@ def _user_namespaces() -> Probe:
 def _not_root() -> Probe:
     if os.getuid() != 0:
         return Probe("not root", True, f"user id {os.getuid()}")
-    return Probe("not root", False, "user root: capabilities are dropped, but there is no limit on processes")
+    told = "user root: below level isolated, where a worker is another user, there is no limit on processes"
+    return Probe("not root", False, told)
 
 
 def _control_groups() -> Probe:
@@ -211,7 +225,7 @@ def detect() -> Detection:
     if syscalls.architecture() is None:
         here = f"{platform.system()} on {platform.machine()}"
         return Detection("limited", (Probe("machine", False, f"this is {here}; {_MACHINES_NEEDED}"),))
-    levels = {level: _holds(level) for level in confine.LANDLOCK_NEEDED}
+    levels = {level: _holds(level) for level in reversed(confine.LEVELS)}
     best = max((level for level, probe in levels.items() if probe.ok), key=confine.LEVELS.index, default=None)
     facts = (_landlock(), _seccomp(), *levels.values())
     return Detection(best, (*facts, _user_namespaces(), _not_root(), _control_groups()))
@@ -309,7 +323,7 @@ def choose_level(
     if level is not None:
         if min_level is not None and not confine.at_least(level, min_level):
             raise ValueError(f"level={level!r} is weaker than min_level={min_level!r}; leave one of them out")
-        if level in confine.LANDLOCK_NEEDED and _reaches(detection, level):
+        if _holds_itself(detection, level):
             return level
         raise LevelUnavailable(_refusal(f"exactly {level!r}", detection))
     wanted = minimum or _LEAST_UNASKED
@@ -320,6 +334,12 @@ def choose_level(
 
 def _reaches(detection: Detection, wanted: str) -> bool:
     return detection.level is not None and confine.at_least(detection.level, wanted)
+
+
+def _holds_itself(detection: Detection, level: str) -> bool:
+    """Whether exactly this level holds: without Landlock `isolated` may hold, and not `confined`."""
+    tried = [probe.ok for probe in detection.probes if probe.name == level]
+    return tried[0] if tried else _reaches(detection, level)
 
 
 def _refusal(wanted: str, detection: Detection) -> str:

@@ -24,20 +24,24 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from pydantic_core import from_json, to_json
 
+from aisotools.exceptions import SandboxError
+from aisotools.policy import PROTECTED_FOLDERS, PROTECTED_NAMES
 from aisotools.sandbox import (
     confine,
     detect,
-    landlock,
+    isolate,
     limits,
     loop,
+    namespaces,
     processes,
     seccomp,
     shell,
+    shields,
     spawn,
     supervisor,
     syscalls,
@@ -62,7 +66,7 @@ class ForkServer:
         shell.warm(self._shell)
         for name in _TOOLS:
             importlib.import_module(name)
-        self._readable = confine.interpreter_paths()
+        self._interpreter = isolate.Interpreter.running()
         self._scratch: dict[int, str] = {}  # by supervisor
         supervisor.become_subreaper()
         self._children = supervisor.Children()
@@ -96,7 +100,7 @@ class ForkServer:
         if request["op"] == "detect":
             self._requests.send(to_json(detect.detect()))
         elif len(descriptors) == 4:
-            _prepare_filter(request["level"])
+            _prepare_filter(request)
             scratch = f"{os.path.realpath(request['temporary'])}/aisotools-{os.urandom(8).hex()}"
             try:
                 pid = os.fork()
@@ -133,17 +137,20 @@ class ForkServer:
             supervisor.become_subreaper()
             _make_scratch(scratch)
             reading, writing = os.pipe()
-            pid = os.fork()
-            if pid == 0:
+
+            def work(settle: Callable[[], None]) -> NoReturn:
                 for other in (_CONTROL, writing):
                     os.close(other)
-                self._become_worker(request, scratch, reading)
+                self._become_worker(request, scratch, reading, settle)
+
+            pid, init = self._fork_worker(request, scratch, work)
             os.close(reading)
             for descriptor in (1, 2, _CHANNEL):
                 os.dup2(0, descriptor)  # only the worker may hold those, or their end would never be seen
             supervisor.Supervisor(
                 socket.socket(fileno=_CONTROL),
                 worker=pid,
+                init=init,
                 nudges=writing,
                 host=request["host"],
                 scratch=scratch,
@@ -153,11 +160,65 @@ class ForkServer:
         finally:
             os._exit(1)
 
-    def _become_worker(self, request: Mapping[str, Any], scratch: str, nudges: int) -> NoReturn:
+    def _fork_worker(
+        self, request: Mapping[str, Any], scratch: str, work: Callable[[Callable[[], None]], NoReturn]
+    ) -> tuple[int, int]:
+        """Fork `work`, which is told how to confine itself; the worker's process id, and its init's or 0."""
+        if request["level"] == "isolated":
+            return self._fork_isolated(request, scratch, work)
+        plan = confine.Confinement(
+            level=request["level"],
+            writable=(request["workspace"], scratch),
+            readable=(*self._interpreter.paths, *request["readable"]),
+            landlock_abi=request["landlock_abi"],
+        )
+
+        def settle() -> None:
+            supervisor.die_with_parent()
+            limits.apply_rlimits(limits.Limits(**request["limits"]))
+            confine.confine(plan)
+            if failures := confine.verify(plan):
+                raise SandboxError("the confinement does not hold: " + "; ".join(failures))
+
+        pid = os.fork()
+        if pid == 0:
+            work(settle)
+        return pid, 0
+
+    def _fork_isolated(
+        self, request: Mapping[str, Any], scratch: str, work: Callable[[Callable[[], None]], NoReturn]
+    ) -> tuple[int, int]:
+        wanted = isolate.Isolation(
+            interpreter=self._interpreter,
+            readable=tuple(request["readable"]),
+            workspace=request["workspace"],
+            scratch=scratch,
+            protected=shields.Names(files=PROTECTED_NAMES, folders=PROTECTED_FOLDERS),
+            landlock_abi=request["landlock_abi"],
+        )
+
+        def child(trees: isolate.Trees) -> NoReturn:
+            def settle() -> None:
+                # in a namespace of its own only its own processes count: itself and init
+                limits.apply_rlimits(limits.Limits(**request["limits"]), tasks=2)
+                isolate.settle(wanted, trees)
+
+            work(settle)
+
+        try:
+            started = isolate.start(wanted, namespaces.identity(os.getpid()), child)
+        except SandboxError as error:
+            BlockingChannel(socket.socket(fileno=_CHANNEL)).send("failed", {"error": str(error)})
+            os._exit(1)
+        return started.worker, started.init
+
+    def _become_worker(
+        self, request: Mapping[str, Any], scratch: str, nudges: int, settle: Callable[[], None]
+    ) -> NoReturn:
         """In the second fork: confine, check, serve."""
         channel = BlockingChannel(socket.socket(fileno=_CHANNEL))
         try:
-            self._confine(request, scratch)
+            self._confine(request, scratch, settle)
         except Exception as error:  # told to the host, which decides; nothing has run yet
             channel.send("failed", {"error": f"{type(error).__name__}: {error}"})
             os._exit(1)
@@ -167,34 +228,26 @@ class ForkServer:
         finally:
             os._exit(1)
 
-    def _confine(self, request: Mapping[str, Any], scratch: str) -> None:
+    def _confine(self, request: Mapping[str, Any], scratch: str, settle: Callable[[], None]) -> None:
         os.setpgid(0, 0)  # a group of its own, which an interrupt can be sent to
-        supervisor.die_with_parent()
         os.environ.clear()
         os.environ.update(spawn.worker_environment(request["env"], request["workspace"], scratch))
-        os.chdir(request["workspace"])
         tempfile.tempdir = None  # to be looked up again: it was found out for another process
         sys.path.insert(0, "")
         sys.argv = [""]
         random.seed()
         faulthandler.enable(2)  # a crash tells where it was, in the worker's last words
-        plan = confine.Confinement(
-            level=request["level"],
-            writable=(request["workspace"], scratch),
-            readable=(*self._readable, *request["readable"]),
-        )
-        limits.apply_rlimits(limits.Limits(**request["limits"]))
-        confine.confine(plan)
-        failures = confine.verify(plan)
-        if failures:
-            raise RuntimeError("the confinement does not hold: " + "; ".join(failures))
+        settle()
+        os.chdir(request["workspace"])
 
 
-def _prepare_filter(level: str) -> None:
+def _prepare_filter(request: Mapping[str, Any]) -> None:
     """Have the system call filter compiled before the fork, where it is kept for all that follow."""
     arch = syscalls.architecture()
-    if arch is not None and level in seccomp.LEVELS_WITH_FILTER:
-        seccomp.build_filter(arch, level, landlock.abi() if confine.LANDLOCK_NEEDED.get(level) else 0)
+    if arch is not None:
+        level = request["level"]
+        seccomp.build_filter(arch, level, confine.landlock_abi(level, request["landlock_abi"]))
+        seccomp.build_filter(arch, "limited", 0)  # of an init
 
 
 def _take_descriptors(descriptors: list[int]) -> None:

@@ -371,7 +371,7 @@ def _died(error: WorkerDied) -> ToolResult:
         "Its variables are lost; the next call gets a fresh worker."
     )
     if error.last_words:
-        told += f"\nIts last words:\n{error.last_words[-2000:]}"
+        told += f"\nIts last words:\n{error.last_words[-4000:]}"
     return ToolResult.error(told, error_kind="environment").with_metadata(worker_died=True, state_kept=False)
 
 

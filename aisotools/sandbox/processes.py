@@ -102,6 +102,7 @@ def left_behind(
     mark: str,
     others: frozenset[str],
     unmarked: bool,
+    init: int = 0,
     mark_of: Callable[[int], str | None] | None = None,
 ) -> set[int]:
     """What one call started, wherever it hides below `root`, but never the worker.
@@ -117,13 +118,14 @@ def left_behind(
         mark: The call's own mark.
         others: Marks of other calls that run at the same time.
         unmarked: Whether what bears no mark counts to this call.
+        init: What adopts orphans below `root`, and is nobody's; 0 if `root` itself does.
         mark_of: Tells a process's mark; reads its environment when not given.
     """
     told = mark_of or _mark_of
     children = _children(processes)
     found: set[int] = set()
-    seen = {root}
-    todo: list[tuple[int, str | None]] = [(root, None)]
+    seen = {root, init}
+    todo: list[tuple[int, str | None]] = [(root, None), (init, None)] if init else [(root, None)]
     while todo:
         parent, inherited = todo.pop()
         for child in children.get(parent, ()):

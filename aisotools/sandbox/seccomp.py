@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from aisotools.sandbox import syscalls
 
-LEVELS_WITH_FILTER = ("limited", "guarded", "confined")
+LEVELS_WITH_FILTER = ("limited", "guarded", "confined", "isolated")
 """Levels that `build_filter` knows."""
 
 
@@ -223,6 +223,17 @@ def _by_arguments() -> dict[str, Program]:
     }
 
 
+def _with_a_root_of_its_own() -> dict[str, Program]:
+    """Mode and times, where only the workspace and folders in memory can be written at all.
+
+    Nobody can reach a file of the host that is not in a read-only mount, so these calls may do their work;
+    set-id bits are refused all the same, because files of the workspace are the host's.
+    """
+    plain = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
+    modes = {name: if_any_bit(at, _SET_ID_BITS, REFUSE, ALLOW) for name, at in plain.items()}
+    return modes | dict.fromkeys(("utime", "utimes", "futimesat", "utimensat"), ALLOW)
+
+
 def _without_truncation(rules: Mapping[str, Program]) -> dict[str, Program]:
     """Landlock knows truncation from ABI 3 on; below, opening to read could empty what it lets be read."""
 
@@ -263,6 +274,8 @@ def rules(level: str, abi: int) -> Mapping[str, Program]:
         | _each(_ABSENT, fail(errno.ENOSYS))
         | _by_arguments()
     )
+    if level == "isolated":
+        return table | _with_a_root_of_its_own()
     if level != "limited" and abi < 3:
         table |= _without_truncation(table)
     return table

@@ -9,16 +9,19 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import socket
 import stat
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
-from aisotools.sandbox import confine, syscalls
+from aisotools.exceptions import SandboxError
+from aisotools.sandbox import confine, isolate, namespaces, shields, supervisor, syscalls
 
 _NEW_USER_NAMESPACE = 0x10000000
 
@@ -28,7 +31,8 @@ class Ground:
     """Where the attempts take place.
 
     Attributes:
-        workspace: The folder that is writable.
+        workspace: The folder that is writable; the file `shielded` in there is protected where that can be.
+        scratch: Another one.
         secret: A file outside.
         shown: A file in a folder that may only be read.
         door: A Unix socket outside that listens.
@@ -36,6 +40,7 @@ class Ground:
     """
 
     workspace: Path
+    scratch: Path
     secret: Path
     shown: Path
     door: Path
@@ -47,9 +52,9 @@ def ground() -> Iterator[Ground]:
     """Make a workspace and its victims; remove them in the end."""
     root = Path(tempfile.mkdtemp(prefix="aisotools-selftest-"))
     try:
-        for name in ("workspace", "private", "shown"):
+        for name in ("workspace", "scratch", "private", "shown"):
             (root / name).mkdir()
-        for path in (root / "private/secret", root / "shown/file"):
+        for path in (root / "private/secret", root / "shown/file", root / "workspace/shielded"):
             path.write_text("secret")
             path.chmod(0o600)
         with socket.socket(socket.AF_UNIX) as door:
@@ -57,6 +62,7 @@ def ground() -> Iterator[Ground]:
             door.listen()
             yield Ground(
                 workspace=root / "workspace",
+                scratch=root / "scratch",
                 secret=root / "private/secret",
                 shown=root / "shown/file",
                 door=root / "private/door",
@@ -69,7 +75,7 @@ def ground() -> Iterator[Ground]:
 def fingerprint(place: Ground) -> tuple[object, ...]:
     """Everything about the victims that an attempt could change."""
     facts = []
-    for path in (place.secret, place.shown):
+    for path in (place.secret, place.shown, place.workspace / "shielded"):
         status = path.stat()
         facts.append((path.read_text(), stat.S_IMODE(status.st_mode), status.st_mtime_ns, status.st_nlink))
     return (*facts, sorted(path.name for path in place.secret.parent.iterdir()))
@@ -125,8 +131,9 @@ _ON_FILES: tuple[Attempt, ...] = (
     ("remove a file outside", lambda place: place.secret.unlink()),
     ("write a file that may be read", lambda place: place.shown.write_text("changed")),
     ("see another process's environment", lambda place: Path(f"/proc/{place.parent}/environ").read_bytes()),
-    ("signal another process", lambda place: os.kill(place.parent, 0)),
+    ("write /proc/sys", lambda _: Path("/proc/sys/kernel/core_pattern").open("w").close()),
 )
+_ON_SIGNALS: tuple[Attempt, ...] = (("signal another process", lambda place: os.kill(place.parent, 0)),)
 _UNHEARD: tuple[Attempt, ...] = (  # answered with success, without acting; `fingerprint` tells
     ("chmod", lambda place: place.secret.chmod(0o777)),
     ("utime", lambda place: os.utime(place.secret, (1, 1))),
@@ -146,26 +153,74 @@ def _ordinary_work(place: Ground) -> Iterator[str]:
 
 
 def attempt(level: str, place: Ground) -> tuple[str, ...]:
-    """Confine this process at `level` and try to get out; for a child that ends afterwards.
+    """Confine a process at `level` and try to get out; for a child that ends afterwards.
 
     Returns:
         What succeeded but should not, or the other way round, in words.
     """
+    if level == "isolated":
+        return _attempt_isolated(place)
     plan = confine.Confinement(
         level=level,
         writable=(str(place.workspace),),
         readable=(*confine.interpreter_paths(), str(place.shown.parent)),
     )
     confine.confine(plan)
-    found = list(confine.verify(plan))
+    scoped = confine.signals_are_scoped(plan)
+    return (*confine.verify(plan), *_attempts(level, place, signals=scoped), *_ordinary_work(place))
+
+
+def _attempts(level: str, place: Ground, *, signals: bool) -> Iterator[str]:
     attempts = _ON_PROCESSES if level == "limited" else (*_ON_PROCESSES, *_ON_FILES)
-    for name, action in attempts:
+    for name, action in (*attempts, *(_ON_SIGNALS if signals else ())):
         try:
             action(place)
         except OSError:
             continue
-        found.append(f"could {name}")
-    if level != "limited":
-        for _, action in _UNHEARD:
+        yield f"could {name}"
+    for _, action in _UNHEARD if level != "limited" else ():
+        with suppress(OSError):
             action(place)
-    return (*found, *_ordinary_work(place))
+
+
+def _attempt_isolated(place: Ground) -> tuple[str, ...]:
+    wanted = isolate.Isolation(
+        interpreter=isolate.Interpreter.running(),
+        readable=(str(place.shown.parent),),
+        workspace=str(place.workspace),
+        scratch=str(place.scratch),
+        protected=shields.Names(files=("shielded",)),
+    )
+    reading, writing = os.pipe()
+
+    def child(trees: isolate.Trees) -> NoReturn:
+        try:
+            isolate.settle(wanted, trees)
+            # signals cannot be tried by number: the same number is another process in there
+            found = [*_attempts("isolated", place, signals=False), *_ordinary_work(place)]
+            found += [] if _refused(place.workspace / "shielded") else ["could write a protected file"]
+            found += [] if _refused(Path(isolate.ALIAS, "shielded")) else ["could write it by another path"]
+        except Exception as error:
+            found = [str(error) or type(error).__name__]
+        os.write(writing, "\n".join(["tried", *found]).encode())
+        os._exit(0)
+
+    supervisor.become_subreaper()
+    started = isolate.start(wanted, namespaces.identity(os.getpid()), child)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        told = pipe.read().split("\n")
+    os.kill(started.init, signal.SIGKILL)
+    for pid in (started.worker, started.init):
+        os.waitpid(pid, 0)
+    if told[0] != "tried":
+        raise SandboxError("the process ended and told nothing")
+    return tuple(told[1:])
+
+
+def _refused(path: Path) -> bool:
+    try:
+        path.write_text("changed")
+    except OSError:
+        return True
+    return False

@@ -63,12 +63,14 @@ class Spawn:
         workspace: Absolute path of the folder it may change.
         readable: Further folders it may read.
         limits: What it may use up.
+        landlock_abi: Use at most this version of Landlock, as if the kernel were older.
     """
 
     level: str
     workspace: str
     readable: tuple[str, ...] = ()
     limits: Limits
+    landlock_abi: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,7 @@ class ForkServer:
             "workspace": wanted.workspace,
             "readable": wanted.readable,
             "limits": asdict(wanted.limits),
+            "landlock_abi": wanted.landlock_abi,
             "env": base_environment(os.environ),
             "temporary": tempfile.gettempdir(),
             "host": os.getpid(),

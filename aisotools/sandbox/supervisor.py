@@ -97,7 +97,9 @@ class Children:
 class Supervisor:
     """Watches over one worker."""
 
-    def __init__(self, control: socket.socket, *, worker: int, nudges: int, host: int, scratch: str) -> None:
+    def __init__(
+        self, control: socket.socket, *, worker: int, nudges: int, host: int, scratch: str, init: int = 0
+    ) -> None:
         """Take over.
 
         Args:
@@ -106,9 +108,11 @@ class Supervisor:
             nudges: Write end of the worker's pipe for interrupts.
             host: The host's process id.
             scratch: The folder to remove in the end.
+            init: Process 1 of the worker's own namespace, where orphans go; 0 if it has none.
         """
         self._control = control
         self._worker = worker
+        self._init = init
         self._nudges = nudges
         self._scratch = scratch
         self._host = host
@@ -171,6 +175,7 @@ class Supervisor:
             table,
             os.getpid(),
             worker=self._worker,
+            init=self._init,
             since=tuple(request["since"]),
             mark=request["mark"],
             others=frozenset(request["others"]),

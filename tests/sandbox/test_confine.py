@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import aisotools
-from aisotools.exceptions import LevelUnavailable, SandboxError
+from aisotools.exceptions import SandboxError
 from aisotools.sandbox import confine, landlock
 from aisotools.sandbox.confine import Confinement
 from tests.sandbox import inside
@@ -128,10 +128,21 @@ def test_interpreter_paths_refuse_a_prefix_that_holds_a_home() -> None:
 # ---------------------------------------------------------------- confining
 
 
-@pytest.mark.parametrize("level", ["guarded", "isolated"])
-def test_levels_that_are_not_to_be_had(level: str) -> None:
-    with pytest.raises(LevelUnavailable, match=f"cannot confine at level {level!r}"):
-        confine.confine(Confinement(level=level, writable=("/tmp/x",)))
+def test_isolated_is_refused_in_the_namespaces_of_the_host() -> None:
+    """Before anything is given up."""
+    plan = Confinement(level="isolated", writable=("/tmp/x",))
+    with pytest.raises(SandboxError, match="step 'namespaces': the process is in the host's"):
+        confine.confine(plan)
+    assert "there is no system call filter" in confine.verify(plan)
+
+
+@pytest.mark.parametrize(
+    ("level", "at_most", "got"),
+    [("limited", 7, 0), ("guarded", 1, 1), ("guarded", 5, 5), ("isolated", 0, 0), ("confined", 99, None)],
+)
+def test_an_older_landlock_can_be_pretended(level: str, at_most: int, got: int | None) -> None:
+    wanted = landlock.abi() if got is None else min(got, landlock.abi())
+    assert confine.landlock_abi(level, at_most) == wanted
 
 
 def test_a_process_with_threads_is_refused() -> None:

@@ -13,6 +13,7 @@ import pytest
 from aisotools.exceptions import LevelUnavailable, SandboxError
 from aisotools.sandbox import confine, landlock, selftest
 from aisotools.sandbox.detect import (
+    ENABLED_BY,
     PROTECTS,
     Detection,
     Probe,
@@ -44,6 +45,7 @@ def found(level: str | None) -> Detection:
         (None, None, {}, "guarded", "guarded"),
         (None, None, {}, "isolated", "isolated"),
         ("confined", None, {}, "confined", "confined"),
+        ("guarded", None, {}, "confined", "guarded"),
         ("limited", None, {}, "confined", "limited"),  # exactly that, though more would hold
         ("confined", None, {}, "isolated", "confined"),
         (None, "limited", {}, "confined", "confined"),
@@ -71,7 +73,6 @@ def test_choice(
         ("confined", None, {}, "limited"),
         ("confined", None, {}, "guarded"),
         ("limited", None, {}, None),
-        ("guarded", None, {}, "confined"),  # would hold, but cannot be had yet
         (None, "confined", {}, "guarded"),
         (None, "isolated", {}, "confined"),
         (None, None, {"AISOTOOLS_MIN_LEVEL": "confined"}, "limited"),
@@ -113,6 +114,17 @@ def test_every_level_says_what_it_protects_and_what_not() -> None:
     assert tuple(PROTECTS) == confine.LEVELS
     for sentences in PROTECTS.values():
         assert all(s[0].isupper() and s.endswith(".") and s.count(".") == 1 for s in sentences)
+    assert set(ENABLED_BY) == set(confine.LEVELS)
+
+
+def test_a_level_that_failed_cannot_be_had_though_a_stronger_one_holds() -> None:
+    """Namespaces without Landlock: `isolated` holds, `confined` does not."""
+    probes = (Probe("isolated", True, "holds"), Probe("confined", False, "no Landlock"))
+    detection = Detection("isolated", probes)
+    assert choose_level("isolated", None, {}, detection) == "isolated"
+    assert choose_level(None, "confined", {}, detection) == "isolated"
+    with pytest.raises(LevelUnavailable, match="exactly 'confined'"):
+        choose_level("confined", None, {}, detection)
 
 
 # ---------------------------------------------------------------- JSON
@@ -134,6 +146,14 @@ def test_other_json_is_an_error(value: object) -> None:
 # ---------------------------------------------------------------- trying
 
 
+def best(probes: Mapping[str, Probe]) -> str:
+    """The level that should hold, by what was found of the means."""
+    if probes["user namespaces"].ok:
+        return "isolated"
+    abi = landlock.abi()
+    return "confined" if abi >= 6 else "guarded" if abi else "limited"
+
+
 def test_detection_from_a_process_with_threads() -> None:
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
@@ -145,11 +165,12 @@ def test_detection_from_a_process_with_threads() -> None:
         thread.join()
     probes = {probe.name: probe for probe in detection.probes}
     assert set(probes) == {
-        *("landlock", "seccomp", "limited", "confined", "user namespaces", "not root", "cgroup v2")
+        *("landlock", "seccomp", "isolated", "confined", "guarded", "limited"),
+        *("user namespaces", "not root", "cgroup v2"),
     }
     can_confine = landlock.abi() >= confine.LANDLOCK_NEEDED["confined"]
     assert probes["landlock"].ok is can_confine
-    assert detection.level == ("confined" if can_confine else "limited"), probes
+    assert detection.level == best(probes), probes
     assert probes["not root"].ok is (os.getuid() != 0)
     assert all(probe.detail for probe in detection.probes)
 
@@ -163,10 +184,11 @@ answer = asdict(detect.detect())
 """
     detection = detection_from_json(inside.run(source, who=who, workspace=str(place(who)), level=None).answer)
     probes = {probe.name: probe for probe in detection.probes}
-    assert detection.level == ("confined" if landlock.abi() >= 6 else "limited"), probes
+    assert detection.level == best(probes), probes
     assert probes["not root"].ok
     if who == "binder":
         assert not probes["user namespaces"].ok
+        assert "Namespaces of its own could not be made" in probes["isolated"].detail
 
 
 @pytest.mark.skipif(landlock.abi() < 6, reason="this kernel cannot confine: Landlock is too old")
@@ -248,7 +270,7 @@ with selftest.ground() as place:
 def test_the_self_test_attempts_succeed_where_nothing_confines(place: Places) -> None:
     answer = inside.run(ATTEMPTS, who="plain", workspace=str(place("plain")), level=None).answer
     # mounting is refused to every user; namespaces and memory may be fenced off by the machine
-    uncertain = {"mount", "make a namespace", "read another process's memory"}
+    uncertain = {"mount", "write /proc/sys", "make a namespace", "read another process's memory"}
     assert {name for name, succeeded in answer.items() if not succeeded} <= uncertain
 
 

@@ -97,7 +97,9 @@ def test_every_call_of_the_headers_has_been_judged() -> None:
 
 
 @pytest.mark.parametrize("arch", syscalls.NUMBERS)
-@pytest.mark.parametrize(("level", "abi"), [("limited", 0), ("guarded", 1), ("guarded", 4), ("confined", 7)])
+@pytest.mark.parametrize(
+    ("level", "abi"), [("limited", 0), ("guarded", 1), ("guarded", 4), ("confined", 7), ("isolated", 0)]
+)
 def test_the_program_is_well_formed(arch: str, level: str, abi: int) -> None:
     program = seccomp.build_filter(arch, level, abi)
     length = len(program) // 8
@@ -267,9 +269,23 @@ def test_below_abi_3_reading_cannot_truncate(flags: int, action: int) -> None:
     assert ask("openat", 0, 0, flags, 0, level="limited", abi=0) == ALLOW
 
 
+def test_isolated_may_change_mode_and_times_but_not_to_set_id() -> None:
+    for name, at in (("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2)):
+        before = [0] * at
+        assert ask(name, *before, 0o755, level="isolated") == ALLOW
+        for bits in (0o4755, 0o2755, 0o6000):
+            assert ask(name, *before, bits, level="isolated") == EPERM
+    for name in ("utime", "utimes", "futimesat", "utimensat"):
+        assert ask(name, 1, 2, 3, level="isolated") == ALLOW
+    for name in ("chown", "fsetxattr", "setxattr"):
+        assert ask(name, level="isolated") == PRETEND
+    for name in ("unshare", "setns", "mount", "open_tree", "move_mount", "pivot_root", "umount2", "bind"):
+        assert ask(name, level="isolated") == EPERM
+
+
 def test_levels_and_machines_without_a_filter() -> None:
-    with pytest.raises(ValueError, match=r"no filter for level 'isolated'.*limited, guarded, confined"):
-        seccomp.build_filter("x86_64", "isolated", 7)
+    with pytest.raises(ValueError, match=r"no filter for level 'none'.*guarded, confined, isolated"):
+        seccomp.build_filter("x86_64", "none", 7)
     with pytest.raises(ValueError, match="no system call table for 'riscv64'"):
         seccomp.build_filter("riscv64", "confined", 7)
 
