@@ -23,7 +23,7 @@ from aisotools.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.sandbox import processes, spawn
 from aisotools.sandbox.calls import Pending
 from aisotools.sandbox.link import Link
-from aisotools.sandbox.overrun import Overrun, explained
+from aisotools.sandbox.overrun import Overrun, explained, was_killed
 from aisotools.sandbox.results import result_from_worker
 from aisotools.sandbox.screens import Screens
 from aisotools.sandbox.turns import Turns
@@ -161,7 +161,7 @@ class Kernel:
             else:
                 result = await self._result(link, request, pending)
             over = pending.over
-            if over is None and link.watch is not None and result.metadata.get("worker_died"):
+            if over is None and link.watch is not None and was_killed(result):
                 over = link.watch.post_mortem()
             return over.on(result) if over is not None else explained(result, self._wanted.limits)
         except asyncio.CancelledError:

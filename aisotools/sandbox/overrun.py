@@ -60,7 +60,7 @@ class Overrun:
 
 def _told(limit: str, amount: float) -> str:
     if limit == "cpu_s":
-        return f"{amount:g} s"
+        return f"{amount:.3g} s"
     if not limit.endswith("_bytes"):
         return f"{amount:,.0f}"
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
@@ -74,10 +74,18 @@ _SIGNS = (
     ("memory_bytes", re.compile(r"\bMemoryError\b|Cannot allocate memory|std::bad_alloc")),
     ("file_bytes", re.compile(r"File too large|File size limit exceeded|\[Errno 27\]|\[exit code 153\]")),
     ("open_files", re.compile(r"Too many open files|\[Errno 24\]")),
-    ("processes", re.compile(r"fork: .*Resource temporarily unavailable|can't start new thread|\[Errno 11\]")),
+    (
+        "processes",
+        re.compile(r"fork: .*Resource temporarily unavailable|can't start new thread|\[Errno 11\]"),
+    ),
     ("cpu_s", re.compile(r"CPU time limit exceeded|SIGXCPU|\[exit code 152\]")),
 )
 _TAIL_CHARS = 2000
+
+
+def was_killed(result: ToolResult) -> bool:
+    """Whether a call ended because the kernel, or somebody, has killed its worker or its command."""
+    return "worker_died" in result.metadata or result.content.rstrip().endswith("[exit code 137]")
 
 
 def explained(result: ToolResult, limits: Limits) -> ToolResult:

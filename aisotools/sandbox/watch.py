@@ -2,8 +2,8 @@
 
 The kernel counts address space, file sizes, open files and processor time, each for one process. What counts
 for a tree of processes is looked at from outside, a few times a second at most and less often the more a look
-costs: memory (PSS, which shares out what several processes map; memory files and shared memory count as far as
-somebody maps them), processes and threads, and disk space. Deciding is pure.
+costs: memory (PSS, which shares out what several processes map; memory files and shared memory count as far
+as somebody maps them), processes and threads, and disk space. Deciding is pure.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from aisotools.sandbox.overrun import Overrun
 
 _LOOK_S, _IDLE_S = 0.1, 1.0
 _SHARE = 0.01
+_NEARLY = 0.9  # the kernel counts in other grains
 _WALK_S = 30.0
 _MOST_ENTRIES, _MOST_DEPTH = 500_000, 200
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -254,8 +255,11 @@ class Watch:
 
     def post_mortem(self) -> Overrun | None:
         """The limit for which the kernel has killed the worker, as far as the last look can tell."""
+        allowed = self._limits.cpu_s
         ran_s = self._seen.cpu_s + time.monotonic() - self._seen_s
-        return overrun(Use(cpu_s=ran_s), self._limits) if self._seen.cpu_s else None
+        if allowed is None or not self._seen.cpu_s or ran_s < _NEARLY * allowed:
+            return None
+        return Overrun(limit="cpu_s", used=max(ran_s, allowed), allowed=allowed)
 
     def _look(self) -> None:
         began_s = time.thread_time()

@@ -111,7 +111,9 @@ def test_a_file_without_a_name_counts(tmp_path: Path) -> None:
 
 @pytest.fixture
 async def tight(tmp_path: Path) -> AsyncIterator[Rig]:
-    limits = Limits(memory_bytes=1 << 30, processes=40, file_bytes=64 * MIB, disk_bytes=96 * MIB, open_files=64)
+    limits = Limits(
+        memory_bytes=1 << 30, processes=40, file_bytes=64 * MIB, disk_bytes=96 * MIB, open_files=64
+    )
     async with rig(tmp_path, limits, level="confined") as made:
         yield made
 
@@ -235,7 +237,9 @@ async def test_watching_is_cheap(tight: Rig) -> None:
     began_s = time.thread_time()
     for _ in range(20):
         look(supervisor, Limits())
-    print(f"\none look: {(time.thread_time() - began_s) / 20 * 1000:.2f} ms, and a hundred times that between")
+    print(
+        f"\none look: {(time.thread_time() - began_s) / 20 * 1000:.2f} ms, and a hundred times that between"
+    )
 
 
 async def test_a_worker_at_rest_does_not_run(tight: Rig) -> None:
