@@ -279,7 +279,17 @@ class Lifetime:
                 self._recording.close()
 
     async def interrupt(self) -> None:
-        """Stop whatever runs, in the sandbox and on the host, and call off open questions."""
+        """Stop whatever runs, in the sandbox and on the host, and call off open questions.
+
+        It may be awaited from any task, and on any other loop: `asyncio.run(session.interrupt())` is how
+        another thread does it.
+        """
+        if self._loop in {None, asyncio.get_running_loop()}:
+            await self._interrupt()
+        elif self._loop is not None and not self._loop.is_closed():
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._interrupt(), self._loop))
+
+    async def _interrupt(self) -> None:
         self._gate.interrupt()
         if self._place is not None:
             await self._place.sandbox.interrupt()

@@ -1,0 +1,78 @@
+"""Interrupting a session from wherever: another task, another thread, another loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from aisotools.events import ToolResult
+from aisotools.session import Session
+from tests.conftest import OpenSession
+
+
+def interrupt(session: Session) -> None:
+    asyncio.run(session.interrupt())
+
+
+async def endless(session: Session) -> asyncio.Task[ToolResult]:
+    await session.call("python", {"code": "kept = 1"}, origin="person")
+    call = asyncio.create_task(
+        session.call("python", {"code": "import time; time.sleep(60)"}, origin="person", timeout_s=60)
+    )
+    await asyncio.sleep(0.2)
+    return call
+
+
+async def is_stopped(session: Session, call: asyncio.Task[ToolResult]) -> None:
+    result = await call
+    assert result.metadata["stopped"] is True
+    kept = await session.call("python", {"code": "kept"}, origin="person")
+    assert kept.value["result"] == "1"  # type: ignore[call-overload,index]  # JSON
+
+
+async def test_from_another_task(real_session: OpenSession) -> None:
+    session = real_session(level="confined")
+    call = await endless(session)
+    began_s = time.monotonic()
+    await asyncio.gather(asyncio.create_task(session.interrupt()), call)
+    assert time.monotonic() - began_s < 0.3
+    await is_stopped(session, call)
+
+
+async def test_from_another_thread(real_session: OpenSession) -> None:
+    session = real_session(level="confined")
+    call = await endless(session)
+    began_s = time.monotonic()
+    await asyncio.to_thread(interrupt, session)
+    await is_stopped(session, call)
+    assert time.monotonic() - began_s < 1
+
+
+async def test_from_many_threads_at_once(real_session: OpenSession) -> None:
+    session = real_session(level="confined")
+    call = await endless(session)
+    await asyncio.gather(*(asyncio.to_thread(interrupt, session) for _ in range(5)))
+    await is_stopped(session, call)
+
+
+async def test_from_a_thread_when_nothing_runs(real_session: OpenSession) -> None:
+    session = real_session(level="confined")
+    await asyncio.to_thread(interrupt, session)  # not even open
+    await session.start()
+    await asyncio.to_thread(interrupt, session)
+    await session.close()
+    await asyncio.to_thread(interrupt, session)
+
+
+def test_when_the_loop_is_gone(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("gone")
+
+    async def run() -> Session:
+        environ = {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")}
+        async with Session(workspace=folder / "workspace", level="confined", environ=environ) as session:
+            return session
+
+    session = asyncio.run(run())
+    interrupt(session)
