@@ -1,66 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.async_api import Locator, expect
+from playwright.async_api import expect
 
-from tests.e2e.conftest import NotebookPage, Opener
+from tests.e2e.asking import ASK, MANY, a_card, ready
+from tests.e2e.conftest import Opener
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
-
-SETUP = """
-import uuid
-from aisotools import NotebookApprover
-from aisotools.events import ApprovalRequest, Effect, ToolCall, ToolDefinition
-
-LOCAL = Effect.LOCAL_MUTATION
-
-SCHEMA = {"type": "object", "properties": {"password": {"type": "string", "writeOnly": True}}}
-OFFER = {"remember": {
-    "call": "sandbox_bash with exactly these arguments",
-    "shape": "sandbox_bash running only make, tail, writing only to build, up to local mutation",
-    "tool": "sandbox_bash with any arguments, up to local mutation, in the workspace",
-}}
-
-def wish(name="sandbox_bash", effect=LOCAL, level="confined", timeout_s=300, preview=None, **arguments):
-    return ApprovalRequest(
-        id=uuid.uuid4().hex, call=ToolCall("c1", name, arguments, origin="model", agent_id="researcher"),
-        definition=ToolDefinition(name, "Run a shell command in the sandbox.", SCHEMA),
-        effect=effect, level=level, timeout_s=timeout_s, preview=preview or {},
-        reasons=("make writes files in the workspace", "mode safe asks before changes of files"),
-    )
-
-async def ask(*arguments, hello_s=2.0, **more):
-    answer = await NotebookApprover(hello_s=hello_s).ask(wish(*arguments, **more))
-    print("->", answer.outcome, answer.arguments, repr(answer.reason), answer.remember or "")
-    return answer
-
-async def ask_many(*wishes):
-    for answer in await NotebookApprover().ask_many(wishes):
-        print("->", answer.outcome, repr(answer.reason))
-"""
-ASK = "await ask(command='make -j2 all\\nmake test | tail -n 20', timeout=30000)"
-
-
-async def a_card(notebook: NotebookPage, index: int = 1) -> Locator:
-    """Run the cell that asks, and wait until its card takes clicks."""
-    output = await notebook.run(index)
-    card = output.locator(".aiso-card")
-    await expect(card.locator(".aiso-approve")).to_be_visible()
-    await card.locator(
-        ".aiso-approve"
-    ).scroll_into_view_if_needed()  # what comes into view takes no click at once
-    await notebook.page.wait_for_timeout(400)
-    return card
-
-
-async def ready(open_notebook: Opener, *cells: str, **options: Any) -> NotebookPage:
-    notebook = await open_notebook(SETUP, *cells, **options)
-    await notebook.run(0)
-    await notebook.idle()
-    return notebook
 
 
 async def test_approve_while_the_cell_runs(open_notebook: Opener) -> None:
@@ -80,7 +28,6 @@ async def test_approve_while_the_cell_runs(open_notebook: Opener) -> None:
     assert notebook.foreign == []
 
 
-@pytest.mark.slow
 async def test_deny_with_a_reason(open_notebook: Opener) -> None:
     notebook = await ready(open_notebook, ASK)
     card = await a_card(notebook)
@@ -99,10 +46,10 @@ async def test_approve_and_remember(open_notebook: Opener, screenshots: Path) ->
     await card.get_by_role("button", name="Approve and remember…").click()
     offered = card.get_by_role("radio", name="sandbox_bash running only make, tail, writing only to build")
     await expect(offered).to_be_visible()
-    await card.get_by_label("command").fill("rm -r build")
+    await card.get_by_label("command", exact=True).fill("rm -r build")
     await expect(offered).to_be_hidden()
     await expect(card.get_by_role("button", name="Approve and remember…")).to_be_disabled()
-    await card.get_by_label("command").fill("make -j2 all")
+    await card.get_by_label("command", exact=True).fill("make -j2 all")
     await notebook.page.wait_for_timeout(400)
     await card.get_by_role("button", name="Approve and remember…").click()
     await offered.check()
@@ -120,14 +67,6 @@ async def test_approve_and_remember(open_notebook: Opener, screenshots: Path) ->
     await notebook.page.wait_for_timeout(400)
     await notebook.page.keyboard.press("Alt+s")
     await expect(notebook.output(2)).to_contain_text("-> approve None '' shape")
-
-
-MANY = (
-    "await ask_many(wish(command='make -j2 all'), "
-    "wish('file', Effect.READ_ONLY, operation='read', path='data/penguins.csv', password='hunter2'), "
-    "wish('python', Effect.DESTRUCTIVE, code='import shutil\\nshutil.rmtree(\"build\")'), "
-    "wish('web_fetch', Effect.REMOTE_ACTION, 'host', url='https://example.org/' + 'a' * 200))"
-)
 
 
 async def test_several_calls_on_one_card(open_notebook: Opener, screenshots: Path) -> None:
@@ -155,22 +94,60 @@ async def test_several_calls_on_one_card(open_notebook: Opener, screenshots: Pat
     await notebook.output(1).screenshot(path=screenshots / "batch-record.png")
 
 
-@pytest.mark.slow
-async def test_edits_run_and_bad_json_does_not_leave_the_page(open_notebook: Opener) -> None:
+async def test_edit_then_approve(open_notebook: Opener) -> None:
     notebook = await ready(open_notebook, ASK)
     card = await a_card(notebook)
-    await card.get_by_label("command").fill("make check")
-    await card.get_by_label("arguments").fill('{"timeout": }')
-    await expect(card.get_by_role("alert").filter(has_text="not valid JSON")).to_be_visible()
+    command, timeout = card.get_by_label("command", exact=True), card.get_by_label("timeout", exact=True)
+    await command.fill("make check")
+    await expect(card.locator(".aiso-was:visible")).to_contain_text("make -j2 all")
+    await timeout.fill("soon")
+    await expect(card.get_by_role("alert").filter(has_text="must be a number")).to_be_visible()
+    await timeout.fill("0")
+    await expect(card.get_by_role("alert").filter(has_text="at least 1")).to_be_visible()
     await card.get_by_role("button", name="Approve edited").click()
-    await expect(card.get_by_label("arguments")).to_be_focused()
+    await expect(timeout).to_be_focused()
     await expect(notebook.output(1)).not_to_contain_text("->")
-    await card.get_by_label("arguments").fill('{"timeout": 5, "timeout": 6}')
-    await card.get_by_role("button", name="Approve edited").click()
-    await expect(card.get_by_role("alert").filter(has_text="stands there twice")).to_be_visible()
-    await card.get_by_label("arguments").fill('{"timeout": 5}')
+    await timeout.fill("5")
     await card.get_by_role("button", name="Approve edited").click()
     await expect(notebook.output(1)).to_contain_text("-> approve {'command': 'make check', 'timeout': 5} ''")
+    await expect(notebook.output(1)).to_contain_text("timeout: 30000 → 5")
+
+
+@pytest.mark.slow
+async def test_all_arguments_as_json(open_notebook: Opener) -> None:
+    notebook = await ready(open_notebook, ASK)
+    card = await a_card(notebook)
+    await card.get_by_label("timeout", exact=True).fill("5")
+    await card.get_by_role("button", name="Edit as JSON").click()
+    whole = card.get_by_label("arguments", exact=True)
+    assert '"timeout": 5' in await whole.input_value()
+    await whole.fill('{"command": "make", "timeout": 5, "timeout": 6}')
+    await expect(card.get_by_role("button", name="Back to fields")).to_be_disabled()  # edits are not lost
+    await card.get_by_role("button", name="Approve edited").click()
+    await expect(card.get_by_role("alert").filter(has_text="stands there twice")).to_be_visible()
+    await whole.fill('{"command": "make", "timeout": 999999999}')
+    await card.get_by_role("button", name="Approve edited").click()
+    await expect(card.get_by_role("alert").filter(has_text="timeout")).to_be_visible()
+    await whole.fill('{"command": "make", "workdir": "src"}')
+    await card.get_by_role("button", name="Approve edited").click()
+    await expect(notebook.output(1)).to_contain_text("-> approve {'command': 'make', 'workdir': 'src'} ''")
+
+
+@pytest.mark.slow
+async def test_what_is_seen_is_what_is_in_the_field(open_notebook: Opener) -> None:
+    notebook = await ready(open_notebook, ASK)
+    card = await a_card(notebook)
+    command = card.get_by_label("command", exact=True)
+    same = "(area) => area.previousSibling.textContent === area.value + '\\n'"
+    boxes = """(area) => { const [a, b] = [area, area.previousSibling].map((n) => n.getBoundingClientRect());
+      return [a.width - b.width, a.height - b.height, area.scrollHeight - area.clientHeight]; }"""
+    for text in (None, "x" * 3000, "a\tb\n" * 60, "wide 文字 " * 90):
+        if text is not None:
+            await command.fill(text)
+        assert await command.evaluate(same)
+        assert [abs(n) <= 2 for n in await command.evaluate(boxes)] == [True] * 3, text
+    await card.get_by_role("button", name="Put back").click()
+    await expect(card.locator(".aiso-c-command").first).to_have_text("make")
 
 
 @pytest.mark.slow
@@ -196,12 +173,13 @@ async def test_tab_order_ends_at_the_buttons(open_notebook: Opener) -> None:
     card = await a_card(notebook)
     await card.focus()
     reached = []
-    for _ in range(5):
+    for _ in range(6):
         await notebook.page.keyboard.press("Tab")
         reached.append(await notebook.page.evaluate("document.activeElement.className"))
     assert [name.split()[-1] for name in reached] == [
-        "aiso-text",
-        "aiso-text",
+        "aiso-area",
+        "aiso-input",
+        "aiso-small",
         "aiso-reason",
         "aiso-deny",
         "aiso-approve",
@@ -222,33 +200,6 @@ async def test_an_early_click_does_not_decide(open_notebook: Opener) -> None:
     await expect(card.get_by_role("button", name="Approve", exact=True)).to_be_enabled()
     await card.get_by_role("button", name="Deny").click()
     await expect(notebook.output(1)).to_contain_text("-> deny")
-
-
-@pytest.mark.slow
-async def test_stop_button_and_timeout_leave_a_record(open_notebook: Opener) -> None:
-    notebook = await ready(open_notebook, "await ask(n=1, timeout_s=1)", ASK)
-    await notebook.run(1)
-    await expect(notebook.output(1)).to_contain_text("Not answered in time")
-    await notebook.idle()
-    await a_card(notebook, 2)
-    await notebook.page.evaluate("() => window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
-    await expect(notebook.output(2)).to_contain_text("Stopped before an answer")
-    await expect(notebook.output(2)).to_contain_text("CancelledError")
-
-
-@pytest.mark.slow
-async def test_reload_while_waiting(open_notebook: Opener) -> None:
-    notebook = await ready(open_notebook, f"answer = {ASK}", "print(answer.outcome)")
-    await a_card(notebook)
-    await notebook.save()
-    await notebook.page.reload()
-    card = notebook.output(1).locator(".aiso-card")
-    await expect(card.get_by_role("button", name="Approve", exact=True)).to_be_visible(timeout=20_000)
-    await notebook.page.wait_for_timeout(400)
-    await card.get_by_role("button", name="Approve", exact=True).click()
-    # No front end takes in what a cell from before the reload still prints; the answer counts all the same.
-    await notebook.run(2)
-    await expect(notebook.output(2)).to_contain_text("approve")
 
 
 @pytest.mark.slow
@@ -281,47 +232,3 @@ async def test_through_the_gate(open_notebook: Opener, screenshots: Path) -> Non
     await notebook.idle()
     await notebook.page.screenshot(path=screenshots / "gate.png")
     assert notebook.foreign == []
-
-
-SIGHTS = {
-    "shell": ASK,
-    "read": "await ask('file', Effect.READ_ONLY, operation='read', path='data/penguins.csv')",
-    "hidden": "await ask(command='rm -rf \\u202egnissim\\u202c build', note='zero\\u200bwidth')",
-    "destructive": "await ask('python', Effect.DESTRUCTIVE, 'limited', timeout_s=20, "
-    "code='import shutil\\nfor n in range(3):\\n\\tshutil.rmtree(f\"build{n}\")')",
-    "secret": "await ask('login', password='hunter2', preview=OFFER, user='ann')",
-    "many": MANY,
-    "remote": "await ask('web_fetch', Effect.REMOTE_ACTION, 'host', url='https://example.org/' + 'a' * 200)",
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("look", ["light", "dark", "narrow"])
-async def test_looks(open_notebook: Opener, screenshots: Path, look: str) -> None:
-    width = 560 if look == "narrow" else 1280
-    notebook = await ready(open_notebook, *SIGHTS.values(), viewport={"width": width, "height": 1000})
-    await notebook.theme("JupyterLab Dark" if look == "dark" else "JupyterLab Light")
-    if look == "narrow":
-        await notebook.page.evaluate(
-            "() => window.jupyterapp.commands.execute('application:toggle-left-area')"
-        )
-    for index, name in enumerate(SIGHTS, 1):
-        card = await a_card(notebook, index)
-        if name == "shell":
-            await card.get_by_label("command").fill("make -j2 all")
-            await card.get_by_label("arguments").fill('{"timeout": 30000,}')
-        elif name == "read":
-            await card.locator(".aiso-approve").focus()
-        elif name == "secret":
-            await card.locator(".aiso-more").click()
-        elif name == "many":
-            await card.locator("summary").first.click()
-        await notebook.output(index).screenshot(path=screenshots / f"card-{name}-{look}.png")
-        overflow = await card.evaluate("node => node.scrollWidth - node.clientWidth")
-        assert overflow <= 0, "it is wider than its place"
-        if name == "shell":
-            await card.get_by_label("arguments").fill('{"timeout": 30000}')
-        await notebook.page.wait_for_timeout(400)  # what was scrolled into view takes no click at once
-        await card.locator(".aiso-approve" if index % 2 else ".aiso-deny").click()
-        await expect(notebook.output(index)).to_contain_text("->")
-    await notebook.page.screenshot(path=screenshots / f"records-{look}.png")

@@ -54,7 +54,7 @@ def diff_of(request: ApprovalRequest) -> dict[str, Any]:
     }
 
 
-def web_of(request: ApprovalRequest) -> dict[str, str]:
+def web_of(request: ApprovalRequest) -> dict[str, Any]:
     """Method, address and host of a request that goes out; the host as the network sees it."""
     url = request.call.arguments.get("url")
     if not isinstance(url, str) or not (request.facts.hosts or request.effect is Effect.REMOTE_ACTION):
@@ -66,7 +66,8 @@ def web_of(request: ApprovalRequest) -> dict[str, str]:
     except ValueError:
         host = "an address that cannot be read"
     method = one_line(method, 12).upper() if isinstance(method, str) else "GET"
-    return {"method": method, "url": one_line(url, 2_000), "host": one_line(host, 253)}
+    told = one_line(url, 2_000)
+    return {"method": method, "url": told, "host": one_line(host, 253), "whole": told == url}
 
 
 def findings_of(request: ApprovalRequest) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from aisotools.events import Approval, ApprovalRequest
+from aisotools.events import Approval, ApprovalRequest, Facts
 from aisotools.exceptions import ArgumentError
 from aisotools.notebook import frame
 from aisotools.notebook.cards.form import Control, changes, controls, edited
@@ -65,10 +65,10 @@ def _field_view(field: Control, request: ApprovalRequest, shown: Mapping[str, An
         "kind": field.kind,
         "text": field.shown,
         "editable": field.editable,
-        "about": one_line(field.about, 300),
+        "about": one_line(field.about.partition(". ")[0].rstrip("."), 160),
         "note": field.note,
-        # What the diff shows to the letter need not stand there twice.
-        "folded": field.name in {"content", "edits"} and bool(shown.get("diff", {}).get("whole")),
+        # What is shown to the letter above need not stand there twice.
+        "folded": field.name in _folded(shown),
     }
     if field.kind in {"shell", "python"}:
         view["pieces"] = highlight(field.shown, field.kind, request.facts.writes)
@@ -77,6 +77,12 @@ def _field_view(field: Control, request: ApprovalRequest, shown: Mapping[str, An
     if field.least is not None or field.most is not None or field.whole:
         view["limits"] = {"least": field.least, "most": field.most, "whole": field.whole}
     return view
+
+
+def _folded(shown: Mapping[str, Any]) -> set[str]:
+    """Names of the arguments that a preview shows whole."""
+    folded = {"content", "edits"} if shown.get("diff", {}).get("whole") else set()
+    return folded | ({"url"} if shown.get("web", {}).get("whole") else set())
 
 
 def read_decision(request: ApprovalRequest, message: Mapping[str, Any]) -> Approval:
@@ -143,7 +149,7 @@ def record_bundle(request: ApprovalRequest, approval: Approval) -> dict[str, Any
         call = dataclasses.replace(request.call, arguments=approval.arguments)
         # What was worked out before the edits does not describe what runs.
         left = {kind: shown for kind, shown in request.preview.items() if kind != "diff"}
-        ran = dataclasses.replace(request, call=call, preview=left)
+        ran = dataclasses.replace(request, call=call, preview=left, facts=Facts())
     words = OUTCOME_WORDS[approval.outcome] + (" with changed arguments" if changed else "")
     remembered = remember_choices(request).get(approval.remember, "") if approval.remember else ""
     if remembered:

@@ -1,0 +1,87 @@
+"""Cells that ask, and how a test comes to a card that takes clicks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.async_api import Locator, expect
+
+from tests.e2e.conftest import NotebookPage, Opener
+
+SETUP = """
+import uuid
+from aisotools import NotebookApprover
+from aisotools.builtin import builtin_tools
+from aisotools.events import ApprovalRequest, Effect, Facts, ToolCall, ToolDefinition
+from aisotools.tool_members import definition_of, gather_facts
+
+LOCAL = Effect.LOCAL_MUTATION
+TOOLS = {tool.name: tool for tool in builtin_tools()}
+SCHEMA = {"type": "object", "properties": {
+    "password": {"type": "string", "writeOnly": True},
+    "url": {"type": "string", "description": "What to fetch."},
+    "method": {"enum": ["GET", "POST"], "description": "How."},
+    "retries": {"type": "integer", "minimum": 0, "maximum": 5, "description": "Further tries."},
+    "follow": {"type": "boolean", "description": "Whether to follow redirects."},
+    "headers": {"type": "object", "description": "More lines of the request."}}}
+OFFER = {"remember": {
+    "call": "sandbox_bash with exactly these arguments",
+    "shape": "sandbox_bash running only make, tail, writing only to build, up to local change",
+    "tool": "sandbox_bash with any arguments, up to local change, in the workspace",
+}}
+DIFF = {"diff": {"path": "notes.md", "added": 2, "removed": 1, "note": "", "lines": [
+    "@@ -1,4 +1,5 @@", " # Penguins", " ", "-344 rows.", "+333 rows: those without a value were left out.",
+    "+", " Source: Palmer Station."]}, "undo": "puts notes.md back as it is now"}
+
+def wish(name="sandbox_bash", effect=LOCAL, level="confined", timeout_s=300, preview=None, **arguments):
+    tool = TOOLS.get(name)
+    known = tool is not None
+    hosts = Facts(hosts=("example.org",) if "url" in arguments else ())
+    return ApprovalRequest(
+        id=uuid.uuid4().hex,
+        call=ToolCall("c1", name, arguments, origin="model", agent_id="researcher", turn_id="3"),
+        definition=definition_of(tool) if known else ToolDefinition(name, "Does what it is told.", SCHEMA),
+        facts=gather_facts(tool, arguments) if known else hosts,
+        effect=effect, level=level, timeout_s=timeout_s, preview=preview or {},
+        reasons=("mode safe asks before anything changes",),
+    )
+
+async def ask(*arguments, hello_s=2.0, **more):
+    answer = await NotebookApprover(hello_s=hello_s).ask(wish(*arguments, **more))
+    print("->", answer.outcome, answer.arguments, repr(answer.reason), answer.remember or "")
+    return answer
+
+async def ask_many(*wishes):
+    for answer in await NotebookApprover().ask_many(wishes):
+        print("->", answer.outcome, repr(answer.reason))
+"""
+ASK = "await ask(command='make -j2 all\\nmake test | tail -n 20', timeout=30000)"
+MANY = (
+    "await ask_many(wish(command='mkdir -p build'), "
+    "wish('login', Effect.READ_ONLY, user='ann', password='hunter2'), "
+    "wish('python', Effect.DESTRUCTIVE, code='import shutil\\nshutil.rmtree(\"build\")'), "
+    "wish('web_fetch', Effect.REMOTE_ACTION, 'host', url='https://example.org/' + 'a' * 200))"
+)
+
+
+async def takes_clicks(notebook: NotebookPage, index: int) -> Locator:
+    """The card below a cell, once it takes clicks: what comes into view takes none at once."""
+    card = notebook.output(index).locator(".aiso-card")
+    await expect(card.locator(".aiso-approve")).to_be_visible(timeout=30_000)  # the page may be loading
+    await card.locator(".aiso-approve").scroll_into_view_if_needed()
+    await notebook.page.wait_for_timeout(400)
+    return card
+
+
+async def a_card(notebook: NotebookPage, index: int = 1) -> Locator:
+    """Run the cell that asks, and wait until its card takes clicks."""
+    await notebook.run(index)
+    return await takes_clicks(notebook, index)
+
+
+async def ready(open_notebook: Opener, *cells: str, **options: Any) -> NotebookPage:
+    """A notebook whose first cell, run already, defines how to ask."""
+    notebook = await open_notebook(SETUP, *cells, **options)
+    await notebook.run(0)
+    await notebook.idle()
+    return notebook
