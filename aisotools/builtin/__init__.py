@@ -15,6 +15,10 @@ BUILTINS = (
     "python_tool:python",
     "edit_tool:edit",
     "patch_tool:apply_patch",
+    "task_tools:task_list",
+    "task_tools:task_output",
+    "task_tools:task_input",
+    "task_tools:task_stop",
 )
 
 _CORE = ("file", "sandbox_bash", "sandbox_read", "sandbox_write", "python", "edit", "read_result")
@@ -22,7 +26,15 @@ _CORE = ("file", "sandbox_bash", "sandbox_read", "sandbox_write", "python", "edi
 TOOLSETS: dict[str, tuple[str, ...]] = {
     "core": _CORE,
     "files": ("file", "edit", "apply_patch", "sandbox_read", "sandbox_write", "read_result"),
-    "shell": ("sandbox_bash", "python", "read_result"),
+    "shell": (
+        "sandbox_bash",
+        "python",
+        "task_list",
+        "task_output",
+        "task_input",
+        "task_stop",
+        "read_result",
+    ),
     "web": ("web_fetch", "read_result"),
     "tasks": ("todo", "ask_user"),
     "all": tuple(row.partition(":")[2] for row in BUILTINS),

@@ -11,22 +11,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from aisotools.builtin import tasks
 from aisotools.builtin.file_errors import for_the_model
+from aisotools.builtin.rings import Ring
 from aisotools.contracts import ToolContext
 from aisotools.events import Effect, Facts, Json, ToolResult
 from aisotools.exceptions import ToolError
+from aisotools.excerpt import looks_binary
 from aisotools.function_tool import tool
+from aisotools.result_store import CAP
 from aisotools.sandbox import landlock
 from aisotools.sandbox.supervisor import CALL_MARK
 from aisotools.workspace import Workspace
 
 _DRAIN_S = 0.2
 _TIMED_OUT = 124
+_STREAMS = ("stdout", "stderr")
 _DEFAULT_MS = 30_000
 
 
@@ -74,8 +79,18 @@ async def sandbox_bash(
     ] = _DEFAULT_MS,
     workdir: Annotated[
         str,
-        Field(description="Folder to run in, relative to the workspace; the workspace itself by default."),
+        Field(
+            description="Folder to run in, relative to the workspace; the workspace itself by default.",
+            max_length=4096,
+        ),
     ] = ".",
+    background: Annotated[
+        bool,
+        Field(
+            description="Start the command as a task, without timeout, and return at once; then use "
+            "task_output, task_input and task_stop. For servers, watchers and long jobs."
+        ),
+    ] = False,
     *,
     context: ToolContext,
 ) -> ToolResult:
@@ -87,6 +102,8 @@ async def sandbox_bash(
     timeout is an error.
     """
     folder = _folder(context, workdir)
+    if background:
+        return await _start_task(command, folder, context)
     began_s = time.monotonic()
     capture = _Capture(context.output_caps.stream_bytes)
     process, running = await _start(command, folder, context, capture)
@@ -107,7 +124,14 @@ async def sandbox_bash(
     result = _result(capture, code, took_ms, timeout if timed_out else None)
     if _only_reads(context):
         result = _told_why(result).with_metadata(read_only=True)
-    return result.with_metadata(command=command, timed_out=timed_out, streams_taken=True)
+    return result.with_metadata(**{CAP: "shell"}, command=command, timed_out=timed_out, streams_taken=True)
+
+
+async def _start_task(command: str, folder: str, context: ToolContext) -> ToolResult:
+    task = tasks.Task(command, context.agent_id)
+    task.run(await _spawn(command, folder, context, lambda: task, stdin=asyncio.subprocess.PIPE))
+    told = f"Task {task.id} runs in the background (process {task.pid}). Its output is read with task_output."
+    return ToolResult.json(task.told(), told)
 
 
 def _only_reads(context: ToolContext) -> bool:
@@ -141,23 +165,36 @@ def _folder(context: ToolContext, workdir: str) -> str:
 async def _start(
     command: str, folder: str, context: ToolContext, capture: _Capture
 ) -> tuple[asyncio.SubprocessTransport, _Running]:
+    running = _Running(capture)
+    return await _spawn(command, folder, context, lambda: running), running
+
+
+async def _spawn(
+    command: str,
+    folder: str,
+    context: ToolContext,
+    protocol: Callable[[], asyncio.SubprocessProtocol],
+    *,
+    stdin: int = asyncio.subprocess.DEVNULL,
+) -> asyncio.SubprocessTransport:
     if "\0" in command:
         raise ToolError(
             "command holds a NUL character, which bash cannot take. Write it as $'\\0' in printf."
         )
     try:
-        return await asyncio.get_running_loop().subprocess_exec(
-            lambda: _Running(capture),
+        transport, _ = await asyncio.get_running_loop().subprocess_exec(
+            protocol,
             "/bin/bash",
             "-c",
             command,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=stdin,
             cwd=folder,
             env={**os.environ, CALL_MARK: context.call_id},
             start_new_session=True,
             # what is believed to read only is held to it, by the kernel
             preexec_fn=_hold_to_reading if _only_reads(context) else None,
         )
+        return transport
     except OSError as error:
         if error.errno == errno.E2BIG:
             raise ToolError(
@@ -171,25 +208,15 @@ async def _start(
 
 
 class _Capture:
-    """Both streams of a command, with one cap for the two."""
+    """Both streams of a command: their beginning, which is heard as it comes, and their end."""
 
     def __init__(self, cap_bytes: int) -> None:
-        self.left = cap_bytes
-        self.dropped = 0
-        self.texts: dict[str, list[str]] = {"stdout": [], "stderr": []}
-        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in self.texts}
+        self.ring = Ring(cap_bytes)
+        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in _STREAMS}
 
     def take(self, stream: str, data: bytes) -> str:
-        kept = data[: self.left]
-        self.left -= len(kept)
-        self.dropped += len(data) - len(kept)
-        text = self._decoders[stream].decode(kept)
-        self.texts[stream].append(text)
-        return text
-
-    def text(self, stream: str) -> str:
-        """Everything of `stream`, the end of a broken character included."""
-        return "".join(self.texts[stream]) + self._decoders[stream].decode(b"", final=True)
+        """Take in what came; the text of it that is passed on at once."""
+        return self._decoders[stream].decode(self.ring.take(data, stream))
 
 
 class _Running(asyncio.SubprocessProtocol):
@@ -230,12 +257,23 @@ def _kill_group(pid: int) -> None:
         return  # it ended by itself just now
 
 
+def _readable(text: str) -> str:
+    """Output as a model reads it: binary data says nothing to it."""
+    if looks_binary(text):
+        return f"[binary output, {len(text)} characters, left out here; write it to a file or pipe it to xxd]"
+    return text.rstrip("\n")
+
+
 def _result(capture: _Capture, code: int, took_ms: int, timeout_ms: int | None) -> ToolResult:
     """What the command gave; `timeout_ms` is given when it was stopped at its timeout."""
-    stdout, stderr = capture.text("stdout"), capture.text("stderr")
-    pieces = [stdout.rstrip("\n"), stderr.rstrip("\n")]
-    if capture.dropped:
-        pieces.append(f"[{capture.dropped} more bytes of output were dropped]")
+    ring = capture.ring
+    stdout, stderr = ring.text("stdout"), ring.text("stderr")
+    pieces = [_readable(stdout), _readable(stderr)]
+    if ring.dropped_bytes:
+        told = (
+            f"[of {ring.total_bytes} bytes and {ring.total_lines} lines of output {ring.dropped_bytes} bytes"
+        )
+        pieces.append(f"{told} were dropped; write such output to a file]")
     if timeout_ms is not None:
         pieces.append(f"[timed out after {timeout_ms} ms; the command and all it started was stopped]")
     elif code:
