@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -23,11 +24,14 @@ PRESENT = "present"
 class Returns:
     """A declared return type that has a JSON form."""
 
-    def __init__(self, tool: str, annotation: Any, adapter: TypeAdapter[Any]) -> None:
-        """Belong to the tool of that name."""
+    def __init__(
+        self, tool: str, annotation: Any, adapter: TypeAdapter[Any], *, in_one_go: bool = False
+    ) -> None:
+        """Belong to the tool of that name; `in_one_go` if the adapter writes JSON as we do."""
         self._tool = tool
         self._told = inspect.formatannotation(annotation)
         self._adapter = adapter
+        self._in_one_go = in_one_go
 
     def __repr__(self) -> str:
         return f"<Returns {self._told}>"
@@ -43,10 +47,12 @@ class Returns:
             ToolError: If it does not fit the declared type; not recoverable.
         """
         from pydantic import ValidationError
-        from pydantic_core import to_json
+        from pydantic_core import from_json, to_json
 
-        with suppress(ValueError, TypeError, RecursionError):
+        with suppress(ValueError, TypeError, RecursionError), collector_at_rest():
             # Serialising with the declared type keeps aliases and enums as the model was promised.
+            if self._in_one_go and not isinstance(value, float):
+                return from_json(self._adapter.dump_json(value, by_alias=True, warnings="error"))
             return plain_json(self._adapter.dump_python(value, mode="json", by_alias=True, warnings="error"))
         try:  # of another type, it may still be the same as JSON, as a number of numpy is
             same = self._adapter.validate_json(to_json(plain_json(value)), strict=True)
@@ -63,7 +69,8 @@ class Returns:
         from pydantic import ValidationError
 
         try:
-            self._adapter.validate_python(value)
+            with collector_at_rest():
+                self._adapter.validate_python(value)
         except ValidationError:
             # What a type writes is not always what it reads: computed fields, other aliases.
             if not fits(self._schema, value):
@@ -84,12 +91,30 @@ def declared(tool: str, annotation: Any) -> Returns | None:
         return None
     from pydantic import PydanticUserError, TypeAdapter
 
+    adapter: TypeAdapter[Any]
+    in_one_go = True
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        try:
+            adapter = TypeAdapter(annotation, config={"ser_json_inf_nan": "strings"})
+        except PydanticUserError:  # a type with settings of its own, which may write infinity as null
+            adapter, in_one_go = TypeAdapter(annotation), False
         adapter.json_schema(mode="serialization")
     except (PydanticUserError, TypeError):
         return None  # shown to people, not typed for programs
-    return Returns(tool, annotation, adapter)
+    return Returns(tool, annotation, adapter, in_one_go=in_one_go)
+
+
+@contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """Have no garbage collected: a large value holds none, and looking there takes longer than the work."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def plain_json(value: Any) -> Json:
@@ -132,7 +157,8 @@ def to_result(value: Any, returns: Returns | None, context: ToolContext) -> Tool
         return ToolResult(content="")
     if isinstance(plain, str):
         return ToolResult.text(plain)
-    return ToolResult.json(plain, to_json(plain, inf_nan_mode="strings").decode())
+    with collector_at_rest():
+        return ToolResult.json(plain, to_json(plain, inf_nan_mode="strings").decode())
 
 
 def _shown_object(value: Any, context: ToolContext) -> ToolResult:
