@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 import uuid
-import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from pydantic_core import to_json
 
@@ -23,18 +21,21 @@ from aisotools.agent_events import (
     AgentRewound,
     AgentStarted,
     ConversationEdited,
-    RunOutcome,
 )
 from aisotools.agent_run import AgentRun, Listener, LiveEvents, RunResult
 from aisotools.budgets import Budgets
 from aisotools.events import ToolDefinition
 from aisotools.exceptions import LedgerError, SandboxError, UsageError, WorkspaceError
 from aisotools.messages import AssistantMessage, Message, Model, UserMessage, since_last_answer
+from aisotools.own_loop import OwnLoop, loop_runs_here
 from aisotools.session import Session
 from aisotools.session_events import SessionEvent
 from aisotools.stepping import Chooser, Stepper
+from aisotools.waiting import to_the_end
 
 _log = logging.getLogger(__name__)
+
+_CHILDREN_S = 2.0
 
 
 class Agent:
@@ -46,7 +47,8 @@ class Agent:
         instructions: What the model is told before everything else.
         budgets: What each run may use up.
         agent_id: Names it in the session's record.
-        parent_id: The agent that this one works for; empty for one of its own.
+        parent: The agent that this one works for; None for one of its own.
+        kin: This agent and all that work for it, by their ids.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Agent:
         stepper: Stepper | None = None,
         chooser: Chooser | None = None,
         messages: Sequence[Message] = (),
-        parent_id: str = "",
+        parent: Agent | None = None,
     ) -> None:
         """Bring them together; nothing is asked yet.
 
@@ -73,7 +75,7 @@ class Agent:
             stepper: Who is asked before each request and each call.
             chooser: Who picks when the model cannot.
             messages: What was said before.
-            parent_id: The agent that this one works for.
+            parent: The agent that this one works for; what it uses up, that one has used up, too.
 
         Raises:
             UsageError: If one of them is no such thing, or a tool is not there.
@@ -89,15 +91,18 @@ class Agent:
         self.stepper = stepper
         self.chooser = chooser
         self.agent_id = uuid.uuid4().hex[:8]
-        self.parent_id = parent_id
-        self.kin = {self.agent_id}
+        self.parent = parent
+        self.kin: dict[str, Agent] = {self.agent_id: self}
+        for ancestor in self._ancestors():
+            ancestor.kin[self.agent_id] = self
         self._tools = None if tools is None else _known(tools, session)
         self._state = core.edited(State(), tuple(messages))
+        self._employed: set[asyncio.Future[object]] = set()
         self._listeners: list[Listener] = []
         self._driver: Driver | None = None
         self._started: asyncio.Task[RunResult] | None = None
         self._last: RunResult | None = None
-        self._runner: asyncio.Runner | None = None
+        self._own_loop: OwnLoop | None = None
 
     def __repr__(self) -> str:
         state = "running" if self._driver is not None else "idle"
@@ -124,6 +129,17 @@ class Agent:
         """The number of the last request to the model, from 1; 0 before the first."""
         return self._driver.state.step if self._driver is not None else self._state.step
 
+    @property
+    def depth(self) -> int:
+        """How many agents this one works for, over one another."""
+        return sum(1 for _ in self._ancestors())
+
+    def _ancestors(self) -> Iterator[Agent]:
+        ancestor = self.parent
+        while ancestor is not None:
+            yield ancestor
+            ancestor = ancestor.parent
+
     # ---- running
 
     async def run(self, prompt: str | UserMessage | None = None) -> RunResult:
@@ -143,38 +159,61 @@ class Agent:
         return await self._run(prompt)
 
     async def _run(self, prompt: str | UserMessage | None) -> RunResult:
-        rules = self._rules()
         before = len(self._state.messages)
-        driver = self._driver = Driver(self._parts(), self._state, rules)
+        driver = self._driver = Driver(self._parts(), self._state, self._rules())
         end = End("failed", "it could not begin")
+        mine = asyncio.current_task()
+        assert mine is not None
+        for ancestor in self._ancestors():
+            ancestor._employed.add(mine)  # noqa: SLF001 - another of this class
         try:
-            await self.session.start()  # what is said before it is open would not be recorded
-            driver.record(
-                AgentStarted, model=self.model.name, instructions=self.instructions, parent_id=self.parent_id
-            )
-            end = await driver.drive(core.begin(self._state, rules, _as_message(prompt)))
+            try:
+                end = await self._begun(driver, prompt)
+            finally:
+                # Those that work for this one were cancelled with it; their end comes before its own.
+                if self._employed:
+                    await to_the_end(_ended(frozenset(self._employed)))
         except asyncio.CancelledError:
             end = End("cancelled", "it was cancelled")
             raise
         except UsageError as error:
             end = End("failed", str(error))
             raise
-        except (SandboxError, WorkspaceError, LedgerError) as error:
-            end = End("failed", str(error))
         finally:
-            self._state, self._driver = driver.state, None
-            result = self._last = _result(driver, end.outcome, end.reason, before)
-            driver.record(
-                AgentFinished,
-                outcome=end.outcome,
-                reason=end.reason,
-                steps=result.steps,
-                calls=result.calls,
-                usage=result.usage,
-                duration_s=result.duration_s,
-                working_s=result.working_s,
-                new=since_last_answer(driver.state.messages),
-            )
+            for ancestor in self._ancestors():
+                ancestor._employed.discard(mine)  # noqa: SLF001 - another of this class
+            result = self._last = self._finish(driver, end, before)
+        return result
+
+    async def _begun(self, driver: Driver, prompt: str | UserMessage | None) -> End:
+        message = _as_message(prompt)
+        try:
+            await self.session.start()  # what is said before it is open would not be recorded
+        except (SandboxError, WorkspaceError, LedgerError) as error:
+            return End("failed", str(error))
+        parent_id = self.parent.agent_id if self.parent is not None else ""
+        driver.record(
+            AgentStarted, model=self.model.name, instructions=self.instructions, parent_id=parent_id
+        )
+        return await driver.drive(core.begin(self._state, driver.rules, message))
+
+    def _finish(self, driver: Driver, end: End, before: int) -> RunResult:
+        """Keep where the run left the conversation, and record its end."""
+        self._state, self._driver = driver.state, None
+        result = _result(driver, end, before)
+        driver.record(
+            AgentFinished,
+            outcome=end.outcome,
+            reason=end.reason,
+            steps=result.steps,
+            calls=result.calls,
+            usage=result.usage,
+            duration_s=result.duration_s,
+            working_s=result.working_s,
+            new=since_last_answer(driver.state.messages),
+        )
+        if self.parent is not None and self.parent._driver is not None:  # noqa: SLF001 - another of this class
+            self.parent._driver.spend(result.usage)  # noqa: SLF001 - another of this class
         return result
 
     def start(self, prompt: str | UserMessage | None = None) -> AgentRun:
@@ -184,10 +223,8 @@ class Agent:
             UsageError: If a run is under way, or there is no loop; use `run_sync` then.
         """
         self._demand_idle("started")
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            raise UsageError("There is no event loop here to run in. Use agent.run_sync(...).") from None
+        if not loop_runs_here():
+            raise UsageError("There is no event loop here to run in. Use agent.run_sync(...).")
         events = LiveEvents()
         stop = self.subscribe(events.add)
         self._started = asyncio.ensure_future(self._run(prompt))
@@ -204,18 +241,17 @@ class Agent:
         Raises:
             UsageError: If a loop is running here, which this would block; `await agent.run(...)` instead.
         """
-        if _loop_runs_here():
+        if loop_runs_here():
             raise UsageError("A loop is running here, as in every notebook. Use `await agent.run(...)`.")
-        if self._runner is None:
-            self._runner = asyncio.Runner()
-            self._end = weakref.finalize(self, _close, self._runner, self.session)
-        return self._runner.run(self.run(prompt))
+        if self._own_loop is None:
+            self._own_loop = OwnLoop(self.session)
+        return self._own_loop.run(self.run(prompt))
 
     def close_sync(self) -> None:
         """Close the session and the loop that `run_sync` opened; without one it does nothing."""
-        if self._runner is not None:
-            self._end()
-            self._runner = None
+        if self._own_loop is not None:
+            self._own_loop.close()
+            self._own_loop = None
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Have `listener` hear the session and the pieces of answers; calling what is returned stops it."""
@@ -270,7 +306,7 @@ class Agent:
 
     def _rules(self) -> Rules:
         window = self.budgets.context_tokens or getattr(self.model, "context_tokens", None)
-        tools = to_json([tool.parameters for tool in self._definitions()], serialize_unknown=True)
+        tools = to_json([tool.parameters for tool in self.definitions()], serialize_unknown=True)
         return Rules(
             agent_id=self.agent_id,
             budgets=self.budgets,
@@ -284,14 +320,15 @@ class Agent:
             model=self.model,
             session=self.session,
             instructions=self.instructions,
-            definitions=self._definitions,
+            definitions=self.definitions,
             stepper=self.stepper,
             chooser=self.chooser,
             hear=self._tell,
             kin=self.kin,
         )
 
-    def _definitions(self) -> Sequence[ToolDefinition]:
+    def definitions(self) -> Sequence[ToolDefinition]:
+        """The tools that the model is shown."""
         offered = self._tools
         all_tools = self.session.registry.to_llm_definitions()
         return [tool for tool in all_tools if offered is None or tool.name in offered]
@@ -331,42 +368,23 @@ def _known(tools: Collection[str], session: Session) -> frozenset[str]:
     return frozenset(tools)
 
 
-def _result(driver: Driver, outcome: RunOutcome, reason: str, before: int) -> RunResult:
+async def _ended(tasks: Collection[asyncio.Future[object]]) -> None:
+    await asyncio.wait(tasks, timeout=_CHILDREN_S)
+
+
+def _result(driver: Driver, end: End, before: int) -> RunResult:
     state = driver.state
     said = state.messages[before:]
     last = next((m for m in reversed(said) if isinstance(m, AssistantMessage)), None)
     return RunResult(
         text=last.text if last is not None else "",
-        outcome=outcome,
-        reason=reason,
+        outcome=end.outcome,
+        reason=end.reason,
         steps=state.steps,
         calls=state.calls,
         usage=state.usage,
         duration_s=driver.clock.wall_s,
         working_s=driver.clock.working_s,
         messages=said,
-        options=driver.options if outcome == "undecided" else (),
+        options=driver.options if end.outcome == "undecided" else (),
     )
-
-
-def _loop_runs_here() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _close(runner: asyncio.Runner, session: Session) -> None:
-    """End the session and its loop; on a thread of its own where another loop runs."""
-
-    def close() -> None:
-        with runner:
-            runner.run(session.close())
-
-    if not _loop_runs_here():
-        close()
-        return
-    closing = threading.Thread(target=close)
-    closing.start()
-    closing.join()

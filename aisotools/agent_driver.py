@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +75,7 @@ class Parts:
     stepper: Stepper | None
     chooser: Chooser | None
     hear: Listener
-    kin: set[str]
+    kin: Collection[str]
 
 
 class Driver:
@@ -135,6 +136,10 @@ class Driver:
     def record(self, kind: type[AgentEvent], **fields: Any) -> None:
         """Add to the session's record."""
         self._parts.session.record(kind, agent_id=self.rules.agent_id, step=self.state.step, **fields)
+
+    def spend(self, usage: Usage) -> None:
+        """Count what somebody else used up on behalf of this run."""
+        self.state = dataclasses.replace(self.state, usage=self.state.usage + usage)
 
     def _break_off(self, end: End) -> End:
         self.state = core.broken_off(self.state, end.outcome, end.reason, self._results).state

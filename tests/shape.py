@@ -121,7 +121,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("builtin",),
     ("asking", "barrier", "gate", "history", "host_calls", "lifetime", "opening", "read_guard", "session"),
-    ("agent", "agent_driver", "agent_run", "delegation", "pool", "transcript"),
+    ("agent", "agent_driver", "agent_run", "delegation", "own_loop", "pool", "transcript"),
     (  # what a notebook may show: pure, and what a kernel's front passes on as well
         "notebook.frame",
         "notebook.images",
