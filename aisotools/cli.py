@@ -4,6 +4,7 @@ aisotools doctor            the sandbox level of this machine, and what it does 
 aisotools lab               JupyterLab on the first tutorial; further arguments go to JupyterLab
 aisotools lab --execute     run the first tutorial headless and print what happened
 aisotools kernelspec        make the sandboxed kernel known to Jupyter
+aisotools replay RUN.ipynb  make the calls of a recorded run again, without its model
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aisotools import cli_kernelspec, cli_log
+from aisotools import cli_kernelspec, cli_log, cli_replay
 from aisotools.exceptions import AisotoolsError, UsageError
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ def main(arguments: Sequence[str] | None = None, host: Host | None = None) -> in
             return cli_log.run(options, host.echo)
         if options.command == "kernelspec":
             return cli_kernelspec.run(options, host.echo)
+        if options.command == "replay":
+            return cli_replay.run(options, host.echo)
         return execute(host) if options.execute else lab(host, further)
     except KeyboardInterrupt:
         return 130
@@ -124,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor_parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     cli_log.add_parser(commands)
     cli_kernelspec.add_parser(commands)
+    cli_replay.add_parser(commands)
     told = "open JupyterLab on the first tutorial"
     lab_parser = commands.add_parser(
         "lab",

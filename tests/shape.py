@@ -121,7 +121,18 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("builtin",),
     ("asking", "barrier", "gate", "history", "host_calls", "lifetime", "opening", "read_guard", "session"),
-    ("agent", "agent_driver", "agent_run", "delegation", "own_loop", "pool", "transcript"),
+    (
+        "agent",
+        "agent_driver",
+        "agent_run",
+        "delegation",
+        "own_loop",
+        "pool",
+        "replaying",
+        "transcript",
+        "transcript_entries",
+        "transcript_record",
+    ),
     (  # what a notebook may show: pure, and what a kernel's front passes on as well
         "notebook.frame",
         "notebook.images",
@@ -144,7 +155,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "sandbox.passing",
         "sandbox.provisioner",
     ),
-    ("cli", "cli_kernelspec", "cli_log"),
+    ("cli", "cli_kernelspec", "cli_log", "cli_replay"),
 )
 """What may import what: lower rows never import higher ones. The longest matching name decides."""
 
@@ -155,7 +166,7 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "agents": ("bridges.openai_agents",),
     "anthropic": ("models.provider",),
     "anywidget": ("notebook.cards",),
-    "cloudpickle": ("shipping",),
+    "cloudpickle": ("shipping", "sandbox.carry"),
     "comm": ("sandbox.watching", "sandbox.introspect"),
     "google": ("models.provider",),
     "griffe": ("docstrings",),
