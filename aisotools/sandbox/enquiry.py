@@ -16,7 +16,7 @@ from typing import Any
 from aisotools.contracts import OutputCaps, Sandbox, SandboxCall, Shipment
 from aisotools.events import Json, ToolCall
 
-WITHIN_S = 2.5
+WITHIN_S = 2.0
 """How long an answer may take."""
 
 _MODULE = "aisotools.sandbox.introspect"

@@ -7,12 +7,9 @@ is stopped like any other call. The host asks through `aisotools.sandbox.enquiry
 from __future__ import annotations
 
 import base64
-import contextlib
 import itertools
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import comm
 from IPython.core.completer import provisionalcompleter, rectify_completions
@@ -51,7 +48,9 @@ class Enquiry:
 
 
 def _complete(shell: ZMQInteractiveShell, arguments: Mapping[str, Json]) -> Json:
-    _keep_jedi_working()
+    # The objects are here, so that looking at them is better than jedi's reading of their source files, which
+    # takes five seconds for a data frame and starts anew in every sandbox.
+    shell.Completer.use_jedi = False
     code, cursor = arguments["code"], arguments["cursor"]
     with provisionalcompleter():
         found = shell.Completer.completions(code, cursor)
@@ -68,14 +67,6 @@ def _complete(shell: ZMQInteractiveShell, arguments: Mapping[str, Json]) -> Json
             for m in matches
         ],
     }
-
-
-def _keep_jedi_working() -> None:
-    """Jedi sets the time of this file when it finds it missing, and fails where no times may be set."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "jedi"
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "PARSO-CACHE-LOCK").open("a").close()
 
 
 def _inspect(shell: ZMQInteractiveShell, arguments: Mapping[str, Json]) -> Json:
