@@ -12,10 +12,11 @@ from typing import Any, Self
 from aisotools.beat import Beat
 from aisotools.builtin import builtin_tools
 from aisotools.claims import Claim, state_folder
-from aisotools.contracts import Approver, OutputCaps, Sandbox, SandboxListener
+from aisotools.contracts import Approver, OutputCaps, Sandbox, SandboxListener, StoredText
 from aisotools.exceptions import SessionClosed, UsageError
 from aisotools.gate import Gate
 from aisotools.grants import Grants
+from aisotools.history import History
 from aisotools.journal import Journal, Listener
 from aisotools.opening import (
     demand,
@@ -30,6 +31,8 @@ from aisotools.policy import Policy
 from aisotools.policy_file import user_policy, workspace_policy
 from aisotools.protected_files import ProtectedFiles
 from aisotools.protection import Protection
+from aisotools.read_guard import ReadGuard
+from aisotools.readcache import ReadCache
 from aisotools.recording import Recording, record
 from aisotools.registry import ToolRegistry
 from aisotools.sandbox.detect import Detection, choose_level
@@ -39,6 +42,7 @@ from aisotools.sandbox.spawn import Spawn, detection
 from aisotools.sandbox.watch import switches_below
 from aisotools.session_events import SessionEnded, SessionEvent
 from aisotools.status import SessionStatus
+from aisotools.workspace import Workspace
 
 SandboxFactory = Callable[[Spawn, SandboxListener], Sandbox]
 """Makes the sandbox of a session; tests and other programs may bring their own.
@@ -124,6 +128,8 @@ class Lifetime:
         self._claim: Claim | None = None
         self._recording: Recording | None = None
         self._protection: Protection | None = None
+        self._history: History | None = None
+        self._reads: ReadCache | None = None
         self._closed = False
 
     def __repr__(self) -> str:
@@ -147,6 +153,11 @@ class Lifetime:
         self._gate.policy, self._default_policy = policy, False
 
     @property
+    def results(self) -> Mapping[str, StoredText]:
+        """Whole texts of results that were too long for a model, by the reference that was told."""
+        return self._gate.shared.results
+
+    @property
     def grants(self) -> Grants:
         """Approvals that reach beyond one call; take them back with `revoke`."""
         return self._gate.grants
@@ -160,6 +171,11 @@ class Lifetime:
     def closed(self) -> bool:
         """Whether the session was closed."""
         return self._closed
+
+    @property
+    def reads(self) -> ReadCache | None:
+        """What was read of which file; None until the session is open."""
+        return self._reads
 
     @property
     def sandbox(self) -> Sandbox | None:
@@ -229,6 +245,8 @@ class Lifetime:
                 on_failure=self._gate.shut,
             )
         except BaseException:
+            if self._history is not None:
+                self._history.close()
             claim.release()
             raise
         self.log_path = self._recording.path
@@ -240,7 +258,25 @@ class Lifetime:
         wanted = Spawn(level=level, workspace=folder, readable=self._read_only, limits=self.limits)
         sandbox = self._make_sandbox(wanted, self._journal)
         self._protection = self._protected(sandbox, workspace)
-        return Place(sandbox=sandbox, level=level, workspace=workspace, guards=(self._protection,))
+        self._reads = ReadCache(Workspace(workspace))
+        reading = ReadGuard(self._reads)
+        history = self._history = History(
+            workspace,
+            state_folder(self._environ),
+            sandbox=sandbox,
+            journal=self._journal,
+            reads=self._reads,
+            session_key=self.session_key,
+        )
+        self._gate.know_undo(history.undoable)
+        return Place(
+            sandbox=sandbox,
+            level=level,
+            workspace=workspace,
+            guards=(reading, history, self._protection),
+            heard=reading.heard,
+            undo_note=history.sentence,
+        )
 
     def _protected(self, sandbox: Sandbox, workspace: Path) -> Protection:
         files = ProtectedFiles(
@@ -272,6 +308,8 @@ class Lifetime:
                 await self._place.sandbox.close()
                 await self._protection.close()
         finally:
+            if self._history is not None:
+                self._history.close()
             if self._claim is not None:
                 self._claim.release()
             self._journal.add(SessionEnded)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from aisotools.events import ToolResult
 from aisotools.session import Session
 
 _session: Session | None = None
@@ -19,6 +20,15 @@ def current_session() -> Session:
     if _session is None or _session.closed:
         _session = Session()
     return _session
+
+
+def kept_text(result: ToolResult) -> str | None:
+    """The whole text of a result that was cut, if the notebook's session still keeps it."""
+    ref = result.truncation.ref if result.truncation is not None else None
+    if _session is None or ref is None:
+        return None
+    stored = _session.results.get(ref)
+    return stored.text if stored is not None and stored.call_id == result.metadata.get("call_id") else None
 
 
 def use_session(session: Session) -> Session:

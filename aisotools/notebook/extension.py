@@ -56,9 +56,10 @@ def _notebook_approver() -> Approver | None:
 
 
 def _shown_result(result: ToolResult, **_: Any) -> dict[str, Any]:
+    from aisotools.notebook.current import kept_text
     from aisotools.notebook.render import render_result
 
-    return render_result(result, str(result.metadata.get("tool", "tool")))
+    return render_result(result, str(result.metadata.get("tool", "tool")), kept_text(result))
 
 
 def _shown_coroutine(coroutine: types.CoroutineType[Any, Any, Any], printer: Any, _cycle: bool) -> None:

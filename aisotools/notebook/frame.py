@@ -38,18 +38,19 @@ def box(title: str, body: str, colour: str = LINE) -> str:
     )
 
 
-def block(text: str, *, exact: bool = False) -> str:
+def block(text: str, *, exact: bool = False, markup: str = "") -> str:
     """Text as it is, in a fixed width; `text` is plain.
 
     Args:
         text: What to show.
+        markup: The same as safe HTML, if it has more to show, such as colours.
         exact: Whether right-to-left letters stand where they stand in `text`, as code must, or read well.
     """
     order = "direction:ltr;unicode-bidi:bidi-override;" if exact else ""
     return (
         f'<pre style="margin:2px 0;padding:0;max-height:32em;overflow:auto;white-space:pre-wrap;{order}'
         "overflow-wrap:anywhere;word-break:normal;background:none;color:inherit;"
-        f'font-family:{_MONO}">{html.escape(text)}</pre>'
+        f'font-family:{_MONO}">{markup or html.escape(text)}</pre>'
     )
 
 

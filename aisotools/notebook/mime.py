@@ -15,7 +15,9 @@ from typing import Any
 
 from aisotools.events import Json, MimeBundle
 from aisotools.notebook import frame
+from aisotools.notebook.ansi import coloured_html
 from aisotools.notebook.images import checked_image, svg_data_uri
+from aisotools.notebook.json_tree import tree_html
 from aisotools.notebook.latex import checked_latex
 from aisotools.notebook.markup import clean_markup
 from aisotools.notebook.text import one_line, readable, shorten, text_of
@@ -24,6 +26,7 @@ from aisotools.question import visible_json
 MAX_HTML_CHARS = 64 << 10
 """Longest HTML that is kept in a notebook for one result, without images."""
 
+_AT_ONCE_CHARS = 8_000
 _MAX_JSON_DEPTH = 40
 _MAX_NOTES = 5
 _OWN_WORDS = {"application/json", "text/markdown", "text/plain"}
@@ -94,12 +97,27 @@ def _refusal(mime: str) -> str:
 
 
 def _text(data: Any, room: int) -> Shown:
-    text = readable(shorten(text_of(data), 4 * room))
+    given = shorten(text_of(data), 4 * room)
+    text = fitting(readable(given), room)
+    if len(text) <= _AT_ONCE_CHARS:
+        coloured = coloured_html(given, room)
+        return Shown(html=frame.block(text, markup=coloured or "") if text else "", plain=text)
+    excerpt = fitting(shorten(readable(given), _AT_ONCE_CHARS * 3 // 4), room)
+    whole = fitting(text, room - len(html.escape(excerpt)))
+    shown = coloured_html(given, room - len(html.escape(excerpt))) or ""
+    title = f"show all, {len(text_of(data)):,} characters"
+    title += " less those left out" if whole != readable(text_of(data)[: 4 * room]) else ""
+    folded = frame.folded(title, frame.block(whole, markup=shown)) if len(whole) > len(excerpt) else ""
+    return Shown(html=frame.block(excerpt) + folded, plain=text)
+
+
+def fitting(text: str, room: int) -> str:
+    """Both ends of `text`, as much of them as has room as HTML."""
     limit = room
-    while len(html.escape(text)) > room and limit:
+    while len(html.escape(text)) > room and limit > 0:
         limit = limit * room // (len(html.escape(text)) + 1) * 9 // 10
         text = shorten(text, limit)
-    return Shown(html=frame.block(text) if text else "", plain=text)
+    return text
 
 
 def _source(data: Any, room: int) -> Shown:
@@ -143,7 +161,12 @@ def _latex(data: Any, _room: int) -> Shown:
 
 def _json(data: Any, room: int) -> Shown:
     value = bounded_json(data)
-    shown = _text(visible_json(value), room)
+    tree = tree_html(value) or ""
+    if len(tree) > room // 2:
+        tree = ""
+    shown = _text(visible_json(value), room - len(tree))
+    if tree:
+        shown = replace(shown, html=tree + frame.folded("as JSON", shown.html))
     try:
         small = len(json.dumps(value, allow_nan=False)) <= MAX_HTML_CHARS
     except ValueError:  # not a number, or infinite: Python's JSON only

@@ -15,7 +15,7 @@ from aisotools.events import MimeBundle, ToolResult
 from aisotools.notebook import frame
 from aisotools.notebook.images import weight
 from aisotools.notebook.mime import MAX_HTML_CHARS, Shown, show_bundle
-from aisotools.notebook.text import one_line, readable, shorten
+from aisotools.notebook.text import one_line, readable, seconds, shorten
 
 _MAX_PARTS = 40
 _MAX_IMAGES_CHARS = 12 << 20
@@ -43,7 +43,7 @@ def sanitize_bundle(bundle: MimeBundle) -> dict[str, Any]:
     return clean
 
 
-def render_result(result: ToolResult, tool_name: str) -> dict[str, Any]:
+def render_result(result: ToolResult, tool_name: str, whole: str | None = None) -> dict[str, Any]:
     """The MIME bundle of a result for people: `text/html` and `text/plain`, in a box named after the tool.
 
     Of a single image there is its own type too, for what reads no HTML. Of JSON there is not: JupyterLab
@@ -52,8 +52,9 @@ def render_result(result: ToolResult, tool_name: str) -> dict[str, Any]:
     Args:
         result: Untrusted.
         tool_name: Untrusted as well.
+        whole: The whole text of a result whose content was cut, if it is still kept; untrusted, too.
     """
-    parts = list(_parts(result))
+    parts = list(_parts(result, whole))
     notes = _notes(result)
     name, outcome = one_line(tool_name), _outcome(result)
     body = "".join([*(part.html for part in parts), *map(frame.note, notes)]) or frame.note("No output.")
@@ -86,10 +87,10 @@ class _Piece:
     label: str = ""
 
 
-def _parts(result: ToolResult) -> Iterator[Shown]:
+def _parts(result: ToolResult, whole: str | None) -> Iterator[Shown]:
     """The pieces made safe, as far as there is room."""
     room, image_room = MAX_HTML_CHARS - _TITLE_ROOM, _MAX_IMAGES_CHARS
-    for number, piece in enumerate(_pieces(result)):
+    for number, piece in enumerate(_pieces(result, whole)):
         shown = show_bundle(piece.bundle, max(room, 0))
         notes = "".join(map(frame.note, shown.notes))
         label = frame.note(piece.label) if piece.label else ""
@@ -104,7 +105,7 @@ def _parts(result: ToolResult) -> Iterator[Shown]:
         yield Shown(html=markup, plain=plain, native=shown.native)
 
 
-def _pieces(result: ToolResult) -> Iterator[_Piece]:
+def _pieces(result: ToolResult, whole: str | None) -> Iterator[_Piece]:
     """What a person should see of `result`, in order.
 
     The text for the model tells of figures and tables only in words. So where these are, they are shown, with
@@ -112,20 +113,26 @@ def _pieces(result: ToolResult) -> Iterator[_Piece]:
     """
     displays = _displays(result)
     value = result.value if isinstance(result.value, Mapping) else {}
-    printed = value if displays else result.metadata
+    # A command's own output has colours and all of its length, which the text for the model has not.
+    command = not displays and _whole_number(value.get("exitCode")) is not None and "stdout" in value
+    printed = value if displays or command else result.metadata
     for stream in ("stdout", "stderr"):
         if isinstance(text := printed.get(stream), str) and text.strip():
             yield _Piece({"text/plain": text}, "stderr" if stream == "stderr" else "")
     for bundle in displays:
         yield _Piece(bundle)
-    if displays and result.is_error:
+    if command:
+        last = result.content.rstrip().rpartition("\n")[2]
+        if result.is_error and last.startswith("["):  # why it ended
+            yield _Piece({"text/plain": last})
+    elif displays and result.is_error:
         error = value.get("error")
         traceback = error.get("traceback") if isinstance(error, Mapping) else None
         yield _Piece({"text/plain": traceback if isinstance(traceback, str) else result.content})
     elif not displays and result.kind == "json" and result.content[:1] in {"{", "["}:
         yield _Piece({"application/json": result.value, "text/plain": result.content})
     elif not displays:
-        yield _Piece({"text/plain": result.content})
+        yield _Piece({"text/plain": result.content if whole is None else whole})
 
 
 def _displays(result: ToolResult) -> list[MimeBundle]:
@@ -149,4 +156,15 @@ def _notes(result: ToolResult) -> list[str]:
 
 
 def _outcome(result: ToolResult) -> str:
-    return _ERROR_WORDS.get(result.error_kind or "failed", "failed") if result.is_error else ""
+    """How the call ended, its exit code, and how long it took, as far as that is known."""
+    value = result.value if isinstance(result.value, Mapping) else {}
+    words = [_ERROR_WORDS.get(result.error_kind or "failed", "failed")] if result.is_error else []
+    code, took_ms = _whole_number(value.get("exitCode")), _whole_number(value.get("executionTime"))
+    if code is not None:
+        words.append(f"exit code {code}")
+        words += [seconds(took_ms / 1000)] if took_ms is not None and took_ms >= 0 else []
+    return " \N{MIDDLE DOT} ".join(words)
+
+
+def _whole_number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**12 else None

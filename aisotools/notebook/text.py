@@ -71,3 +71,12 @@ def shorten(text: str, max_chars: int) -> str:
     return (
         f"{text[: max_chars - tail]}\n[... {missing:,} characters left out ...]\n{text[len(text) - tail :]}"
     )
+
+
+def seconds(duration_s: float) -> str:
+    """A duration as people write it."""
+    if duration_s < 1:
+        return f"{max(duration_s, 0) * 1000:.0f} ms"
+    if duration_s < 120:
+        return f"{duration_s:.1f} s"
+    return f"{duration_s // 60:.0f} min {duration_s % 60:.0f} s"

@@ -24,7 +24,7 @@ from aisotools.agent_events import (
 from aisotools.events import Decision, Json, ToolResult
 from aisotools.messages import CallPart, TextDelta, TextPart, UserMessage
 from aisotools.notebook.screen import Bar, Screen, bar_in
-from aisotools.notebook.text import KEEP, one_line, readable, shorten
+from aisotools.notebook.text import KEEP, one_line, readable, seconds, shorten
 from aisotools.question import visible
 from aisotools.redact import redact_arguments, redact_text
 from aisotools.session_events import (
@@ -370,15 +370,6 @@ def outcome_of(result: ToolResult) -> str:
     if not result.is_error:
         return told
     return told or {"denied": "denied", "invalid": "wrong call"}.get(result.error_kind or "", "failed")
-
-
-def seconds(duration_s: float) -> str:
-    """A duration as people write it."""
-    if duration_s < 1:
-        return f"{max(duration_s, 0) * 1000:.0f} ms"
-    if duration_s < 120:
-        return f"{duration_s:.1f} s"
-    return f"{duration_s // 60:.0f} min {duration_s % 60:.0f} s"
 
 
 def _model_key(event: ModelRequested | ModelAnswered) -> str:

@@ -2,7 +2,8 @@
 
 These tests run only when asked for: `pytest -m e2e`, or `-m "e2e and not slow"` for the quick ones. They need
 Chromium (`apt-get install chromium`): without it they fail where `CI` is set, and are skipped elsewhere. The
-browser is kept from every address but this machine's. Screenshots go to the folder named by `AISOTOOLS_SCREENSHOTS`, else to a temporary one: look at them.
+browser is kept from every address but this machine's. Screenshots go to the folder named by
+`AISOTOOLS_SCREENSHOTS`, else to a temporary one: look at them.
 """
 
 from __future__ import annotations

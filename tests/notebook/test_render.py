@@ -312,3 +312,62 @@ def test_what_the_result_itself_lost_is_said() -> None:
 def test_nothing_takes_long(markup: str) -> None:
     shown = sanitize_bundle({"text/html": markup, "text/plain": markup})
     assert_inert(shown.get("text/html", ""))
+
+
+# --- colours, trees, commands
+
+
+def test_colours_of_a_terminal() -> None:
+    text = "\x1b[1;31mFAILED\x1b[0m \x1b[32mok\x1b[39m <b> "
+    text += "\x1b[38;5;196mx\x1b[38;2;1;2;3my\x1b[0m\x1b]8;;javascript:1\x07z"
+    shown = render_result(ToolResult.text(text), "t")
+    assert '<span style="color:#e5484d;font-weight:600">FAILED</span>' in shown["text/html"]
+    assert '<span style="color:#2f9e44">ok</span> &lt;b&gt;' in shown["text/html"]
+    assert "\x1b" not in shown["text/html"]
+    assert_inert(shown["text/html"])
+    assert shown["text/plain"] == "output of t\n| FAILED ok <b> xyz"
+
+
+def test_too_many_colours_are_left_out() -> None:
+    shown = render_result(ToolResult.text("\x1b[31mx\x1b[0m" * 30_000), "t")
+    assert len(shown["text/html"]) < 70_000
+    assert "<span" not in shown["text/html"]
+
+
+def test_json_unfolds_and_is_a_table_where_it_is_one() -> None:
+    rows = [{"path": "<a>", "line": 1}, {"path": "b\u202e", "line": None}]
+    shown = render_result(ToolResult.json({"matches": rows, "deep": {"x": [1, {"y": 2}]}}), "t")
+    assert_inert(shown["text/html"])
+    assert shown["text/html"].count("<tr>") == 3
+    assert "<summary><code>deep</code> <em>1 entries</em>" in shown["text/html"]
+    assert "&lt;a&gt;" in shown["text/html"]
+    assert "\u202e" not in shown["text/html"]
+    assert "as JSON" in shown["text/html"]
+    huge = render_result(ToolResult.json({"a": [[n] for n in range(100_000)]}), "t")
+    assert len(huge["text/html"]) < 70_000
+    assert "<details open" not in huge["text/html"]
+
+
+def test_a_command_tells_its_exit_code_and_how_long_it_took() -> None:
+    value = {"stdout": "\x1b[32mbuilt\x1b[0m\n", "stderr": "careful\n", "exitCode": 2, "executionTime": 1234}
+    result = ToolResult(
+        content="built\ncareful\n[exit code 2]", value=value, is_error=True, error_kind="failed", kind="error"
+    )
+    shown = render_result(result, "sandbox_bash")
+    assert shown["text/plain"].split("\n| ")[0] == "output of sandbox_bash - failed · exit code 2 · 1.2 s"
+    assert '<span style="color:#2f9e44">built</span>' in shown["text/html"]
+    assert "careful" in shown["text/html"]
+    for odd in (True, 10**30, "2", None):
+        render_result(ToolResult.json({**value, "exitCode": odd, "executionTime": odd}), "t")
+
+
+def test_long_text_unfolds() -> None:
+    text = "".join(f"line {n}\n" for n in range(3000))
+    shown = render_result(ToolResult.text(text), "t")
+    assert f"show all, {len(text):,} characters" in shown["text/html"]
+    assert "line 1500\n" in shown["text/html"]
+    assert "characters left out" in shown["text/html"]
+    cut = ToolResult(
+        content="head\n[...]\ntail", truncation=Truncation(total_chars=99, shown_chars=9, ref="r1")
+    )
+    assert "line 1500\n" in render_result(cut, "t", whole=text)["text/html"]

@@ -19,7 +19,8 @@ from aisotools.events import Approval, Decision, Effect, ToolCall, ToolResult
 from aisotools.messages import AssistantMessage, CallPart, TextDelta, TextPart, Usage, UserMessage
 from aisotools.notebook.live_trace import merged
 from aisotools.notebook.screen import HEAD_LINES, TAIL_LINES, Bar, Screen, bar_in
-from aisotools.notebook.trace import Trace, seconds
+from aisotools.notebook.text import seconds
+from aisotools.notebook.trace import Trace
 from aisotools.notebook.trace_page import MAX_STORED_CHARS, trace_bundle
 from aisotools.session_events import (
     ApprovalAnswered,
