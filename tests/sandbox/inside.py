@@ -20,24 +20,67 @@ Who = Literal["root", "plain", "binder"]
 """As whom: the user root, an ordinary user, or an ordinary user in a container like Binder's."""
 
 _BOOT = """
-import json, os, sys
+import json, os, sys, traceback
 job = json.load(sys.stdin)
-os.chdir(job["workspace"])
-if job["level"]:
+
+def play():
+    space = {"__name__": "inside", "config": job["config"]}
+    exec(compile(job["source"], "inside", "exec"), space)
+    sys.stdout.flush()
+    os.write(job["answer"], json.dumps(space.get("answer")).encode())
+
+def confined():
     from aisotools.sandbox import confine, limits
     limits.apply_rlimits(limits.Limits())
     plan = confine.Confinement(
         level=job["level"],
         writable=tuple(job["writable"]),
         readable=(*confine.interpreter_paths(), *job["readable"]),
+        landlock_abi=job["landlock_abi"],
     )
     confine.confine(plan)
     failures = confine.verify(plan)
     assert not failures, failures
-space = {"__name__": "inside", "config": job["config"]}
-exec(compile(job["source"], "inside", "exec"), space)
-sys.stdout.flush()
-os.write(job["answer"], json.dumps(space.get("answer")).encode())
+    play()
+
+def isolated():
+    from aisotools import policy
+    from aisotools.sandbox import isolate, limits, namespaces, shields, supervisor
+
+    def child(trees):
+        status = 1
+        try:
+            limits.apply_rlimits(limits.Limits(), tasks=2)
+            isolate.settle(wanted, trees)
+            os.chdir(job["workspace"])
+            play()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+
+    wanted = isolate.Isolation(
+        interpreter=isolate.Interpreter.running(),
+        readable=tuple(job["readable"]),
+        workspace=job["workspace"],
+        scratch=job["scratch"],
+        protected=shields.Names(files=policy.PROTECTED_NAMES, folders=policy.PROTECTED_FOLDERS),
+        landlock_abi=job["landlock_abi"],
+    )
+    supervisor.become_subreaper()
+    started = isolate.start(wanted, namespaces.identity(os.getpid()), child)
+    status = os.waitstatus_to_exitcode(os.waitpid(started.worker, 0)[1])
+    os.kill(started.init, 9)
+    os.waitpid(started.init, 0)
+    sys.exit(status)
+
+if job["level"] == "isolated":
+    isolated()
+else:
+    os.chdir(job["workspace"])
+    confined() if job["level"] else play()
 """
 
 
@@ -74,6 +117,7 @@ def run(
     readable: tuple[str, ...] = (),
     scratch: str | None = None,
     config: dict[str, Any] | None = None,
+    landlock_abi: int | None = None,
     timeout_s: float = 50,
 ) -> Done:
     """Run `source` confined, with `config` as a global; it leaves its result in `answer`.
@@ -86,6 +130,7 @@ def run(
         readable: Further readable folders.
         scratch: HOME and TMPDIR, writable too.
         config: Any JSON.
+        landlock_abi: Pretend that the kernel's Landlock is no newer.
         timeout_s: When to give up.
     """
     uid = user_of(who)
@@ -102,6 +147,8 @@ def run(
         "level": level,
         "workspace": workspace,
         "writable": sorted({workspace, scratch}),
+        "scratch": scratch,
+        "landlock_abi": landlock_abi,
         "readable": readable,
         "source": source,
         "config": config,

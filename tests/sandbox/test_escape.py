@@ -1,31 +1,20 @@
-"""Every attempt of `escape_probes`, confined: as root, as an ordinary user, and as on Binder."""
+"""Every attempt of `escape_table`, at every level, as root, as an ordinary user, and as on Binder."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aisotools.sandbox import confine, landlock
-from tests.sandbox import escape_probes, inside
+from aisotools.sandbox import landlock
+from tests.sandbox import escape_more, inside
+from tests.sandbox.conftest import Places
+from tests.sandbox.escape_table import NEW, OPEN, PROBES, Stage, may_succeed, names
 from tests.sandbox.inside import Who
 from tests.sandbox.victims import Victims
 
-SOURCE = Path(escape_probes.__file__).read_text("utf-8") + "\nanswer = run_probes(config)\n"
-
-ACCEPTED = {
-    "stat a file": "Landlock governs no version of stat; names, sizes and times are visible",
-    "ask for access": "the same knowledge as stat",
-    "read where a link leads": "the same: the text of a link is part of its name",
-    "statfs": "the same, about the file system",
-    "uname": "the host's name; only a namespace hides it",
-    "pidfd of another process": "existence of a process; every use of the handle is refused, see the others",
-    "scheduling of another process, read": "existence again, and where it may run",
-    "flock a file that may be read": "programs need locks; it delays only who waits for one on that file",
-}
-"""What may be open at level `confined`, and why; `detect.PROTECTS` tells the user."""
+SOURCE = escape_more.source_of_all() + "\nanswer = run_probes(config)\n"
 
 TAKES_ROOT = """
     read /etc/shadow; list /root; private TLS keys; poison the packages; poison the package itself; write
@@ -67,12 +56,42 @@ NETWORK = """
     from a pair; unix packet from a pair; unix server
 """
 
+NEW_TAKE_ROOT = """
+    memory of process 1; maps of process 1; descriptors of process 1; root of process 1; user namespace
+    of process 1; memory of the parent, by file; become root; become root, all ids; join another group;
+    another group; ambient capability; processor time of everybody's children; stop the parent; helper
+    for modules; name of the host, by file; caches of the machine; sleep of the machine; processors,
+    switched; helper for devices; process namespace; control group namespace; system v namespace; name
+    namespace; time namespace; configure a mount; finish a mount; new proc; pick a mount; move a mount;
+    attributes of a mount; idmapped mount; bind mount; remount to write; detach the root; copy of a
+    mount with attributes; root outside, entered; join the namespaces of process 1; list queues; secure
+    bits; niceness below zero; forged credentials; planted beside packages: a .pth; planted beside
+    packages: sitecustomize; planted in the interpreter; planted bytecode; planted beside the
+    interpreter; planted for every shell; planted for every user; planted kernelspec; hard link of a
+    setuid program; alarm of the machine; clock that wakes the machine; key management; express data
+    path; can bus; parent of the user namespace; console in memory
+"""
+NEW_NEVER_WORK = """
+    copy into a readable descriptor; splice into a readable descriptor; clone into a readable
+    descriptor; new privileges, again; group of another process, changed; timer that signals another
+    process; higher hard limit; asynchronous requests to a file outside; register files for io_uring;
+    huge pages; writable and executable memory of a file that may be read; protected: conftest.py by the
+    alias; type into a terminal; take a terminal; listen on one of a pair; abstract datagram; number of
+    user namespaces; handler of unknown programs; control groups, entered; advise on memory of the
+    parent; wait for another process; wait by pidfd
+"""
+NEW_DEPEND_ON_THE_MACHINE = """
+    modules of the kernel; device kvm; device loop-control; device uinput; device console; device
+    userfaultfd; device mapper/control; device vhost-net; device vhost-vsock; device port; device rtc0;
+    device vcs; device input/event0; device dri/card0; device snd/control; device hwrng; device vda1;
+    device sda; device nvidia0; device btrfs-control; device log; user faults by device; race of a
+    symlink against an open; race of a rename against ..; lock more
+    memory than allowed; bluetooth; datagrams of a tipc cluster; remote procedure sockets; copy of the
+    mount of a home folder
+"""
 
-def names(text: str) -> set[str]:
-    return {" ".join(name.split()) for name in text.split(";")}
 
-
-def attack(who: Who, level: str | None, victims: Victims) -> dict[str, str]:
+def attack(who: Who, level: str | None, victims: Victims, landlock_abi: int | None = None) -> dict[str, str]:
     done = inside.run(
         SOURCE,
         who=who,
@@ -81,9 +100,10 @@ def attack(who: Who, level: str | None, victims: Victims) -> dict[str, str]:
         scratch=str(victims.facts["scratch"]),
         level=level,
         config=victims.config(),
+        landlock_abi=landlock_abi,
     )
     results: dict[str, str] = done.answer
-    assert set(results) == set(escape_probes.PROBES)
+    assert set(results) == set(PROBES)
     return results
 
 
@@ -93,18 +113,82 @@ def still_open(results: dict[str, str]) -> dict[str, str]:
     return {name: result for name, result in results.items() if not blocked.fullmatch(result)}
 
 
-@pytest.mark.skipif(
-    landlock.abi() < confine.LANDLOCK_NEEDED["confined"],
-    reason="this kernel cannot confine: Landlock is too old",
-)
-@pytest.mark.parametrize("who", ["root", "plain", "binder"])
-def test_nothing_gets_out(who: Who) -> None:
+def unexpected(results: dict[str, str], stage: Stage) -> dict[str, str]:
+    """What the table does not allow."""
+    found = still_open(results)
+    return {
+        name: result
+        for name, result in found.items()
+        if not (result.startswith("OPEN") and may_succeed(name, stage))
+    }
+
+
+# ---------------------------------------------------------------- the table
+
+
+def test_the_table_is_about_attempts_that_exist() -> None:
+    assert set(OPEN) - set(PROBES) == set()
+    assert all(row.reason for rows in OPEN.values() for row in rows)
+
+
+def test_there_are_many_attempts() -> None:
+    assert len(NEW) >= 180
+    assert len(PROBES) - len(NEW) >= 250
+
+
+def test_only_what_is_visible_is_open_at_the_stronger_levels() -> None:
+    """The strongest level opens nothing of the host's; what is open there is the sandbox's own, or new."""
+    count = {stage: sum(may_succeed(name, stage) for name in PROBES) for stage in ("isolated", "confined")}
+    assert count["isolated"] <= 20
+    assert count["confined"] <= 40
+
+
+# ---------------------------------------------------------------- every level, every user
+
+slow = pytest.mark.slow
+MATRIX = [
+    pytest.param("root", "isolated", None),
+    pytest.param("plain", "isolated", None),
+    pytest.param("root", "isolated", 0, marks=slow),
+    pytest.param("plain", "isolated", 0),
+    pytest.param("plain", "isolated", 2, marks=slow),
+    pytest.param("root", "confined", None),
+    pytest.param("plain", "confined", None, marks=slow),
+    pytest.param("binder", "confined", None),
+    *(
+        pytest.param(who, "guarded", abi, marks=() if (who, abi) in {("plain", 1), ("binder", 4)} else slow)
+        for who in ("root", "plain", "binder")
+        for abi in (1, 2, 4, 5)
+    ),
+]
+
+
+def stage_of(level: str, abi: int | None) -> Stage:
+    if level == "isolated":
+        return "isolated" if abi != 0 and landlock.abi() else "isolated without Landlock"
+    return "confined" if level == "confined" else "guarded"
+
+
+@pytest.mark.parametrize(("who", "level", "abi"), MATRIX)
+def test_nothing_gets_out(who: Who, level: str, abi: int | None) -> None:
+    needed = {"confined": 6, "guarded": abi, "isolated": abi}[level] or 0
+    if landlock.abi() < needed:
+        pytest.skip(f"this kernel has no Landlock ABI {needed}")
+    stage = stage_of(level, abi)
     with Victims(uid=inside.user_of(who)) as victims:
         before = victims.state()
-        results = attack(who, "confined", victims)
-        assert set(still_open(results)) == set(ACCEPTED), still_open(results)
-        assert victims.state() == before
-        assert before["visits"] == []
+        results = attack(who, level, victims, abi)
+        assert unexpected(results, stage) == {}
+        after = victims.state()
+        if stage == "guarded":  # signals arrive, and nothing else
+            assert {visit.split()[0] for visit in after["visits"]} <= {"signal"}
+            before["visits"] = after["visits"]
+        assert after == before
+
+
+def test_binder_cannot_isolate_and_says_why(place: Places) -> None:
+    with pytest.raises(AssertionError, match="Namespaces of its own could not be made"):
+        inside.run("answer = 1", who="binder", workspace=str(place("binder")), level="isolated")
 
 
 @pytest.mark.parametrize("who", ["root", "plain", "binder"])
@@ -119,7 +203,8 @@ def test_limited_has_no_network(who: Who) -> None:
 def test_the_attempts_succeed_where_nothing_confines() -> None:
     """A test that cannot fail proves nothing. As an ordinary user, so that nothing else comes to harm."""
     unproven = names(TAKES_ROOT) | names(NEVER_WORKS) | names(DEPENDS_ON_THE_MACHINE)
-    assert unproven - set(escape_probes.PROBES) == set(), "names of attempts that are gone"
+    unproven |= names(NEW_TAKE_ROOT) | names(NEW_NEVER_WORK) | names(NEW_DEPEND_ON_THE_MACHINE)
+    assert unproven - set(PROBES) == set(), "names of attempts that are gone"
     with Victims(uid=inside.user_of("plain")) as victims:
         before = victims.state()
         results = attack("plain", None, victims)
@@ -129,4 +214,4 @@ def test_the_attempts_succeed_where_nothing_confines() -> None:
         changed = {fact for fact in before if before[fact] != after[fact]}
         assert changed >= {"files", "visits", "shared", "niceness", "limits"}
         assert {"tcp", "udp", "abstract", "stream", "dgram", "signal 10"} <= set(after["visits"])
-    assert len(results) - len(failed) > 150
+    assert len(results) - len(failed) > 250

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 
 from aisotools.sandbox import confine, landlock
-from tests.sandbox import escape_probes, inside
+from tests.sandbox import escape_more, inside
 from tests.sandbox.conftest import Places
+from tests.sandbox.escape_table import PROBES
 from tests.sandbox.inside import Who
-from tests.sandbox.test_escape import ACCEPTED, still_open
+from tests.sandbox.test_escape import stage_of, unexpected
 from tests.sandbox.victims import Victims
 
 HOST = """
@@ -119,9 +121,11 @@ def test_a_session_works(place: Places, who: Who) -> None:
 @everybody
 def test_nothing_gets_out_of_a_session(place: Places, who: Who) -> None:
     """Every attempt of `escape_probes`, made by the `python` tool of a real session."""
-    source = Path(escape_probes.__file__).read_text("utf-8")
+    source = escape_more.source_of_all()
     home = place(who)
     with Victims(uid=inside.user_of(who)) as victims:
+        if who == "binder":  # a checkout is no workspace there
+            shutil.rmtree(Path(victims.workspace, ".git"))
         before = victims.state()
         config = victims.config() | {"scratch": str(victims.workspace)}
         code = f"""
@@ -132,13 +136,17 @@ exec(compile({source!r}, 'escape_probes', 'exec'), module.__dict__)
 with open('answer.json', 'w') as file:
     json.dump(module.run_probes(json.loads({json.dumps(config)!r})), file)
 """
-        _, [(is_error, content, _)] = session(
+        level, [(is_error, content, _)] = session(
             who, victims.workspace, str(home), [("python", {"code": code})], (victims.shown,)
         )
-        assert not is_error, content
+        assert is_error
+        assert "changed protected files" in content  # and that is all that was wrong with it
+        for name in ("inner/conftest.py", "start.pth", ".aisotools.toml"):
+            assert Path(victims.workspace, name).read_text() == "# the host runs this"
+        assert not Path(victims.workspace, "conftest.py").exists()
         results = json.loads((Path(victims.workspace) / "answer.json").read_text())
-        assert set(results) == set(escape_probes.PROBES)
-        assert set(still_open(results)) == set(ACCEPTED), still_open(results)
+        assert set(results) == set(PROBES)
+        assert unexpected(results, stage_of(level, None)) == {}
         (Path(victims.workspace) / "answer.json").unlink()
         assert victims.state() == before
         assert before["visits"] == []

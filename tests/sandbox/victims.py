@@ -28,6 +28,8 @@ from types import TracebackType
 from typing import Any, Self
 
 SECRET = b"SECRET"
+PLACE = "/var/tmp"
+"""Where victims live: not in /tmp, of which a sandbox may have its own."""
 
 EXTRA_NUMBERS = {
     "x86_64": {
@@ -188,6 +190,10 @@ def make_files(root: Path) -> dict[str, Any]:
     binary = home / "binary"
     shutil.copy("/bin/true", binary)
     (home / "pointer").symlink_to("/somewhere/secret")
+    for name in (".git/hooks/pre-commit", "inner/conftest.py", "start.pth", ".aisotools.toml"):
+        trusted = root / "workspace" / name
+        trusted.parent.mkdir(parents=True, exist_ok=True)
+        trusted.write_text("# the host runs this")
     return {name: str(path) for name, path in files.items()} | {
         "root": str(root),
         "home": str(home),
@@ -307,7 +313,7 @@ def file_state(root: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    root = Path(tempfile.mkdtemp(prefix="aisotools-victims-"))
+    root = Path(tempfile.mkdtemp(prefix="aisotools-victims-", dir=PLACE))
     visits, shared = Visits(), Shared()
     try:
         for number in (signal.SIGUSR1, signal.SIGIO):
