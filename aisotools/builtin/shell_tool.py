@@ -18,6 +18,7 @@ from pydantic import Field
 
 from aisotools.builtin import tasks
 from aisotools.builtin.file_errors import for_the_model
+from aisotools.builtin.reading import spawn_reading
 from aisotools.builtin.rings import Ring
 from aisotools.contracts import ToolContext
 from aisotools.events import Effect, Facts, Json, ToolResult
@@ -139,14 +140,9 @@ def _only_reads(context: ToolContext) -> bool:
     return context.metadata_get("read_only") is True and landlock.abi() > 0
 
 
-def _hold_to_reading() -> None:
-    """In the child: no more changes, except for the temporary files of programs such as `tac`."""
-    landlock.restrict_read_only([os.environ["TMPDIR"]] if os.environ.get("TMPDIR") else [])
-
-
 def _told_why(result: ToolResult) -> ToolResult:
-    """The result with a word on why writing failed, if it did."""
-    if not result.is_error or "ermission denied" not in result.content:
+    """The result with a word on why writing failed, if it did; some commands go on and succeed."""
+    if "ermission denied" not in result.content:
         return result
     told = "[it was classified read only, so it ran without the right to change files]"
     return dataclasses.replace(result, content=f"{result.content}\n{told}")
@@ -181,18 +177,13 @@ async def _spawn(
         raise ToolError(
             "command holds a NUL character, which bash cannot take. Write it as $'\\0' in printf."
         )
+    shell = ("/bin/bash", "-c", command)
+    env = {**os.environ, CALL_MARK: context.call_id}
     try:
+        if _only_reads(context):  # what is believed to read only is held to it, by the kernel
+            return spawn_reading(shell, cwd=folder, env=env, stdin=stdin, protocol=protocol())
         transport, _ = await asyncio.get_running_loop().subprocess_exec(
-            protocol,
-            "/bin/bash",
-            "-c",
-            command,
-            stdin=stdin,
-            cwd=folder,
-            env={**os.environ, CALL_MARK: context.call_id},
-            start_new_session=True,
-            # what is believed to read only is held to it, by the kernel
-            preexec_fn=_hold_to_reading if _only_reads(context) else None,
+            protocol, *shell, stdin=stdin, cwd=folder, env=env, start_new_session=True
         )
         return transport
     except OSError as error:
