@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from aisotools.approval import default_approver, resolve_all, resolve_inquiry
 from aisotools.contracts import Approver, Inquiry, Sandbox
-from aisotools.events import Approval, ApprovalRequest, Decision, Json
+from aisotools.events import Approval, ApprovalRequest, Decision, Facts, Json
 from aisotools.grants import Grants, scopes_of
 from aisotools.journal import Journal
 from aisotools.policy import Policy
@@ -32,6 +32,7 @@ class Questions:
         """Ask `approver`; None means whoever can be asked when the time comes."""
         self.approver = approver
         self.grants = Grants()
+        self.undoable: Callable[[Facts], bool] | None = None
         self._journal = journal
         self._open: set[asyncio.Task[list[Approval]]] = set()
         self._warming: set[asyncio.Future[object]] = set()
@@ -60,9 +61,15 @@ class Questions:
         level: str,
         policy: Policy,
         workspace: Path | None = None,
+        undo_note: Callable[[Ticket], Awaitable[str]] | None = None,
     ) -> list[Verdict]:
         """Ask about calls, all at once, and return what is to be done with each."""
         asked = [_request(verdict, level, workspace) for verdict in verdicts]
+        if undo_note is not None:
+            asked = [
+                dataclasses.replace(one, preview={**one.preview, "undo": await undo_note(verdict.ticket)})
+                for one, verdict in zip(asked, verdicts, strict=True)
+            ]
         approver = self.approver if self.approver is not None else default_approver()
         for request in asked:
             self._journal.add(ApprovalAsked, request.call.id, request=request)
@@ -118,7 +125,9 @@ class Questions:
         if approval.outcome != "approve":
             return Verdict(ticket, Decision.DENY, decided_by, _why_not(approval, reasons))
         if approval.arguments is not None:
-            verdict = _edited(ticket, approval.arguments, decided_by, level=level, policy=policy)
+            verdict = _edited(
+                ticket, approval.arguments, decided_by, level=level, policy=policy, undoable=self.undoable
+            )
         else:
             verdict = Verdict(ticket, Decision.ALLOW, decided_by, reasons)
         if approval.remember is not None and verdict.decision is Decision.ALLOW:
@@ -143,11 +152,17 @@ def _request(verdict: Verdict, level: str, workspace: Path | None) -> ApprovalRe
 
 
 def _edited(
-    ticket: Ticket, arguments: Mapping[str, Json], decided_by: str, *, level: str, policy: Policy
+    ticket: Ticket,
+    arguments: Mapping[str, Json],
+    decided_by: str,
+    *,
+    level: str,
+    policy: Policy,
+    undoable: Callable[[Facts], bool] | None,
 ) -> Verdict:
     call = dataclasses.replace(ticket.made, arguments=arguments)
     try:
-        edited = ticket_for(ticket.tool, call, policy, level)
+        edited = ticket_for(ticket.tool, call, policy, level, undoable)
     except Exception as error:  # tools are written by strangers too
         told = f"the edited arguments do not fit: {error}"
         return Verdict(ticket, Decision.DENY, decided_by, (told,))

@@ -8,8 +8,6 @@ chain is opened again, a half-done undo is finished, and a step that was running
 
 from __future__ import annotations
 
-import hashlib
-import os
 import pathlib
 import threading
 import time
@@ -22,7 +20,7 @@ from aisotools.checkpoint_area import Area, Move, move_between
 from aisotools.checkpoint_chain import Chain, Moved, Step, Way
 from aisotools.checkpoint_restore import restore, sweep
 from aisotools.checkpoint_scan import Progress
-from aisotools.checkpoint_seen import Limits, Snapshot
+from aisotools.checkpoint_seen import Limits, Snapshot, TooSlow
 from aisotools.checkpoint_store import Store
 from aisotools.checkpoint_tree import digests
 from aisotools.exceptions import UsageError
@@ -101,6 +99,7 @@ class Checkpoints:
         session: str,
         *,
         outside: pathlib.Path | None = None,
+        beyond: str = "",
         progress: Progress | None = None,
     ) -> Snapshot:
         """Take the checkpoint before a call.
@@ -110,6 +109,7 @@ class Checkpoints:
             name: Its tool.
             session: Its session.
             outside: A path outside the workspace that it changes as well.
+            beyond: What it will do that no undo takes back, in words.
             progress: Hears how far copying has got.
 
         Raises:
@@ -120,12 +120,19 @@ class Checkpoints:
             before = {_WORKSPACE: snapshot.root}
             if outside is not None and (area := self._outside(outside)) is not None:
                 before[str(area.path / area.only)] = area.scan().root
-            step = Step(call_id=call_id, name=name, session=session, time_s=time.time(), before=before)
+            step = Step(
+                call_id=call_id,
+                name=name,
+                session=session,
+                time_s=time.time(),
+                before=before,
+                beyond=beyond,
+            )
             self._store.record(**step.told())
             self._chain.running[call_id] = step
             return snapshot
 
-    def end(self, call_id: str) -> Step:
+    def end(self, call_id: str, progress: Progress | None = None) -> Step:
         """Take down what a call did.
 
         Raises:
@@ -134,13 +141,28 @@ class Checkpoints:
         with self._lock:
             step = self._chain.running[call_id]
             try:
-                step = replace(step, after={key: self._areas[key].scan().root for key in step.before})
-            finally:
+                after = {key: self._areas[key].scan(progress).root for key in step.before}
+                step = replace(step, after=after)
+            except TooSlow:
+                raise
+            except BaseException:
                 self._chain.end(step)
+                raise
+            self._chain.end(step)
             self._store.record(op="end", id=call_id, after=dict(step.after))
             if len(self._chain.done) > KEPT_STEPS + 20 or self._store.size > KEPT_BYTES:
                 self._forget_old()
             return step
+
+    def fits(self) -> bool:
+        """Whether the workspace, of which nothing is kept yet, would be covered whole."""
+        with self._lock:
+            return self._workspace.fits()
+
+    def covers(self, path: pathlib.Path) -> bool:
+        """Whether a path outside the workspace could be covered."""
+        with self._lock:
+            return self._outside(path) is not None
 
     def _outside(self, path: pathlib.Path) -> Area | None:
         area = Area.around(self._store, path, self._limits, apart=(self._workspace.path, self._store.folder))
@@ -251,38 +273,6 @@ class Checkpoints:
                 break
             del done[: len(done) // 4 + 1]
         self._store.rewrite(self._chain.records())
-
-
-_OPEN: dict[pathlib.Path, tuple[Checkpoints, int]] = {}
-_OPEN_LOCK = threading.Lock()
-
-
-def shared(workspace: pathlib.Path, state_folder: pathlib.Path) -> Checkpoints:
-    """The chain of a workspace, one for all of this process; give it back with `release`.
-
-    Raises:
-        WorkspaceError: If it cannot be opened.
-    """
-    real = workspace.resolve()
-    digest = hashlib.sha256(os.fsencode(real)).hexdigest()[:32]
-    with _OPEN_LOCK:
-        chain, users = _OPEN.get(real, (None, 0))
-        if chain is None:
-            chain = Checkpoints(real, state_folder / "checkpoints" / digest)
-        _OPEN[real] = chain, users + 1
-        return chain
-
-
-def release(chain: Checkpoints) -> None:
-    """Give a chain back; the last one to do so closes it."""
-    with _OPEN_LOCK:
-        for real, (known, users) in list(_OPEN.items()):
-            if known is chain:
-                if users > 1:
-                    _OPEN[real] = chain, users - 1
-                else:
-                    del _OPEN[real]
-                    chain.close()
 
 
 def _hops(way: Way, steps: Iterable[Step], key: str) -> list[tuple[str, str]]:

@@ -36,6 +36,7 @@ class Area:
         """Take an existing folder."""
         self.path, self.only = path, only
         self.root = ""
+        self._limits = limits
         self._scanner = Scanner(store, limits, trust_stamps=stamps_maps(path))
 
     @classmethod
@@ -90,6 +91,21 @@ class Area:
                 raise WorkspaceError(told) from error
         self.root = snapshot.root
         return snapshot
+
+    def fits(self) -> bool:
+        """Whether it lies within the limits, as far as sizes tell; nothing is read."""
+        left_bytes, left_entries = self._limits.total_bytes, self._limits.entries
+        with self.opened() as root:
+            for _, _, names, folder in os.fwalk(".", dir_fd=root, follow_symlinks=False):
+                left_entries -= len(names)
+                for name in names:
+                    try:
+                        left_bytes -= os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
+                    except FileNotFoundError:
+                        continue
+                if left_bytes < 0 or left_entries < 0:
+                    return False
+        return True
 
     def told(self, path: Path) -> str:
         """A path in it, as a person reads it."""

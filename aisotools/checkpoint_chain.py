@@ -23,6 +23,7 @@ class Step:
         time_s: When it began.
         before: Digest of the tree before it, of each place it could change; the workspace is `""`.
         after: The same after it; empty while it runs.
+        beyond: What it did that no undo takes back, in words.
     """
 
     call_id: str
@@ -30,6 +31,7 @@ class Step:
     session: str
     time_s: float
     before: Mapping[str, str]
+    beyond: str = ""
     after: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -56,6 +58,7 @@ class Step:
             "session": self.session,
             "time_s": self.time_s,
             "before": dict(self.before),
+            "beyond": self.beyond,
         }
 
 
@@ -116,6 +119,7 @@ class Chain:
                     session=record["session"],
                     time_s=record["time_s"],
                     before=record["before"],
+                    beyond=record.get("beyond", ""),
                 )
             case "end" if record["id"] in self.running:
                 self.end(replace(self.running[record["id"]], after=record["after"]))

@@ -18,7 +18,17 @@ import stat
 import time
 from collections.abc import Callable
 
-from aisotools.checkpoint_seen import Limits, Seen, Snapshot, Stamp, Wanted, stamp_of, uncovered_in, unkept
+from aisotools.checkpoint_seen import (
+    Limits,
+    Seen,
+    Snapshot,
+    Stamp,
+    TooSlow,
+    Wanted,
+    stamp_of,
+    uncovered_in,
+    unkept,
+)
 from aisotools.checkpoint_store import Store
 from aisotools.checkpoint_tree import Node, Path, encode
 
@@ -74,6 +84,8 @@ class Scanner:
         except _TooMany as error:
             self._root = Seen()
             return Snapshot(root="", entries=walk.entries, uncovered=(((), str(error)),), uncovered_count=1)
+        except TooSlow:
+            raise  # what was taken down so far holds
         except BaseException:
             self._root = Seen()  # half a walk proves nothing
             raise
@@ -94,6 +106,8 @@ class Scanner:
         due = sum(one.size for one in wanted)
         if walk.total + due > self._limits.total_bytes:
             wanted = sorted(wanted, key=lambda one: one.size)
+        if progress is not None and wanted:
+            progress(0, due)
         done, folder = 0, -1
         where: Path | None = None
         try:

@@ -48,6 +48,10 @@ class Snapshot:
     uncovered_count: int = 0
 
 
+class TooSlow(Exception):
+    """Raised by who hears the progress of a walk, to have it begun again elsewhere."""
+
+
 class Seen:
     """One folder as the last walk left it."""
 

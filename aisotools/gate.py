@@ -13,11 +13,11 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from aisotools.asking import Questions
 from aisotools.contracts import Approver, OutputCaps, SandboxCall, Tool, ToolContext
-from aisotools.events import Decision, Effect, Json, ToolCall, ToolResult
+from aisotools.events import Decision, Effect, Facts, Json, ToolCall, ToolResult
 from aisotools.exceptions import SandboxError, ToolError, UnknownTool
 from aisotools.grants import Grants
 from aisotools.host_calls import HostCalls
@@ -36,7 +36,7 @@ from aisotools.session_events import (
     CallStarted,
 )
 from aisotools.ticket import Ticket, Verdict, denial, digest_of, ticket_for
-from aisotools.tool_members import unusable, validate_value
+from aisotools.tool_members import failure, unusable, validate_value
 from aisotools.waiting import to_the_end
 
 _log = logging.getLogger(__name__)
@@ -74,6 +74,15 @@ class Gate:
         self._on_host = HostCalls()
         self._closed = False
         self._shut_because = ""
+
+    @property
+    def approver(self) -> Approver | None:
+        """Who is asked; None means whoever can be asked when the time comes."""
+        return self._questions.approver
+
+    @approver.setter
+    def approver(self, approver: Approver | None) -> None:
+        self._questions.approver = approver
 
     @property
     def grants(self) -> Grants:
@@ -130,7 +139,12 @@ class Gate:
 
     def explain(self, call: ToolCall, level: str) -> Ticket:
         """What policy and classification say about a call that is not made; see `Session.explain`."""
-        return ticket_for(self.registry[call.name], call, self.effective_policy(), level)
+        undoable = self._questions.undoable
+        return ticket_for(self.registry[call.name], call, self.effective_policy(), level, undoable)
+
+    def know_undo(self, undoable: Callable[[Facts], bool]) -> None:
+        """Let the facts of calls tell whether undo covers them."""
+        self._questions.undoable = undoable
 
     def interrupt(self) -> None:
         """Call off open questions, and cancel what runs on the host."""
@@ -208,6 +222,7 @@ class Gate:
             level=place.level,
             policy=self.effective_policy(),
             workspace=place.workspace,
+            undo_note=place.undo_note,
         )
 
     async def _ask_where_needed(self, verdicts: list[Verdict | ToolResult], place: Place) -> None:
@@ -257,8 +272,11 @@ class Gate:
         self._journal.add(CallStarted, call.id, runs_in=ticket.facts.runs_in, level=place.level)
         try:
             if ticket.effect is Effect.READ_ONLY:
-                return await self._run(ticket, place, timeout_s)
+                result = await self._run(ticket, place, timeout_s)
+                return result if place.heard is None else place.heard(ticket, result)
             return await self._run_guarded(ticket, place, timeout_s)
+        except ToolError as error:  # of a guard: something has to be done first
+            return failure(error)
         except SandboxError as error:
             return ToolResult.error(str(error), recoverable=False, error_kind="environment")
 

@@ -158,6 +158,16 @@ class Lifetime:
         return self._gate.shared.results
 
     @property
+    def approver(self) -> Approver | None:
+        """Who is asked; None means whoever can be asked here. Another one may be assigned at any time."""
+        return self._gate.approver
+
+    @approver.setter
+    def approver(self, approver: Approver | None) -> None:
+        demand_approver(approver)
+        self._gate.approver = approver
+
+    @property
     def grants(self) -> Grants:
         """Approvals that reach beyond one call; take them back with `revoke`."""
         return self._gate.grants

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,7 @@ class Guard(Protocol):
 
         Raises:
             SandboxError: If the call must not run; the message says why and what would help.
+            ToolError: If the caller has to do something else first; the message says what.
         """
 
     async def after(self, ticket: Ticket, result: ToolResult | None) -> ToolResult | None:
@@ -40,9 +41,13 @@ class Place:
         workspace: The folder that tools may change.
         guards: Look at the workspace around every call that may change anything: `before` in this order,
             `after` in the opposite one.
+        heard: Gets what a call that only reads gave, and returns what its caller gets; None for nobody.
+        undo_note: Tells what undo will bring back of a call, for its card; None where nothing is known.
     """
 
     sandbox: Sandbox
     level: str
     workspace: Path
     guards: Sequence[Guard] = ()
+    heard: Callable[[Ticket, ToolResult], ToolResult] | None = None
+    undo_note: Callable[[Ticket], Awaitable[str]] | None = None

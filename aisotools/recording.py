@@ -29,6 +29,7 @@ from aisotools.session_events import (
     SandboxStarted,
     SessionEnded,
     SessionEvent,
+    Undone,
 )
 
 _log = logging.getLogger(__name__)
@@ -227,6 +228,18 @@ def _(event: CallFinished, secret: frozenset[str]) -> dict[str, Any]:  # noqa: A
 @_body.register
 def _(event: AgentEvent, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - redacted by shape
     return agent_body(event)
+
+
+@_body.register
+def _(event: Undone, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
+    return {
+        "call_ids": list(event.call_ids),
+        "restored": len(event.restored),
+        "removed": len(event.removed),
+        "missing": len(event.missing),
+        "variables": event.variables,
+        "forced": event.forced,
+    }
 
 
 @_body.register

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
+from aisotools.changes import Changes
 from aisotools.events import Json, Origin, ToolCall, ToolResult
 from aisotools.exceptions import UsageError
+from aisotools.history import History
 from aisotools.lifetime import Lifetime
 from aisotools.opening import is_number, wish
 from aisotools.ticket import Ticket
@@ -112,6 +114,50 @@ class Session(Lifetime):
     ) -> ToolResult:
         """Run Python in the sandbox: the `python` tool, through the same gate."""
         return await self.call("python", {"code": code}, origin=origin, timeout_s=timeout_s)
+
+    async def undo(self, steps: int = 1, *, to: str | None = None, force: bool = False) -> ToolResult:
+        """Take back what the last calls changed: files, and variables where they are kept.
+
+        Calls that changed nothing do not count. Nothing is done when somebody else has changed the same files
+        since, or while a background task runs.
+
+        Args:
+            steps: How many calls.
+            to: Back to before this call instead, by its id.
+            force: Do it all the same, and remove what was too large to be kept.
+
+        Returns:
+            What came back and what did not; an error when nothing was done.
+
+        Raises:
+            ValueError: If `steps` is no whole number above 0.
+            UsageError: If there is no such call.
+        """
+        with self._beat:
+            return await (await self._kept()).undo(steps, to=to, force=force)
+
+    async def redo(self, steps: int = 1, *, force: bool = False) -> ToolResult:
+        """Do again what the last undo took back; see `undo`."""
+        with self._beat:
+            return await (await self._kept()).redo(steps, force=force)
+
+    async def changes(self, since: str | None = None) -> Changes:
+        """What changed in the workspace since before the session's first call, or since before another.
+
+        Args:
+            since: The id of that call.
+
+        Raises:
+            UsageError: If nothing is kept from before it.
+        """
+        with self._beat:
+            return await (await self._kept()).changes(since)
+
+    async def _kept(self) -> History:
+        self._demand_own_loop()
+        await self._open()
+        assert self._history is not None
+        return self._history
 
     def call_threadsafe(self, name: str, arguments: Mapping[str, Json] | None = None) -> ToolResult:
         """Make a call from another thread and block until its result is there.

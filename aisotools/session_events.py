@@ -183,6 +183,55 @@ class CallFinished(SessionEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointTaken(SessionEvent):
+    """The files of the workspace were kept before a call that may change them.
+
+    Attributes:
+        root: Digest of the tree; empty where nothing could be covered.
+        files: How many files and folders there are.
+        copied_bytes: How much was new and had to be copied.
+        uncovered: What is not covered, in words.
+        duration_s: How long it took.
+    """
+
+    kind: ClassVar[str] = "checkpoint_taken"
+    root: str
+    files: int
+    copied_bytes: int
+    uncovered: tuple[str, ...]
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone(SessionEvent):
+    """Calls were undone.
+
+    Attributes:
+        call_ids: Which, the latest first.
+        restored: Files that were made or replaced.
+        removed: Files that were removed.
+        missing: What did not come back, in words.
+        variables: What became of the variables, in words.
+        forced: Whether changes of somebody else were overruled.
+    """
+
+    kind: ClassVar[str] = "undone"
+    call_ids: tuple[str, ...]
+    restored: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    variables: str = ""
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redone(Undone):
+    """Calls that had been undone were redone; `call_ids` tells the earliest first."""
+
+    kind: ClassVar[str] = "redone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionEnded(SessionEvent):
     """The session was closed."""
 

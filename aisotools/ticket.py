@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pydantic_core import from_json
@@ -96,7 +97,13 @@ class Verdict:
     reasons: tuple[str, ...]
 
 
-def ticket_for(tool: Tool, call: ToolCall, policy: Policy, level: str) -> Ticket:
+def ticket_for(
+    tool: Tool,
+    call: ToolCall,
+    policy: Policy,
+    level: str,
+    undoable: Callable[[Facts], bool] | None = None,
+) -> Ticket:
     """Validate and classify a call, and ask the policy.
 
     An error in the tool's own classification, or in a rule, denies and names it.
@@ -112,6 +119,7 @@ def ticket_for(tool: Tool, call: ToolCall, policy: Policy, level: str) -> Ticket
     runs_in: RunsIn = "host" if shipment is None else "sandbox"
     try:
         facts = dataclasses.replace(gather_facts(tool, from_json(frozen)), runs_in=runs_in, level=level)
+        facts = dataclasses.replace(facts, undoable=undoable is not None and undoable(facts))
     except Exception as error:
         facts = Facts(effect=Effect.DESTRUCTIVE, certain=False, runs_in=runs_in, level=level)
         told = f"what it may do could not be told ({type(error).__name__}: {error}); mend its classify"
@@ -141,4 +149,3 @@ def denial(name: str, reasons: tuple[str, ...]) -> ToolResult:
     """A denial as the model reads it."""
     told = "; ".join(r.rstrip(".") for r in reasons if r) or "no reason was given"
     return ToolResult.error(f"{name} was not run: {told}.", recoverable=False, error_kind="denied")
-

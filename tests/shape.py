@@ -40,6 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "arguments",
         "attic",
         "beat",
+        "call_line",
         "budgets",
         "conditions",
         "context_window",
@@ -47,6 +48,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "dialects",
         "docstrings",
         "gemini_schemas",
+        "addresses",
         "excerpt",
         "inquiry",
         "paths",
@@ -83,6 +85,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "stepping",
         "strict_schemas",
         "waiting",
+        "web",
         "workspace",
         "sandbox.limits",
     ),
@@ -120,7 +123,18 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "sandbox",
     ),
     ("builtin",),
-    ("asking", "barrier", "gate", "history", "host_calls", "lifetime", "opening", "read_guard", "session"),
+    (
+        "asking",
+        "barrier",
+        "gate",
+        "history",
+        "host_calls",
+        "lifetime",
+        "opening",
+        "read_guard",
+        "undo_words",
+        "session",
+    ),
     (
         "agent",
         "agent_driver",
@@ -146,6 +160,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "notebook",
         "bridges",
         "contract_suites",
+        "pytest_plugin",
         "sandbox_suite",
         "testing",
         "sandbox.desk",
@@ -155,7 +170,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "sandbox.passing",
         "sandbox.provisioner",
     ),
-    ("cli", "cli_kernelspec", "cli_log", "cli_replay"),
+    ("cli", "cli_kernelspec", "cli_log", "cli_tools", "cli_replay"),
 )
 """What may import what: lower rows never import higher ones. The longest matching name decides."""
 
@@ -170,6 +185,9 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "comm": ("sandbox.watching", "sandbox.introspect"),
     "google": ("models.provider",),
     "griffe": ("docstrings",),
+    "html_to_markdown": ("builtin.web_tool",),
+    "httpcore2": ("web",),
+    "httpx2": ("web",),
     "ipykernel": ("sandbox.front", "sandbox.provisioner", "notebook.ask"),
     "ipywidgets": ("notebook.cards",),
     "jsonschema": ("arguments",),
@@ -182,6 +200,8 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "nbformat": ("transcript", "cli"),  # cli: what `lab --execute` runs is a notebook file, not an event log
     "nh3": ("notebook",),
     "openai": ("models.provider",),
+    "pytest": ("pytest_plugin",),
+    "pytest_asyncio": ("pytest_plugin",),
     "pydantic": ANYWHERE,  # values and validation everywhere are its business
     "pydantic_ai": ("models.provider", "models.provider_messages", "bridges.pydantic_ai"),
     "pydantic_core": ANYWHERE,  # JSON on the wire

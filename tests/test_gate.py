@@ -227,6 +227,7 @@ async def test_the_question_shows_exactly_what_would_run(open_session: OpenSessi
         "approval_answered",
         "call_decided",
         "call_started",
+        "checkpoint_taken",
         "call_finished",
     ]
 

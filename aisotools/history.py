@@ -1,0 +1,360 @@
+"""Undo as a session has it: a checkpoint around every call that may change anything, files and variables.
+
+The tree of processes stands still while a checkpoint is taken and while files are brought back. What cannot
+be brought back is told beforehand on the card, and afterwards in the result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from aisotools.barrier import Pass, share, unshare
+from aisotools.changes import Changes, changes_between
+from aisotools.checkpoint_chain import Moved, Step, Way
+from aisotools.checkpoint_scan import Progress
+from aisotools.checkpoint_seen import Snapshot, TooSlow
+from aisotools.contracts import Sandbox, VariableHistory, VariablePoint
+from aisotools.events import Facts, ToolResult
+from aisotools.exceptions import SandboxError, UsageError, WorkspaceError
+from aisotools.journal import Journal
+from aisotools.paths import printable
+from aisotools.readcache import ReadCache
+from aisotools.session_events import CallEmitted, CheckpointTaken, Redone, Undone
+from aisotools.ticket import Ticket
+from aisotools.tool_members import undo_path
+from aisotools.undo_words import (
+    beyond_words,
+    conflict,
+    known_ids,
+    lost_words,
+    outcome,
+    refused,
+    some,
+    uncovered_words,
+)
+
+T = TypeVar("T")
+
+_INLINE_ENTRIES = 1_500
+_INLINE_BYTES = 1 << 20
+_PROGRESS_S = 1.0
+
+
+@dataclass(slots=True)
+class _Copying:
+    """How far copying has got; written by one thread, read by another."""
+
+    done: int = 0
+    due: int = 0
+
+    def tell(self, done: int, due: int) -> None:
+        self.done, self.due = done, due
+
+
+class History:
+    """A guard (see `aisotools.place`) that keeps what calls change, and gives it back."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        state_folder: Path,
+        *,
+        sandbox: Sandbox,
+        journal: Journal,
+        reads: ReadCache,
+        session_key: str,
+    ) -> None:
+        """Keep the history of a workspace; sessions of one process on it share one.
+
+        Raises:
+            WorkspaceError: If checkpoints cannot be kept.
+        """
+        self._sharing = share(workspace, state_folder, sandbox)
+        self._chain = self._sharing.checkpoints
+        self._workspace = workspace
+        self._sandbox = sandbox
+        self._journal = journal
+        self._reads = reads
+        self._session_key = session_key
+        self._passes: dict[str, Pass] = {}
+        self._first = ""
+        self._batches: list[tuple[str, ...]] = []
+        self.background: Callable[[], Sequence[str]] = tuple
+        """Tells the background tasks that run, by name; undo waits for none of them."""
+
+    def __repr__(self) -> str:
+        return f"<History of {self._chain!r}>"
+
+    def close(self) -> None:
+        """Let go of the chain."""
+        unshare(self._sharing, self._sandbox)
+
+    # ---- around a call
+
+    async def before(self, ticket: Ticket) -> None:
+        """Take a checkpoint; see `aisotools.place.Guard`.
+
+        Raises:
+            SandboxError: If it cannot be kept: then the call must not run.
+        """
+        call, began_s = ticket.made, time.perf_counter()
+        given = await self._sharing.barrier.enter(self)
+        try:
+            snapshot = await self._walk(
+                lambda progress: self._chain.begin(
+                    call.id,
+                    call.name,
+                    self._session_key,
+                    outside=self._outside(ticket),
+                    beyond=beyond_words(ticket, covered=self._outside(ticket) is not None),
+                    progress=progress,
+                ),
+                call.id,
+            )
+        except BaseException as error:
+            self._sharing.barrier.leave(given)
+            if isinstance(error, WorkspaceError):
+                raise SandboxError(f"{call.name} was not run: {error}") from error
+            raise
+        self._passes[call.id] = given
+        self._begin_with(snapshot)
+        self._journal.add(
+            CheckpointTaken,
+            call.id,
+            root=snapshot.root,
+            files=snapshot.entries,
+            copied_bytes=snapshot.copied_bytes,
+            uncovered=uncovered_words(snapshot),
+            duration_s=time.perf_counter() - began_s,
+        )
+
+    def _begin_with(self, snapshot: Snapshot) -> None:
+        if not self._first:
+            self._first = snapshot.root
+
+    async def after(self, ticket: Ticket, result: ToolResult | None) -> ToolResult | None:
+        """Take down what the call changed; see `aisotools.place.Guard`."""
+        call = ticket.made
+        try:
+            await self._walk(lambda progress: self._chain.end(call.id, progress), call.id)
+        except WorkspaceError as error:
+            if result is not None:
+                result = result.with_metadata(undo=f"This call cannot be undone: {error}")
+        finally:
+            self._sharing.barrier.leave(self._passes.pop(call.id))
+        return result
+
+    async def _walk(self, work: Callable[[Progress], T], call_id: str, *, small: bool = True) -> T:
+        """Do `work` while everything stands still: here if it is small, else in a thread."""
+        known = self._chain.latest
+        if small and known is not None and known.entries <= _INLINE_ENTRIES:
+            try:
+                with self._sharing.standing_still():
+                    return work(_refuse_large)
+            except TooSlow:
+                pass  # in a thread then
+        copying = _Copying()
+
+        def still() -> T:
+            with self._sharing.standing_still():
+                return work(copying.tell)
+
+        walking = asyncio.ensure_future(asyncio.to_thread(still))
+        while not (await asyncio.wait([walking], timeout=_PROGRESS_S))[0]:
+            self._journal.add(
+                CallEmitted,
+                call_id,
+                name="checkpoint",
+                payload={"done_bytes": copying.done, "total_bytes": copying.due},
+            )
+        return walking.result()
+
+    def _outside(self, ticket: Ticket) -> Path | None:
+        """The path outside the workspace that a tool of the host says it changes."""
+        if ticket.facts.runs_in != "host":
+            return None
+        told = undo_path(ticket.tool, ticket.arguments)
+        if told is None:
+            return None
+        path = self._workspace / told
+        return path if self._chain.covers(path) else None
+
+    def _inside(self, path: Path) -> bool:
+        return (self._workspace / path).resolve().is_relative_to(self._workspace.resolve())
+
+    # ---- what is told beforehand
+
+    def undoable(self, facts: Facts) -> bool:
+        """Whether undo covers all that a call of these facts may change."""
+        if facts.runs_in != "sandbox" or facts.level == "limited" or facts.hosts or facts.outside:
+            return False
+        only_files = facts.path_guarded or bool(facts.commands)  # programs cannot reach the variables
+        if not only_files and self._variables is None:
+            return False
+        latest = self._chain.latest
+        return self._chain.fits() if latest is None else bool(latest.root) and not latest.uncovered_count
+
+    async def sentence(self, ticket: Ticket) -> str:
+        """What undo will and will not bring back of a call, for its card."""
+        try:
+            snapshot = await self._walk(self._chain.look, ticket.made.id)
+        except WorkspaceError as error:
+            return f"It cannot be undone: {error}"
+        uncovered = uncovered_words(snapshot)
+        told = ["Undo brings back the files of the workspace"]
+        told[0] += f", but not {some(uncovered)}." if uncovered else "."
+        if ticket.facts.runs_in == "host":
+            path = undo_path(ticket.tool, ticket.arguments)
+            if path is not None:
+                where = printable(str(self._workspace / path))
+                covered = self._outside(ticket) is not None or self._inside(path)
+                told.append(f"It also brings back {where}." if covered else f"It does not cover {where}.")
+            told.append("Whatever else it does outside the workspace stays done.")
+        elif ticket.facts.level == "limited":
+            told.append("At level limited it may change files elsewhere, which stay changed.")
+        return " ".join(told)
+
+    # ---- back and forth
+
+    async def undo(self, steps: int = 1, *, to: str | None = None, force: bool = False) -> ToolResult:
+        """Take calls back, the latest first; see `Session.undo`."""
+        return await self._move("undo", steps, to, force=force)
+
+    async def redo(self, steps: int = 1, *, force: bool = False) -> ToolResult:
+        """Do again what was undone; see `Session.redo`."""
+        return await self._move("redo", steps, None, force=force)
+
+    async def changes(self, since: str | None = None) -> Changes:
+        """What changed since before a call, or since the session's first; see `Session.changes`."""
+        every = [*self._chain.steps, *self._chain.undone]
+        if since is None:
+            root = self._first
+        else:
+            found = [step for step in every if step.call_id == since]
+            if not found:
+                raise UsageError(f"There is no checkpoint from before a call {since!r}. {known_ids(every)}")
+            root = found[-1].before[""]
+        snapshot = await self._walk(self._chain.look, since or "")
+        self._begin_with(snapshot)
+        if not root or not snapshot.root:
+            return Changes(uncovered=uncovered_words(snapshot))
+        return await asyncio.to_thread(
+            changes_between, self._chain.store, root, snapshot.root, uncovered_words(snapshot)
+        )
+
+    async def _move(self, way: Way, count: int, to: str | None, *, force: bool) -> ToolResult:
+        count = _whole(count)
+        if self._sharing.barrier.inside():
+            return refused(f"A call is running here. {way.capitalize()} when it has ended.")
+        running = [] if force else list(self.background())
+        if running:
+            told = f"{some(running)} still runs in the background and may go on changing files."
+            return refused(f"{told} Stop it first, or force the {way}.")
+        given = await self._sharing.barrier.enter(object())  # alone: nobody else holds this
+        try:
+            chosen = self._chosen(way, count, to)
+            if not chosen:
+                return refused(f"There is nothing to {way}.")
+            try:
+                moved = await self._walk(
+                    lambda _: self._chain.move(way, chosen, force=force), "", small=False
+                )
+            except WorkspaceError as error:
+                return refused(f"The {way} failed: {error}")
+            if not moved.done:
+                return conflict(moved)
+            self._reads.forget()
+            variables = await self._move_variables(way, chosen)
+        finally:
+            self._sharing.barrier.leave(given)
+        result = outcome(moved, variables)
+        self._record(moved, result, forced=force)
+        return result
+
+    def _chosen(self, way: Way, count: int, to: str | None) -> list[Step]:
+        """The steps to take, the next one first; those that changed nothing come along uncounted."""
+        source = self._chain.steps if way == "undo" else self._chain.undone
+        if to is not None and all(step.call_id != to for step in source):
+            raise UsageError(f"There is no call {to!r} to undo. {known_ids(source)}")
+        kept = {point.call_id for point in self._points()}
+        chosen: list[Step] = []
+        counted = 0
+        for step in reversed(source):
+            counts = step.changed or step.call_id in kept or any(step.call_id in b for b in self._batches)
+            if to is None and counts and counted == count:
+                break
+            chosen.append(step)
+            counted += counts
+            if step.call_id == to:
+                break
+        while to is None and chosen and not (chosen[-1].changed or chosen[-1].call_id in kept):
+            if any(chosen[-1].call_id in batch for batch in self._batches):
+                break
+            chosen.pop()
+        return chosen
+
+    # ---- variables
+
+    @property
+    def _variables(self) -> VariableHistory | None:
+        return getattr(self._sandbox, "variables", None)
+
+    def _points(self) -> Sequence[VariablePoint]:
+        return self._variables.points() if self._variables is not None else ()
+
+    async def _move_variables(self, way: Way, steps: Sequence[Step]) -> str:
+        """Have the variables follow the files; what became of them, in words."""
+        ids = [step.call_id for step in steps]
+        variables = self._variables
+        try:
+            if way == "redo":
+                return await self._redo_variables(ids)
+            kept = {point.call_id for point in self._points()}
+            known = [call_id for call_id in ids if call_id in kept]
+            if variables is None or not known:
+                touched = any(step.name == "python" for step in steps)
+                return "They were not brought back: no earlier state of them is kept." if touched else ""
+            point = await variables.restore(known[-1])
+        except SandboxError as error:
+            return f"They were not brought back: {error}"
+        self._batches.append(tuple(ids))
+        return f"They are as before {known[-1]}" + lost_words(point)
+
+    async def _redo_variables(self, ids: Sequence[str]) -> str:
+        if self._variables is None or not any(set(ids) & set(batch) for batch in self._batches):
+            return ""
+        batch = self._batches[-1]
+        if set(batch) != set(ids):
+            return "They stay as they are: only the last undo of them can be redone, and as a whole."
+        point = await self._variables.redo()
+        if point is None:
+            return "They stay as they are: a call has changed them since."
+        self._batches.pop()
+        return "They are as they were before the undo" + lost_words(point)
+
+    def _record(self, moved: Moved, told: ToolResult, *, forced: bool) -> None:
+        self._journal.add(
+            Undone if moved.way == "undo" else Redone,
+            call_ids=tuple(step.call_id for step in moved.steps),
+            restored=moved.restored,
+            removed=moved.removed,
+            missing=tuple(told.value["missing"]),
+            variables=told.value["variables"],
+            forced=forced,
+        )
+
+
+def _whole(count: object) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"steps={count!r}: use a whole number from 1.")
+    return count
+
+
+def _refuse_large(done: int, due: int) -> None:
+    if due - done > _INLINE_BYTES:
+        raise TooSlow
