@@ -1,4 +1,4 @@
-"""Magics that await: a cell is rewritten so that `%call` and `%%sandbox` become `await`.
+"""Magics that await: a cell is rewritten so that `%call`, `%%sandbox` and `%%agent` become `await`.
 
 An IPython magic is a plain function and cannot await. So a line such as `x = %call NAME a=1` is turned into
 `x = await ...` before it is compiled, wherever top-level `await` is allowed. History and the saved notebook
@@ -20,7 +20,7 @@ _TARGET = r"(?P<target>[^\W\d][\w.\[\]'\", ]*=\s*)?"
 _LINE = re.compile(
     rf"(?P<indent>[ \t]*){_TARGET}%(?P<magic>call|sandbox[ \t]+restart)(?!\S)(?P<rest>.*)", re.DOTALL
 )
-_CELL = re.compile(r"%%sandbox(?!\S)(?P<rest>[^\n]*)\n?")
+_CELL = re.compile(r"%%(?P<magic>sandbox|agent)(?!\S)(?P<rest>[^\n]*)\n?")
 _ESCAPED = re.compile(rf"(?P<indent>[ \t]*){_TARGET}[%!]")
 _DEFINITION = re.compile(r"[ \t]*(async[ \t]+def|def|class)\b")
 _LAYOUT = frozenset(
@@ -45,7 +45,8 @@ def rewrite(lines: list[str]) -> list[str]:
         if match is None:
             return lines
         body = "".join(lines[first + 1 :])
-        return [f"await {_RUN}('cell', {match['rest'].strip()!r}, {body!r})\n"]
+        magic = "cell" if match["magic"] == "sandbox" else "agent"
+        return [f"await {_RUN}({magic!r}, {match['rest'].strip()!r}, {body!r})\n"]
     starts = _statement_starts(lines)
     rewritten: list[str] = []
     number = 0
