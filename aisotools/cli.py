@@ -144,14 +144,17 @@ def doctor(host: Host, *, as_json: bool = False) -> int:
 
     Args:
         host: The machine.
-        as_json: One JSON object instead of text: level, holds, probes, protects, leaves_open and versions.
+        as_json: One JSON object instead of text: level, holds, probes, protects, leaves_open, missing
+            and versions.
 
     Returns:
         0 if a sandbox level holds, `guarded` or better; 1 otherwise.
     """
     from aisotools.sandbox.detect import PROTECTS
+    from aisotools.status import missing_levels
 
     found = host.detect()
+    missing = missing_levels(found.level, found)
     holds = found.level not in {None, "limited"}
     protects, leaves_open = PROTECTS[found.level or "limited"]
     versions = {
@@ -162,7 +165,8 @@ def doctor(host: Host, *, as_json: bool = False) -> int:
     if as_json:
         probes = [{"name": probe.name, "ok": probe.ok, "detail": probe.detail} for probe in found.probes]
         answer = {"level": found.level, "holds": holds, "probes": probes}
-        answer |= {"protects": protects if holds else "", "leaves_open": leaves_open} | versions
+        answer |= {"protects": protects if holds else "", "leaves_open": leaves_open}
+        answer |= {"missing": list(missing)} | versions
         host.echo(json.dumps(answer, indent=2))
         return 0 if holds else 1
 
@@ -175,6 +179,10 @@ def doctor(host: Host, *, as_json: bool = False) -> int:
         host.echo(_wrapped(NO_SANDBOX) + "\n")
     host.echo(_wrapped(f"{'It' if holds else '`limited`'} protects: {protects}"))
     host.echo(_wrapped(f"It does not protect: {leaves_open}"))
+    if missing:
+        host.echo("\nNot available here:")
+    for told in missing:
+        host.echo(_wrapped(f"  {told}"))
     host.echo("\n" + ", ".join(f"{name} {number}" for name, number in versions.items()))
     return 0 if holds else 1
 

@@ -41,7 +41,7 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.spawn import Spawn, detection
 from aisotools.sandbox.watch import switches_below
 from aisotools.session_events import SessionEnded, SessionEvent
-from aisotools.status import SessionStatus
+from aisotools.status import SessionStatus, missing_levels
 from aisotools.workspace import Workspace
 
 SandboxFactory = Callable[[Spawn, SandboxListener], Sandbox]
@@ -128,6 +128,7 @@ class Lifetime:
         self._claim: Claim | None = None
         self._recording: Recording | None = None
         self._protection: Protection | None = None
+        self._missing: tuple[str, ...] = ()
         self._history: History | None = None
         self._reads: ReadCache | None = None
         self._closed = False
@@ -240,6 +241,7 @@ class Lifetime:
         if self._closed:
             raise SessionClosed(f"Session {self.session_key} was closed while it opened. Open a new one.")
         level = choose_level(level, min_level, self._environ, found)
+        self._missing = missing_levels(level, found)
         if self._default_policy:
             self._gate.policy = user_policy(self._environ)
         refuse_auto_without_sandbox(self.policy, level)
@@ -356,7 +358,11 @@ class Lifetime:
                 level=self.level, calls=self._gate.calls, workspace=str(self._workspace or "")
             )
         return SessionStatus.of(
-            self._place.sandbox.status(), calls=self._gate.calls, workspace=str(self._workspace)
+            self._place.sandbox.status(),
+            calls=self._gate.calls,
+            workspace=str(self._workspace),
+            limits=self.limits,
+            missing=self._missing,
         )
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:

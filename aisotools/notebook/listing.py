@@ -12,7 +12,7 @@ from aisotools.events import Effect
 from aisotools.notebook import frame
 from aisotools.notebook.text import one_line, readable
 from aisotools.question import EFFECT_WORDS
-from aisotools.status import SessionStatus
+from aisotools.status import SessionStatus, told_limits
 from aisotools.tool_members import classify, definition_of, shipment_of, source_of
 
 _CELL = "padding:3px 16px 3px 0;text-align:left;vertical-align:top"
@@ -123,6 +123,9 @@ def show_status(status: SessionStatus, mode: str, protects: Mapping[str, tuple[s
         ("policy mode", mode),
         ("calls so far", str(status.calls)),
     ]
+    if status.limits is not None:
+        rows.append(("limits", told_limits(status.limits)))
+    rows += [("not available", told) for told in status.missing]
     return table(("sandbox", ""), rows)
 
 
