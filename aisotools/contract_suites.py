@@ -12,9 +12,23 @@ from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from aisotools.contracts import Approver, Tool
+from aisotools.answers import AnswerReader
+from aisotools.contracts import Approver, Model, Tool
 from aisotools.events import Approval, ApprovalRequest, Effect, Json, ToolCall, ToolDefinition
 from aisotools.exceptions import ArgumentError
+from aisotools.messages import (
+    AssistantMessage,
+    CallDone,
+    CallPart,
+    Finished,
+    Message,
+    ModelEvent,
+    ToolMessage,
+    Usage,
+    UserMessage,
+    message_from_json,
+    message_to_json,
+)
 from aisotools.registry import ToolRegistry
 from aisotools.schema import check_name
 from aisotools.tool_members import classify, shipment_of, undo_path, validate_arguments, version_of
@@ -160,6 +174,104 @@ class ToolContract:
         if shipment is not None:
             assert shipment.key
             assert bool(shipment.import_path) != bool(shipment.payload)
+
+
+class ModelContract:
+    """What every model must do; it is asked something, and must answer to the contract, not to the point."""
+
+    tools: Sequence[ToolDefinition] = (
+        ToolDefinition("look", "Look at something.", {"type": "object", "properties": {}}),
+    )
+    """What it may call."""
+
+    def make(self) -> Model:
+        """A model; called once for each test."""
+        raise NotImplementedError
+
+    def conversation(self) -> Sequence[Message]:
+        """What it is asked."""
+        return [UserMessage("Hello.")]
+
+    def test_is_a_model(self) -> None:
+        """It has the members of `Model`, and a name."""
+        model = self.make()
+        assert isinstance(model, Model), f"{model!r} lacks a member of Model"
+        assert model.name.strip(), "a model needs a name"
+
+    def test_answers_to_the_end(self) -> None:
+        """Its stream makes a message; it ends with `Finished`, and counts at most once, before that."""
+        heard = self._heard(self.conversation())
+        ends = [event for event in heard if isinstance(event, Finished)]
+        assert ends == heard[-1:], "Finished comes once, and last"
+        counts = [event for event in heard if isinstance(event, Usage)]
+        assert len(counts) <= 1, "Usage comes at most once"
+        reader = AnswerReader("a model")
+        for event in heard:
+            reader.add(event)
+        answer = reader.answer()
+        assert message_from_json(message_to_json(answer.message)) == answer.message
+
+    def test_calls_are_whole(self) -> None:
+        """A call names a tool and holds arguments, or says what is wrong with them."""
+        for event in self._heard(self.conversation()):
+            if isinstance(event, CallDone):
+                assert event.call.name
+                assert isinstance(event.call.arguments, Mapping)
+
+    def test_leaves_the_conversation_alone(self) -> None:
+        """What was said stays said."""
+        asked = list(self.conversation())
+        before = copy.deepcopy(asked)
+        self._heard(asked)
+        assert asked == before, "the model changed the conversation"
+
+    def test_takes_results_of_calls(self) -> None:
+        """A conversation in which calls were made is a conversation, too."""
+        call = CallPart("a-1", "look", {})
+        asked: list[Message] = [UserMessage("Look."), AssistantMessage((call,), reason="calls")]
+        self._heard([*asked, ToolMessage("a-1", "look", "Nothing there.", is_error=True)])
+
+    def test_can_be_left(self) -> None:
+        """Whoever stops listening is let go within a second."""
+
+        async def leave() -> float:
+            stream = self.make().request(self.conversation(), self.tools)
+            await anext(stream, None)
+            began_s = time.monotonic()
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
+            return time.monotonic() - began_s
+
+        took_s = run_limited(leave())
+        assert took_s < 1, f"leaving took {took_s:.1f} s"
+
+    def test_can_be_cancelled(self) -> None:
+        """Cancelling whoever listens ends the request within a second."""
+
+        async def cancel() -> float:
+            asking = asyncio.ensure_future(self._answered(self.conversation()))
+            await asyncio.sleep(0)
+            asking.cancel()
+            began_s = time.monotonic()
+            await asyncio.wait([asking], timeout=3)
+            assert asking.done(), "the request went on although it was cancelled"
+            return time.monotonic() - began_s
+
+        took_s = run_limited(cancel())
+        assert took_s < 1, f"cancelling took {took_s:.1f} s"
+
+    def _heard(self, asked: Sequence[Message]) -> list[ModelEvent]:
+        return run_limited(self._answered(asked))
+
+    async def _answered(self, asked: Sequence[Message]) -> list[ModelEvent]:
+        model = self.make()
+        try:
+            return [event async for event in model.request(asked, self.tools, instructions="Be brief.")]
+        finally:
+            close = getattr(model, "close", None)
+            if close is not None:
+                await close()
 
 
 def run_limited(scenario: Awaitable[_T], timeout_s: float = 30.0) -> _T:

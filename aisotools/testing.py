@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from aisotools.approval import run_blocking
-from aisotools.contract_suites import ApproverContract, ToolContract
+from aisotools.approval import ScriptedApprover, run_blocking
+from aisotools.contract_suites import ApproverContract, ModelContract, ToolContract
 from aisotools.contracts import (
     Cancellation,
     SandboxCall,
@@ -32,13 +32,24 @@ from aisotools.contracts import (
 from aisotools.events import Effect, Facts, Json, RunsIn, ToolResult
 from aisotools.exceptions import SandboxError, ToolError
 from aisotools.function_tool import FunctionTool
+from aisotools.models.scripted import ScriptedModel
 from aisotools.sandbox.detect import Detection
 from aisotools.sandbox.spawn import Spawn
 from aisotools.sandbox.turns import Turns
 from aisotools.sandbox_suite import Heard, SandboxContract
 from aisotools.tool_members import failure
 
-__all__ = ["ApproverContract", "FakeSandbox", "Heard", "MockTool", "SandboxContract", "ToolContract"]
+__all__ = [
+    "ApproverContract",
+    "FakeSandbox",
+    "Heard",
+    "MockTool",
+    "ModelContract",
+    "SandboxContract",
+    "ScriptedApprover",
+    "ScriptedModel",
+    "ToolContract",
+]
 
 _GRACE_S = 0.3
 _NEEDS_A_WORKER = ("aisotools.builtin.python_tool:", "aisotools.builtin.shell_tool:")

@@ -161,6 +161,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "bridges",
         "contract_suites",
         "pytest_plugin",
+        "pytest_plugin",
         "sandbox_suite",
         "testing",
         "sandbox.desk",
@@ -200,6 +201,8 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "nbformat": ("transcript", "cli"),  # cli: what `lab --execute` runs is a notebook file, not an event log
     "nh3": ("notebook",),
     "openai": ("models.provider",),
+    "pytest": ("pytest_plugin",),
+    "pytest_asyncio": ("pytest_plugin",),
     "pytest": ("pytest_plugin",),
     "pytest_asyncio": ("pytest_plugin",),
     "pydantic": ANYWHERE,  # values and validation everywhere are its business

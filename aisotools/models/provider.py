@@ -137,13 +137,25 @@ class ProviderModel:
         secret: str = "",
         context_tokens: int | None = None,
         settings: Mapping[str, Any] | None = None,
+        ends_silently: bool = False,
     ) -> None:
-        """Have `make` give the model at the first request; `secret` is taken out of every error."""
+        """Have `make` give the model at the first request.
+
+        Args:
+            name: How it is called in records.
+            make: Gives the model of pydantic-ai.
+            secret: Taken out of every error.
+            context_tokens: How much it can read.
+            settings: For pydantic-ai's `ModelSettings`.
+            ends_silently: Whether it never says why an answer ended, as pydantic-ai's own test models; any
+                other that does not say so was cut.
+        """
         self.name = name
         self.context_tokens = context_tokens
         self._make = make
         self._secret = secret
         self._settings = dict(settings or {})
+        self._ends_silently = ends_silently
         self._model: TheirModel | None = None
 
     def __repr__(self) -> str:
@@ -185,7 +197,7 @@ class ProviderModel:
             if part.part_kind == "tool-call":
                 yield CallDone(our_call(part))
         yield usage_of(whole)
-        yield finished(whole)
+        yield finished(whole, ends_silently=self._ends_silently)
 
     async def close(self) -> None:
         """Let go of connections; the next request opens new ones."""

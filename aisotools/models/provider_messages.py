@@ -184,13 +184,15 @@ _REASONS: Mapping[str, FinishReason] = {
 }
 
 
-def finished(whole: theirs.ModelResponse) -> Finished:
-    """Why an answer ended.
+def finished(whole: theirs.ModelResponse, *, ends_silently: bool = False) -> Finished:
+    """Why an answer ended; `ends_silently` for models that never say.
 
     Raises:
         ModelError: If it does not say, so was cut.
     """
     raw = str((whole.provider_details or {}).get("finish_reason", ""))
     if whole.finish_reason is None and not raw:
+        if ends_silently:
+            return Finished("calls" if whole.tool_calls else "stop")
         raise ModelError("The answer was cut before its end.", retryable=True)
     return Finished(_REASONS.get(whole.finish_reason or "", "unknown"), detail=raw)
