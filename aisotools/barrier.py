@@ -131,7 +131,8 @@ class Sharing:
         """Nothing in any sandbox on this workspace runs meanwhile, where sandboxes can be held."""
         with ExitStack() as stack:
             for sandbox in tuple(self.sandboxes):
-                stack.enter_context(standing_still(getattr(sandbox, "supervisor", 0)))
+                parked = getattr(getattr(sandbox, "variables", None), "pids", tuple)
+                stack.enter_context(standing_still(getattr(sandbox, "supervisor", 0), frozenset(parked())))
             yield
 
 

@@ -5,47 +5,58 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from aisotools.sandbox.processes import below, send_signal, table
 
 _SETTLE_S = 0.05
+_SPIN_S = 0.0002
 _MOST_ROUNDS = 20
+_STILL, _MOVING = b"TtZXx", b"RD"
 
 
 @contextmanager
-def standing_still(root: int) -> Iterator[None]:
+def standing_still(root: int, spared: Collection[int] = ()) -> Iterator[None]:
     """Everything below the process `root` stands still inside the `with` block; `root` itself does not.
 
     What stood still before, stays so afterwards. Bounded in time: what does not let itself be stopped within
     50 ms, such as a process that waits for a disk, goes on.
+
+    Args:
+        root: The process above all; 0 for none.
+        spared: Processes that do nothing anyway.
     """
     stopped: set[int] = set()
     try:
         if root:
-            _stop(root, stopped)
+            _stop(root, stopped, spared)
         yield
     finally:
         for pid in stopped:
             send_signal(pid, signal.SIGCONT)
 
 
-def _stop(root: int, stopped: set[int]) -> None:
-    seen: set[int] = set()
+def _stop(root: int, stopped: set[int], spared: Collection[int]) -> None:
+    seen = set(spared)
+    moving: list[int] = []
     for _ in range(_MOST_ROUNDS):  # each round finds what was started while the one before ran
         new = _descendants(root) - seen
         if not new:
             break
         seen |= new
         for pid in new:
-            if _state(pid) not in b"TtZXx":
+            states = _states(pid)
+            if not set(states) <= set(_STILL):
                 stopped.add(pid)
+                # What sleeps meets the signal before its next instruction, however late it is scheduled.
+                moving += [pid] if set(states) & set(_MOVING) else []
                 send_signal(pid, signal.SIGSTOP)
-    until_s = time.monotonic() + _SETTLE_S
-    for pid in stopped:
-        while _state(pid) not in b"TtZXx" and time.monotonic() < until_s:
-            time.sleep(0.0001)
+    began_s = time.monotonic()
+    for pid in moving:
+        while not set(_states(pid)) <= set(_STILL) and (waited_s := time.monotonic() - began_s) < _SETTLE_S:
+            if waited_s > _SPIN_S:  # a signal arrives in microseconds, a sleep ends after many of them
+                time.sleep(_SPIN_S)
 
 
 def _descendants(root: int) -> set[int]:
@@ -90,15 +101,23 @@ def _children(pid: int) -> set[int]:
     return found
 
 
-def _state(pid: int) -> bytes:
-    """The state letter of a process; X for one that is gone."""
+def _states(pid: int) -> bytes:
+    """The state letters of a process's threads; none for one that is gone."""
     try:
-        file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+        threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        return b"X"
+        return b""
+    return b"".join(_state(f"/proc/{pid}/task/{thread}/stat") for thread in threads)
+
+
+def _state(path: str) -> bytes:
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
     try:
         return os.read(file, 1024).rpartition(b")")[2].split()[0]
     except (ProcessLookupError, IndexError):
-        return b"X"
+        return b""
     finally:
         os.close(file)
