@@ -161,7 +161,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "bridges",
         "contract_suites",
         "pytest_plugin",
-        "pytest_plugin",
         "sandbox_suite",
         "testing",
         "sandbox.desk",
@@ -201,8 +200,6 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "nbformat": ("transcript", "cli"),  # cli: what `lab --execute` runs is a notebook file, not an event log
     "nh3": ("notebook",),
     "openai": ("models.provider",),
-    "pytest": ("pytest_plugin",),
-    "pytest_asyncio": ("pytest_plugin",),
     "pytest": ("pytest_plugin",),
     "pytest_asyncio": ("pytest_plugin",),
     "pydantic": ANYWHERE,  # values and validation everywhere are its business

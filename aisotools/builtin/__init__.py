@@ -19,9 +19,24 @@ BUILTINS = (
     "task_tools:task_output",
     "task_tools:task_input",
     "task_tools:task_stop",
+    "variables_tool:variables",
+    "web_tool:web_fetch",
+    "session_tools:todo",
+    "session_tools:ask_user",
+    "session_tools:read_result",
+    "display_tool:display",
 )
 
-_CORE = ("file", "sandbox_bash", "sandbox_read", "sandbox_write", "python", "edit", "read_result")
+_CORE = (
+    "file",
+    "sandbox_bash",
+    "sandbox_read",
+    "sandbox_write",
+    "python",
+    "edit",
+    "variables",
+    "read_result",
+)
 
 TOOLSETS: dict[str, tuple[str, ...]] = {
     "core": _CORE,
@@ -29,6 +44,7 @@ TOOLSETS: dict[str, tuple[str, ...]] = {
     "shell": (
         "sandbox_bash",
         "python",
+        "variables",
         "task_list",
         "task_output",
         "task_input",
@@ -36,7 +52,7 @@ TOOLSETS: dict[str, tuple[str, ...]] = {
         "read_result",
     ),
     "web": ("web_fetch", "read_result"),
-    "tasks": ("todo", "ask_user"),
+    "tasks": ("todo", "ask_user", "display", "read_result"),
     "all": tuple(row.partition(":")[2] for row in BUILTINS),
 }
 """Names of tools that belong together, in the order of the table."""
