@@ -62,6 +62,7 @@ class Questions:
         policy: Policy,
         workspace: Path | None = None,
         undo_note: Callable[[Ticket], Awaitable[str]] | None = None,
+        approver: Approver | None = None,
     ) -> list[Verdict]:
         """Ask about calls, all at once, and return what is to be done with each."""
         asked = [_request(verdict, level, workspace) for verdict in verdicts]
@@ -70,7 +71,8 @@ class Questions:
                 dataclasses.replace(one, preview={**one.preview, "undo": await undo_note(verdict.ticket)})
                 for one, verdict in zip(asked, verdicts, strict=True)
             ]
-        approver = self.approver if self.approver is not None else default_approver()
+        approver = self.approver if approver is None else approver
+        approver = default_approver() if approver is None else approver
         for request in asked:
             self._journal.add(ApprovalAsked, request.call.id, request=request)
         if approver is not None and any(request.facts.runs_in == "sandbox" for request in asked):

@@ -95,7 +95,13 @@ class Gate:
         return len(self._used)
 
     async def pass_call(
-        self, call: ToolCall, place: Place, *, timeout_s: float | None = None, ask: bool = False
+        self,
+        call: ToolCall,
+        place: Place,
+        *,
+        timeout_s: float | None = None,
+        ask: bool = False,
+        approver: Approver | None = None,
     ) -> ToolResult:
         """Take one call from wish to result; see `Session.call`."""
         call, began_s = self._begin(call)
@@ -103,7 +109,7 @@ class Gate:
         async def work() -> ToolResult:
             verdict = self._judge(call, place, ask=ask)
             if isinstance(verdict, Verdict) and verdict.decision is Decision.ASK:
-                verdict = (await self._ask([verdict], place))[0]
+                verdict = (await self._ask([verdict], place, approver))[0]
             return await self._carry_out(verdict, place, timeout_s)
 
         return await self._finish(call, began_s, work())
@@ -215,13 +221,16 @@ class Gate:
                 return Verdict(ticket, Decision.ALLOW, "grant", (f"you allowed {grant.words}",))
         return verdict
 
-    async def _ask(self, verdicts: Sequence[Verdict], place: Place) -> list[Verdict]:
+    async def _ask(
+        self, verdicts: Sequence[Verdict], place: Place, approver: Approver | None = None
+    ) -> list[Verdict]:
         return await self._questions.put(
             verdicts,
             sandbox=place.sandbox,
             level=place.level,
             policy=self.effective_policy(),
             workspace=place.workspace,
+            approver=approver,
             undo_note=place.undo_note,
         )
 

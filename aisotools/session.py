@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from aisotools.changes import Changes
+from aisotools.contracts import Approver
 from aisotools.events import Json, Origin, ToolCall, ToolResult
 from aisotools.exceptions import UsageError
 from aisotools.history import History
@@ -44,6 +46,7 @@ class Session(Lifetime):
         call_id: str | None = None,
         timeout_s: float | None = None,
         ask: bool = False,
+        approver: Approver | None = None,
     ) -> ToolResult:
         """Pass one call through the gate.
 
@@ -55,6 +58,7 @@ class Session(Lifetime):
             call_id: An id of the caller's own; an id runs at most once.
             timeout_s: Deadline in seconds; the tool's own, or the session's, without it.
             ask: Ask a person even if the policy would allow the call.
+            approver: Who is asked about this call, instead of whom the session asks.
 
         Returns:
             The result, also for everything that goes wrong: an unknown tool, wrong arguments, a denial, a
@@ -72,7 +76,7 @@ class Session(Lifetime):
         self._demand_own_loop()
         with self._beat:
             place = await self._open()
-            return await self._gate.pass_call(call, place, timeout_s=timeout_s, ask=ask)
+            return await self._gate.pass_call(call, place, timeout_s=timeout_s, ask=ask, approver=approver)
 
     async def call_many(
         self,
@@ -159,8 +163,10 @@ class Session(Lifetime):
         assert self._history is not None
         return self._history
 
-    def call_threadsafe(self, name: str, arguments: Mapping[str, Json] | None = None) -> ToolResult:
-        """Make a call from another thread and block until its result is there.
+    def call_threadsafe(
+        self, name: str, arguments: Mapping[str, Json] | None = None, **options: Any
+    ) -> ToolResult:
+        """Make a call from another thread and block until its result is there; `options` are those of `call`.
 
         Raises:
             UsageError: If the session is not open yet, if its loop has ended, or if this is the session's own
@@ -175,7 +181,7 @@ class Session(Lifetime):
             here = None
         if here is self._loop:
             raise UsageError("This would block the session's own loop. Use `await session.call(...)` here.")
-        calling = asyncio.run_coroutine_threadsafe(self.call(name, arguments), self._loop)
+        calling = asyncio.run_coroutine_threadsafe(self.call(name, arguments, **options), self._loop)
         try:
             return calling.result()
         finally:
