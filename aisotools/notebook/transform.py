@@ -18,7 +18,8 @@ from IPython.core.inputtransformer2 import make_tokens_by_line
 _RUN = '__import__("aisotools.notebook.awaited", fromlist=["run_magic"]).run_magic'
 _TARGET = r"(?P<target>[^\W\d][\w.\[\]'\", ]*=\s*)?"
 _LINE = re.compile(
-    rf"(?P<indent>[ \t]*){_TARGET}%(?P<magic>call|sandbox[ \t]+restart)(?!\S)(?P<rest>.*)", re.DOTALL
+    rf"(?P<indent>[ \t]*){_TARGET}%(?P<magic>call|undo|redo|changes|sandbox[ \t]+restart)(?!\S)(?P<rest>.*)",
+    re.DOTALL,
 )
 _CELL = re.compile(r"%%(?P<magic>sandbox|agent)(?!\S)(?P<rest>[^\n]*)\n?")
 _ESCAPED = re.compile(rf"(?P<indent>[ \t]*){_TARGET}[%!]")
@@ -57,7 +58,7 @@ def rewrite(lines: list[str]) -> list[str]:
             number += 1
             continue
         rest, used = _continued(match["rest"], lines[number + 1 :])
-        magic = "call" if match["magic"] == "call" else "restart"
+        magic = "restart" if match["magic"].startswith("sandbox") else match["magic"]
         target = match["target"] or ""
         rewritten.append(f"{match['indent']}{target}await {_RUN}({magic!r}, {rest.strip()!r})\n")
         # Line numbers of tracebacks stay right.
