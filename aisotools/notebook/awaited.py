@@ -11,10 +11,12 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
+from aisotools.changes import Changes
 from aisotools.events import Json, ToolResult
 from aisotools.exceptions import AisotoolsError
 from aisotools.notebook.current import current_session
 from aisotools.notebook.live import show_while_running
+from aisotools.notebook.undo_magics import run_undo_magic
 
 CALL_USAGE = "%call NAME key=value ... | NAME --json '{...}'  [--ask] [--timeout SECONDS]"
 
@@ -36,7 +38,7 @@ class CallLine:
     timeout_s: float | None = None
 
 
-async def run_magic(magic: str, line: str, body: str = "") -> ToolResult | None:
+async def run_magic(magic: str, line: str, body: str = "") -> ToolResult | Changes | None:
     """Run one rewritten magic.
 
     Args:
@@ -50,6 +52,8 @@ async def run_magic(magic: str, line: str, body: str = "") -> ToolResult | None:
     try:
         if magic == "call":
             return await _call(line)
+        if magic in {"undo", "redo", "changes"}:
+            return await run_undo_magic(magic, line)
         if magic == "cell":
             await _sandbox_cell(line, body)
         else:

@@ -8,24 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from aisotools.approval import set_default_approver_factory
+from aisotools.changes import Changes
 from aisotools.contracts import Approver
 from aisotools.events import ToolResult
 from aisotools.notebook.magics import AisotoolsMagics
 from aisotools.notebook.policy_magics import PolicyMagics
 from aisotools.notebook.transform import rewrite
+from aisotools.notebook.undo_magics import UndoMagics, show_changes
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
-_MAGICS = {"line": ("tools", "sandbox", "call", "policy", "approvals"), "cell": ("sandbox",)}
+_MAGICS = {"line": ("tools", "sandbox", "call", "policy", "approvals", "undo", "redo", "changes"), "cell": ("sandbox",)}
 
 
 def load(shell: Any) -> None:
     """Register magics, the rewriting of cells, how results look, and who is asked; again is harmless."""
     shell.register_magics(AisotoolsMagics(shell))
     shell.register_magics(PolicyMagics(shell))
+    shell.register_magics(UndoMagics(shell))
     if rewrite not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(rewrite)
     formatter = shell.display_formatter.mimebundle_formatter
     formatter.for_type(ToolResult, _shown_result)
+    formatter.for_type(Changes, lambda changes, **_: show_changes(changes))
     shell.display_formatter.formatters["text/plain"].for_type(types.CoroutineType, _shown_coroutine)
     set_default_approver_factory(_notebook_approver)
 
@@ -37,11 +41,12 @@ def unload(shell: Any) -> None:
     for kind, names in _MAGICS.items():
         for name in names:
             shell.magics_manager.magics[kind].pop(name, None)
-    for magics in (AisotoolsMagics, PolicyMagics):
+    for magics in (AisotoolsMagics, PolicyMagics, UndoMagics):
         shell.magics_manager.registry.pop(magics.__name__, None)
     if rewrite in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(rewrite)
     shell.display_formatter.mimebundle_formatter.pop(ToolResult, None)
+    shell.display_formatter.mimebundle_formatter.pop(Changes, None)
     shell.display_formatter.formatters["text/plain"].pop(types.CoroutineType, None)
     set_default_approver_factory(None)
     close_current()
