@@ -263,20 +263,25 @@ class Watch:
 
     def _look(self) -> None:
         began_s = time.thread_time()
-        self._seen, self._seen_s = look(self._supervisor, self._limits), time.monotonic()
-        found = overrun(self._seen, self._limits)
-        if found is not None:
-            self._on_over(found)
-        if self._walking is None and self._disk.due():
-            self._walking = self._loop.create_task(self._walk())
-        cost_s = time.thread_time() - began_s
-        if not self._stopped:
-            wait_s = max(_LOOK_S if self._busy() else _IDLE_S, cost_s / _SHARE)
-            self._timer = self._loop.call_later(wait_s, self._look)
+        try:
+            self._seen, self._seen_s = look(self._supervisor, self._limits), time.monotonic()
+            found = overrun(self._seen, self._limits)
+            if found is not None:
+                self._on_over(found)
+            if self._walking is None and self._disk.due():
+                self._walking = self._loop.create_task(self._walk())
+        finally:
+            cost_s = time.thread_time() - began_s
+            # What is too large to be looked at cheaply is what must be looked at.
+            wait_s = min(max(_LOOK_S if self._busy() else _IDLE_S, cost_s / _SHARE), _IDLE_S)
+            if not self._stopped:
+                self._timer = self._loop.call_later(wait_s, self._look)
 
     async def _walk(self) -> None:
-        used = await asyncio.to_thread(self._disk.used_bytes, self._supervisor)
-        self._walking = None
+        try:
+            used = await asyncio.to_thread(self._disk.used_bytes, self._supervisor)
+        finally:
+            self._walking = None
         found = overrun(Use(disk_bytes=used), self._limits)
         # Once it was told, only more of it counts: a call that cleans up must be let through.
         if found is not None and used > self._disk_told and not self._stopped:
