@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aisotools import cli_kernelspec, cli_log, cli_replay
+from aisotools import cli_kernelspec, cli_log, cli_replay, cli_tools
 from aisotools.exceptions import AisotoolsError, UsageError
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ def main(arguments: Sequence[str] | None = None, host: Host | None = None) -> in
             return cli_kernelspec.run(options, host.echo)
         if options.command == "replay":
             return cli_replay.run(options, host.echo)
+        if options.command in {"tools", "call"}:
+            return (cli_tools.tools if options.command == "tools" else cli_tools.call)(options, host.echo)
         return execute(host) if options.execute else lab(host, further)
     except KeyboardInterrupt:
         return 130
@@ -128,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_log.add_parser(commands)
     cli_kernelspec.add_parser(commands)
     cli_replay.add_parser(commands)
+    cli_tools.add_parsers(commands)
     told = "open JupyterLab on the first tutorial"
     lab_parser = commands.add_parser(
         "lab",

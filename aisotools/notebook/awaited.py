@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
-import json
-import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 from IPython.core.error import UsageError
 
+from aisotools.call_line import parse_call
 from aisotools.changes import Changes
-from aisotools.events import Json, ToolResult
+from aisotools.events import ToolResult
 from aisotools.exceptions import AisotoolsError
 from aisotools.notebook.current import current_session
 from aisotools.notebook.live import show_while_running
 from aisotools.notebook.undo_magics import run_undo_magic
-
-CALL_USAGE = "%call NAME key=value ... | NAME --json '{...}'  [--ask] [--timeout SECONDS]"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallLine:
-    """What was typed behind `%call`.
-
-    Attributes:
-        name: The tool.
-        arguments: Its arguments, typed by its schema as far as that says.
-        ask: Whether to ask even if the policy would allow it.
-        timeout_s: Deadline, or None.
-    """
-
-    name: str
-    arguments: Mapping[str, Json]
-    ask: bool = False
-    timeout_s: float | None = None
 
 
 async def run_magic(magic: str, line: str, body: str = "") -> ToolResult | Changes | None:
     """Run one rewritten magic.
 
     Args:
-        magic: `call`; `cell` for `%%sandbox`; `restart` for `%sandbox restart`.
+        magic: `call`, `undo`, `redo`, `changes`; `cell` for `%%sandbox`; `agent` for `%%agent`; `restart` for
+            `%sandbox restart`.
         line: What was typed behind it.
         body: The lines below it.
 
@@ -56,6 +32,8 @@ async def run_magic(magic: str, line: str, body: str = "") -> ToolResult | Chang
             return await run_undo_magic(magic, line)
         if magic == "cell":
             await _sandbox_cell(line, body)
+        elif magic == "agent":
+            await _agent_cell(line, body)
         else:
             await _restart(line)
     except AisotoolsError as error:
@@ -81,91 +59,17 @@ async def _sandbox_cell(line: str, body: str) -> None:
     await show_while_running(session, session.run_cell(body, origin="person"), "python")
 
 
+async def _agent_cell(line: str, body: str) -> None:
+    from IPython import get_ipython
+
+    from aisotools.notebook.agent_magic import run_agent
+
+    await run_agent(line, body, get_ipython().user_ns)
+
+
 async def _restart(line: str) -> None:
     if line:
         raise UsageError(f"%sandbox restart takes nothing more, not {line!r}.")
     session = current_session()
     await session.restart()
     print(f"The sandbox was restarted ({session.level}); its variables are gone, the workspace is as it was.")
-
-
-def parse_call(line: str, schemas: Mapping[str, Mapping[str, Json]]) -> CallLine:
-    """Read what was typed behind `%call`.
-
-    Args:
-        line: The text.
-        schemas: Of every known tool, by name.
-
-    Raises:
-        UsageError: In one line, when it cannot be read.
-    """
-    try:
-        words = shlex.split(line)
-    except ValueError as error:
-        raise UsageError(f"%call: {error} in {line!r}. Quote values like path='my file.txt'.") from None
-    if not words:
-        raise UsageError(f"Which tool? {CALL_USAGE}")
-    name, *words = words
-    if name not in schemas:
-        near = difflib.get_close_matches(name, schemas, n=3, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(schemas)}."
-        raise UsageError(f"There is no tool named {name!r}. {hint}")
-    properties = schemas[name].get("properties", {})
-    arguments: dict[str, Json] = {}
-    ask, timeout_s = False, None
-    while words:
-        word = words.pop(0)
-        if word == "--ask":
-            ask = True
-        elif word == "--json":
-            arguments.update(_json_object(words.pop(0) if words else ""))
-        elif word == "--timeout":
-            timeout_s = _seconds(words.pop(0) if words else "")
-        else:
-            key, equals, text = word.partition("=")
-            if not equals or not key.isidentifier():
-                raise UsageError(f"%call {name}: {word!r} is no key=value. {CALL_USAGE}")
-            arguments[key] = _typed_value(text, properties.get(key, {}))
-    return CallLine(name=name, arguments=arguments, ask=ask, timeout_s=timeout_s)
-
-
-def _json_object(text: str) -> dict[str, Json]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f'--json wants an object like \'{{"path": "a.txt"}}\': {error}.') from None
-    if not isinstance(value, dict):
-        raise UsageError(f"--json wants an object, not {text!r}.")
-    return value
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise UsageError(f"--timeout wants a number of seconds above 0, not {text!r}.")
-    return seconds
-
-
-def _typed_value(text: str, schema: Any) -> Json:
-    """A typed value where the schema wants no text: `n=3` is a number, `name=3` is text."""
-    if "string" in _types(schema):
-        return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text  # the gate says what would fit
-
-
-def _types(schema: Any) -> set[str]:
-    if not isinstance(schema, Mapping):
-        return set()
-    types = schema.get("type", [])
-    found = {types} if isinstance(types, str) else set(types)
-    if any(isinstance(v, str) for v in schema.get("enum", ())):
-        found.add("string")
-    for option in schema.get("anyOf", ()):
-        found |= _types(option)
-    return found

@@ -11,20 +11,30 @@ from aisotools.approval import set_default_approver_factory
 from aisotools.changes import Changes
 from aisotools.contracts import Approver
 from aisotools.events import ToolResult
+from aisotools.notebook.completion import matcher
 from aisotools.notebook.magics import AisotoolsMagics
 from aisotools.notebook.policy_magics import PolicyMagics
+from aisotools.notebook.tool_magic import ToolMagics
 from aisotools.notebook.transform import rewrite
 from aisotools.notebook.undo_magics import UndoMagics, show_changes
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
-_MAGICS = {"line": ("tools", "sandbox", "call", "policy", "approvals", "undo", "redo", "changes"), "cell": ("sandbox",)}
+_MAGICS = {
+    "line": ("tools", "sandbox", "call", "policy", "approvals", "trace", "undo", "redo", "changes"),
+    "cell": ("agent", "sandbox", "tool"),
+}
+
+_MATCHER = matcher()
 
 
 def load(shell: Any) -> None:
     """Register magics, the rewriting of cells, how results look, and who is asked; again is harmless."""
     shell.register_magics(AisotoolsMagics(shell))
     shell.register_magics(PolicyMagics(shell))
+    shell.register_magics(ToolMagics(shell))
     shell.register_magics(UndoMagics(shell))
+    if _MATCHER not in shell.Completer.custom_matchers:
+        shell.Completer.custom_matchers.append(_MATCHER)
     if rewrite not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(rewrite)
     formatter = shell.display_formatter.mimebundle_formatter
@@ -41,7 +51,9 @@ def unload(shell: Any) -> None:
     for kind, names in _MAGICS.items():
         for name in names:
             shell.magics_manager.magics[kind].pop(name, None)
-    for magics in (AisotoolsMagics, PolicyMagics, UndoMagics):
+    if _MATCHER in shell.Completer.custom_matchers:
+        shell.Completer.custom_matchers.remove(_MATCHER)
+    for magics in (AisotoolsMagics, PolicyMagics, ToolMagics, UndoMagics):
         shell.magics_manager.registry.pop(magics.__name__, None)
     if rewrite in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(rewrite)

@@ -20,6 +20,16 @@ _TABLE = "border-collapse:collapse;margin:2px 0;table-layout:auto"
 _WIDTHS = ((20, ";white-space:nowrap"), (60, ";min-width:7em"))
 
 
+_CHARS_PER_TOKEN = 4
+
+
+def token_cost(tool: Tool) -> int:
+    """About how many tokens it costs to tell a model of the tool, in each request."""
+    definition = definition_of(tool)
+    told = [definition.name, definition.description, json.dumps(definition.parameters)]
+    return -(-sum(map(len, told)) // _CHARS_PER_TOKEN)
+
+
 def effect_word(tool: Tool) -> str:
     """What the tool may do, in words; it may depend on the arguments."""
     effects = _effects(tool)
@@ -39,12 +49,13 @@ def _effects(tool: Tool) -> list[Effect] | str:
 
 
 def show_tools(tools: Sequence[Tool]) -> dict[str, str]:
-    """All tools as a table: name, effect, where it runs, first line of the description, source."""
+    """All tools as a table: name, effect, where it runs, tokens it costs, what it does, source."""
     rows = [
         (
             tool.name,
             effect_word(tool),
             _place(tool),
+            f"~{token_cost(tool):,}",
             one_line(tool.description.partition("\n")[0], 100),
             one_line(source_of(tool), 60),
         )
@@ -53,7 +64,7 @@ def show_tools(tools: Sequence[Tool]) -> dict[str, str]:
     if not rows:
         told = "No tools are registered. Put @tool above a function and register it."
         return {"text/html": frame.note(told), "text/plain": told}
-    head = ("tool", "effect", "runs in", "what it does", "from")
+    head = ("tool", "effect", "runs in", "tokens", "what it does", "from")
     if len({source for *_, source in rows}) == 1:
         return table(head[:-1], [row[:-1] for row in rows])
     return table(head, rows)

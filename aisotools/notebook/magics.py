@@ -9,9 +9,9 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
+from aisotools.call_line import CALL_USAGE
 from aisotools.dialects import PROVIDERS, Provider
 from aisotools.exceptions import UnknownTool
-from aisotools.notebook.awaited import CALL_USAGE
 from aisotools.notebook.current import current_session
 from aisotools.notebook.listing import show_status, show_tool, show_tools
 from aisotools.registry import ToolRegistry
@@ -77,6 +77,17 @@ class AisotoolsMagics(Magics):
     def sandbox_cell(self, line: str, cell: str) -> None:  # noqa: ARG002 - called by IPython with both
         """Run the cell in the sandbox."""
         _must_await("%%sandbox", "await current_session().run_cell(code)")
+
+    @no_var_expand
+    @cell_magic
+    def agent(self, line: str, cell: str) -> None:  # noqa: ARG002 - called by IPython with both
+        """Have a model work on the task in the cell.
+
+        `-m MODEL` names the model, `-t TOOL,...` what it may call, `-o VAR` keeps the result,
+        `--approve ask|auto|deny` decides about its calls, `--step` pauses before each of them, `--continue`
+        goes on with what was said before, `--background` ends the cell at once, `--vars` fills `{name}` in.
+        """
+        _must_await("%%agent", "await Agent(model, current_session()).run(task)")
 
     @no_var_expand
     @line_magic

@@ -10,12 +10,12 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
+from aisotools.call_line import parse_call
 from aisotools.conditions import Condition
 from aisotools.events import Decision, ToolCall
 from aisotools.exceptions import AisotoolsError
 from aisotools.notebook import frame
 from aisotools.notebook.ask import pending_questions
-from aisotools.notebook.awaited import parse_call
 from aisotools.notebook.current import current_session
 from aisotools.notebook.listing import table
 from aisotools.policy import Mode, Policy, Rule
@@ -113,9 +113,9 @@ def show_approvals(session: Session) -> dict[str, str]:
 
 def _explained(session: Session, line: str) -> dict[str, str]:
     schemas = {tool.name: tool.parameters_schema() for tool in session.registry.list()}
-    typed = parse_call(line, schemas)
-    call = ToolCall("why", typed.name, typed.arguments, origin="model")
     try:
+        typed = parse_call(line, schemas)
+        call = ToolCall("why", typed.name, typed.arguments, origin="model")
         ticket = session.explain(call)
     except AisotoolsError as error:
         raise UsageError(str(error)) from None

@@ -1,31 +1,13 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.async_api import expect
 
 from tests.e2e.conftest import Opener
-from tests.notebook.hostile import HOSTILE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
-
-SETUP = """
-import json
-from IPython.display import display
-from aisotools import ToolResult
-from aisotools.notebook.render import render_result, sanitize_bundle
-
-def show(bundle):
-    display(render_result(ToolResult(content="", data=bundle), "hostile"), raw=True)
-    display(sanitize_bundle(bundle), raw=True)
-"""
-
-
-def as_json(value: Any) -> Any:
-    return value if isinstance(value, (str, int, type(None), dict, list)) else repr(value)
 
 
 @pytest.mark.slow
@@ -37,47 +19,6 @@ async def test_the_harness_sees_what_hostile_output_does(open_notebook: Opener) 
     await notebook.page.wait_for_timeout(500)
     assert notebook.dialogs == ["1"]
     assert set(notebook.foreign) == {"https://evil.example/"}
-
-
-async def test_hostile_output_does_nothing(open_notebook: Opener) -> None:
-    corpus = {
-        name: {mime: as_json(data) for mime, data in bundle.items()}
-        for name, bundle in HOSTILE.items()
-        if name != "surrogates"  # no JSON; they are seen off without a browser
-    }
-    # JupyterLab shows the first 50 outputs of a cell only.
-    names = list(corpus)
-    shares = [{name: corpus[name] for name in names[i : i + 20]} for i in range(0, len(names), 20)]
-    texts = [json.dumps(json.dumps(share)) for share in shares]
-    notebook = await open_notebook(
-        SETUP, *(f"for b in json.loads({text}).values():\n    show(b)" for text in texts)
-    )
-    page = notebook.page
-    for index in range(1 + len(texts)):
-        await notebook.run(index)
-    await expect(notebook.output(len(texts))).to_contain_text("output of hostile")
-    await notebook.idle()
-    for seen in await page.locator(".jp-OutputArea iframe, .jp-OutputArea details > summary").all():
-        await seen.scroll_into_view_if_needed()
-    for details in await page.locator(".jp-OutputArea details > summary").all():
-        await details.click()
-    await page.wait_for_timeout(1500)
-    assert notebook.dialogs == []
-    assert notebook.foreign == []
-    acting = "script, form, button, input, link, a[href], [id^=main], [data-commandlinker-command]"
-    shown = page.locator(".jp-CodeCell .jp-OutputArea-output")
-    assert await shown.count() == 2 * len(corpus)
-    shown = page.locator(
-        ".jp-CodeCell .jp-OutputArea-output:not(.jp-RenderedJSON)"
-    )  # JupyterLab's own viewer
-    assert await shown.locator(acting).evaluate_all("found => found.map((node) => node.outerHTML)") == []
-    covered = "([x, y]) => document.elementFromPoint(x, y).closest('.jp-OutputArea') !== null"
-    assert not await page.evaluate(covered, [640, 10]), "output lies over the menu bar"
-    headings = await page.evaluate(
-        "() => [...document.querySelectorAll('.jp-OutputArea :is(h1, h2)')].map((h) => h.textContent)"
-    )
-    assert headings == []
-    assert await page.locator(".jp-CodeCell").count() == 1 + len(texts), "a command of JupyterLab ran"
 
 
 GALLERY = """
