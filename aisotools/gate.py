@@ -14,6 +14,7 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from aisotools.asking import Questions
 from aisotools.contracts import Approver, OutputCaps, SandboxCall, Tool, ToolContext
@@ -45,6 +46,19 @@ _LONGEST_S = 86_400.0
 _CANCELLED = ToolResult.error("The call was cancelled.")
 
 
+class OwnTool(Tool, Protocol):
+    """A tool that the session itself brings to one call.
+
+    Attributes:
+        caps: How much of its result may leave the sandbox.
+    """
+
+    caps: OutputCaps
+
+    def received(self, result: ToolResult) -> ToolResult:
+        """What is kept of its result, which may be large."""
+
+
 class Gate:
     """Passes calls; one per session."""
 
@@ -70,6 +84,7 @@ class Gate:
         self._call_timeout_s = call_timeout_s
         self._session_key = session_key
         self._used: set[str] = set()
+        self._own: dict[str, OwnTool] = {}
         self.shared = Shared(inquire=self._questions.inquire)
         self._on_host = HostCalls()
         self._closed = False
@@ -114,6 +129,14 @@ class Gate:
 
         return await self._finish(call, began_s, work())
 
+    async def pass_own(self, tool: OwnTool, call: ToolCall, place: Place) -> ToolResult:
+        """Take a call of a tool that the session itself brings, and no registry holds, to its result."""
+        self._own[call.id] = tool
+        try:
+            return await self.pass_call(call, place)
+        finally:
+            del self._own[call.id]
+
     async def pass_many(self, calls: Sequence[ToolCall], place: Place) -> list[ToolResult]:
         """Take several calls from wish to result; see `Session.call_many`."""
         begun = [self._begin(call) for call in calls]
@@ -146,7 +169,8 @@ class Gate:
     def explain(self, call: ToolCall, level: str) -> Ticket:
         """What policy and classification say about a call that is not made; see `Session.explain`."""
         undoable = self._questions.undoable
-        return ticket_for(self.registry[call.name], call, self.effective_policy(), level, undoable)
+        tool = self._own.get(call.id) or self.registry[call.name]
+        return ticket_for(tool, call, self.effective_policy(), level, undoable)
 
     def know_undo(self, undoable: Callable[[Facts], bool]) -> None:
         """Let the facts of calls tell whether undo covers them."""
@@ -269,7 +293,7 @@ class Gate:
 
     async def _dispatch(self, ticket: Ticket, place: Place, timeout_s: float | None) -> ToolResult:
         call = ticket.call
-        tool = self.registry.get(call.name)
+        tool = self._own.get(call.id) or self.registry.get(call.name)
         if tool is None or digest_of(tool, ticket.frozen, place.level) != ticket.digest:
             return denial(call.name, ("the tool changed between decision and run; call it again",))
         if self._closed or self._shut_because:
@@ -309,15 +333,17 @@ class Gate:
         if ticket.shipment is None:
             context = self._context(call, place)
             return _valid(ticket.tool, await self._on_host.run(ticket.tool, call, context, timeout_s))
+        own = self._own.get(call.id)
         request = SandboxCall(
             call=call,
             shipment=ticket.shipment,
             timeout_s=timeout_s,
-            output_caps=self._caps,
+            output_caps=self._caps if own is None else own.caps,
             session_key=self._session_key,
             read_only=ticket.effect is Effect.READ_ONLY,
         )
-        return _valid(ticket.tool, await place.sandbox.call(request))
+        result = _valid(ticket.tool, await place.sandbox.call(request))
+        return result if own is None else own.received(result)
 
     def _context(self, call: ToolCall, place: Place) -> ToolContext:
         """What a tool on the host knows about its call."""

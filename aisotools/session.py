@@ -15,11 +15,13 @@ from typing import Any
 from aisotools.changes import Changes
 from aisotools.contracts import Approver
 from aisotools.events import Json, Origin, ToolCall, ToolResult
-from aisotools.exceptions import UsageError
+from aisotools.exceptions import ToolError, UsageError
 from aisotools.history import History
 from aisotools.lifetime import Lifetime
 from aisotools.opening import is_number, wish
+from aisotools.parcels import unpack
 from aisotools.ticket import Ticket
+from aisotools.transfer import Get, Put, check_variable
 
 
 class Session(Lifetime):
@@ -112,6 +114,41 @@ class Session(Lifetime):
             ToolError: If the arguments do not fit.
         """
         return self._gate.explain(call, self.level or "confined")
+
+    async def put(self, name: str, value: object) -> None:
+        """Assign a value to a variable of the sandbox's Python.
+
+        Args:
+            name: The variable.
+            value: Text, bytes, whatever JSON holds, numpy arrays without objects, data frames (with pyarrow).
+
+        Raises:
+            ToolError: If the value cannot travel, or the call was not allowed or failed.
+            UsageError: If no variable can have that name.
+        """
+        await self._carry(Put(check_variable(name), value))
+
+    async def get(self, name: str) -> Any:
+        """The value of a variable of the sandbox's Python, in the same forms; never unpickled.
+
+        Raises:
+            ToolError: If there is none, or it cannot travel, or what came is malformed.
+            UsageError: If no variable can have that name.
+        """
+        carrier = Get(check_variable(name))
+        await self._carry(carrier)
+        assert carrier.parcel is not None
+        return await asyncio.to_thread(unpack, name, carrier.parcel)
+
+    async def _carry(self, carrier: Put | Get) -> None:
+        """Pass a call of our own; whoever holds the session may do this, as if they had typed it."""
+        call = wish(carrier.name, dict(carrier.told), origin="person")
+        self._demand_own_loop()
+        with self._beat:
+            place = await self._open()
+            result = await self._gate.pass_own(carrier, call, place)
+        if result.is_error:
+            raise ToolError(result.content, recoverable=result.recoverable)
 
     async def run_cell(
         self, code: str, *, origin: Origin = "program", timeout_s: float | None = None
