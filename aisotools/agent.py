@@ -22,6 +22,7 @@ from aisotools.agent_events import (
     AgentStarted,
     ConversationEdited,
 )
+from aisotools.agent_record import first_change
 from aisotools.agent_run import AgentRun, Listener, LiveEvents, RunResult
 from aisotools.budgets import Budgets
 from aisotools.events import ToolDefinition
@@ -281,7 +282,7 @@ class Agent:
         self._demand_idle("rewound")
         if not 1 <= step <= self._state.step:
             raise UsageError(f"There is no step {step}; this agent has made {self._state.step}.")
-        first = self._first_call(step)
+        first = first_change(self.session.events, self.agent_id, self.kin, step)
         if first is not None:
             undone = await self.session.undo(to=first)
             if undone.is_error:
@@ -290,12 +291,6 @@ class Agent:
         self.session.record(AgentRewound, agent_id=self.agent_id, step=step)
         if messages is not None:
             self._edit(messages)
-
-    def _first_call(self, step: int) -> str | None:
-        """The first call since request `step` that reached the gate."""
-        since = self._state.messages[self._state.marks[step - 1] :]
-        wanted = {call.id for m in since if isinstance(m, AssistantMessage) for call in m.calls}
-        return next((event.call_id for event in self.session.events if event.call_id in wanted), None)
 
     # ---- inside
 

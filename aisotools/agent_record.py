@@ -8,7 +8,7 @@ understands are left out.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from aisotools.agent_events import (
@@ -19,7 +19,7 @@ from aisotools.agent_events import (
     ModelAnswered,
     ModelRequested,
 )
-from aisotools.events import Json
+from aisotools.events import Decision, Effect, Json
 from aisotools.messages import (
     AssistantMessage,
     Message,
@@ -30,7 +30,7 @@ from aisotools.messages import (
     since_last_answer,
 )
 from aisotools.redact import redact, redact_text, shortened
-from aisotools.session_events import SessionEvent
+from aisotools.session_events import CallDecided, CallRequested, SessionEvent
 
 _MOST_CHARS = 2_000
 _OWN = {field.name for field in dataclasses.fields(SessionEvent)}
@@ -95,3 +95,30 @@ def _tail(said: list[Message], new: Iterable[Message]) -> None:
     """Let `new` be what follows the last answer; told twice it is still there once."""
     del said[len(said) - len(since_last_answer(said)) :]
     said.extend(new)
+
+
+def first_change(events: Sequence[SessionEvent], agent_id: str, kin: Container[str], step: int) -> str | None:
+    """The first call since an agent's request `step` that may have changed anything; None if there was none.
+
+    Args:
+        events: What the session recorded.
+        agent_id: The agent.
+        kin: Whose calls count: its own, and of those that work for it.
+        step: Which request.
+    """
+    since: list[SessionEvent] = []
+    for event in reversed(events):
+        since.append(event)
+        if isinstance(event, ModelRequested) and (event.agent_id, event.step) == (agent_id, step):
+            break
+    own: set[str] = set()
+    for event in reversed(since):
+        if isinstance(event, CallRequested) and event.call.agent_id in kin:
+            own.add(event.call_id)
+        elif isinstance(event, CallDecided) and event.call_id in own and _changes(event):
+            return event.call_id
+    return None
+
+
+def _changes(event: CallDecided) -> bool:
+    return event.decision is Decision.ALLOW and event.effect is not Effect.READ_ONLY

@@ -5,6 +5,7 @@ aisotools lab               JupyterLab on the first tutorial; further arguments 
 aisotools lab --execute     run the first tutorial headless and print what happened
 aisotools kernelspec        make the sandboxed kernel known to Jupyter
 aisotools replay RUN.ipynb  make the calls of a recorded run again, without its model
+aisotools run -m MODEL TASK let a model work on a task, asking here before it changes anything
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aisotools import cli_kernelspec, cli_log, cli_replay, cli_tools
+from aisotools import cli_kernelspec, cli_log, cli_replay, cli_run, cli_tools
 from aisotools.exceptions import AisotoolsError, UsageError
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ def main(arguments: Sequence[str] | None = None, host: Host | None = None) -> in
             return cli_kernelspec.run(options, host.echo)
         if options.command == "replay":
             return cli_replay.run(options, host.echo)
+        if options.command == "run":
+            return cli_run.run(options, host.echo)
         if options.command in {"tools", "call"}:
             return (cli_tools.tools if options.command == "tools" else cli_tools.call)(options, host.echo)
         return execute(host) if options.execute else lab(host, further)
@@ -130,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_log.add_parser(commands)
     cli_kernelspec.add_parser(commands)
     cli_replay.add_parser(commands)
+    cli_run.add_parser(commands)
     cli_tools.add_parsers(commands)
     told = "open JupyterLab on the first tutorial"
     lab_parser = commands.add_parser(

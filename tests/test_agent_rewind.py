@@ -1,0 +1,100 @@
+"""Going back to an earlier step: what was said, and what was done to files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.agent import Agent
+from aisotools.agent_events import AgentRewound
+from aisotools.approval import AllowAll
+from aisotools.delegation import delegate_tool
+from aisotools.exceptions import UsageError
+from aisotools.messages import UserMessage
+from aisotools.models.scripted import ScriptedModel
+from aisotools.session import Session
+from tests.agent_rules import assert_sound
+from tests.conftest import OpenSession
+
+
+def write(content: str) -> tuple[str, dict[str, Any]]:
+    return "file", {"operation": "write", "path": "a.txt", "content": content}
+
+
+READ = ("file", {"operation": "read", "path": "a.txt"})
+
+
+@pytest.fixture
+def session(open_session: OpenSession) -> Session:
+    return open_session(approver=AllowAll())
+
+
+def text(session: Session) -> str | None:
+    path = Path(session.workspace or "") / "a.txt"
+    return path.read_text() if path.exists() else None
+
+
+async def test_files_and_words_go_back(session: Session) -> None:
+    agent = Agent(ScriptedModel([write("one"), READ, write("two"), "Written."]), session)
+    result = await agent.run("Write.")
+    assert (result.text, text(session)) == ("Written.", "two")
+    await agent.rewind(2)
+    assert text(session) == "one"
+    assert agent.step == 1
+    assert len(agent.messages) == 3
+    agent.model = ScriptedModel([write("three"), "Otherwise."])
+    assert (await agent.run()).text == "Otherwise."
+    assert text(session) == "three"
+    assert [event.step for event in session.events if isinstance(event, AgentRewound)] == [2]
+    assert_sound(agent)
+
+
+async def test_to_the_beginning_with_other_words(session: Session) -> None:
+    agent = Agent(ScriptedModel([write("one"), "Written."]), session)
+    await agent.run("Write.")
+    await agent.rewind(1, messages=[UserMessage("Do nothing.")])
+    assert text(session) is None
+    model = agent.model = ScriptedModel(["Nothing done."])
+    assert (await agent.run()).text == "Nothing done."
+    assert model.requests[0].messages == (UserMessage("Do nothing."),)
+    assert_sound(agent)
+
+
+async def test_what_children_did_goes_back_too(session: Session) -> None:
+    agent = Agent(ScriptedModel([("delegate", {"task": "Write."}), "Done."]), session)
+    delegate_tool(agent, model=ScriptedModel([write("by the child"), "Written."]))
+    await agent.run("go")
+    assert text(session) == "by the child"
+    await agent.rewind(1)
+    assert text(session) is None
+
+
+async def test_nothing_was_changed(session: Session) -> None:
+    agent = Agent(ScriptedModel([("file", {"operation": "list", "path": "."}), "Seen."]), session)
+    await agent.run("go")
+    await agent.rewind(1)
+    assert agent.messages == (UserMessage("go"),)
+
+
+@pytest.mark.parametrize("step", [0, 3, -1])
+async def test_no_such_step(session: Session, step: int) -> None:
+    agent = Agent(ScriptedModel(["a", "b"]), session)
+    await agent.run("go")
+    await agent.run("on")
+    with pytest.raises(UsageError, match="has made 2"):
+        await agent.rewind(step)
+
+
+async def test_what_cannot_be_undone_stays_said(session: Session) -> None:
+    """Somebody else changed the file since; then nothing is taken back, neither words nor files."""
+    agent = Agent(ScriptedModel([write("one"), "Written."]), session)
+    await agent.run("Write.")
+    assert session.workspace is not None
+    (session.workspace / "a.txt").write_text("mine")
+    before = agent.messages
+    with pytest.raises(UsageError, match="Step 1 cannot be reached"):
+        await agent.rewind(1)
+    assert agent.messages == before
+    assert text(session) == "mine"
