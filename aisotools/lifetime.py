@@ -179,9 +179,19 @@ class Lifetime:
         return self._workspace
 
     @property
+    def sandbox(self) -> Sandbox | None:
+        """What its calls run in, for a front that is attached; None until the session is open."""
+        return self._place.sandbox if self._place is not None else None
+
+    @property
     def closed(self) -> bool:
         """Whether the session was closed."""
         return self._closed
+
+    @property
+    def history(self) -> History | None:
+        """What calls changed, and the way back; None until the session is open."""
+        return self._history
 
     @property
     def reads(self) -> ReadCache | None:

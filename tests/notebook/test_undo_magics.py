@@ -4,7 +4,7 @@ import pytest
 
 from aisotools.changes import Change, Changes
 from aisotools.notebook.undo_magics import show_changes
-from tests.notebook.conftest import the_display, usage_error
+from tests.notebook.conftest import usage_error
 from tests.notebook.inert import assert_inert
 from tests.notebook.kernel import Notebook
 
