@@ -35,6 +35,7 @@ from aisotools.sandbox import (
     confine,
     detect,
     isolate,
+    janitor,
     limits,
     loop,
     namespaces,
@@ -67,6 +68,7 @@ class ForkServer:
         for name in _TOOLS:
             importlib.import_module(name)
         self._interpreter = isolate.Interpreter.running()
+        self._users: namespaces.Users | None = None
         self._scratch: dict[int, str] = {}  # by supervisor
         supervisor.become_subreaper()
         self._children = supervisor.Children()
@@ -101,7 +103,8 @@ class ForkServer:
             self._requests.send(to_json(detect.detect()))
         elif len(descriptors) == 4:
             _prepare_filter(request)
-            scratch = f"{os.path.realpath(request['temporary'])}/aisotools-{os.urandom(8).hex()}"
+            self._prepare_users(request)
+            scratch = janitor.scratch_prefix(request["temporary"], os.getpid()) + os.urandom(8).hex()
             try:
                 pid = os.fork()
             except OSError as error:
@@ -110,6 +113,13 @@ class ForkServer:
             if pid == 0:
                 self._become_supervisor(request, descriptors, scratch)
             self._scratch[pid] = scratch
+
+    def _prepare_users(self, request: Mapping[str, Any]) -> None:
+        """Who workers at level isolated are, and how files become theirs, is kept for all that follow."""
+        if request["level"] == "isolated":
+            with contextlib.suppress(SandboxError):  # it will be told when the worker is to be started
+                self._users = self._users or namespaces.Users(namespaces.identity(os.getpid()))
+                self._users.prepare(request["workspace"])
 
     def _bury(self) -> None:
         """Take note of supervisors that ended; one that was killed leaves its tree and its folder to us."""
@@ -133,7 +143,7 @@ class ForkServer:
             self._children.close()
             self._requests.detach()  # its number is about to mean something else
             os.setsid()
-            _take_descriptors(descriptors)
+            _take_descriptors(descriptors, keep=self._users.descriptors if self._users else frozenset())
             supervisor.become_subreaper()
             _make_scratch(scratch)
             reading, writing = os.pipe()
@@ -197,16 +207,18 @@ class ForkServer:
             landlock_abi=request["landlock_abi"],
         )
 
-        def child(trees: isolate.Trees) -> NoReturn:
+        def child(parted: namespaces.Parted) -> NoReturn:
             def settle() -> None:
                 # in a namespace of its own only its own processes count: itself and init
                 limits.apply_rlimits(limits.Limits(**request["limits"]), tasks=2)
-                isolate.settle(wanted, trees)
+                isolate.settle(wanted, parted)
 
             work(settle)
 
         try:
-            started = isolate.start(wanted, namespaces.identity(os.getpid()), child)
+            users = self._users or namespaces.Users(namespaces.identity(os.getpid()))
+            started = isolate.start(wanted, users, child)
+            users.close()
         except SandboxError as error:
             BlockingChannel(socket.socket(fileno=_CHANNEL)).send("failed", {"error": str(error)})
             os._exit(1)
@@ -250,14 +262,14 @@ def _prepare_filter(request: Mapping[str, Any]) -> None:
         seccomp.build_filter(arch, "limited", 0)  # of an init
 
 
-def _take_descriptors(descriptors: list[int]) -> None:
-    """Keep the four descriptors of the request, as 3, 4, 1 and 2, and close every other."""
+def _take_descriptors(descriptors: list[int], *, keep: frozenset[int]) -> None:
+    """Have the four descriptors of the request as 3, 4, 1 and 2, and close every other but those to keep."""
     high = [fcntl.fcntl(d, fcntl.F_DUPFD_CLOEXEC, _HIGH) for d in descriptors]
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for source, target in zip(high, (_CHANNEL, _CONTROL, 1, 2), strict=True):
         os.dup2(source, target, inheritable=target in {1, 2})
     for name in os.listdir("/proc/self/fd"):  # a range would be endless where the limit is
-        if int(name) > _CONTROL:
+        if int(name) > _CONTROL and int(name) not in keep:
             with contextlib.suppress(OSError):
                 os.close(int(name))
 

@@ -88,22 +88,18 @@ class Isolation:
         )
 
 
-Trees = Mapping[str, int]
-"""Clones of what is seen of the host, by path."""
-
-
 def start(
-    wanted: Isolation, who: namespaces.Identity, child: Callable[[Trees], NoReturn]
+    wanted: Isolation, users: namespaces.Users, child: Callable[[namespaces.Parted], NoReturn]
 ) -> namespaces.Started:
     """Fork `child` in namespaces of its own; it is to call `settle`.
 
     Raises:
         SandboxError: It could not be done; the message says why.
     """
-    return namespaces.start(who, wanted.root(), child)
+    return namespaces.start(users, wanted.root(), child)
 
 
-def settle(wanted: Isolation, trees: Trees) -> None:
+def settle(wanted: Isolation, parted: namespaces.Parted) -> None:
     """In the child: build the root, confine, and check that all holds.
 
     Raises:
@@ -111,11 +107,12 @@ def settle(wanted: Isolation, trees: Trees) -> None:
     """
     plan, root = wanted.confinement(), wanted.root()
     try:
-        points = rootfs.enter(root, trees, wanted.protected)
+        points = rootfs.enter(root, parted.trees, wanted.protected)
     except OSError as error:
         raise SandboxError(f"The root of a worker could not be built: {error}.") from error
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         table = file.read()
+    parted.bind()
     found = [*rootfs.flaws(root, points, wanted.interpreter.needed, table)]
     confine.confine(plan)
     found += confine.verify(plan)

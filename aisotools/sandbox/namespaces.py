@@ -16,11 +16,11 @@ they stay the owner's.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -39,6 +39,8 @@ _ANSWER_BYTES = 1 << 16
 _FIRST_SPARE, _SPARE = 0x70000000, 1 << 22  # above all that systemd gives to containers, and still positive
 _LEAST_ORDINARY = 1000
 _INNER = 1000
+_HIGH = 128  # out of the way of descriptors with a number of their own
+_WAITS, _FOREVER_S = "/bin/sleep", (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +101,50 @@ def identity(seed: int) -> Identity:
 # ---------------------------------------------------------------- parting from the host
 
 
-def part(who: Identity, plan: rootfs.RootPlan) -> dict[str, int]:
-    """Leave the host's namespaces, as `who`; for a process with one thread that ends soon.
+class Users:
+    """User namespaces by which the files of others become the worker's, kept for the workers to come.
+
+    Attributes:
+        who: The worker.
+    """
+
+    def __init__(self, who: Identity) -> None:
+        """Have none yet."""
+        self.who = who
+        self._made: dict[tuple[int, int], int] = {}
+
+    @property
+    def descriptors(self) -> frozenset[int]:
+        """What is held open."""
+        return frozenset(self._made.values())
+
+    def of(self, status: os.stat_result) -> int | None:
+        """The descriptor of the namespace that makes a file's owner the worker; None where it is the worker.
+
+        Raises:
+            OSError: The kernel refused.
+        """
+        owner = (status.st_uid, status.st_gid)
+        if owner == self.who.outer:
+            return None
+        if owner not in self._made:
+            self._made[owner] = _user_namespace(owner, self.who.outer)
+        return self._made[owner]
+
+    def prepare(self, path: str) -> None:
+        """Have the namespace for the owner of `path` at hand; what fails now will fail again, and be told."""
+        if not self.who.is_ours:
+            with contextlib.suppress(OSError):
+                self.of(os.stat(path))
+
+    def close(self) -> None:
+        """Let go of all."""
+        while self._made:
+            os.close(self._made.popitem()[1])
+
+
+def part(users: Users, plan: rootfs.RootPlan) -> dict[str, int]:
+    """Leave the host's namespaces, as `users.who`; for a process with one thread that ends soon.
 
     Returns:
         Descriptors of what the plan shows of the host.
@@ -109,11 +153,12 @@ def part(who: Identity, plan: rootfs.RootPlan) -> dict[str, int]:
         OSError: The kernel refused.
         SandboxError: Something cannot be shown.
     """
+    who = users.who
     if who.is_ours:
         _leave(who)
         return rootfs.clone_all(plan, lambda _: None)
-    with _user_tables(who) as users_for:
-        trees = rootfs.clone_all(plan, users_for)
+    trees = rootfs.clone_all(plan, users.of)
+    users.close()
     os.setgroups([])
     os.setresgid(who.outer[1], who.outer[1], who.outer[1])
     os.setresuid(who.outer[0], who.outer[0], who.outer[0])
@@ -137,26 +182,6 @@ def _write_tables(process: int | str, inner: tuple[int, int], outer: tuple[int, 
         (folder / name).write_text(f"{inside} {outside} 1", "ascii")
 
 
-@contextmanager
-def _user_tables(who: Identity) -> Iterator[Callable[[os.stat_result], int | None]]:
-    """Makes, for owners of files, the user namespaces by which their files become the worker's."""
-    made: dict[tuple[int, int], int] = {}
-
-    def users_for(status: os.stat_result) -> int | None:
-        owner = (status.st_uid, status.st_gid)
-        if owner == who.outer:
-            return None
-        if owner not in made:
-            made[owner] = _user_namespace(owner, who.outer)
-        return made[owner]
-
-    try:
-        yield users_for
-    finally:
-        for descriptor in made.values():
-            os.close(descriptor)
-
-
 def _user_namespace(inner: tuple[int, int], outer: tuple[int, int]) -> int:
     """A descriptor of a user namespace in which `outer` has the ids `inner`; takes root."""
     reading, writing = os.pipe()
@@ -172,7 +197,8 @@ def _user_namespace(inner: tuple[int, int], outer: tuple[int, int]) -> int:
         if not os.read(reading, 4):
             raise OSError("a user namespace was refused")
         _write_tables(child, inner, outer)
-        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        with open(f"/proc/{child}/ns/user", "rb", buffering=0) as found:
+            return fcntl.fcntl(found, fcntl.F_DUPFD_CLOEXEC, _HIGH)
     finally:
         os.close(reading)
         os.kill(child, signal.SIGKILL)
@@ -195,24 +221,44 @@ class Started:
     init: int
 
 
-def start(who: Identity, plan: rootfs.RootPlan, child: Callable[[Mapping[str, int]], NoReturn]) -> Started:
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """What a process inside was given.
+
+    Attributes:
+        trees: Descriptors of what the plan shows of the host, by path.
+        held: A pipe that tells when the supervisor is the parent.
+    """
+
+    trees: Mapping[str, int]
+    held: int
+
+    def bind(self) -> None:
+        """Return when the supervisor is the parent and this process will end with it; end if it is gone."""
+        if not os.read(self.held, 1):
+            os._exit(1)
+        os.close(self.held)
+        syscalls.call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def start(users: Users, plan: rootfs.RootPlan, child: Callable[[Parted], NoReturn]) -> Started:
     """Fork a worker in namespaces of its own; to be called in a subreaper with one thread.
 
     Args:
-        who: Who it will be.
+        users: Who it will be.
         plan: What it will see.
-        child: What it does there, given what `part` gave; both processes inside end with this one.
+        child: What it does there; it is to call `Parted.bind` soon. Both processes inside end with this one.
 
     Raises:
         SandboxError: It could not be done; the message says what failed.
     """
     told, telling = os.pipe()
-    held, going = os.pipe()  # nobody inside goes on before the builder is gone, or they would end with it
+    held, going = os.pipe()  # nobody inside is bound before the builder is gone, or they would end with it
     builder = os.fork()
     if builder == 0:
         os.close(told)
         os.close(going)
-        _build(who, plan, child, telling, held)
+        _build(users, plan, child, telling, held)
     os.close(telling)
     os.close(held)
     with os.fdopen(told, "rb") as pipe:
@@ -229,22 +275,21 @@ def start(who: Identity, plan: rootfs.RootPlan, child: Callable[[Mapping[str, in
 
 
 def _build(
-    who: Identity,
+    users: Users,
     plan: rootfs.RootPlan,
-    child: Callable[[Mapping[str, int]], NoReturn],
+    child: Callable[[Parted], NoReturn],
     telling: int,
     held: int,
 ) -> NoReturn:
     try:
-        trees = part(who, plan)
+        trees = part(users, plan)
         init = os.fork()  # the first one is process 1
         if init == 0:
             _be_init(held)
         worker = os.fork()
         if worker == 0:
             os.close(telling)
-            _wait_for_supervisor(held)
-            child(trees)
+            child(Parted(trees, held))
         os.write(telling, json.dumps({"worker": worker, "init": init}).encode())
     except Exception as error:  # whatever it is, the supervisor tells the host
         os.write(telling, json.dumps({"error": str(error) or type(error).__name__}).encode()[:_ANSWER_BYTES])
@@ -252,28 +297,20 @@ def _build(
         os._exit(0)
 
 
-def _wait_for_supervisor(held: int) -> None:
-    """Return when the supervisor is the parent, and bound to end with it; end if it is gone."""
-    if not os.read(held, 1):
-        os._exit(1)
-    os.close(held)
-    syscalls.call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def _be_init(held: int) -> NoReturn:
-    """Reap whatever is orphaned in here, until the end."""
+    """Stay until the end; whoever is orphaned in here is reaped by the kernel, because nobody asks for it.
+
+    As another program, where there is one that just waits: it takes a tenth of the memory.
+    """
     try:
         os.dup2(held, 0)
         os.closerange(1, 1 << 20)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _wait_for_supervisor(0)
-        syscalls.call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        Parted({}, 0).bind()
         confine.confine(confine.Confinement(level="limited", writable=()))
+        with contextlib.suppress(OSError):
+            os.execve(_WAITS, ["sleep", str(_FOREVER_S)], {})
         while True:
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    continue
-            signal.sigwait({signal.SIGCHLD})
+            signal.pause()
     finally:
         os._exit(1)

@@ -193,9 +193,9 @@ def _attempt_isolated(place: Ground) -> tuple[str, ...]:
     )
     reading, writing = os.pipe()
 
-    def child(trees: isolate.Trees) -> NoReturn:
+    def child(parted: namespaces.Parted) -> NoReturn:
         try:
-            isolate.settle(wanted, trees)
+            isolate.settle(wanted, parted)
             # signals cannot be tried by number: the same number is another process in there
             found = [*_attempts("isolated", place, signals=False), *_ordinary_work(place)]
             found += [] if _refused(place.workspace / "shielded") else ["could write a protected file"]
@@ -206,7 +206,7 @@ def _attempt_isolated(place: Ground) -> tuple[str, ...]:
         os._exit(0)
 
     supervisor.become_subreaper()
-    started = isolate.start(wanted, namespaces.identity(os.getpid()), child)
+    started = isolate.start(wanted, namespaces.Users(namespaces.identity(os.getpid())), child)
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as pipe:
         told = pipe.read().split("\n")

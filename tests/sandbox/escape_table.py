@@ -53,6 +53,7 @@ _ROWS: tuple[tuple[frozenset[Stage], str, str], ...] = (
         "signal to everybody",
         "the kernel answers 0 though it reached nobody: it counts the refused as found",
     ),
+    (_OWN_ROOT, "signal to everybody", "everybody is whom it has started itself"),
     (
         _SHARED_ROOT | _OWN_ROOT,
         "flock a file that may be read",
@@ -73,13 +74,14 @@ _ROWS: tuple[tuple[frozenset[Stage], str, str], ...] = (
     (
         _OWN_ROOT,
         """list processes; list the mount table; own environment at start; own environment at start, by
-        thread; signal 0 to the parent; stop the parent""",
+        thread; signal 0 to the parent; stop the parent; descriptors of process 1""",
         "a /proc of its own, with its own processes alone; 0, its parent there, is its own process group",
     ),
     (
         frozenset({"isolated without Landlock"}),
         """list /; socket node; write own oom_score_adj; own memory, written by file; own table of user ids,
-        written""",
+        written; memory of process 1; maps of process 1; root of process 1; user namespace of process 1;
+        environment of process 1""",
         "nothing of the host lies there, or it is its own process",
     ),
     (

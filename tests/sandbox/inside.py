@@ -47,11 +47,11 @@ def isolated():
     from aisotools import policy
     from aisotools.sandbox import isolate, limits, namespaces, shields, supervisor
 
-    def child(trees):
+    def child(parted):
         status = 1
         try:
             limits.apply_rlimits(limits.Limits(), tasks=2)
-            isolate.settle(wanted, trees)
+            isolate.settle(wanted, parted)
             os.chdir(job["workspace"])
             play()
             status = 0
@@ -70,7 +70,7 @@ def isolated():
         landlock_abi=job["landlock_abi"],
     )
     supervisor.become_subreaper()
-    started = isolate.start(wanted, namespaces.identity(os.getpid()), child)
+    started = isolate.start(wanted, namespaces.Users(namespaces.identity(os.getpid())), child)
     status = os.waitstatus_to_exitcode(os.waitpid(started.worker, 0)[1])
     os.kill(started.init, 9)
     os.waitpid(started.init, 0)
