@@ -39,6 +39,7 @@ UNUSED = {
 """Core dependencies that nothing of ours imports, and why they are core all the same."""
 
 BROUGHT = {
+    "jupyter-core": "jupyter-client",
     "pydantic-core": "pydantic",
     "pyzmq": "jupyter-client",
     "referencing": "jsonschema",

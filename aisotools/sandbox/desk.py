@@ -60,6 +60,30 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
+class SomeDesk(Protocol):
+    """What a front can do, wherever its session is."""
+
+    async def execute(self, cell: Cell) -> Outcome:
+        """Run a cell."""
+
+    async def complete(self, code: str, cursor: int) -> Completion:
+        """What may stand at the cursor."""
+
+    async def inspect(self, code: str, cursor: int, detail: int) -> str | None:
+        """What the object at the cursor is, in words."""
+
+    async def is_complete(self, code: str) -> Wholeness:
+        """Whether code can run as it is."""
+
+    async def message(
+        self, cell: Cell, kind: str, content: Mapping[str, Any], buffers: Sequence[bytes]
+    ) -> None:
+        """Give a widget a message of its page."""
+
+    async def interrupt(self) -> None:
+        """Stop whatever runs."""
+
+
 class Desk:
     """A session and its sandbox, as a front uses them."""
 

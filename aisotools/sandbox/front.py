@@ -21,10 +21,11 @@ from ipykernel.kernelapp import IPKernelApp
 from ipykernel.kernelbase import Kernel
 from jupyter_client._version import protocol_version
 from jupyter_client.session import Session
-from traitlets import Bool
+from traitlets import Bool, Unicode
 
 from aisotools.exceptions import AisotoolsError
-from aisotools.sandbox.desk import Cell, Desk, Outcome
+from aisotools.sandbox.attached import open_attached
+from aisotools.sandbox.desk import Cell, Outcome, SomeDesk
 from aisotools.sandbox.enquiry import Completion, Wholeness
 from aisotools.sandbox.opened import Opened, open_here
 from aisotools.sandbox.pages import NotebookPage, Request
@@ -52,6 +53,9 @@ class Front(Kernel):
     trust_output = Bool(
         default_value=False,
         help="Pass on all output as it is: widgets and scripts of the notebook may act on the page.",
+    ).tag(config=True)
+    attached = Unicode(
+        help="Two inherited sockets, as `4,5`, to a session elsewhere; without them one is opened here.",
     ).tag(config=True)
     opener: Callable[[NotebookPage], Awaitable[Opened]] = staticmethod(open_here)
     """Finds or makes the session; tests bring their own."""
@@ -111,7 +115,14 @@ class Front(Kernel):
         self._opened = self._own_loop.create_task(self._open())
 
     async def _open(self) -> Opened:
-        opened = await type(self).opener(self._page)
+        if self.attached:
+            wire, pids = map(int, self.attached.split(","))
+            assert isinstance(self.parent, FrontApp)
+            path = self.parent.abs_connection_file
+            opened = await open_attached(wire, pids, self._page, path, self.io_loop.stop)
+        else:
+            opened = await type(self).opener(self._page)
+        self._count = opened.count
         self._notices += opened.notices
         return opened
 
@@ -280,7 +291,7 @@ class Front(Kernel):
             opened = self._opened = self._own_loop.create_task(self._open())
         return await asyncio.shield(opened)
 
-    async def _desk(self) -> Desk | None:
+    async def _desk(self) -> SomeDesk | None:
         """The session's desk; None if it cannot be opened, which the next cell will tell."""
         try:
             return (await self._session()).desk
@@ -343,6 +354,12 @@ class FrontApp(IPKernelApp):
     outstream_class: Any = None  # nothing that this process prints is for the page
     classes: Any = [Front]  # noqa: RUF012 - as traitlets wants it
 
+    def init_sockets(self) -> None:
+        """Encrypt also what nobody else has made keys for, as a server does."""
+        if self.curve_secretkey is None and "attached" in self.config.Front:
+            self.curve_publickey, self.curve_secretkey = zmq.curve_keypair()
+        super().init_sockets()
+
     def init_control(self, context: Any) -> None:
         """Requests are taken by the main loop, which is always free."""
         super().init_control(context)
@@ -364,7 +381,8 @@ def main() -> None:
     from aisotools.sandbox.spawn import server
 
     os.umask(0o077)
-    server()  # gets ready while everything else is imported
+    if not any(argument.startswith("--Front.attached") for argument in sys.argv):
+        server()  # gets ready while everything else is set up
     app = FrontApp.instance()
     app.initialize()
     app.start()

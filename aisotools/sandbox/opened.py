@@ -11,7 +11,7 @@ from aisotools.approval import DenyAll
 from aisotools.claims import SERVER_ROOT, refuse_workspace, state_folder
 from aisotools.contracts import SandboxListener
 from aisotools.exceptions import WorkspaceError, WorkspaceRefused
-from aisotools.sandbox.desk import Desk, Page
+from aisotools.sandbox.desk import Desk, Page, SomeDesk
 from aisotools.sandbox.kernel import Kernel
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.spawn import Spawn
@@ -28,13 +28,15 @@ class Opened:
         desk: What the front does with it.
         level: Its confinement level.
         notices: What a person should know, in sentences.
-        close: Ends it.
+        close: Ends it, or only lets go of it if it is another's.
+        count: The number of its next cell.
     """
 
-    desk: Desk
+    desk: SomeDesk
     level: str
     notices: tuple[str, ...]
     close: Callable[[], Awaitable[None]]
+    count: int = 1
 
 
 async def open_here(page: Page, *, environ: Mapping[str, str] | None = None) -> Opened:

@@ -16,9 +16,11 @@ import sys
 import tempfile
 import traceback
 import types
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from IPython.core.compilerop import CachingCompiler
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.error import TryNext
@@ -33,6 +35,7 @@ from aisotools.sandbox.watching import refusal, use_comms, without_colours
 _HERE = os.path.dirname(__file__)
 _MESSAGE_CHARS, _TRACEBACK_CHARS = 10_000, 100_000
 _BRIEF_LINES = 20
+_CHAINED = 20
 
 
 class _Publisher(DisplayPublisher):
@@ -76,6 +79,17 @@ class _DisplayHook(DisplayHook):
         flush()
 
 
+class _Compiler(CachingCompiler):
+    """Names cells as ipykernel does: after a file that is not there.
+
+    Tracebacks are made several times faster for those, and some libraries know user code by such names.
+    """
+
+    def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:  # noqa: ARG002 - IPython's
+        folder = os.path.join(tempfile.gettempdir(), f"ipykernel_{os.getpid()}")
+        return os.path.join(folder, f"{zlib.crc32(raw_code.encode('utf-8', 'backslashreplace'))}.py")
+
+
 class ZMQInteractiveShell(InteractiveShell):
     """The worker's shell.
 
@@ -83,6 +97,7 @@ class ZMQInteractiveShell(InteractiveShell):
     a notebook.
     """
 
+    compiler_class = Type(_Compiler)
     displayhook_class = Type(_DisplayHook)
     display_pub_class = Type(_Publisher)
     recorder: Recorder
@@ -111,6 +126,12 @@ class ZMQInteractiveShell(InteractiveShell):
 
     def _get_exc_info(self, exc_tuple: Any = None) -> tuple[type, BaseException, Any]:
         kind, error, trace = super()._get_exc_info(exc_tuple)  # type: ignore[no-untyped-call]  # IPython's
+        before = error.__cause__ or error.__context__
+        for _ in range(_CHAINED):
+            if before is None:
+                break
+            before.__traceback__ = without_ours(before.__traceback__)
+            before = before.__cause__ or before.__context__
         return kind, error, without_ours(trace)
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -186,7 +207,9 @@ class ZMQInteractiveShell(InteractiveShell):
         with tempfile.TemporaryFile() as script:
             script.write(cell.encode())
             script.seek(0)
-            subprocess.run([program], stdin=script, check=True)
+            status = subprocess.run([program], stdin=script, check=False).returncode
+        if status:
+            raise subprocess.CalledProcessError(status, cell.encode())
 
 
 def flush() -> None:

@@ -125,7 +125,8 @@ def install_spec(folder: Path, **config: Any) -> None:
 def environment(folder: Path) -> dict[str, str]:
     """The environment of a person of the tests' own, who has our kernelspec."""
     (folder / "home").mkdir(exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JUPYTER", "XDG"))}
+    others = ("JUPYTER", "XDG", "PYTEST")  # under pytest a plain kernel does not hear its programs
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     return {
         **kept,
         "HOME": str(folder / "home"),
