@@ -61,7 +61,7 @@ class ApproverContract:
             definition=ToolDefinition(name, "Works with files.", {"type": "object"}),
             effect=Effect.LOCAL_MUTATION,
             level="confined",
-            reasons=("it is a local mutation",),
+            reasons=("it is a local change",),
             timeout_s=5.0,
         )
 

@@ -16,6 +16,7 @@ from typing import get_args
 
 from aisotools.conditions import normal_path
 from aisotools.events import Effect, Facts, Remember
+from aisotools.question import EFFECT_WORDS
 from aisotools.ticket import Ticket
 
 _WITH_SUBCOMMANDS = frozenset(
@@ -170,7 +171,7 @@ def scopes_of(ticket: Ticket) -> dict[Remember, str]:
     if not facts.certain or facts.outside:
         return words
     shape = shape_of(facts)
-    limit = f"up to {ticket.effect.value.replace('_', ' ')}"
+    limit = f"up to {EFFECT_WORDS[ticket.effect]}"
     if shape is not None:
         words["shape"] = f"{name}{_told(shape)}, {limit}"
     if not facts.hosts and ticket.effect is not Effect.DESTRUCTIVE:

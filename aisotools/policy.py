@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, get_args
 
 from aisotools.conditions import Condition, example_of, glob_matches, normal_path
 from aisotools.events import Decision, Effect, Facts, ToolCall
+from aisotools.question import EFFECT_WORDS
 
 Mode = Literal["plan", "safe", "auto"]
 """How much runs without asking: nothing but reading, the same but the rest is asked, or all but the risky."""
@@ -165,7 +166,7 @@ class Policy:
 
     def _by_mode(self, call: ToolCall, facts: Facts) -> Evaluation:
         effect = severity(facts)
-        what = effect.value if effect is Effect.DESTRUCTIVE else f"a {effect.value.replace('_', ' ')}"
+        what = EFFECT_WORDS[effect] if effect is Effect.DESTRUCTIVE else f"a {EFFECT_WORDS[effect]}"
         if effect is Effect.READ_ONLY:
             return Evaluation(Decision.ALLOW, reasons=("it only reads",))
         if self.mode == "plan":

@@ -177,7 +177,7 @@ async def test_without_anybody_to_ask_it_is_denied_with_what_would_help(open_ses
     result = await session.call("mock")
     assert result.error_kind == "denied"
     assert "Nobody can be asked here" in result.content
-    assert "asked because it is a local mutation" in result.content
+    assert "asked because it is a local change" in result.content
     assert "Give the session an approver, or a policy rule that allows the call" in result.content
     assert only(session, CallDecided).decided_by == "policy"
     assert mock.calls == []
@@ -220,7 +220,7 @@ async def test_the_question_shows_exactly_what_would_run(open_session: OpenSessi
     assert request.call.arguments == mock.calls[0] == {"x": 1.0}
     assert request.definition.description == "Does it."
     assert (request.effect, request.level) == (Effect.LOCAL_MUTATION, "host")
-    assert request.reasons == ("it is a local mutation",)
+    assert request.reasons == ("it is a local change",)
     assert kinds(session) == [
         "call_requested",
         "approval_asked",

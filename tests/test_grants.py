@@ -73,8 +73,8 @@ def test_a_tool_is_covered_up_to_the_effect_that_was_shown(facts: Facts, covered
 def test_the_words_say_exactly_what_would_be_allowed() -> None:
     assert scopes_of(ticket(WRITES, x=1)) == {
         "call": "mock with exactly these arguments",
-        "shape": "mock running only git commit, writing only to out, up to local mutation",
-        "tool": "mock with any arguments, up to local mutation, in the workspace",
+        "shape": "mock running only git commit, writing only to out, up to local change",
+        "tool": "mock with any arguments, up to local change, in the workspace",
     }
     assert list(scopes_of(ticket(Facts(certain=False)))) == ["call"]
     assert list(scopes_of(ticket(Facts(effect=Effect.DESTRUCTIVE, writes=("a",))))) == ["call", "shape"]

@@ -44,7 +44,7 @@ async def test_a_call_is_presented_decided_executed_and_ended(open_session: Open
     ]
     requested, asked, answered, decided, _, finished = (r["body"] for r in told)
     assert (requested["origin"], requested["arguments"]) == ("model", {"n": 1})
-    assert asked["reasons"] == ["it is a local mutation"]
+    assert asked["reasons"] == ["it is a local change"]
     assert (answered["outcome"], answered["reason"], answered["edited"]) == ("approve", "fine", {"n": 2})
     assert answered["waited_s"] >= 0
     assert (decided["decided_by"], decided["arguments"]) == ("approver", {"n": 2})

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from aisotools.approval import AllowAll, ConsoleApprover, DenyAll, ScriptedApprover
 from aisotools.contracts import Approver
 from aisotools.events import Approval
+from aisotools.notebook.ask import NotebookApprover
 from aisotools.testing import ApproverContract
 
 
 def typed(prompt: str) -> str:
     return "y"
+
+
+def a_shell(**kernel: object) -> object:
+    """A shell whose front end shows no card, or takes no input."""
+    return SimpleNamespace(kernel=SimpleNamespace(raw_input=typed, **kernel))
 
 
 APPROVERS: dict[str, Callable[[], Approver]] = {
@@ -23,6 +30,9 @@ APPROVERS: dict[str, Callable[[], Approver]] = {
     "script": lambda: ScriptedApprover(["approve", Approval("deny", reason="no")]),
     "empty script": ScriptedApprover,
     "console": lambda: ConsoleApprover(read_line=typed, write=lambda text: None),
+    "notebook, input box": lambda: NotebookApprover(shell=a_shell(_allow_stdin=True), hello_s=0.05),
+    "notebook, headless": lambda: NotebookApprover(shell=a_shell(_allow_stdin=False)),
+    "notebook, card": lambda: NotebookApprover(shell=a_shell(_allow_stdin=True), hello_s=0.5),
 }
 
 
