@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +18,7 @@ from aisotools.changes import Changes, changes_between
 from aisotools.checkpoint_chain import Moved, Step, Way
 from aisotools.checkpoint_scan import Progress
 from aisotools.checkpoint_seen import Snapshot, TooSlow
-from aisotools.contracts import Sandbox, VariableHistory, VariablePoint
+from aisotools.contracts import Sandbox
 from aisotools.events import Facts, ToolResult
 from aisotools.exceptions import SandboxError, UsageError, WorkspaceError
 from aisotools.journal import Journal
@@ -37,6 +37,7 @@ from aisotools.undo_words import (
     some,
     uncovered_words,
 )
+from aisotools.variable_contracts import VariableHistory, VariablePoint
 
 T = TypeVar("T")
 
@@ -84,8 +85,8 @@ class History:
         self._passes: dict[str, Pass] = {}
         self._first = ""
         self._batches: list[tuple[str, ...]] = []
-        self.background: Callable[[], Sequence[str]] = tuple
-        """Tells the background tasks that run, by name; undo waits for none of them."""
+        self.left_running: Callable[[], Mapping[int, str]] = self._sharing.left_running
+        """Tells what calls left running in the background: process id to name."""
 
     def __repr__(self) -> str:
         return f"<History of {self._chain!r}>"
@@ -251,19 +252,23 @@ class History:
         count = _whole(count)
         if self._sharing.barrier.inside():
             return refused(f"A call is running here. {way.capitalize()} when it has ended.")
-        running = [] if force else list(self.background())
-        if running:
-            told = f"{some(running)} still runs in the background and may go on changing files."
-            return refused(f"{told} Stop it first, or force the {way}.")
         given = await self._sharing.barrier.enter(object())  # alone: nobody else holds this
         try:
             chosen = self._chosen(way, count, to)
             if not chosen:
                 return refused(f"There is nothing to {way}.")
+            running = self.left_running()
+            if running and not force:
+                names = some([f"{printable(name)} ({pid})" for pid, name in running.items()])
+                told = f"{names} still runs in the background and may go on changing files."
+                return refused(f"{told} Stop it first; with force=True the {way} stops it, too.")
+
+            def move(_: Progress) -> Moved:
+                self._sharing.end(running)
+                return self._chain.move(way, chosen, force=force)
+
             try:
-                moved = await self._walk(
-                    lambda _: self._chain.move(way, chosen, force=force), "", small=False
-                )
+                moved = await self._walk(move, "", small=False)
             except WorkspaceError as error:
                 return refused(f"The {way} failed: {error}")
             if not moved.done:

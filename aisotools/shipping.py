@@ -10,7 +10,7 @@ import io
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -62,6 +62,38 @@ def pickle_by_value(name: str, thing: object) -> bytes:
             f"most {MAX_PAYLOAD_BYTES:,} travel with a function. Save the data to a file in the workspace.",
         )
     return payload
+
+
+NAMESPACE = "namespace"
+"""The persistent id of a namespace in what `pickle_namespace` gives."""
+
+
+def pickle_namespace(variables: Mapping[str, Any], namespace: Mapping[str, Any]) -> bytes:
+    """Variables as bytes, all together, so that what is shared stays shared.
+
+    Functions keep in touch with the variables: their globals are the namespace itself, as `NAMESPACE`, and
+    not a copy. For use in a worker only, as is the unpickling.
+
+    Args:
+        variables: Which to take.
+        namespace: Where they live.
+
+    Raises:
+        Exception: Whatever an object has to say against it.
+    """
+    import cloudpickle
+
+    place = {"__name__": "__main__"}
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
+        def persistent_id(self, obj: object) -> str | None:
+            return NAMESPACE if obj is place else None
+
+    buffer = io.BytesIO()
+    pickler = Pickler(buffer)
+    pickler.globals_ref[id(namespace)] = place
+    pickler.dump(dict(variables))
+    return buffer.getvalue()
 
 
 def stands_alone(function: object) -> bool:

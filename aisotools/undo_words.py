@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from aisotools.checkpoint_chain import Moved, Step
 from aisotools.checkpoint_seen import Snapshot
-from aisotools.contracts import VariablePoint
 from aisotools.events import Json, ToolResult
 from aisotools.paths import printable
 from aisotools.ticket import Ticket
+from aisotools.variable_contracts import VariablePoint
 
 _SHOWN = 20
 

@@ -199,6 +199,7 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "jupyter_core": ("sandbox.attach",),
     "jupyter_client": ("sandbox.front", "sandbox.provisioner", "notebook.ask"),
     "langchain_core": ("bridges.langchain",),
+    "langgraph": ("bridges.langchain",),
     "litellm": ("models.provider",),
     "matplotlib_inline": ("sandbox",),
     "mcp": ("bridges.mcp",),
@@ -215,6 +216,7 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "pydantic_core": ANYWHERE,  # JSON on the wire
     "referencing": ("arguments",),
     "traitlets": ("sandbox.shell", "sandbox.front", "sandbox.provisioner"),
+    "smolagents": ("bridges.smolagents",),
     "tree_sitter": ("shell_grammar",),
     "tree_sitter_bash": ("shell_grammar",),
     "xllamacpp": ("models.local",),

@@ -29,6 +29,7 @@ from aisotools.exceptions import ChannelError
 
 _PREFIX = struct.Struct("!II")
 _RECV_BYTES = 1 << 18
+_MOST_DESCRIPTORS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +99,14 @@ class FrameReader:
     def pending_bytes(self) -> int:
         """Bytes of a frame that has not ended yet."""
         return len(self._buffer)
+
+    @property
+    def missing_bytes(self) -> int:
+        """How many bytes the next frame needs at least; to read that one and nothing behind it."""
+        if len(self._buffer) < _PREFIX.size:
+            return _PREFIX.size - len(self._buffer)
+        head, body = _PREFIX.unpack_from(self._buffer)
+        return _PREFIX.size + int(head) + int(body) - len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame]:
         """Take `data` and return the frames it completes.
@@ -172,6 +181,9 @@ class BlockingChannel:
     User code shares the process, so `send` may meet anything: other threads, a signal handler that prints or
     raises in the middle of a frame, a finaliser that prints. Frames never mix, and one that was torn off by
     an exception is finished by the next `send`.
+
+    Attributes:
+        descriptors: What the host has sent beside its frames, in order; whoever handles the frame takes it.
     """
 
     def __init__(self, sock: socket.socket, limits: FrameLimits | None = None) -> None:
@@ -181,6 +193,7 @@ class BlockingChannel:
         self._outbox: deque[tuple[memoryview, deque[int]]] = deque()  # frames, and what went of each
         self._sending = False
         self._lock = threading.RLock()
+        self.descriptors: deque[int] = deque()
 
     def fileno(self) -> int:
         """For a selector."""
@@ -219,7 +232,10 @@ class BlockingChannel:
             EOFError: If the host has closed its end.
             ChannelError: If the stream is out of form.
         """
-        data = self._socket.recv(_RECV_BYTES)
+        data, descriptors, _, _ = socket.recv_fds(
+            self._socket, _RECV_BYTES, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+        )
+        self.descriptors.extend(descriptors)
         if not data:
             raise EOFError
         return self._reader.feed(data)

@@ -1,8 +1,9 @@
 """The sandbox as the session uses it: one confined worker at a time, and the ladder that stops a call.
 
 Stopping a call: have the worker cancel it where it waits and interrupt it where it runs; wait a grace period;
-then end the whole process tree and have a fresh worker. Control comes back within half a second of the
-deadline, whatever the call does, and the next call works.
+then end the worker with all it started, and have the state from before the call back, or a fresh worker if
+there is none. Control comes back within half a second of the deadline, whatever the call does, and the next
+call works.
 """
 
 from __future__ import annotations
@@ -11,26 +12,28 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from pydantic_core import to_json
 
 from aisotools.contracts import Concurrency, SandboxCall, SandboxListener, SandboxStatus
 from aisotools.events import ToolResult
 from aisotools.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.sandbox import processes, spawn
 from aisotools.sandbox.calls import Pending
+from aisotools.sandbox.dispatch import send
+from aisotools.sandbox.fates import Recovery, died, overdue
 from aisotools.sandbox.link import Link
 from aisotools.sandbox.overrun import Overrun, explained, was_killed
 from aisotools.sandbox.results import result_from_worker
 from aisotools.sandbox.screens import Screens
 from aisotools.sandbox.turns import Turns
+from aisotools.sandbox.variables import Variables
 from aisotools.sandbox.watch import Watch, pss_bytes
 
 _GRACE_S = 0.35
 _KILL_S = 0.08
+_RECOVER_S = 0.13
 _END_S = 6.0
 
 
@@ -54,10 +57,16 @@ class Kernel:
 
     Attributes:
         screens: Who watches which call; they see it while it runs.
+        variables: The kept states of the variables.
     """
 
     def __init__(
-        self, wanted: spawn.Spawn, listener: SandboxListener, *, start_timeout_s: float = 20.0
+        self,
+        wanted: spawn.Spawn,
+        listener: SandboxListener,
+        *,
+        start_timeout_s: float = 20.0,
+        slow_fork_s: float = 0.05,
     ) -> None:
         """Be ready to start the worker that `wanted` describes; nothing is started yet.
 
@@ -65,6 +74,7 @@ class Kernel:
             wanted: The worker.
             listener: Hears what happens.
             start_timeout_s: A start that takes longer is tried once more, with another fork server.
+            slow_fork_s: After keeping a state took longer, some calls go without.
         """
         self._wanted = wanted
         self._start_timeout_s = start_timeout_s
@@ -79,7 +89,11 @@ class Kernel:
         self._since_s = 0.0
         self._why_new = ""
         self._closed = False
+        self._recovering: asyncio.Task[Recovery | None] | None = None
         self.screens = Screens()
+        self.variables = Variables(
+            self._turns, ensure=self._ensure, run=self._run, renewed=self._renewed, slow_s=slow_fork_s
+        )
 
     def __repr__(self) -> str:
         return f"<Kernel {self._wanted.level} generation={self._generation} {self._link!r}>"
@@ -127,6 +141,8 @@ class Kernel:
             link = await self._enter(concurrency)
             try:
                 caller.queued = False
+                if concurrency != "overlap" and not request.read_only:
+                    self.variables.before(link, request.call.id)
                 return await self._run(link, request)
             finally:
                 self._turns.release(concurrency)
@@ -146,11 +162,11 @@ class Kernel:
             self._turns.release(concurrency)
             raise
 
-    async def _run(self, link: Link, request: SandboxCall) -> ToolResult:
+    async def _run(self, link: Link, request: SandboxCall, attached: Sequence[int] = ()) -> ToolResult:
         try:
-            pending = _sent(link, request, self.screens.header(request.call.id))
+            pending = send(link, request, self.screens.header(request.call.id), attached)
         except WorkerDied as error:
-            return _died(error)
+            return died(error, await self._recovered())
         except ChannelError as error:
             told = f"{request.call.name} was not run: its arguments or its code are too large. {error}"
             return ToolResult.error(told, error_kind="invalid")
@@ -179,43 +195,38 @@ class Kernel:
             pieces = pending.future.result()
             result = result_from_worker(pieces, request.output_caps, pending.printed)
         except WorkerDied as error:
-            return _died(error)
+            return died(error, await self._recovered())
         except ChannelError as error:
-            await self._end(link, f"it sent a malformed result: {error}")
-            return _died(WorkerDied(f"it sent a malformed result: {error}", last_words=link.last_words))
+            lost = WorkerDied(f"it sent a malformed result: {error}", last_words=link.last_words)
+            return died(lost, await self._end(link, str(lost)))
         if True in (result.metadata.get("timed_out"), result.metadata.get("stopped")):
             await link.sweep(pending, within_s=_KILL_S)
         return result
 
     async def _timed_out(self, link: Link, request: SandboxCall, pending: Pending) -> ToolResult:
         ran = f"it ran longer than {request.timeout_s:g} s"
-        kept = await self._stop(link, request, pending, ran)
-        told = [f"{request.call.name} was stopped: {ran}."]
-        if kept:
-            told[0] += " The sandbox's variables are kept."
-            told.append((await self._result(link, request, pending)).content)
-        else:
-            told[0] += " It could not be interrupted: the sandbox is fresh, its variables are lost."
-            told += [text[-2000:] for text in pending.printed.told().values()]
-        result = ToolResult.error("\n".join(told), error_kind="failed")
-        return result.with_metadata(timed_out=True, state_kept=kept, **pending.printed.told())
+        survived, recovery = await self._stop(link, request, pending, ran)
+        gave = (await self._result(link, request, pending)).content if survived else None
+        return overdue(request.call.name, ran, pending.printed.told(), gave=gave, recovery=recovery)
 
     # ---- stopping
 
-    async def _stop(self, link: Link, request: SandboxCall, pending: Pending, why: str) -> bool:
-        """Climb the ladder; whether the worker, and so its variables, survived."""
+    async def _stop(
+        self, link: Link, request: SandboxCall, pending: Pending, why: str
+    ) -> tuple[bool, Recovery | None]:
+        """Climb the ladder; whether the worker survived, else what was had back of its variables."""
         if await self._interrupt(link, [pending]):
             await link.sweep(pending, within_s=_KILL_S)
-            return link.lost_because is None
-        await self._end(link, f"{request.call.name} could not be interrupted ({why})")
-        return False
+            if link.serving:
+                return True, None
+        return False, await self._end(link, f"{request.call.name} could not be interrupted ({why})")
 
     async def _interrupt(self, link: Link, calls: Sequence[Pending]) -> bool:
         """Whether all `calls` came to an end in time, and the worker is still there."""
         for call in calls:
             link.cancel_call(call)
         _, left = await asyncio.wait([call.future for call in calls], timeout=_GRACE_S)
-        return not left and link.lost_because is None
+        return not left and link.serving
 
     async def interrupt(self) -> None:
         """Stop whatever runs or waits to run, keeping the worker if it lets itself be stopped."""
@@ -242,8 +253,10 @@ class Kernel:
         """A limit is exceeded: memory is taken back at once; else what runs is stopped, if it lets itself."""
         for call in link.calls:
             call.over = call.over or found
+        if found.limit == "memory_bytes" and self.variables.shed():
+            return  # the past goes before the present
         if found.limit in {"memory_bytes", "cpu_s"} or not link.calls:
-            link.lose(str(found))
+            link.go_down(str(found))
         elif self._calming is None or self._calming.done():
             self._calming = asyncio.get_running_loop().create_task(self._calm(link, found))
 
@@ -257,6 +270,7 @@ class Kernel:
         """End the worker and everything it started, and have a fresh one."""
         link, self._link = self._link, None
         if link is not None:
+            self.variables.clear("the sandbox was restarted")
             self._why_new = "it was restarted"
             await self._end(link, "the sandbox was restarted")
         return await self.start()
@@ -265,22 +279,57 @@ class Kernel:
         """End the worker and everything it started."""
         self._closed = True
         self._link = None
+        self.variables.clear("the session was closed")
         for link in tuple(self._links):
             link.lose("the session was closed")
         while ends := [task for task in self._links.values() if task is not None]:
             await asyncio.wait(ends)
 
-    async def _end(self, link: Link, reason: str) -> None:
-        """End the tree; if the kernel is slow to let go of it, the rest happens behind our back."""
-        link.lose(reason)
-        await asyncio.wait([link.ended], timeout=_KILL_S)
+    async def _end(self, link: Link, reason: str) -> Recovery | None:
+        """End the worker and all it started; if that is slow, the rest happens behind our back."""
+        link.go_down(reason)
+        if link.lost_because is not None:
+            await asyncio.wait([link.ended], timeout=_KILL_S)
+        return await self._recovered()
+
+    def _down(self, link: Link, reason: str) -> bool:
+        """A worker is gone, but not what is kept of it: have a state back, if there is one."""
+        if self._closed or link is not self._link or not self.variables.can_recover(link):
+            return False
+        running = frozenset(call.call_id for call in link.calls)
+        self._recovering = asyncio.get_running_loop().create_task(self._recover(link, reason, running))
+        return True
+
+    async def _recover(self, link: Link, reason: str, running: frozenset[str]) -> Recovery | None:
+        try:
+            return await self.variables.recover(link, reason, running)
+        except SandboxError as error:
+            link.lose(f"{reason}; {error}")
+            return None
+
+    async def _recovered(self) -> Recovery | None:
+        """What was had back after the last loss, if that is known in time."""
+        if self._recovering is None:
+            return None
+        done, _ = await asyncio.wait([self._recovering], timeout=_RECOVER_S)
+        return self._recovering.result() if done and not self._recovering.cancelled() else None
+
+    def _renewed(self, reason: str, lossy: bool) -> None:
+        """Another worker has taken the place of the one before."""
+        if lossy:
+            self._listener.lost(self._generation, reason)
+        self._generation += 1
+        self._since_s = time.monotonic()
+        self._listener.started(self._status(), reason)
 
     def _lost(self, link: Link, reason: str) -> None:
         """A worker is lost, for whatever reason: let it be ended, and forget it."""
         self._links[link] = asyncio.get_running_loop().create_task(self._bury(link, reason))
+        self._recovering = None
         if link is self._link:
             self._link = None
             self._why_new = reason
+            self.variables.clear(f"the worker was lost: {reason}")
             self._listener.lost(self._generation, reason)
 
     async def _bury(self, link: Link, reason: str) -> None:
@@ -291,9 +340,11 @@ class Kernel:
 
     async def _ensure(self) -> Link:
         """The worker, started if there is none."""
-        if self._link is not None:
+        if self._link is not None and self._link.serving:
             return self._link
         async with self._starting:
+            if self._recovering is not None:
+                await asyncio.wait([self._recovering])
             if self._link is None:
                 for old in tuple(self._links):  # nothing of an old tree may meet the new one
                     await asyncio.wait([old.ended], timeout=_END_S)
@@ -313,6 +364,7 @@ class Kernel:
             try:
                 link = Link(server.spawn(self._wanted), self._listener, self._lost)
                 link.calls.screens = self.screens
+                link.on_down, link.spared = self._down, self.variables.pids
                 self._links[link] = None
                 await self._ready(link)
                 link.watch = self._watched(link)
@@ -335,44 +387,6 @@ class Kernel:
         except BaseException:
             link.lose("its start was given up")
             raise
-
-
-def _sent(link: Link, request: SandboxCall, watch: Mapping[str, Any]) -> Pending:
-    call, shipment, caps = request.call, request.shipment, request.output_caps
-    header: dict[str, Any] = {
-        "key": shipment.key,
-        "concurrency": shipment.concurrency,
-        "agent_id": call.agent_id,
-        "turn_id": call.turn_id,
-        "session_key": request.session_key,
-        "read_only": request.read_only,
-        "caps": caps,
-        **watch,
-    }
-    parts = [to_json(call.arguments)]
-    if shipment.import_path:
-        header["import_path"] = shipment.import_path
-    elif shipment.key not in link.shipped:
-        parts.append(shipment.payload)
-    pending = link.start_call(
-        call.id,
-        header,
-        parts,
-        stream_bytes=caps.stream_bytes,
-        holds=shipment.concurrency != "overlap",
-    )
-    link.shipped.add(shipment.key)
-    return pending
-
-
-def _died(error: WorkerDied) -> ToolResult:
-    told = (
-        f"The sandbox's worker ended during the call: {error}. "
-        "Its variables are lost; the next call gets a fresh worker."
-    )
-    if error.last_words:
-        told += f"\nIts last words:\n{error.last_words[-4000:]}"
-    return ToolResult.error(told, error_kind="environment").with_metadata(worker_died=True, state_kept=False)
 
 
 def _tree_bytes(supervisor: int) -> int:

@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from aisotools.contracts import SandboxListener
 from aisotools.exceptions import ChannelError, SandboxError, WorkerDied
+from aisotools.sandbox import processes
 from aisotools.sandbox.calls import Calls, Pending
-from aisotools.sandbox.channel import Frame, FrameReader, encode
+from aisotools.sandbox.channel import Frame, encode
+from aisotools.sandbox.generation import READ_BYTES, CallWire, Generation
 from aisotools.sandbox.spawn import Ends
 from aisotools.sandbox.watch import Watch
 
-_READ_BYTES = 1 << 16
 _ROUNDS = 1024
 _LAST_BYTES = 1 << 24
 _LAST_WORDS_BYTES = 4096
-_BACKLOG_BYTES = 256 << 20
 _SILENT_S = 0.1
 _GONE_S = 6.0
 
@@ -33,41 +34,41 @@ class Link:
 
     Attributes:
         calls: The calls under way.
-        shipped: Keys of the tools that the worker has.
+        on_down: Hears that the worker is gone while its tree is still there; True if it brings another.
+        spared: Tells processes that belong to no call: the parked forks.
         ready: Done when the worker is confined and serves.
         ended: Done when no process is left.
         gone: Done when its scratch folder is removed too.
-        pid: The worker.
         supervisor: The process above it.
         scratch: Its folder for temporary files.
         watch: Looks after the limits, until the tree is lost.
-        lost_because: Why it is lost, or None.
+        down_because: Why there is no worker just now, or None.
+        lost_because: Why the whole tree is lost, or None.
     """
 
     def __init__(self, ends: Ends, listener: SandboxListener, on_lost: Callable[[Link, str], None]) -> None:
         """Watch `ends` on the running loop; `on_lost` hears once why the worker is gone."""
         self._loop = asyncio.get_running_loop()
-        self._channel, self._control = ends.channel, ends.control
+        self._control = ends.control
         self._raw = {"stdout": ends.out, "stderr": ends.err}
         self._on_lost = on_lost
-        self._reader = FrameReader()
-        self._backlog = bytearray()
         self._raw_taken = dict.fromkeys(self._raw, 0)
         self._last_words = bytearray()
         self._acks: dict[int, asyncio.Future[None]] = {}
         self._requests = 0
         self.calls = Calls(listener, self._drain_raw)
         self.calls.answer = self._answer
-        self.shipped: set[str] = set()
+        self._now = self.generation(ends.channel)
+        self.on_down: Callable[[Link, str], bool] | None = None
+        self.spared: Callable[[], Sequence[int]] = list
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.gone: asyncio.Future[None] = self._loop.create_future()
-        self.pid = 0
         self.supervisor = 0
         self.scratch = ""
         self.watch: Watch | None = None
+        self.down_because: str | None = None
         self.lost_because: str | None = None
-        self._loop.add_reader(self._channel, self._read_channel)
         self._loop.add_reader(self._control, self._read_control)
         for stream, pipe in self._raw.items():
             self._loop.add_reader(pipe, self._hear_raw, stream)
@@ -77,6 +78,21 @@ class Link:
         return f"<Link pid={self.pid} {state}>"
 
     @property
+    def pid(self) -> int:
+        """The worker."""
+        return self._now.pid
+
+    @property
+    def serving(self) -> bool:
+        """Whether there is a worker that can take calls."""
+        return self.lost_because is None and self.down_because is None
+
+    @property
+    def shipped(self) -> set[str]:
+        """Keys of the tools that the worker has."""
+        return self._now.shipped
+
+    @property
     def last_words(self) -> str:
         """The end of what the worker wrote to its raw output."""
         return self._last_words.decode("utf-8", "replace").strip()
@@ -84,7 +100,14 @@ class Link:
     # ---- calls
 
     def start_call(
-        self, call_id: str, header: Mapping[str, Any], parts: list[bytes], *, stream_bytes: int, holds: bool
+        self,
+        call_id: str,
+        header: Mapping[str, Any],
+        parts: list[bytes],
+        *,
+        stream_bytes: int,
+        holds: bool,
+        attached: Sequence[int] = (),
     ) -> Pending:
         """Send a call; it is in `calls` until it is ended there.
 
@@ -92,11 +115,15 @@ class Link:
             WorkerDied: If the worker is gone already.
             ChannelError: If the call is too large to send.
         """
-        if self.lost_because is not None:
-            raise WorkerDied(self.lost_because, last_words=self.last_words)
+        because = self.lost_because or self.down_because
+        if because is not None:
+            raise WorkerDied(because, last_words=self.last_words)
         call = self.calls.begin(call_id, stream_bytes=stream_bytes, holds=holds)
         try:
-            self._write(encode("call", {**header, "id": call.number, "call_id": call_id}, parts))
+            told = {**header, "id": call.number, "call_id": call_id}
+            if attached:
+                told["attached"] = len(attached)
+            self._now.wire.write(encode("call", told, parts), attached)
         except ChannelError:
             self.calls.end(call)
             raise
@@ -104,22 +131,31 @@ class Link:
 
     def _answer(self, op: str, header: Mapping[str, Any]) -> None:
         if self.lost_because is None:
-            self._write(encode(op, header))
+            self._now.wire.write(encode(op, header))
 
     def cancel_call(self, call: Pending) -> None:
         """Have the call cancelled where it waits, and interrupted where it runs."""
         if self.lost_because is None:
-            self._write(encode("cancel", {"id": call.number}))
-            self._tell({"op": "interrupt", "number": call.number, **self._scope(call)})
+            self._now.wire.write(encode("cancel", {"id": call.number}))
+            scope = {**self._scope(call), "keep": list(self.spared())}
+            self._tell({"op": "interrupt", "number": call.number, **scope})
 
     async def sweep(self, call: Pending, *, within_s: float) -> None:
         """End every process that a call left behind; does not wait longer than `within_s`."""
-        if self.lost_because is not None:
-            return
+        if self.serving:
+            await self.ask("sweep", within_s=within_s, **self._scope(call))
+
+    def order(self, op: str) -> None:
+        """Have the supervisor do something; nobody waits for it."""
+        self._tell({"op": op, "seq": 0, "keep": list(self.spared())})
+
+    async def ask(self, op: str, *, within_s: float, **request: Any) -> bool:
+        """Have the supervisor do something; whether it has done it in time."""
         self._requests += 1
         ack = self._acks[self._requests] = self._loop.create_future()
-        self._tell({"op": "sweep", "seq": self._requests, **self._scope(call)})
+        self._tell({"op": op, "seq": self._requests, "keep": list(self.spared()), **request})
         await asyncio.wait([ack, self.ended], timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        return ack.done()
 
     def _scope(self, call: Pending) -> dict[str, Any]:
         """By what the supervisor knows the processes that the call has started."""
@@ -134,6 +170,56 @@ class Link:
             await asyncio.wait([self.gone], timeout=_GONE_S)
         self.close()
 
+    # ---- generations
+
+    def generation(self, end: socket.socket, **more: Any) -> Generation:
+        """A worker that is served over `end`; see `Generation` for the rest."""
+        end.setblocking(False)
+        wire = CallWire(end, self._read_channel, lambda: self.go_down("it stopped reading its calls"))
+        return Generation(wire, **more)
+
+    def park(self, end: socket.socket) -> bool:
+        """Have the worker fork before its next call, and the fork serve `end`; False if it is behind."""
+        wire = self._now.wire
+        if wire.behind:
+            return False
+        wire.write(encode("park"), [end.fileno()])
+        return True
+
+    def swap(self, generation: Generation) -> Generation:
+        """Have another worker of the same tree in the place of this one, which is returned, and not heard."""
+        former, self._now = self._now, generation
+        former.wire.pause()
+        if former.pidfd >= 0:
+            self._loop.remove_reader(former.pidfd)
+        for stream in self._raw:
+            self._drain_raw(stream, _LAST_BYTES)  # the pipes are the tree's
+        self._last_words.clear()
+        self.down_because = None
+        if generation.pidfd >= 0:
+            self._loop.add_reader(generation.pidfd, self._exited)
+        generation.wire.listen()
+        self._tell({"op": "adopt", "worker": generation.pid})
+        return former
+
+    def _exited(self) -> None:
+        """A woken worker has ended; its supervisor is not its parent, so the kernel is asked how."""
+        self._loop.remove_reader(self._now.pidfd)
+        self._heard_out(*processes.exit_status(self._now.pid))
+
+    def go_down(self, reason: str) -> None:
+        """There is no worker any more: fail every call under way, and lose the tree if nobody wants it."""
+        if not self.serving:
+            return
+        if self.on_down is not None and self.ready.done() and not self.ready.exception():
+            self.down_because = reason
+            for stream in self._raw:
+                self._drain_raw(stream, _LAST_BYTES)
+            self.calls.fail(WorkerDied(reason, last_words=self.last_words))
+            if self.on_down(self, reason):
+                return
+        self.lose(reason)
+
     # ---- sockets
 
     def _tell(self, message: Mapping[str, Any]) -> None:
@@ -142,67 +228,38 @@ class Link:
         except OSError as error:
             self.lose(f"its supervisor is gone ({error.strerror})")
 
-    def _write(self, data: bytes) -> None:
-        if not self._backlog:
-            try:
-                sent = self._channel.send(data)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                return  # the reader will hear of the end, and what came before it
-            if sent == len(data):
-                return
-            data = data[sent:]
-            self._loop.add_writer(self._channel, self._flush)
-        if len(self._backlog) + len(data) > _BACKLOG_BYTES:
-            self.lose("it stopped reading its calls")
-            return
-        self._backlog += data
-
-    def _flush(self) -> None:
-        try:
-            with memoryview(self._backlog) as view:
-                sent = self._channel.send(view[: 4 * _READ_BYTES])
-        except BlockingIOError:
-            return
-        except OSError:
-            sent = len(self._backlog)  # nobody reads it any more
-        del self._backlog[:sent]
-        if not self._backlog:
-            self._loop.remove_writer(self._channel)
-
     def _read_channel(self) -> bool:
         """Read once and take what came; whether there was anything."""
-        try:
-            # Little at a time, so that the loop stays free; more once a large frame is on its way.
-            large = self._reader.pending_bytes > _READ_BYTES
-            data = self._channel.recv(4 * _READ_BYTES if large else _READ_BYTES)
-        except BlockingIOError:
+        wire = self._now.wire
+        data = wire.read()
+        if data is None:
             return False
-        except OSError:
-            data = b""
         self._raw_taken = dict.fromkeys(self._raw, 0)
         if not data:
-            self._loop.remove_reader(self._channel)
-            # The supervisor will tell how the worker ended, unless it only closed its end.
-            self._loop.call_later(_SILENT_S, self.lose, "it closed its call channel")
+            wire.pause()
+            # It will be told how the worker ended, unless it only closed its end.
+            self._loop.call_later(_SILENT_S, self._silent, self._now)
             return False
         try:
-            for frame in self._reader.feed(data):
+            for frame in wire.frames(data):
                 self._take(frame)
             self.calls.pass_on()
         except (ChannelError, KeyError, TypeError, ValueError) as error:
-            self.lose(f"it broke the protocol of the call channel: {error}")
+            self.go_down(f"it broke the protocol of the call channel: {error}")
         return True
+
+    def _silent(self, generation: Generation) -> None:
+        if generation is self._now:
+            self.go_down("it closed its call channel")
 
     def _hear_raw(self, stream: str) -> None:
         self._read_channel()  # text that was printed before; what came after names the bytes in between
         self._read_raw(stream)
 
-    def _read_raw(self, stream: str, most_bytes: int = _READ_BYTES) -> int:
+    def _read_raw(self, stream: str, most_bytes: int = READ_BYTES) -> int:
         """Drain the worker's own descriptor, so that it never blocks; how many bytes there were."""
         pipe = self._raw[stream]
-        data = b"" if pipe.closed else pipe.read(min(most_bytes, _READ_BYTES))
+        data = b"" if pipe.closed else pipe.read(min(most_bytes, READ_BYTES))
         if not data:
             if data is not None and not pipe.closed:
                 self._loop.remove_reader(pipe)  # it ended; None is that there is nothing just now
@@ -244,21 +301,26 @@ class Link:
             return
         message = from_json(packet)
         if message["op"] == "started":
-            self.pid, self.supervisor = message["worker"], message["supervisor"]
+            self._now.pid, self.supervisor = message["worker"], message["supervisor"]
             self.scratch = message["scratch"]
         elif message["op"] == "done":
             ack = self._acks.pop(message["seq"], None)
             if ack is not None and not ack.done():
                 ack.set_result(None)
         elif message["op"] == "died":
-            rounds = _ROUNDS  # what it sent before it died still counts
-            while self.lost_because is None and rounds and self._read_channel():
-                rounds -= 1
-            self.lose(_how(message["exit"], message["signal"]))
+            if message.get("worker", self.pid) == self.pid:
+                self._heard_out(message["exit"], message["signal"])
         elif message["op"] == "ended" and not self.ended.done():
             self.ended.set_result(None)
         elif message["op"] == "gone":
             self._set_gone()
+
+    def _heard_out(self, exit_status: int, signal_number: int) -> None:
+        """The worker has ended; what it sent before still counts."""
+        rounds = _ROUNDS
+        while self.serving and rounds and self._read_channel():
+            rounds -= 1
+        self.go_down(_how(exit_status, signal_number))
 
     def _set_gone(self) -> None:
         for future in (self.ended, self.gone):
@@ -288,11 +350,12 @@ class Link:
         """Let go of every descriptor; the supervisor ends whatever is still there."""
         if self.lost_because is None:
             self.lost_because = "it was closed"
-        for end in (self._channel, self._control):
-            if end.fileno() >= 0:
-                self._loop.remove_reader(end)
-                self._loop.remove_writer(end)
-                end.close()
+        if self._now.pidfd >= 0:
+            self._loop.remove_reader(self._now.pidfd)
+        self._now.close()
+        if self._control.fileno() >= 0:
+            self._loop.remove_reader(self._control)
+            self._control.close()
         for pipe in self._raw.values():
             if not pipe.closed:
                 self._loop.remove_reader(pipe)
@@ -311,6 +374,8 @@ _HINTS = {
 
 
 def _how(exit_status: int, signal_number: int) -> str:
+    if exit_status < 0 and not signal_number:
+        return "it ended"
     if not signal_number:
         return f"it exited with status {exit_status}"
     try:

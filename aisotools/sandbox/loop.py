@@ -1,4 +1,5 @@
 """The worker's event loop: a fork carries it over whole, and it needs no thread for child processes."""
+# ruff: noqa: SLF001 - asyncio has no public way to give a loop a new pipe
 
 from __future__ import annotations
 
@@ -6,17 +7,41 @@ import asyncio
 import contextlib
 import os
 import selectors
+import signal
 import sys
 from collections.abc import Callable
-from typing import Self, TypeVarTuple
+from typing import Any, Self, TypeVarTuple
 
 Arguments = TypeVarTuple("Arguments")
 """What a callback takes besides."""
 
 
-def new_loop() -> asyncio.SelectorEventLoop:
-    """A loop for this thread. `poll` keeps no kernel object, so that a fork of the loop is a whole loop."""
-    loop = asyncio.SelectorEventLoop(selectors.PollSelector())
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop that a fork takes along, with its timers and tasks."""
+
+    def __init__(self) -> None:
+        """`poll` keeps no kernel object, so that a fork of the loop is a whole loop."""
+        super().__init__(selectors.PollSelector())
+
+    def own_descriptors(self) -> tuple[int, int]:
+        """The two ends of the pipe by which other threads and signals wake it."""
+        itself: Any = self
+        return itself._ssock.fileno(), itself._csock.fileno()
+
+    def renew(self) -> None:
+        """In a fork: have a pipe of its own, and no threads but those that are there."""
+        itself: Any = self
+        itself._close_self_pipe()
+        itself._make_self_pipe()
+        if itself._signal_handlers:
+            signal.set_wakeup_fd(itself._csock.fileno())
+        itself._default_executor = None
+        asyncio.set_event_loop(self)
+
+
+def new_loop() -> Loop:
+    """A loop for this thread."""
+    loop = Loop()
     asyncio.set_event_loop(loop)
     if sys.version_info < (3, 12):
         with contextlib.suppress(OSError):  # where there are no such descriptors, Python's own way has to do

@@ -61,6 +61,24 @@ def _read(name: str) -> Process | None:
     return Process(int(fields[1]), (int(fields[19]), int(name)), int(fields[2]))
 
 
+def parent_of(pid: int) -> int:
+    """Its parent; 0 when it is gone."""
+    process = _read(str(pid))
+    return process.parent if process is not None else 0
+
+
+def exit_status(pid: int) -> tuple[int, int]:
+    """How a process that nobody has reaped yet ended: its status, or -1, and the signal, or 0."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            status = int(file.read().rpartition(b")")[2].split()[49])
+    except (OSError, IndexError):
+        return -1, 0
+    if os.WIFSIGNALED(status):
+        return -1, os.WTERMSIG(status)
+    return os.WEXITSTATUS(status), 0
+
+
 def now() -> Moment:
     """What is born from here on is later."""
     tick = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_S)
@@ -124,17 +142,15 @@ def left_behind(
     told = mark_of or _mark_of
     children = _children(processes)
     found: set[int] = set()
-    seen = {root, init}
-    todo: list[tuple[int, str | None]] = [(root, None), (init, None)] if init else [(root, None)]
+    seen = {root, init, worker}
+    todo: list[tuple[int, str | None]] = [(pid, None) for pid in seen if pid]
     while todo:
         parent, inherited = todo.pop()
         for child in children.get(parent, ()):
             if child in seen:
                 continue
             seen.add(child)
-            if child == worker:
-                todo.append((child, None))
-            elif processes[child].born > since:
+            if processes[child].born > since:
                 borne = told(child) or inherited
                 if borne == mark or (unmarked and borne not in others):
                     found.add(child)

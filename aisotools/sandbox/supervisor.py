@@ -6,10 +6,12 @@ socket is a lifeline: when the host goes, however it goes, the tree ends.
 
 Messages on the control socket (one JSON object per packet):
 
-- from here: `started {worker, supervisor}`, `died {exit, signal}`, `done {seq}`; in the end `ended {}` when
-  no process is left, and `gone {}` when the scratch folder is removed too
+- from here: `started {worker, supervisor, scratch}`, `died {worker, exit, signal}`, `done {seq}`; in the end
+  `ended {}` when no process is left, and `gone {}` when the scratch folder is removed too
 - from the host: `interrupt {number, ...}` and `sweep {seq, ...}`, both with `since`, `mark`, `others` and
-  `holds` (see `processes.left_behind`), and `kill {}`
+  `holds` (see `processes.left_behind`); `adopt {worker}`: another process is the worker now; `kill {}`;
+  and with `seq`: `freeze` or `end` all that runs below, `thaw` what was frozen, or `drop` it. All but
+  `adopt` and `kill` tell in `keep` which processes are the parked forks
 """
 
 from __future__ import annotations
@@ -117,6 +119,7 @@ class Supervisor:
         self._scratch = scratch
         self._host = host
         self._children = Children()
+        self._frozen: set[int] = set()
 
     def serve(self) -> NoReturn:
         """Watch until the worker, or the host, is gone; then leave nothing behind."""
@@ -133,10 +136,7 @@ class Supervisor:
         while True:
             ready = {descriptor for descriptor, _ in poll.poll()}
             if self._children.fileno() in ready:
-                status = self._children.ended().get(self._worker)
-                if status is not None:
-                    self._send({"op": "died", **_told(status)})
-                    self._finish()
+                self._note(self._children.ended())
             if host in ready or (self._control.fileno() in ready and not self._obey()):
                 self._finish()
 
@@ -151,8 +151,10 @@ class Supervisor:
         request = from_json(packet)
         if request["op"] == "interrupt":
             self._interrupt(request)
-        elif request["op"] == "sweep":
-            processes.end(lambda: self._started_by(request, processes.table()), within_s=_SWEEP_S)
+        elif request["op"] == "adopt":
+            self._worker = request["worker"]
+        elif request["op"] != "kill":
+            self._tidy(request)
             self._send({"op": "done", "seq": request["seq"]})
         return bool(request["op"] != "kill")
 
@@ -169,18 +171,49 @@ class Supervisor:
                 if table[pid].group == self._worker:
                     processes.send_signal(pid, signal.SIGINT)
 
+    def _note(self, ended: Mapping[int, int]) -> None:
+        """Children that ended: the host hears of the worker, and decides what becomes of the rest."""
+        if (status := ended.get(self._worker)) is not None:
+            self._send({"op": "died", "worker": self._worker, **_told(status)})
+
+    def _tidy(self, request: Mapping[str, Any]) -> None:
+        """End, freeze or thaw what the host no longer wants running."""
+        op, kept = request["op"], {*request["keep"], self._init}
+
+        def below() -> set[int]:
+            return processes.below(os.getpid(), processes.table()) - kept
+
+        if op == "sweep":
+            self._note(processes.end(lambda: self._started_by(request, processes.table()), within_s=_SWEEP_S))
+        elif op == "freeze":
+            while found := below() - self._frozen:
+                for pid in found:
+                    processes.send_signal(pid, signal.SIGSTOP)
+                self._frozen |= found
+        elif op == "drop":
+            frozen, self._frozen = self._frozen, set()
+            self._note(processes.end(lambda: below() & frozen, within_s=_SWEEP_S))
+        elif op == "end":
+            self._note(processes.end(lambda: below() - self._frozen, within_s=_SWEEP_S))
+        elif op == "thaw":
+            frozen, self._frozen = self._frozen, set()
+            for pid in frozen & below():
+                processes.send_signal(pid, signal.SIGCONT)
+
     def _started_by(self, request: Mapping[str, Any], table: processes.Table) -> set[int]:
         """What the call that a request is about has started."""
-        return processes.left_behind(
-            table,
-            os.getpid(),
-            worker=self._worker,
-            init=self._init,
-            since=tuple(request["since"]),
-            mark=request["mark"],
-            others=frozenset(request["others"]),
-            unmarked=request["holds"] or not request["others"],
-        )
+        return {
+            *processes.left_behind(
+                table,
+                os.getpid(),
+                worker=self._worker,
+                init=self._init,
+                since=tuple(request["since"]),
+                mark=request["mark"],
+                others=frozenset(request["others"]),
+                unmarked=request["holds"] or not request["others"],
+            )
+        } - {*request["keep"]}
 
     def _finish(self) -> NoReturn:
         """End everything below, clear the scratch folder, say so, and go."""

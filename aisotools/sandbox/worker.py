@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import fcntl
 import functools
 import importlib
@@ -19,7 +18,7 @@ import signal
 import sys
 import termios
 import types
-from collections.abc import Coroutine, Generator, Mapping
+from collections.abc import Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,12 +28,14 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from aisotools.contracts import Cancellation, OutputCaps, Tool, ToolContext
 from aisotools.events import Json, ToolResult
 from aisotools.sandbox.channel import BlockingChannel, Frame
-from aisotools.sandbox.results import STREAMS_TAKEN, Pieces, encode_result
-from aisotools.sandbox.shell import ZMQInteractiveShell, flush, without_ours
+from aisotools.sandbox.endings import failed, interrupted, stopped, with_record
+from aisotools.sandbox.loop import Loop
+from aisotools.sandbox.parked import Lot, hide_from_wait
+from aisotools.sandbox.results import Pieces, encode_result
+from aisotools.sandbox.shell import ZMQInteractiveShell, flush
 from aisotools.sandbox.streams import CallRecord, Manner, Recorder, json_bundle
 from aisotools.sandbox.supervisor import NUDGE
 from aisotools.sandbox.watching import HostWatch, Inputs
-from aisotools.tool_members import failure
 
 _NUDGES_BYTES = 1 << 16
 _EMIT_BYTES = 1 << 16
@@ -51,6 +52,7 @@ class _Call:
     holds: bool
     record: CallRecord
     cancellation: Cancellation
+    attached: int | None = None
     interrupts: int = 0
     cancels: int = 0
     done: bool = False
@@ -90,9 +92,12 @@ class Worker:
         self._pid = os.getpid()
         self._attached = True
         self._inputs = Inputs(self._send, channel.fileno(), self._receive)
+        self._held: list[Frame] = []
 
-    def serve(self, loop: asyncio.SelectorEventLoop) -> NoReturn:
+    def serve(self, loop: Loop) -> NoReturn:
         """Run until the host closes its end."""
+        lot = self._lot = Lot(self._shell.user_ns, functools.partial(self._let_go, loop))
+        hide_from_wait()
         os.set_blocking(self._nudges, False)
         signal.signal(signal.SIGINT, self._on_interrupt)
         os.register_at_fork(before=flush, after_in_child=functools.partial(self._leave_channel, loop))
@@ -102,6 +107,32 @@ class Worker:
             # An interrupt that no call wants must not end the worker.
             with contextlib.suppress(KeyboardInterrupt):
                 loop.run_forever()
+            if (
+                self._held and self._held[0].op == "park"
+            ):  # forked outside the loop, so that it is whole in both
+                end = self._channel.descriptors.popleft()
+                woken = lot.park(end, ours=(*loop.own_descriptors(), self._nudges))
+                if woken is not None:
+                    self._wake(loop, woken)
+                else:
+                    loop.call_soon(self._obey, self._held[1:])
+                self._held = []
+
+    def _wake(self, loop: Loop, channel: BlockingChannel) -> None:
+        """In a fork that was woken: go on from the state in which it was made, on a channel of its own."""
+        self._channel, self._pid = channel, os.getpid()
+        self._inputs = Inputs(self._send, channel.fileno(), self._receive)
+        self._recorder.renew_lock()
+        loop.renew()
+        for number, call in self._calls.items():  # they ran beside, and their end is the other's to tell
+            call.done = True
+            self._tasks[number].cancel()
+        loop.add_reader(channel.fileno(), self._receive)
+
+    def _let_go(self, loop: Loop) -> None:
+        """In a fork: the channel belongs to the process it was forked from."""
+        loop.remove_reader(self._channel.fileno())
+        self._channel.close()
 
     # ---- the channel
 
@@ -110,7 +141,14 @@ class Worker:
             frames = self._channel.receive()
         except (EOFError, OSError):
             os._exit(0)
-        for frame in frames:
+        self._obey(frames)
+
+    def _obey(self, frames: Sequence[Frame]) -> None:
+        for place, frame in enumerate(frames):
+            if frame.op == "park":
+                self._held = [*frames[place:]]
+                asyncio.get_running_loop().stop()
+                return
             if frame.op == "call":
                 self._start(frame)
             elif frame.op == "cancel":
@@ -138,12 +176,11 @@ class Worker:
         after = {name: unread for name, end in _DESCRIPTORS.items() if (unread := _unread(end))}
         self._send(op, {**header, "after": after} if after else header, parts)
 
-    def _leave_channel(self, loop: asyncio.SelectorEventLoop) -> None:
+    def _leave_channel(self, loop: Loop) -> None:
         """In a fork made by user code: the channel belongs to the parent alone."""
-        if self._attached:
+        if self._attached and not self._lot.forking:
             self._attached = False
-            loop.remove_reader(self._channel.fileno())
-            self._channel.close()
+            self._let_go(loop)
             os.close(self._nudges)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             self._recorder.renew_lock()
@@ -216,6 +253,7 @@ class Worker:
             holds=header["concurrency"] != "overlap",
             record=CallRecord(call_id=str(number), stream_left=caps.stream_bytes, data_left=caps.data_bytes),
             cancellation=Cancellation(),
+            attached=self._channel.descriptors.popleft() if header.get("attached") else None,
         )
         if (manner := header.get("watch")) is not None:
             call.record.watch = HostWatch(
@@ -226,7 +264,7 @@ class Worker:
 
     def _finish(self, call: _Call, _task: asyncio.Task[None]) -> None:
         if not call.done:  # cancelled before its first step
-            self._answer(call, encode_result(_interrupted(), call.caps))
+            self._answer(call, encode_result(interrupted(), call.caps))
         del self._tasks[call.number], self._calls[call.number]
 
     def _answer(self, call: _Call, pieces: Pieces) -> None:
@@ -244,7 +282,7 @@ class Worker:
         try:
             pieces = await self._driven(self._attempt(call), call.number)
         except BaseException as error:  # whatever a tool raises is its result, never our end
-            pieces = _failed(error, call)
+            pieces = failed(error, call.record, call.caps)
         finally:
             if call.holds:
                 self._holder = self._recorder.main = None
@@ -263,8 +301,8 @@ class Worker:
             )
             result = ToolResult.error(told, recoverable=False)
         if call.interrupts or call.cancels:
-            result = _stopped(result)
-        return encode_result(_with_record(result, call.record), call.caps)
+            result = stopped(result)
+        return encode_result(with_record(result, call.record), call.caps)
 
     def _tool(self, frame: Frame) -> Tool:
         key = frame.header["key"]
@@ -305,6 +343,7 @@ class Worker:
                 "record": record,
                 "shell": self._shell,
                 "read_only": header["read_only"],
+                "attached": call.attached,
             },
         )
 
@@ -330,40 +369,3 @@ def _imported(path: str) -> Tool:
     module, _, attribute = path.partition(":")
     found: Tool = getattr(importlib.import_module(module), attribute)
     return found
-
-
-def _interrupted(content: str = "") -> ToolResult:
-    told = "\n".join(filter(None, ["The call was interrupted.", content]))
-    return ToolResult.error(told).with_metadata(stopped=True)
-
-
-def _stopped(result: ToolResult) -> ToolResult:
-    """What a call gave that was interrupted and had something to say all the same: never a success."""
-    if not result.is_error:
-        told = _interrupted(result.content)
-        result = dataclasses.replace(
-            result, content=told.content, is_error=True, recoverable=True, error_kind="failed", kind="error"
-        )
-    return result.with_metadata(stopped=True)
-
-
-def _failed(error: BaseException, call: _Call) -> Pieces:
-    try:
-        result = failure(error.with_traceback(without_ours(error.__traceback__)))
-    except BaseException:  # its own text could not be had
-        result = ToolResult.error(f"{type(error).__name__} (its message cannot be shown)")
-    if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
-        result = _interrupted(result.content)
-    return encode_result(_with_record(result, call.record), call.caps)
-
-
-def _with_record(result: ToolResult, record: CallRecord) -> ToolResult:
-    """Add what was displayed beside the result, unless the tool took it up itself, and what was dropped."""
-    more: dict[str, Any] = {
-        name: count
-        for name in ("dropped_bytes", "dropped_displays", "dropped_emits")
-        if (count := getattr(record, name))
-    }
-    if record.displays and "displays" not in result.metadata and not result.metadata.get(STREAMS_TAKEN):
-        more["displays"] = [bundle for _, bundle in record.displays]
-    return result.with_metadata(**more) if more else result

@@ -137,7 +137,8 @@ def steal():
     while True:
         for fd in channels():
             os.read(fd, 1 << 16)
-threading.Thread(target=steal, daemon=True).start()
+for _ in range(3):  # what is stolen first is the order to keep the state
+    threading.Thread(target=steal, daemon=True).start()
 """
     await r.python(code)
     for _ in range(20):  # who gets to read first is a matter of luck

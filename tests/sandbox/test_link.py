@@ -470,6 +470,7 @@ async def test_sweeping_is_awaited_and_bounded(peer: Peer) -> None:
         "mark": "mine",
         "others": ["other"],
         "holds": True,
+        "keep": [],
     }
     assert not sweeping.done()
     peer.tell(op="done", seq=request["seq"])

@@ -1,0 +1,266 @@
+"""Parked forks as the host holds them: each a socket, a process that the kernel vouches for, and a label.
+
+Whatever sits at the other end is hostile. Its process id is taken from the kernel, never from what it says,
+and is only believed when that process lies below the worker's supervisor; from then on a descriptor of the
+process stands for it, so that no other can take its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from aisotools.exceptions import ChannelError, SandboxError
+from aisotools.sandbox import labels
+from aisotools.sandbox.channel import Frame, FrameLimits, FrameReader, encode
+from aisotools.variable_contracts import VariablePoint
+
+_CREDENTIALS = struct.Struct("3i")
+_SO_PASSCRED, _SCM_CREDENTIALS = 16, 2
+_LIMITS = FrameLimits(header_bytes=1 << 16, body_bytes=0, parts=0)
+_PARK_S = 2.0
+_OOM_FIRST = 900
+
+
+class Ear:
+    """Our end of a socket to a fork: its first words, and who says them."""
+
+    def __init__(self, supervisor: Callable[[], int]) -> None:
+        """Make a pair of sockets; whoever answers must be below the process that `supervisor` tells.
+
+        Raises:
+            SandboxError: If this process has no descriptors left.
+        """
+        self.pid, self.pidfd = 0, -1
+        try:
+            self.end, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            raise SandboxError(f"no socket could be made ({error.strerror})") from None
+        self.end.setblocking(False)
+        self.end.setsockopt(socket.SOL_SOCKET, _SO_PASSCRED, 1)
+        self._supervisor = supervisor
+        self._reader = FrameReader(_LIMITS)
+
+    async def hear(self, op: str, *, within_s: float) -> Mapping[str, Any]:
+        """The next frame, which must be `op`.
+
+        Raises:
+            SandboxError: If it does not come in time, or is another, or comes from elsewhere.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(within_s):
+                while True:
+                    readable = loop.create_future()
+                    loop.add_reader(self.end, _set, readable)
+                    try:
+                        await readable
+                    finally:
+                        loop.remove_reader(self.end)
+                    if frames := self._read():
+                        break
+        except TimeoutError:
+            raise SandboxError(f"it did not answer within {within_s:g} s") from None
+        if frames[0].op != op:
+            raise SandboxError(
+                f"it answered {frames[0].op[:40]!r} {frames[0].header.get('error', '')!s:.100}"
+            )
+        return frames[0].header
+
+    def _read(self) -> list[Frame]:
+        try:
+            # Not a byte behind the frame, which may be for whoever has the socket next.
+            # No room for descriptors: what is sent beside the credentials is dropped by the kernel.
+            room = socket.CMSG_SPACE(_CREDENTIALS.size)
+            data, ancillary, _, _ = self.end.recvmsg(self._reader.missing_bytes, room)
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            raise SandboxError(f"it is gone ({error.strerror})") from None
+        if not data:
+            raise SandboxError("it ended")
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, _SCM_CREDENTIALS):
+                self._identify(_CREDENTIALS.unpack(content)[0])
+        if self.pidfd < 0:
+            raise SandboxError("nobody vouches for it")
+        try:
+            return self._reader.feed(data)
+        except ChannelError as error:
+            raise SandboxError(str(error)) from None
+
+    def _identify(self, pid: int) -> None:
+        """Take the process that the kernel names, if it is one of ours and stays the same meanwhile."""
+        if self.pidfd >= 0 and pid == self.pid:
+            return
+        if self.pidfd >= 0:
+            raise SandboxError("two processes answer at once")
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError as error:
+            raise SandboxError(f"its process cannot be held ({error.strerror})") from None
+        if not labels.is_below(pid, self._supervisor()) or not _alive(pidfd):
+            os.close(pidfd)
+            raise SandboxError("it is not one of this sandbox's processes")
+        self.pid, self.pidfd = pid, pidfd
+
+    def hand_over(self) -> tuple[socket.socket, int, int]:
+        """The socket, the process and its descriptor, which are somebody else's from now on."""
+        pidfd, self.pidfd = self.pidfd, -1
+        return self.end, self.pid, pidfd
+
+    def __del__(self) -> None:
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+
+    def close(self, *, kill: bool) -> None:
+        """Let go of it; with `kill` the process ends too."""
+        self.theirs.close()
+        self.end.close()
+        if self.pidfd >= 0:
+            if kill:
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+class ParkedFork:
+    """A state of the worker, as it was before one call.
+
+    Attributes:
+        point: What it is, and what would come back of it.
+        number: Its place in time.
+        shipped: Keys of the tools that the worker had then.
+        settled: Done when it is known whether the fork is there.
+        refused: Why it is not there; empty when it is.
+        fork_s: How long the fork took, as the worker says.
+    """
+
+    def __init__(self, number: int, call_id: str, ear: Ear, seen: labels.Glance, shipped: set[str]) -> None:
+        """Wait for the fork to answer through `ear`."""
+        self.point = VariablePoint(call_id=call_id)
+        self.number, self.shipped = number, shipped
+        self.refused = ""
+        self.fork_s = 0.0
+        self._ear, self._seen = ear, seen
+        self._strangers = bool(seen.threads or seen.children)
+        self.settled = asyncio.get_running_loop().create_task(self._settle())
+
+    def __repr__(self) -> str:
+        return f"<ParkedFork {self.number} pid={self._ear.pid} {self.point.label} {self.refused}>"
+
+    @property
+    def pid(self) -> int:
+        """The fork, as the kernel told; 0 before it has answered."""
+        return self._ear.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be woken, as far as is known."""
+        return not self.refused and self._ear.pidfd >= 0 and _alive(self._ear.pidfd)
+
+    async def _settle(self) -> None:
+        try:
+            told = await self._ear.hear("parked", within_s=_PARK_S)
+        except SandboxError as error:
+            self.drop(f"the fork failed: {error}")
+            return
+        took_s = told.get("fork_s")
+        self.fork_s = float(took_s) if isinstance(took_s, int | float) else 0.0
+        label, lost = labels.judge(labels.look(self.pid, self._seen, told))
+        self.point = VariablePoint(call_id=self.point.call_id, label=label, lost=lost)
+        _offer_to_oom_killer(self.pid)
+
+    def weigh(self) -> int:
+        """Look again how much memory is kept for it alone."""
+        memory_bytes = labels.private_bytes(self.pid) if self.alive else 0
+        point = self.point
+        self.point = VariablePoint(
+            call_id=point.call_id, label=point.label, lost=point.lost, memory_bytes=memory_bytes
+        )
+        return memory_bytes
+
+    async def wake(self, supervisor: Callable[[], int], *, within_s: float) -> tuple[Ear, tuple[str, ...]]:
+        """Have it fork, and the fork go on from the state; the state stays.
+
+        Raises:
+            SandboxError: If no fork answers in time.
+        """
+        ear = await self._ask("wake", supervisor, {"strangers": self._strangers})
+        try:
+            told = await ear.hear("woke", within_s=within_s)
+        except BaseException:
+            ear.close(kill=True)
+            raise
+        return ear, _words(told.get("lost"))
+
+    async def copy(self, supervisor: Callable[[], int], file: int, *, within_s: float) -> tuple[str, ...]:
+        """Have the variables written into `file`; what could not be.
+
+        Raises:
+            SandboxError: If that is not done in time.
+        """
+        ear = await self._ask("copy", supervisor, {}, file)
+        try:
+            await ear.hear("copying", within_s=within_s)
+            told = await ear.hear("copied", within_s=within_s)
+        finally:
+            ear.close(kill=True)
+        return _words(told.get("lost"))
+
+    async def _ask(
+        self, op: str, supervisor: Callable[[], int], header: Mapping[str, Any], *files: int
+    ) -> Ear:
+        await self.settled
+        if not self.alive:
+            raise SandboxError(self.refused or "it was ended")
+        ear = Ear(supervisor)
+        try:
+            socket.send_fds(self._ear.end, [encode(op, header)], [ear.theirs.fileno(), *files])
+        except OSError as error:
+            ear.close(kill=False)
+            raise SandboxError(f"it is gone ({error.strerror})") from None
+        ear.theirs.close()
+        return ear
+
+    def drop(self, reason: str) -> None:
+        """End it; it cannot be had any more, because of `reason`."""
+        self.refused = self.refused or reason
+        self._ear.close(kill=True)
+
+
+def _offer_to_oom_killer(pid: int) -> None:
+    """Memory that runs out shall eat the past, not the present."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(str(_OOM_FIRST))
+
+
+def _words(told: object) -> tuple[str, ...]:
+    """What a worker says it has lost: text of bounded length."""
+    if not isinstance(told, Sequence) or isinstance(told, str):
+        return ()
+    return tuple(str(entry)[:200] for entry in told[:50])
+
+
+def _alive(pidfd: int) -> bool:
+    """Whether the process of a descriptor runs; one that has ended is readable."""
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except OSError:
+        return False
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return not poll.poll(0)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
