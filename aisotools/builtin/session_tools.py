@@ -32,6 +32,7 @@ def _services(context: ToolContext) -> Services:
     name="read_result",
     effect=Effect.READ_ONLY,
     runs_in="host",
+    import_path="aisotools.builtin.session_tools:read_result",
     examples=[
         ({"ref": "r1", "tail": 50}, "Show the end of that long output."),
         ({"ref": "r2", "first_line": 180, "last_line": 260}, "Show lines 180 to 260 of it."),
@@ -124,6 +125,7 @@ class Item(BaseModel):
     name="todo",
     effect=Effect.READ_ONLY,
     runs_in="host",
+    import_path="aisotools.builtin.session_tools:todo",
     examples=[
         (
             {"items": [{"task": "read the data", "status": "in_progress"}, {"task": "plot it"}]},
@@ -195,6 +197,7 @@ def _changes(before: list[tuple[str, str]], after: list[tuple[str, str]]) -> lis
     name="ask_user",
     effect=Effect.READ_ONLY,
     runs_in="host",
+    import_path="aisotools.builtin.session_tools:ask_user",
     timeout_s=_LONGEST_S,
     examples=[
         (

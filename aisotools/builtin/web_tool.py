@@ -36,6 +36,7 @@ def _facts(arguments: Mapping[str, Json]) -> Facts:
     name="web_fetch",
     effect=Effect.REMOTE_ACTION,
     runs_in="host",
+    import_path="aisotools.builtin.web_tool:web_fetch",
     examples=[({"url": "https://docs.python.org/3/library/pathlib.html"}, "What does pathlib's page say?")],
     gather_facts=_facts,
     timeout_s=40.0,

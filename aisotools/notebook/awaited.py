@@ -9,8 +9,8 @@ from aisotools.changes import Changes
 from aisotools.events import ToolResult
 from aisotools.exceptions import AisotoolsError
 from aisotools.notebook.current import current_session
-from aisotools.notebook.live import show_while_running
 from aisotools.notebook.undo_magics import run_undo_magic
+from aisotools.notebook.values import run_sandbox_cell, show_variables
 
 
 async def run_magic(magic: str, line: str, body: str = "") -> ToolResult | Changes | None:
@@ -32,6 +32,8 @@ async def run_magic(magic: str, line: str, body: str = "") -> ToolResult | Chang
             return await run_undo_magic(magic, line)
         if magic == "cell":
             await _sandbox_cell(line, body)
+        elif magic == "vars":
+            await _variables(line)
         elif magic == "agent":
             await _agent_cell(line, body)
         else:
@@ -51,12 +53,16 @@ async def _call(line: str) -> ToolResult:
 
 
 async def _sandbox_cell(line: str, body: str) -> None:
-    if line.strip():
-        raise UsageError(f"%%sandbox takes no arguments yet, not {line.strip()!r}. The code goes below it.")
-    if not body.strip():
-        raise UsageError("%%sandbox runs the lines below it in the sandbox; there are none.")
-    session = current_session()
-    await show_while_running(session, session.run_cell(body, origin="person"), "python")
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    await run_sandbox_cell(current_session(), line, body, shell.user_ns if shell is not None else {})
+
+
+async def _variables(line: str) -> None:
+    from IPython.display import display
+
+    display(await show_variables(current_session(), line), raw=True)
 
 
 async def _agent_cell(line: str, body: str) -> None:

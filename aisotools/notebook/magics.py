@@ -11,9 +11,10 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 
 from aisotools.call_line import CALL_USAGE
 from aisotools.dialects import PROVIDERS, Provider
-from aisotools.exceptions import UnknownTool
+from aisotools.exceptions import AisotoolsError, UnknownTool
 from aisotools.notebook.current import current_session
 from aisotools.notebook.listing import show_status, show_tool, show_tools
+from aisotools.notebook.toolsets import choose_set
 from aisotools.registry import ToolRegistry
 from aisotools.sandbox.detect import PROTECTS
 
@@ -30,12 +31,19 @@ class AisotoolsMagics(Magics):
         "--format",
         help="show as a client takes them: json, openai, openai-responses, anthropic, gemini or mcp",
     )
+    @argument("--set", help="have the built-in tools of one set: core, files, shell, web, tasks or all")
     @no_var_expand
     @line_magic
     def tools(self, line: str) -> None:
-        """List the tools, or show one with its schema."""
+        """List the tools, show one with its schema, or choose a set of built-in ones."""
         options = parse_argstring(self.tools, line)
         registry = current_session().registry
+        if options.set is not None:
+            try:
+                print(choose_set(registry, options.set))
+            except AisotoolsError as error:
+                raise UsageError(str(error)) from None
+            return
         if options.format is not None and options.format not in _FORMATS:
             raise UsageError(f"%tools --format takes {' or '.join(_FORMATS)}, not {options.format!r}.")
         if options.name is None:
@@ -53,7 +61,7 @@ class AisotoolsMagics(Magics):
             _display(show_tool(tools[0]))
 
     @magic_arguments()
-    @argument("action", nargs="?", default="status", help="status, restart or interrupt")
+    @argument("action", nargs="?", default="status", help="status, restart, interrupt or vars")
     @no_var_expand
     @line_magic
     def sandbox(self, line: str) -> None:
@@ -69,8 +77,10 @@ class AisotoolsMagics(Magics):
             self._soon(session.interrupt())
         elif action == "restart":
             _must_await("%sandbox restart", "await current_session().restart()")
+        elif action == "vars":
+            _must_await("%sandbox vars", "await current_session().call('variables')")
         else:
-            raise UsageError(f"%sandbox takes status, restart or interrupt, not {action!r}.")
+            raise UsageError(f"%sandbox takes status, restart, interrupt or vars, not {action!r}.")
 
     @no_var_expand
     @cell_magic("sandbox")  # type: ignore[arg-type]  # IPython types it for functions only

@@ -18,7 +18,8 @@ from IPython.core.inputtransformer2 import make_tokens_by_line
 _RUN = '__import__("aisotools.notebook.awaited", fromlist=["run_magic"]).run_magic'
 _TARGET = r"(?P<target>[^\W\d][\w.\[\]'\", ]*=\s*)?"
 _LINE = re.compile(
-    rf"(?P<indent>[ \t]*){_TARGET}%(?P<magic>call|undo|redo|changes|sandbox[ \t]+restart)(?!\S)(?P<rest>.*)",
+    rf"(?P<indent>[ \t]*){_TARGET}"
+    r"%(?P<magic>call|undo|redo|changes|sandbox[ \t]+(?:restart|vars))(?!\S)(?P<rest>.*)",
     re.DOTALL,
 )
 _CELL = re.compile(r"%%(?P<magic>sandbox|agent)(?!\S)(?P<rest>[^\n]*)\n?")
@@ -58,7 +59,7 @@ def rewrite(lines: list[str]) -> list[str]:
             number += 1
             continue
         rest, used = _continued(match["rest"], lines[number + 1 :])
-        magic = "restart" if match["magic"].startswith("sandbox") else match["magic"]
+        magic = match["magic"].split()[-1]
         target = match["target"] or ""
         rewritten.append(f"{match['indent']}{target}await {_RUN}({magic!r}, {rest.strip()!r})\n")
         # Line numbers of tracebacks stay right.

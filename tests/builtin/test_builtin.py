@@ -23,6 +23,9 @@ def test_the_table_gives_the_tools_in_order() -> None:
 def test_they_are_imported_by_the_worker_and_not_sent() -> None:
     for tool, row in zip(builtin_tools(), BUILTINS, strict=True):
         shipment = shipment_of(tool)
+        if tool.name in ON_HOST:
+            assert shipment is None
+            continue
         assert shipment is not None
         assert shipment.import_path == f"aisotools.builtin.{row}"
         assert shipment.payload == b""
@@ -34,6 +37,7 @@ def test_only_what_reads_is_read_only() -> None:
     assert reading == READ_ONLY & effects.keys()
 
 
+ON_HOST = {"web_fetch", "todo", "ask_user", "read_result"}
 READ_ONLY = {
     *("sandbox_read", "task_list", "task_output", "read_result", "variables", "todo", "ask_user", "display"),
 }
