@@ -146,8 +146,7 @@ def events_of(message: AssistantMessage, usage: Usage | None = None) -> Sequence
     for part in message.parts:
         if isinstance(part, CallPart):
             events.append(CallDone(part))
-        elif part.opaque:
-            events.append(PartDone(part))
         else:
-            events.append(TextDelta(part.text) if isinstance(part, TextPart) else ThinkingDelta(part.text))
+            delta = TextDelta(part.text) if isinstance(part, TextPart) else ThinkingDelta(part.text)
+            events += [delta, PartDone(part)]
     return [*events, usage or Usage(cost=0.0), Finished(message.reason)]
