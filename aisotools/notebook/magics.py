@@ -12,6 +12,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from aisotools.call_line import CALL_USAGE
 from aisotools.dialects import PROVIDERS, Provider
 from aisotools.exceptions import AisotoolsError, UnknownTool
+from aisotools.notebook.attaching import attach_soon
 from aisotools.notebook.current import current_session
 from aisotools.notebook.listing import show_status, show_tool, show_tools
 from aisotools.notebook.toolsets import choose_set
@@ -61,7 +62,7 @@ class AisotoolsMagics(Magics):
             _display(show_tool(tools[0]))
 
     @magic_arguments()
-    @argument("action", nargs="?", default="status", help="status, restart, interrupt or vars")
+    @argument("action", nargs="?", default="status", help="status, restart, interrupt, vars or attach")
     @no_var_expand
     @line_magic
     def sandbox(self, line: str) -> None:
@@ -75,12 +76,14 @@ class AisotoolsMagics(Magics):
             _display(show_status(session.status(), session.policy.mode, PROTECTS))
         elif action == "interrupt":
             self._soon(session.interrupt())
+        elif action == "attach":
+            attach_soon(session)
         elif action == "restart":
             _must_await("%sandbox restart", "await current_session().restart()")
         elif action == "vars":
             _must_await("%sandbox vars", "await current_session().call('variables')")
         else:
-            raise UsageError(f"%sandbox takes status, restart, interrupt or vars, not {action!r}.")
+            raise UsageError(f"%sandbox takes status, restart, interrupt, vars or attach, not {action!r}.")
 
     @no_var_expand
     @cell_magic("sandbox")  # type: ignore[arg-type]  # IPython types it for functions only
