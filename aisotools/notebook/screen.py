@@ -82,10 +82,14 @@ class Screen:
         return list(finished)
 
     def lines(self) -> list[str]:
-        """All that is kept, with a line that says what is not, and the unfinished one at the end."""
+        """All that is kept, and the unfinished line at the end."""
+        return [*self.finished(), *([self.current] if self.current else [])]
+
+    def finished(self) -> list[str]:
+        """The finished lines that are kept, with one that says what is not."""
         left_out = self.count - len(self._head) - len(self._tail)
         gap = [f"[... {left_out:,} lines left out ...]"] if left_out > 0 else []
-        return [*self._head, *gap, *self._tail, *([self.current] if self.current else [])]
+        return [*self._head, *gap, *self._tail]
 
     def _draw(self, part: str) -> None:
         """Draw on the current line; behind a carriage return starts it anew."""

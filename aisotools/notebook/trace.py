@@ -150,7 +150,9 @@ class Trace:
         for item in self.items:
             ops.append(self._op_item(item))
             ops += (
-                [{"op": "lines", "key": item.key, "lines": item.screen.lines()}] if item.screen.count else []
+                [{"op": "lines", "key": item.key, "lines": item.screen.finished()}]
+                if item.screen.count
+                else []
             )
             ops += self._now(item) if item.screen.current or item.bar else []
         return [*ops, {"op": "total", "words": self.totals.words()}]

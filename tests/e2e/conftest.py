@@ -9,6 +9,7 @@ browser is kept from every address but this machine's. Screenshots go to the fol
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
@@ -20,7 +21,16 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Dialog, Locator, Page, Route, async_playwright
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    Dialog,
+    Error,
+    Locator,
+    Page,
+    Route,
+    async_playwright,
+)
 
 OFFLINE = [
     "--disable-background-networking",
@@ -101,7 +111,8 @@ class NotebookPage:
             await dialog.accept()
             return
         self.dialogs.append(dialog.message)
-        await dialog.dismiss()
+        with contextlib.suppress(Error):  # what opened it may have taken the page away since
+            await dialog.dismiss()
 
     async def guard(self, route: Route) -> None:
         if route.request.url.startswith(("http://127.0.0.1:", "data:", "blob:")):
