@@ -64,12 +64,13 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("sandbox", ["real", "fake"])
+@pytest.mark.parametrize("sandbox", ["real", pytest.param("fake", marks=pytest.mark.slow)])
 def test_fixtures(tmp_path: Path, sandbox: str) -> None:
     ran = run(tmp_path, "-o", f"aiso_sandbox={sandbox}")
     assert "6 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
+@pytest.mark.slow
 def test_an_unknown_sandbox_is_refused(tmp_path: Path) -> None:
     ran = run(tmp_path, "-o", "aiso_sandbox=none", "-k", "unused")
     assert "aiso_sandbox = none: give one of real, fake" in ran.stdout + ran.stderr
