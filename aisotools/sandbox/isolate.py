@@ -67,9 +67,9 @@ class Isolation:
     memory_bytes: int = MEMORY_BYTES
     landlock_abi: int | None = None
 
-    def confinement(self) -> confine.Confinement:
-        """What comes on top of the root of its own."""
-        inside = (*rootfs.PRIVATE, *((rootfs.ALIAS,) if self.root().alias else ()))
+    def confinement(self, root: rootfs.RootPlan) -> confine.Confinement:
+        """What comes on top of a root of its own."""
+        inside = (*rootfs.PRIVATE, *((rootfs.ALIAS,) if root.alias else ()))
         return confine.Confinement(
             level="isolated",
             writable=(self.workspace, self.scratch, *inside),
@@ -78,7 +78,7 @@ class Isolation:
         )
 
     def root(self) -> rootfs.RootPlan:
-        """What it sees."""
+        """What it sees; to be asked where all of it can be reached."""
         return rootfs.plan_root(
             interpreter=self.interpreter.found,
             readable=rootfs.look(self.readable, follow=False),
@@ -105,7 +105,8 @@ def settle(wanted: Isolation, parted: namespaces.Parted) -> None:
     Raises:
         SandboxError: A step failed, or something does not hold; the process must end.
     """
-    plan, root = wanted.confinement(), wanted.root()
+    root = parted.plan
+    plan = wanted.confinement(root)
     try:
         points = rootfs.enter(root, parted.trees, wanted.protected)
     except OSError as error:

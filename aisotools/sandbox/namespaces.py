@@ -226,19 +226,18 @@ class Parted:
     """What a process inside was given.
 
     Attributes:
+        plan: What it is to see; it cannot look for itself any more.
         trees: Descriptors of what the plan shows of the host, by path.
         held: A pipe that tells when the supervisor is the parent.
     """
 
+    plan: rootfs.RootPlan
     trees: Mapping[str, int]
     held: int
 
     def bind(self) -> None:
         """Return when the supervisor is the parent and this process will end with it; end if it is gone."""
-        if not os.read(self.held, 1):
-            os._exit(1)
-        os.close(self.held)
-        syscalls.call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _bind(self.held)
 
 
 def start(users: Users, plan: rootfs.RootPlan, child: Callable[[Parted], NoReturn]) -> Started:
@@ -289,12 +288,19 @@ def _build(
         worker = os.fork()
         if worker == 0:
             os.close(telling)
-            child(Parted(trees, held))
+            child(Parted(plan, trees, held))
         os.write(telling, json.dumps({"worker": worker, "init": init}).encode())
     except Exception as error:  # whatever it is, the supervisor tells the host
         os.write(telling, json.dumps({"error": str(error) or type(error).__name__}).encode()[:_ANSWER_BYTES])
     finally:
         os._exit(0)
+
+
+def _bind(held: int) -> None:
+    if not os.read(held, 1):
+        os._exit(1)
+    os.close(held)
+    syscalls.call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _be_init(held: int) -> NoReturn:
@@ -306,7 +312,7 @@ def _be_init(held: int) -> NoReturn:
         os.dup2(held, 0)
         os.closerange(1, 1 << 20)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        Parted({}, 0).bind()
+        _bind(0)
         confine.confine(confine.Confinement(level="limited", writable=()))
         with contextlib.suppress(OSError):
             os.execve(_WAITS, ["sleep", str(_FOREVER_S)], {})
