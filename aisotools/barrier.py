@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import signal
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import cast
 
 from aisotools.checkpoint import Checkpoints
 from aisotools.contracts import Sandbox
 from aisotools.exceptions import UsageError
-from aisotools.sandbox.freezing import standing_still
+from aisotools.sandbox.freezing import descendants, left_running, standing_still
+from aisotools.sandbox.processes import send_signal
 
 
 class Pass:
@@ -131,9 +134,29 @@ class Sharing:
         """Nothing in any sandbox on this workspace runs meanwhile, where sandboxes can be held."""
         with ExitStack() as stack:
             for sandbox in tuple(self.sandboxes):
-                parked = getattr(getattr(sandbox, "variables", None), "pids", tuple)
-                stack.enter_context(standing_still(getattr(sandbox, "supervisor", 0), frozenset(parked())))
+                supervisor = getattr(sandbox, "supervisor", 0)
+                stack.enter_context(standing_still(supervisor, frozenset(_parked(sandbox))))
             yield
+
+    def left_running(self) -> dict[int, str]:
+        """What calls left running in the sandboxes on this workspace: process id to name."""
+        found: dict[int, str] = {}
+        for sandbox in tuple(self.sandboxes):
+            supervisor = getattr(sandbox, "supervisor", 0)
+            if supervisor:
+                found |= left_running(supervisor, sandbox.status().pid, frozenset(_parked(sandbox)))
+        return found
+
+    def end(self, running: Collection[int]) -> None:
+        """End these processes, as far as they still are in the sandboxes; while everything stands still."""
+        for sandbox in tuple(self.sandboxes):
+            for pid in descendants(getattr(sandbox, "supervisor", 0)) & set(running):
+                send_signal(pid, signal.SIGKILL)
+
+
+def _parked(sandbox: Sandbox) -> Iterable[int]:
+    """Processes that keep the past of a sandbox's variables; they do nothing."""
+    return cast("Iterable[int]", getattr(getattr(sandbox, "variables", None), "pids", tuple)())
 
 
 _SHARED: dict[Path, Sharing] = {}

@@ -141,8 +141,8 @@ async def test_undo_is_refused_from_inside_a_call_and_while_a_task_runs(open_ses
     assert "A call is running here" in (await session.call("m")).content
     await write(session, "a", "1")
     assert session.history is not None
-    session.history.background = lambda: ["server (t1)"]
-    assert "server (t1) still runs in the background" in (await session.undo()).content
+    session.history.left_running = lambda: {1 << 30: "server"}
+    assert "server (1073741824) still runs in the background" in (await session.undo()).content
     assert not (await session.undo(force=True)).is_error
 
 
@@ -244,3 +244,39 @@ async def test_unchanged_is_said_only_while_the_text_is_in_the_context(open_sess
     assert await read("r5") == whole
     here(session).write_text("another line of text\n" * 100)
     assert "another" in await read("r6")
+
+
+async def test_what_runs_on_in_the_background_is_told_and_stopped_only_by_force(
+    real_session: OpenSession,
+) -> None:
+    session = real_session(policy=AUTO)
+    result = await session.call(
+        "python", {"code": "import subprocess\np = subprocess.Popen(['sleep', '60'])"}
+    )
+    assert not result.is_error, result.content
+    await write(session, "a", "1")
+    refused = await session.undo()
+    assert "sleep" in refused.content
+    assert "still runs in the background" in refused.content
+    assert here(session).exists()
+    assert not (await session.undo(force=True)).is_error
+    assert not here(session).exists()
+
+
+async def test_shell_python_and_maps_are_undone_with_the_real_sandbox(real_session: OpenSession) -> None:
+    session = real_session(policy=AUTO)
+    await write(session, "a", "start")
+    code = "import mmap\nf = open('a', 'r+b')\nm = mmap.mmap(f.fileno(), 0)\nm[0:1] = b'S'"
+    assert not (await session.run_cell(code)).is_error
+    assert not (await session.run_cell("m[1:2] = b'T'")).is_error  # without a stamp, were it not written back
+    shell = {"command": "mkdir d && mv a d/b && ln -s d/b c"}
+    assert not (await session.call("sandbox_bash", shell)).is_error
+    assert (here(session, "d/b").read_bytes(), here(session, "c").is_symlink()) == (b"STart", True)
+    states = []
+    for _ in range(3):
+        assert not (await session.undo()).is_error
+        states.append(here(session).read_text())
+    assert states == ["STart", "Start", "start"]
+    for _ in range(3):
+        assert not (await session.redo()).is_error
+    assert here(session, "d/b").read_bytes() == b"STart"

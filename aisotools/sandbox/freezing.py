@@ -37,11 +37,47 @@ def standing_still(root: int, spared: Collection[int] = ()) -> Iterator[None]:
             send_signal(pid, signal.SIGCONT)
 
 
+def left_running(root: int, worker: int, spared: Collection[int] = ()) -> dict[int, str]:
+    """What runs below `root` beside the worker: process id to name. A name is whatever its program says.
+
+    Args:
+        root: The process above all; 0 for none.
+        worker: The worker.
+        spared: Processes that belong to nobody's call.
+    """
+    if not root:
+        return {}
+    above = {worker}
+    processes = table()
+    while (pid := worker) in processes and pid != root:
+        worker = processes[pid].parent
+        above.add(worker)
+    found = sorted(below(root, processes) - above - set(spared))
+    return {pid: _name(pid) for pid in found if not (set(_states(pid)) <= set(_STILL) or _is_init(pid))}
+
+
+def _is_init(pid: int) -> bool:
+    """Whether it is process 1 of the sandbox's own namespace, which only waits."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            return any(line.startswith("NSpid:") and line.split()[2:][-1:] == ["1"] for line in file)
+    except OSError:
+        return False
+
+
+def _name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return "a process"
+
+
 def _stop(root: int, stopped: set[int], spared: Collection[int]) -> None:
     seen = set(spared)
     moving: list[int] = []
     for _ in range(_MOST_ROUNDS):  # each round finds what was started while the one before ran
-        new = _descendants(root) - seen
+        new = descendants(root) - seen
         if not new:
             break
         seen |= new
@@ -59,10 +95,10 @@ def _stop(root: int, stopped: set[int], spared: Collection[int]) -> None:
                 time.sleep(_SPIN_S)
 
 
-def _descendants(root: int) -> set[int]:
-    """All processes below `root`; read from the kernel's own lists of children where it has them."""
+def descendants(root: int) -> set[int]:
+    """All processes below `root`, none for 0; from the kernel's own lists of children where it has them."""
     found: set[int] = set()
-    todo = [root]
+    todo = [root] if root else []
     try:
         while todo:
             pid = todo.pop()
