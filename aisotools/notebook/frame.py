@@ -71,6 +71,14 @@ def diff(lines: Iterable[str]) -> str:
     )
 
 
+def bar(percent: float, words: str) -> str:
+    """A progress bar; `words` are plain."""
+    shape = "height:8px;border-radius:4px;background:"
+    fill = f'<div style="width:{percent:.1f}%;{shape}var(--jp-brand-color1,#1976d2)"></div>'
+    track = f'<div style="{shape}{LINE}">{fill}</div>'
+    return f'<div style="margin:3px 0;max-width:32em">{track}{html.escape(words)}</div>'
+
+
 def note(text: str) -> str:
     """A remark of ours, set apart from what it is about; `text` is plain."""
     return f'<div style="margin:2px 0;font-size:90%;opacity:.7"><em>{html.escape(text)}</em></div>'

@@ -7,12 +7,15 @@ from collections.abc import Coroutine
 from typing import Any
 
 from aisotools.events import ToolResult
-from aisotools.notebook.render import render_result, sanitize_bundle
+from aisotools.notebook import frame
+from aisotools.notebook.render import render_result
+from aisotools.notebook.screen import Screen, bar_in
+from aisotools.notebook.text import shorten
 from aisotools.session import Session
 from aisotools.session_events import CallOutput, SessionEvent
 
 _EVERY_S = 0.25
-_TAIL_CHARS = 4_000
+_TAIL_LINES, _TAIL_CHARS = 40, 4_000
 
 
 async def show_while_running(
@@ -22,12 +25,13 @@ async def show_while_running(
 
     Everything is displayed from the awaiting cell itself: what handlers and other tasks display gets lost.
     """
-    tail, news = "", False
+    screen, news = Screen(), False
 
     def hear(event: SessionEvent) -> None:
-        nonlocal tail, news
+        nonlocal news
         if isinstance(event, CallOutput):
-            tail, news = (tail + event.text)[-_TAIL_CHARS:], True
+            screen.feed(event.text)
+            news = True
 
     place = _Place()
     stop = session.subscribe(hear)
@@ -36,7 +40,7 @@ async def show_while_running(
         while not (await asyncio.wait([task], timeout=_EVERY_S))[0]:
             if news:
                 news = False
-                place.show(sanitize_bundle({"text/plain": tail}))
+                place.show(so_far(screen))
         result = task.result()
     except asyncio.CancelledError:
         task.cancel()
@@ -46,6 +50,18 @@ async def show_while_running(
         stop()
     place.show(render_result(result, tool_name))
     return result
+
+
+def so_far(screen: Screen) -> dict[str, str]:
+    """The end of what was printed; a line that draws a progress bar is shown as one."""
+    bar = bar_in(screen.current)
+    lines = screen.lines() if bar is None else screen.finished()
+    text = shorten("\n".join(lines[-_TAIL_LINES:]), _TAIL_CHARS)
+    drawn = "" if bar is None else frame.bar(bar.percent, " ".join(filter(None, [bar.label, bar.rest])))
+    return {
+        "text/html": (frame.block(text) if text else "") + drawn,
+        "text/plain": "\n".join([text] if bar is None else [text, screen.current]),
+    }
 
 
 class _Place:

@@ -320,7 +320,7 @@ class Trace:
     def _told(self, name: str, arguments: Mapping[str, Json]) -> str:
         shown = redact_arguments(arguments, self._secrets_of(name))
         if len(shown) == 1 and all(isinstance(value, str) for value in shown.values()):
-            return _clean(next(iter(shown.values())))
+            return _clean(next(iter(shown.values())).strip("\n"))
         return _clean(json.dumps(shown, ensure_ascii=False, indent=1, default=repr))
 
     def _note(self, event: SessionEvent, title: str, *, text: str = "", state: State = "note") -> list[Op]:

@@ -106,6 +106,8 @@ async def shown(
     await expect(output).to_contain_text("model-id")
     found = payloads(canary.url, (await output.inner_text()).split("model-id ")[1].split()[0])
     names = list(found)
+    if cell is RAW:  # what is merely huge would only keep the browser busy
+        names = [name for name in names if len(json.dumps(found[name])) < 10_000]
     for number in range(count):
         share = {name: found[name] for name in names[number * SHARE : (number + 1) * SHARE]}
         (notebook.path.parent / f"payloads-{number}.json").write_text(json.dumps(share), "utf-8")

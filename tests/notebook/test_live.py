@@ -60,6 +60,17 @@ def test_only_the_end_of_endless_output_is_shown_meanwhile(notebook: Notebook) -
     notebook.until(run, lambda: run.ended)
 
 
+def test_progress_is_shown_as_a_bar(notebook: Notebook) -> None:
+    draw = "print('\\rfit:  40%|####      | 4/10 [00:01<00:02]', end='', flush=True)"
+    run = notebook.start(f"%%sandbox\nimport time\nprint('first')\n{draw}\ntime.sleep(1)")
+    notebook.until(run, lambda: run.shown and "width:40.0%" in next(iter(run.shown.values()))["text/html"])
+    shown = next(iter(run.shown.values()))
+    assert "4/10 [00:01&lt;00:02]" in shown["text/html"]
+    assert "####" not in shown["text/html"]
+    assert_inert(shown["text/html"])
+    notebook.until(run, lambda: run.ended)
+
+
 def test_a_denied_cell_says_so(notebook: Notebook) -> None:
     notebook.run("%policy plan")
     run = notebook.run("%%sandbox\n1")
