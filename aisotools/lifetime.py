@@ -80,6 +80,7 @@ class Lifetime:
         sandbox: SandboxFactory = Kernel,
         output_caps: OutputCaps | None = None,
         environ: Mapping[str, str] | None = None,
+        protect_notebooks: bool = True,
     ) -> None:
         """Describe the session; nothing is started or created yet.
 
@@ -96,6 +97,7 @@ class Lifetime:
             sandbox: Makes the sandbox; real confined processes without it.
             output_caps: How much of a result goes where.
             environ: Where settings are looked up; the process's environment without it.
+            protect_notebooks: Whether notebooks in the workspace are put back; Jupyter saves its own.
         """
         demand(registry, ToolRegistry, "registry", "ToolRegistry([...])")
         demand(policy, Policy, "policy", "Policy(mode='safe')")
@@ -121,6 +123,7 @@ class Lifetime:
         self._read_only = existing_paths(read_only)
         self._make_sandbox = sandbox
         self._environ = os.environ if environ is None else environ
+        self._protect_notebooks = protect_notebooks
         self._beat = Beat()
         self._opening = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -179,9 +182,9 @@ class Lifetime:
         return self._workspace
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop that it lives on; None until it is open."""
-        return self._loop
+    def sandbox(self) -> Sandbox | None:
+        """What its calls run in, for a front that is attached; None until the session is open."""
+        return self._place.sandbox if self._place is not None else None
 
     @property
     def closed(self) -> bool:
@@ -305,6 +308,7 @@ class Lifetime:
             workspace,
             state_folder(self._environ) / "taken-away" / uuid.uuid4().hex[:12],
             notebook=self._environ.get("JPY_SESSION_NAME", ""),
+            notebooks=self._protect_notebooks,
         )
         # a sandbox that runs no processes has nothing that could go on between calls
         protection = Protection(files, lambda: switches_below(getattr(sandbox, "supervisor", 0)))

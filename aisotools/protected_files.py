@@ -147,6 +147,7 @@ class ProtectedFiles:
         attic: Path,
         *,
         notebook: str = "",
+        notebooks: bool = True,
         most_folders: int = MOST_FOLDERS,
         file_bytes: int = FILE_BYTES,
     ) -> None:
@@ -156,6 +157,8 @@ class ProtectedFiles:
             workspace: Its real path.
             attic: Folder for what is found in the place of a protected file; made when it is needed.
             notebook: The path of the notebook that is open here, if it is known.
+            notebooks: Whether notebooks are protected at all: not where Jupyter writes them all the time, as
+                in the folder of the notebook that this session is the kernel of.
             most_folders: How many folders are looked into.
             file_bytes: What is kept of one file.
         """
@@ -165,10 +168,12 @@ class ProtectedFiles:
         self._lock = threading.Lock()
         self._listings: dict[tuple[int, int], _Listing] = {}
         self._kept: dict[str, _Kept] = {}
-        self._open = {os.path.relpath(notebook, workspace)} if notebook else set()
+        self._notebooks = notebooks
+        self._open = {os.path.relpath(notebook, workspace)} if notebook and notebooks else set()
         self.complete, self.took_s = True, 0.0
         scan = self._scan()
-        self._open.update(filter(_is_notebook, scan.files))
+        if notebooks:
+            self._open.update(filter(_is_notebook, scan.files))
         self._take(scan)
 
     def __repr__(self) -> str:
@@ -222,7 +227,8 @@ class ProtectedFiles:
             finally:
                 os.close(root)
         self._listings = scan.listings
-        self._open.update(self._checkpointed(scan.files))
+        if self._notebooks:
+            self._open.update(self._checkpointed(scan.files))
         self.complete, self.took_s = scan.complete, time.monotonic() - began_s
         return scan
 

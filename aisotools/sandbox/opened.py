@@ -69,7 +69,14 @@ async def _open_in(
         made.append(Kernel(wanted, listener))
         return made[-1]
 
-    session = Session(folder, approver=DenyAll(), limits=_LIMITS, sandbox=make, environ=environ)
+    session = Session(
+        folder,
+        approver=DenyAll(),
+        limits=_LIMITS,
+        sandbox=make,
+        environ=environ,
+        protect_notebooks=False,  # Jupyter saves them while cells run
+    )
     try:
         await session.start()
     except BaseException:
