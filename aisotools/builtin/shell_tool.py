@@ -46,7 +46,11 @@ def _facts(arguments: Mapping[str, Json]) -> Facts:
     from aisotools.shell import shell_facts  # the worker runs commands and judges none
 
     command, workdir = arguments.get("command"), arguments.get("workdir", ".")
-    return shell_facts(command, str(workdir)) if isinstance(command, str) else Facts()
+    facts = shell_facts(command, str(workdir)) if isinstance(command, str) else Facts()
+    if arguments.get("background") is True and facts.effect is Effect.READ_ONLY:
+        # It goes on after the call, and what it is told later is not known now.
+        return dataclasses.replace(facts, effect=Effect.LOCAL_MUTATION)
+    return facts
 
 
 def _effect(arguments: Mapping[str, Json]) -> Effect:

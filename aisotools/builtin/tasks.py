@@ -18,6 +18,7 @@ from typing import IO
 from aisotools.builtin.rings import Ring
 from aisotools.events import Json
 from aisotools.exceptions import ToolError
+from aisotools.sandbox.announce import announce_by
 
 MOST_RUNNING = 16
 """How many tasks run at once."""
@@ -231,6 +232,9 @@ def announcement(agent_id: str) -> str:
     for task in ended:
         task.announced = True
     return "\n".join(f"[task {task.id} {task.state}: {task.command[:80]!r}]" for task in ended)
+
+
+announce_by(announcement)
 
 
 def matching_lines(text: str, pattern: str) -> list[str]:

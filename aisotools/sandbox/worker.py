@@ -27,6 +27,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from aisotools.contracts import Cancellation, OutputCaps, Tool, ToolContext
 from aisotools.events import Json, ToolResult
+from aisotools.sandbox.announce import announced
 from aisotools.sandbox.channel import BlockingChannel, Frame
 from aisotools.sandbox.endings import failed, interrupted, stopped, with_record
 from aisotools.sandbox.loop import Loop
@@ -302,7 +303,8 @@ class Worker:
             result = ToolResult.error(told, recoverable=False)
         if call.interrupts or call.cancels:
             result = stopped(result)
-        return encode_result(with_record(result, call.record), call.caps)
+        result = announced(with_record(result, call.record), call.frame.header["agent_id"])
+        return encode_result(result, call.caps)
 
     def _tool(self, frame: Frame) -> Tool:
         key = frame.header["key"]

@@ -47,6 +47,17 @@ async def test_a_task_runs_on_and_is_read_piece_by_piece(session: Session) -> No
     assert "takes no input" in (await session.call("task_input", {"task": task, "text": "x"})).content
 
 
+async def test_an_end_is_announced_once_in_the_next_result_of_its_owner(session: Session) -> None:
+    task = await start(session, "exit 7")
+    await asyncio.sleep(0.3)
+    other = ToolCall(uuid.uuid4().hex, "file", {"operation": "list"}, origin="model", agent_id="other")
+    assert "task" not in (await session.call_many([other]))[0].content
+    first = await session.call("file", {"operation": "list"})
+    assert f"[task {task} ended with exit code 7: 'exit 7']" in first.content
+    again = await session.call("file", {"operation": "list"})
+    assert "task" not in again.content
+
+
 async def test_end_of_input(session: Session) -> None:
     task = await start(session, "wc -c")
     await session.call("task_input", {"task": task, "text": "12345", "end": True})
