@@ -182,9 +182,9 @@ class Lifetime:
         return self._workspace
 
     @property
-    def sandbox(self) -> Sandbox | None:
-        """What its calls run in, for a front that is attached; None until the session is open."""
-        return self._place.sandbox if self._place is not None else None
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop that it lives on; None until it is open."""
+        return self._loop
 
     @property
     def closed(self) -> bool:
