@@ -35,6 +35,7 @@ from aisotools.sandbox import (
     confine,
     detect,
     isolate,
+    janitor,
     limits,
     loop,
     namespaces,
@@ -103,7 +104,7 @@ class ForkServer:
         elif len(descriptors) == 4:
             _prepare_filter(request)
             self._prepare_users(request)
-            scratch = f"{os.path.realpath(request['temporary'])}/aisotools-{os.urandom(8).hex()}"
+            scratch = janitor.scratch_prefix(request["temporary"], os.getpid()) + os.urandom(8).hex()
             try:
                 pid = os.fork()
             except OSError as error:

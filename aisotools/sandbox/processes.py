@@ -168,6 +168,17 @@ def _mark_of(pid: int) -> str | None:
     return next((e[len(start) :].decode("utf-8", "replace") for e in entries if e.startswith(start)), None)
 
 
+def exists(pid: int) -> bool:
+    """Whether there is a process of this number that has not ended, or not been reaped."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def reap() -> dict[int, int]:
     """Reap children that ended: process id to status."""
     ended: dict[int, int] = {}

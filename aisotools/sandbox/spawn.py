@@ -19,6 +19,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from aisotools.exceptions import SandboxError
+from aisotools.sandbox import processes
 from aisotools.sandbox.detect import Detection, detection_from_json
 from aisotools.sandbox.limits import Limits
 
@@ -38,6 +39,8 @@ place = sys.argv[2]
 spec = spec_from_file_location("aisotools", place + "/__init__.py", submodule_search_locations=[place])
 sys.modules["aisotools"] = package = module_from_spec(spec)
 spec.loader.exec_module(package)
+from aisotools.sandbox.janitor import stand_above
+stand_above(sys.argv[3])
 from aisotools.sandbox.forkserver import main
 main(int(sys.argv[1]))
 """
@@ -104,6 +107,7 @@ class ForkServer:
                 ours, theirs = _socket_pair(socket.SOCK_SEQPACKET, kept, given)
                 self._errors, their_errors = _pipe(kept, given)
                 command = [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), _PACKAGE]
+                command.append(tempfile.gettempdir())
                 try:
                     self._process = subprocess.Popen(
                         command,
@@ -118,6 +122,7 @@ class ForkServer:
                     raise SandboxError(f"The fork server could not be started: {error}.") from None
             kept.pop_all()
         self._socket = ours
+        self._pid = 0
         self._failed = False
         self._lock = threading.Lock()
 
@@ -126,8 +131,11 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
+        """Its process id; until it has begun, that of the process which stays above it."""
+        if not self._pid:
+            above = self._process.pid
+            self._pid = next((pid for pid, one in processes.table().items() if one.parent == above), 0)
+        return self._pid or self._process.pid
 
     @property
     def alive(self) -> bool:
