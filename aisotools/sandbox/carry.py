@@ -27,10 +27,13 @@ class _Unpickler(pickle.Unpickler):
         return self._namespace
 
 
-def write(
-    namespace: Mapping[str, Any], descriptor: int, *, hidden: frozenset[str] = frozenset()
-) -> list[str]:
+def write(namespace: Mapping[str, Any], hidden: Mapping[str, Any], descriptor: int) -> list[str]:
     """Write the variables of `namespace` into a file, all together so that what is shared stays shared.
+
+    Args:
+        namespace: The variables.
+        hidden: What a shell has put there by itself.
+        descriptor: The file.
 
     Returns:
         What could not be written, each with the reason.
@@ -38,7 +41,7 @@ def write(
     wanted = {
         name: value
         for name, value in namespace.items()
-        if name not in hidden and not (name.startswith("__") and name.endswith("__"))
+        if hidden.get(name, hidden) is not value and not (name.startswith("__") and name.endswith("__"))
     }
     lost: list[str] = []
     try:

@@ -309,10 +309,11 @@ class Kernel:
 
     async def _recovered(self) -> Recovery | None:
         """What was had back after the last loss, if that is known in time."""
-        if self._recovering is None:
+        recovering = self._recovering
+        if recovering is None:
             return None
-        done, _ = await asyncio.wait([self._recovering], timeout=_RECOVER_S)
-        return self._recovering.result() if done and not self._recovering.cancelled() else None
+        done, _ = await asyncio.wait([recovering], timeout=_RECOVER_S)
+        return recovering.result() if done and not recovering.cancelled() else None
 
     def _renewed(self, reason: str, lossy: bool) -> None:
         """Another worker has taken the place of the one before."""

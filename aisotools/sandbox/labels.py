@@ -7,10 +7,11 @@ its own.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from aisotools.sandbox import processes
@@ -22,6 +23,7 @@ _HARMLESS = ("libscipy_openblas", "libopenblas", "libarrow", "_duckdb", "duckdb.
 _STUCK = {"_polars_runtime": "polars", "polars.abi3": "polars", "libtorch_cuda": "torch with CUDA"}
 _MAPS_BYTES = 4 << 20
 _MOST_DESCRIPTORS = 4096
+_MOST_THREADS = 1024
 _MOST_TOLD = 8
 _NUMBERED = re.compile(r":\[\d+\]$")
 
@@ -32,11 +34,16 @@ class Glance:
 
     Attributes:
         threads: How many threads the worker has besides its first.
-        children: Names of its child processes.
+        children: Names of its child processes, by id.
     """
 
     threads: int = 0
-    children: tuple[str, ...] = ()
+    children: Mapping[int, str] = field(default_factory=dict)
+
+    def without(self, ours: Collection[int]) -> Glance:
+        """The same without children of ours."""
+        left = {pid: name for pid, name in self.children.items() if pid not in ours}
+        return Glance(threads=self.threads, children=left)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +81,7 @@ def judge(sight: Sight) -> tuple[VariableLabel, tuple[str, ...]]:
     elif threads > len(sight.named) and not _explained(sight.libraries):
         lost.append(f"{threads - len(sight.named)} threads of a library")
     if sight.glance.children:
-        lost.append(f"child processes: {_some(sight.glance.children)}")
+        lost.append(f"child processes: {_some(tuple(sight.glance.children.values()))}")
     lost += [f"{count} {kind}" for kind, count in sorted(sight.descriptors.items())]
     if sight.writing:
         lost.append(f"what is written to open files: {_some(sight.writing)}")
@@ -99,15 +106,18 @@ def _some(names: tuple[str, ...]) -> str:
 # ---- looking
 
 
-def glance(pid: int, parked: frozenset[int]) -> Glance:
-    """Threads and children of a worker, right now; `parked` are children of ours."""
+def glance(pid: int, ours: Collection[int]) -> Glance:
+    """Threads and children of a worker, right now; `ours` are children that need no names."""
+    children: set[int] = set()
     try:
-        threads = len(os.listdir(f"/proc/{pid}/task")) - 1
-        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
-            children = {int(child) for child in file.read().split()} - parked
+        threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return Glance()
-    return Glance(threads=threads, children=tuple(_name(child) for child in sorted(children)))
+    for thread in threads[:_MOST_THREADS]:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+            children.update(map(int, file.read().split()))
+    named = {child: "" if child in ours else _name(child) for child in sorted(children)}
+    return Glance(threads=len(threads) - 1, children=named)
 
 
 def _name(pid: int) -> str:

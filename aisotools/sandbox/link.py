@@ -59,6 +59,7 @@ class Link:
         self.calls = Calls(listener, self._drain_raw)
         self.calls.answer = self._answer
         self._now = self.generation(ends.channel)
+        self._leaving = False
         self.on_down: Callable[[Link, str], bool] | None = None
         self.spared: Callable[[], Sequence[int]] = list
         self.ready: asyncio.Future[None] = self._loop.create_future()
@@ -186,12 +187,25 @@ class Link:
         wire.write(encode("park"), [end.fileno()])
         return True
 
+    def leave(self) -> None:
+        """This worker is about to be replaced: hear nothing of it, its end least of all, until `stay`."""
+        self._leaving = True
+        self._now.wire.pause()
+        if self._now.pidfd >= 0:
+            self._loop.remove_reader(self._now.pidfd)
+
+    def stay(self) -> None:
+        """It is not replaced after all."""
+        self._leaving = False
+        self._now.wire.listen()
+        if self._now.pidfd >= 0:
+            self._loop.add_reader(self._now.pidfd, self._exited)
+
     def swap(self, generation: Generation) -> Generation:
         """Have another worker of the same tree in the place of this one, which is returned, and not heard."""
+        self.leave()
         former, self._now = self._now, generation
-        former.wire.pause()
-        if former.pidfd >= 0:
-            self._loop.remove_reader(former.pidfd)
+        self._leaving = False
         for stream in self._raw:
             self._drain_raw(stream, _LAST_BYTES)  # the pipes are the tree's
         self._last_words.clear()
@@ -249,7 +263,7 @@ class Link:
         return True
 
     def _silent(self, generation: Generation) -> None:
-        if generation is self._now:
+        if generation is self._now and not self._leaving:
             self.go_down("it closed its call channel")
 
     def _hear_raw(self, stream: str) -> None:
@@ -308,7 +322,7 @@ class Link:
             if ack is not None and not ack.done():
                 ack.set_result(None)
         elif message["op"] == "died":
-            if message.get("worker", self.pid) == self.pid:
+            if message.get("worker", self.pid) == self.pid and not self._leaving:
                 self._heard_out(message["exit"], message["signal"])
         elif message["op"] == "ended" and not self.ended.done():
             self.ended.set_result(None)

@@ -33,13 +33,17 @@ class Lot:
 
     Attributes:
         forking: Whether the fork that is being made is ours, and not user code's.
-        namespace: The user's variables.
+        namespace: The user's variables, with what the shell has put beside them.
+        hidden: The latter.
         leave: Called in every fork of ours: let go of what belongs to the process it was forked from.
     """
 
-    namespace: dict[str, Any]
+    namespace: Mapping[str, Any]
+    hidden: Mapping[str, Any]
     leave: Callable[[], None]
     forking: bool = field(default=False, init=False)
+    _forks: list[int] = field(default_factory=list, init=False)
+    _fork_s: float = field(default=0.0, init=False)
 
     def park(self, descriptor: int, *, ours: Iterable[int]) -> BlockingChannel | None:
         """Fork; the fork waits on the socket `descriptor`.
@@ -51,10 +55,11 @@ class Lot:
         Returns:
             None in this process; in one that was woken, the channel that it goes on with.
         """
+        self._forks = [pid for pid in self._forks if not _ended(pid)]
         revive.quiet_openmp()
         luggage = revive.pack()
         threads = [thread.name[:40] for thread in threading.enumerate()[:_MOST_NAMES] if thread is not _main]
-        began_s = time.perf_counter()
+        began_s = time.thread_time()  # not by the clock: on a busy machine that tells about others
         try:
             pid = self._fork()
         except OSError as error:
@@ -63,10 +68,13 @@ class Lot:
             return None
         if pid:
             os.close(descriptor)
+            self._forks.append(pid)
+            self._fork_s = time.thread_time() - began_s
             return None
         try:
+            self._forks = []
             self.leave()
-            told = {"fork_s": time.perf_counter() - began_s, "threads": threads, "ours": [descriptor, *ours]}
+            told = {"last_fork_s": self._fork_s, "threads": threads, "ours": [descriptor, *ours]}
             return self._wait(descriptor, luggage, told)
         except BaseException:  # nothing may go on in a fork that is not whole
             os._exit(1)
@@ -101,7 +109,7 @@ class Lot:
         revive.die_with_parent()
         channel.send("copying")
         try:
-            channel.send("copied", {"lost": carry.write(self.namespace, file)})
+            channel.send("copied", {"lost": carry.write(self.namespace, self.hidden, file)})
         finally:
             os._exit(0)
 
@@ -133,6 +141,14 @@ def hide_from_wait() -> None:
         return wait_for(0, 0)
 
     os.waitpid, os.wait = waitpid, wait
+
+
+def _ended(pid: int) -> bool:
+    """Whether a child of ours has ended; it is buried then."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
 
 
 def _reap() -> None:

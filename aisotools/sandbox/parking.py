@@ -141,17 +141,35 @@ class ParkedFork:
         shipped: Keys of the tools that the worker had then.
         settled: Done when it is known whether the fork is there.
         refused: Why it is not there; empty when it is.
-        fork_s: How long the fork took, as the worker says.
+        last_fork_s: Processor time of the fork before it, as the worker says.
     """
 
-    def __init__(self, number: int, call_id: str, ear: Ear, seen: labels.Glance, shipped: set[str]) -> None:
-        """Wait for the fork to answer through `ear`."""
+    def __init__(
+        self,
+        number: int,
+        call_id: str,
+        ear: Ear,
+        *,
+        seen: labels.Glance,
+        shipped: set[str],
+        siblings: Sequence[ParkedFork],
+    ) -> None:
+        """Wait for the fork to answer through `ear`.
+
+        Args:
+            number: Its place in time.
+            call_id: The call before which it was made.
+            ear: Our end of its socket.
+            seen: What was seen of the worker before.
+            shipped: Keys of the tools that the worker has.
+            siblings: Forks that had been asked for and had not answered: they may be among the children seen.
+        """
         self.point = VariablePoint(call_id=call_id)
         self.number, self.shipped = number, shipped
         self.refused = ""
-        self.fork_s = 0.0
+        self.last_fork_s = 0.0
         self._ear, self._seen = ear, seen
-        self._strangers = bool(seen.threads or seen.children)
+        self._siblings = siblings
         self.settled = asyncio.get_running_loop().create_task(self._settle())
 
     def __repr__(self) -> str:
@@ -173,8 +191,12 @@ class ParkedFork:
         except SandboxError as error:
             self.drop(f"the fork failed: {error}")
             return
-        took_s = told.get("fork_s")
-        self.fork_s = float(took_s) if isinstance(took_s, int | float) else 0.0
+        siblings, self._siblings = self._siblings, ()
+        if siblings:
+            await asyncio.wait([fork.settled for fork in siblings])
+            self._seen = self._seen.without({fork.pid for fork in siblings})
+        took_s = told.get("last_fork_s")
+        self.last_fork_s = float(took_s) if isinstance(took_s, int | float) else 0.0
         label, lost = labels.judge(labels.look(self.pid, self._seen, told))
         self.point = VariablePoint(call_id=self.point.call_id, label=label, lost=lost)
         _offer_to_oom_killer(self.pid)
@@ -194,7 +216,8 @@ class ParkedFork:
         Raises:
             SandboxError: If no fork answers in time.
         """
-        ear = await self._ask("wake", supervisor, {"strangers": self._strangers})
+        strangers = bool(self._seen.threads or self._seen.children)
+        ear = await self._ask("wake", supervisor, {"strangers": strangers})
         try:
             told = await ear.hear("woke", within_s=within_s)
         except BaseException:

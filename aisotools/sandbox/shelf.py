@@ -31,6 +31,8 @@ class Shelf:
         self.undone: list[list[ParkedFork]] = []
         self._slow_s, self._budget = slow_s, budget
         self._numbers = 0
+        self._settling: set[ParkedFork] = set()
+        self._pids: set[int] = set()  # of all forks, until they are buried
         self._skip = 0
         self._gone: OrderedDict[str, str] = OrderedDict()
         self._weighing: asyncio.TimerHandle | None = None
@@ -81,18 +83,33 @@ class Shelf:
             SandboxError: If it cannot even be asked for.
         """
         ear = Ear(lambda: link.supervisor)
-        seen = labels.glance(link.pid, frozenset(self.pids()))
+        seen = labels.glance(link.pid, self._pids)
         if not link.park(ear.theirs):
             ear.close(kill=False)
             raise SandboxError("the worker was busy with earlier messages")
         ear.theirs.close()
         self._numbers += 1
-        return ParkedFork(self._numbers, call_id, ear, seen, set(link.shipped))
+        self._pids &= {*seen.children, *self.pids()}
+        fork = ParkedFork(
+            self._numbers,
+            call_id,
+            ear,
+            seen=seen.without(self._pids),
+            shipped=set(link.shipped),
+            siblings=tuple(self._settling),
+        )
+        self._settling.add(fork)
+        fork.settled.add_done_callback(lambda _: self._known(fork))
+        return fork
+
+    def _known(self, fork: ParkedFork) -> None:
+        self._settling.discard(fork)
+        self._pids.add(fork.pid)
 
     def _settled(self, fork: ParkedFork) -> None:
         if fork.refused:
             self.evict(fork, fork.refused)
-        elif fork.fork_s > self._slow_s:
+        elif fork.last_fork_s > self._slow_s:
             self._skip = _SKIPPED - 1
 
     def _weigh(self) -> None:

@@ -161,9 +161,7 @@ class Variables:
         """Have a worker woken from `source` in the place of the present one, and `fork` and later undone."""
         ear, lost = await self._woken(link, source)
         first = not self._shelf.undone
-        if not await self._tidy(link, "freeze" if first else "end", ear.pid):
-            ear.close(kill=True)
-            raise SandboxError("The present worker could not be stopped in time; nothing was changed.")
+        await self._clear_away(link, "freeze" if first else "end", ear)
         place = self._shelf.forks.index(fork)
         self._shelf.undone.append(self._shelf.forks[place:])
         del self._shelf.forks[place:]
@@ -182,6 +180,15 @@ class Variables:
         except SandboxError as error:
             told = f"The variables from before the call {fork.point.call_id!r} cannot be had: {error}."
             raise SandboxError(told) from None
+
+    async def _clear_away(self, link: Link, op: str, woken: Ear | None = None) -> None:
+        """Have the present worker and all around it frozen or ended, but for what was woken."""
+        link.leave()
+        if not await self._tidy(link, op, woken.pid if woken is not None else 0):
+            link.stay()
+            if woken is not None:
+                woken.close(kill=True)
+            raise SandboxError("The present worker could not be stopped in time; nothing was changed.")
 
     async def _tidy(self, link: Link, op: str, woken: int = 0) -> bool:
         self._waking = woken
@@ -235,16 +242,14 @@ class Variables:
 
     async def _redo_from(self, link: Link, source: ParkedFork) -> None:
         ear, _ = await self._woken(link, source)
-        if not await self._tidy(link, "end", ear.pid):
-            ear.close(kill=True)
-            raise SandboxError("The present worker could not be ended in time; nothing was changed.")
+        await self._clear_away(link, "end", ear)
         self._swap(link, ear, source, "an undone call was done again").close()
 
     async def _redo_frozen(self, link: Link) -> None:
-        frozen, self._frozen = self._frozen, None
-        if frozen is None:
+        if self._frozen is None:
             raise SandboxError("The state that was undone is gone.")
-        await self._tidy(link, "end")
+        await self._clear_away(link, "end")
+        frozen, self._frozen = self._frozen, None
         former = link.swap(frozen)
         former.close()
         await self._tidy(link, "thaw")

@@ -97,7 +97,8 @@ class Worker:
 
     def serve(self, loop: Loop) -> NoReturn:
         """Run until the host closes its end."""
-        lot = self._lot = Lot(self._shell.user_ns, functools.partial(self._let_go, loop))
+        shell, leave = self._shell, functools.partial(self._let_go, loop)
+        lot = self._lot = Lot(shell.user_ns, shell.user_ns_hidden, leave)
         hide_from_wait()
         os.set_blocking(self._nudges, False)
         signal.signal(signal.SIGINT, self._on_interrupt)
@@ -108,9 +109,7 @@ class Worker:
             # An interrupt that no call wants must not end the worker.
             with contextlib.suppress(KeyboardInterrupt):
                 loop.run_forever()
-            if (
-                self._held and self._held[0].op == "park"
-            ):  # forked outside the loop, so that it is whole in both
+            if self._held:  # an order to park, which is done outside the loop, so that it is whole in both
                 end = self._channel.descriptors.popleft()
                 woken = lot.park(end, ours=(*loop.own_descriptors(), self._nudges))
                 if woken is not None:
