@@ -112,7 +112,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "registry",
         "approval",
         "journal",
-        "status",
         "ledger",
         "ticket",
         "grants",
@@ -137,6 +136,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "read_guard",
         "undo_words",
         "session",
+        "status",
     ),
     (
         "agent",

@@ -140,7 +140,7 @@ class ForkServer:
     @property
     def alive(self) -> bool:
         """Whether the process is there, and has not failed us."""
-        return not self._failed and self._process.poll() is None
+        return not self._failed and self._process.poll() is None and processes.exists(self.pid)
 
     def spawn(self, wanted: Spawn) -> Ends:
         """Ask for a worker; it reports on the channel when it is ready.
