@@ -26,6 +26,7 @@ from aisotools.agent_events import (
 from aisotools.agent_run import Listener
 from aisotools.answers import Answer, AnswerReader
 from aisotools.beat import Beat
+from aisotools.context_window import WORTH_TRIMMING
 from aisotools.events import ToolCall, ToolDefinition, ToolResult
 from aisotools.exceptions import ModelError, UsageError
 from aisotools.messages import (
@@ -304,15 +305,25 @@ class Driver:
             for mime, data in result.data.items()
             if mime in _IMAGES and isinstance(data, str) and len(data) <= _MOST_IMAGE_CHARS
         )
-        readable = _READS_RESULTS in self._parts.session.registry
         return ToolMessage(
             call_id,
             name,
             result.content,
             is_error=result.is_error,
             images=images,
-            ref=call_id if readable else "",
+            ref=self._ref(call_id, name, result),
         )
+
+    def _ref(self, call_id: str, name: str, result: ToolResult) -> str:
+        """What reads the whole result again, in case it must give way; empty where nothing can read it."""
+        session = self._parts.session
+        if _READS_RESULTS not in session.registry:
+            return ""
+        if result.truncation is not None and result.truncation.ref:
+            return result.truncation.ref
+        if self.rules.window_tokens is None or len(result.content) < WORTH_TRIMMING:
+            return ""
+        return session.keep_result(result.content, tool=name, call_id=call_id)
 
     # ---- people
 

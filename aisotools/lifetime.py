@@ -161,6 +161,10 @@ class Lifetime:
         """Whole texts of results that were too long for a model, by the reference that was told."""
         return self._gate.shared.results
 
+    def keep_result(self, text: str, *, tool: str = "", call_id: str = "") -> str:
+        """Keep a whole text as `results` does, and return its reference."""
+        return self._gate.shared.results.keep(text, tool=tool, call_id=call_id)
+
     @property
     def approver(self) -> Approver | None:
         """Who is asked; None means whoever can be asked here. Another one may be assigned at any time."""

@@ -325,6 +325,23 @@ class TestContext:
         assert isinstance(last, ToolMessage)
         assert last.content == "x" * 3_000
 
+    async def test_what_gave_way_can_be_read_again(self, open_session: OpenSession) -> None:
+        def read_again(messages: Sequence[Message]) -> tuple[str, dict[str, str]]:
+            gone = next(m for m in messages if isinstance(m, ToolMessage))
+            assert f"read_result with ref={gone.ref!r}" in gone.content
+            return "read_result", {"ref": gone.ref}
+
+        session = open_session()  # the built-in tools, and this one
+        session.registry.register(look(result=[f"{n} " * 1_500 for n in range(8)]))
+        turns: list[Any] = [("look", {"n": n}) for n in range(8)]
+        model = ScriptedModel([*turns, read_again, "ok"], context_tokens=8_000)
+        result = await Agent(model, session).run("go")
+        assert result.ok
+        again = result.messages[-2]
+        assert isinstance(again, ToolMessage)
+        assert not again.is_error
+        assert "0 0 0" in again.content
+
     async def test_what_cannot_fit_ends_the_run(self, open_session: OpenSession) -> None:
         agent = Agent(ScriptedModel(["ok"], context_tokens=100), open_session(look()))
         result = await agent.run("x" * 5_000)
