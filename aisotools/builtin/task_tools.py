@@ -152,7 +152,10 @@ async def task_input(
     *,
     context: ToolContext,
 ) -> ToolResult:
-    """Write to the standard input of a background task."""
+    """Write to the standard input of a background task, as if it were typed: an answer, or a line for a server.
+
+    The task was started with sandbox_bash, background=true; what it prints is read with task_output.
+    """
     one = task_named(task, context.agent_id)
     one.write(text, end=end)
     await asyncio.sleep(0)

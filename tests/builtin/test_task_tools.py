@@ -48,12 +48,12 @@ async def test_a_task_runs_on_and_is_read_piece_by_piece(session: Session) -> No
 
 
 async def test_an_end_is_announced_once_in_the_next_result_of_its_owner(session: Session) -> None:
-    task = await start(session, "exit 7")
-    await asyncio.sleep(0.3)
+    task = await start(session, "sleep 0.3; exit 7")
+    await asyncio.sleep(0.8)
     other = ToolCall(uuid.uuid4().hex, "file", {"operation": "list"}, origin="model", agent_id="other")
     assert "task" not in (await session.call_many([other]))[0].content
     first = await session.call("file", {"operation": "list"})
-    assert f"[task {task} ended with exit code 7: 'exit 7']" in first.content
+    assert f"[task {task} ended with exit code 7: 'sleep 0.3; exit 7']" in first.content
     again = await session.call("file", {"operation": "list"})
     assert "task" not in again.content
 

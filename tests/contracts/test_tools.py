@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from aisotools.builtin import builtin_tools
 from aisotools.contracts import Tool, ToolContext
 from aisotools.events import Effect, Json, ToolResult
 from aisotools.function_tool import tool
 from aisotools.testing import MockTool, ToolContract
+from aisotools.tool_members import classify
 
 BUILTINS = {one.name: one for one in builtin_tools()}
+
+
+UNBOUNDED = {"content", "command", "code"}
+"""As long as what is written or run; the channel bounds them."""
+
+
+def _undescribed(schema: Mapping[str, Any], where: str = "") -> Iterator[str]:
+    """The properties, nested ones too, that have no description."""
+    for name, told in schema.get("properties", {}).items():
+        if not told.get("description"):
+            yield f"{where}{name}"
+    for name, inner in schema.get("$defs", {}).items():
+        yield from _undescribed(inner, f"{name}.")
 
 
 class TestBuiltins(ToolContract):
@@ -25,11 +40,28 @@ class TestBuiltins(ToolContract):
         return BUILTINS[self.name]
 
     def test_tells_a_model_about_every_argument(self) -> None:
-        described = {
-            name: bool(told.get("description"))
-            for name, told in self.make().parameters_schema()["properties"].items()
-        }
-        assert all(described.values()), described
+        assert not list(_undescribed(self.make().parameters_schema()))
+
+    def test_its_schema_is_one_of_json_schema_2020_12(self) -> None:
+        schema = dict(self.make().parameters_schema())
+        Draft202012Validator.check_schema(schema)
+        assert schema["additionalProperties"] is False
+
+    def test_its_numbers_and_texts_have_bounds(self) -> None:
+        for name, told in self.make().parameters_schema()["properties"].items():
+            if name in UNBOUNDED:
+                continue
+            for option in told.get("anyOf", [told]):
+                if option.get("type") == "integer":
+                    assert "minimum" in option, name
+                elif option.get("type") == "string":
+                    assert "maxLength" in option or "enum" in option or "pattern" in option, name
+
+    def test_says_what_a_call_does(self) -> None:
+        tool = self.make()
+        assert 60 < len(tool.description) < 1_200
+        assert classify(tool, {}) is not None
+        assert all(len(said) > 5 for _, said in tool.examples)
 
     def test_has_an_example(self) -> None:
         assert self.fitting(self.make())
