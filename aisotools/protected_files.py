@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Literal
 
 from aisotools.attic import Attic
+from aisotools.kept_file import Kept, content, made
 from aisotools.policy import PROTECTED_FOLDERS, PROTECTED_NAMES
 
 MOST_FOLDERS = 200_000
@@ -39,8 +40,6 @@ FILE_BYTES, ALL_BYTES = 16 << 20, 64 << 20
 _ROUNDS = 3
 _RACY_NS = 20_000_000  # change times have the grain of the kernel's tick
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _names = re.compile("|".join(fnmatch.translate(glob) for glob in PROTECTED_NAMES)).match
 _folders = re.compile("|".join(rf"(?:^|/){re.escape(folder)}/" for folder in PROTECTED_FOLDERS)).search
@@ -86,24 +85,6 @@ def is_candidate(path: str) -> bool:
 
 def _is_notebook(path: str) -> bool:
     return path.endswith(".ipynb")
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A protected file as it should be; `data` is None for one that is too large, a link's is its text."""
-
-    status: os.stat_result
-    data: bytes | None
-    clean: bool  # nothing can have changed it in the tick in which it was read
-
-    def is_still(self, status: os.stat_result) -> bool:
-        mine = self.status
-        return (mine.st_ino, mine.st_ctime_ns, mine.st_size, mine.st_mode) == (
-            status.st_ino,
-            status.st_ctime_ns,
-            status.st_size,
-            status.st_mode,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +148,7 @@ class ProtectedFiles:
         self._attic = Attic(attic)
         self._lock = threading.Lock()
         self._listings: dict[tuple[int, int], _Listing] = {}
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, Kept] = {}
         self._notebooks = notebooks
         self._open = {os.path.relpath(notebook, workspace)} if notebook and notebooks else set()
         self.complete, self.took_s = True, 0.0
@@ -305,7 +286,7 @@ class ProtectedFiles:
         return differing, touched
 
     @staticmethod
-    def _harmless(path: str, now: _Kept) -> bool:
+    def _harmless(path: str, now: Kept) -> bool:
         """Whether what is there runs nothing: git's samples of hooks, plain settings of git."""
         if not stat.S_ISREG(now.status.st_mode):
             return False
@@ -335,15 +316,15 @@ class ProtectedFiles:
                 one = self._kept[path] = self._read(path, scan.files[path], ALL_BYTES - used)
                 used += len(one.data or b"")
 
-    def _read(self, path: str, status: os.stat_result, most_bytes: int = ALL_BYTES) -> _Kept:
+    def _read(self, path: str, status: os.stat_result, most_bytes: int = ALL_BYTES) -> Kept:
         data: bytes | None = None
         clean = status.st_ctime_ns < time.time_ns() - _RACY_NS
         with suppress(OSError), self._parent(path) as (folder, name):
             if stat.S_ISLNK(status.st_mode):
                 data = os.fsencode(os.readlink(name, dir_fd=folder))
             elif stat.S_ISREG(status.st_mode):
-                data = _content(folder, name, min(most_bytes, self._file_bytes))
-        return _Kept(status, data, clean)
+                data = content(folder, name, min(most_bytes, self._file_bytes))
+        return Kept(status, data, clean)
 
     # ---- putting back
 
@@ -357,7 +338,7 @@ class ProtectedFiles:
                 if what != "removed":
                     kept_at = self._attic.take(folder, name)
                 if wanted is not None:
-                    self._kept[path] = _made(folder, name, wanted)
+                    self._kept[path] = made(folder, name, wanted)
         except OSError:
             undone = False
         return Change(path=path, what=what, undone=undone, kept=kept_at)
@@ -398,52 +379,3 @@ def _list(folder: int, path: str, status: os.stat_result) -> _Listing:
             elif is_candidate(path + entry.name):
                 files.append(entry.name)
     return _Listing(path, status.st_ctime_ns, clean, tuple(folders), tuple(files))
-
-
-def _content(folder: int, name: str, most_bytes: int) -> bytes | None:
-    """What a regular file holds; None if that is too much."""
-    file = os.open(name, _READ, dir_fd=folder)
-    with os.fdopen(file, "rb", buffering=0) as opened:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            return None
-        parts, left = [], most_bytes + 1
-        while left > 0 and (part := opened.read(min(left, 1 << 20))):
-            parts.append(part)
-            left -= len(part)
-    return b"".join(parts) if left > 0 else None
-
-
-def _made(folder: int, name: str, wanted: _Kept) -> _Kept:
-    """Put a file back, under a new inode: whoever holds the old one open writes into nothing."""
-    assert wanted.data is not None
-    temporary = f".aisotools-write-{os.urandom(8).hex()}"
-    try:
-        if stat.S_ISLNK(wanted.status.st_mode):
-            os.symlink(os.fsdecode(wanted.data), temporary, dir_fd=folder)
-        else:
-            _write(folder, temporary, wanted)
-        try:
-            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-        except IsADirectoryError:
-            os.rename(name, f"{name}.{os.urandom(4).hex()}", src_dir_fd=folder, dst_dir_fd=folder)
-            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(temporary, dir_fd=folder)
-        raise
-    return _Kept(os.stat(name, dir_fd=folder, follow_symlinks=False), wanted.data, clean=False)
-
-
-def _write(folder: int, name: str, wanted: _Kept) -> None:
-    assert wanted.data is not None
-    status = wanted.status
-    file = os.open(name, _CREATE, 0o600, dir_fd=folder)
-    with os.fdopen(file, "wb", buffering=0) as opened:
-        left = memoryview(wanted.data)
-        while left:
-            left = left[opened.write(left) :]
-        if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
-            with suppress(PermissionError):  # a file of somebody else's stays readable as ours
-                os.fchown(file, status.st_uid, status.st_gid)
-        os.fchmod(file, stat.S_IMODE(status.st_mode))
-        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))

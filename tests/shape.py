@@ -52,6 +52,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "addresses",
         "excerpt",
         "inquiry",
+        "kept_file",
         "parcels",
         "paths",
         "pool_slots",
