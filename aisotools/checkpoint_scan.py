@@ -11,6 +11,7 @@ written back before it is read. File systems in memory never stamp such writes: 
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import pathlib
@@ -31,6 +32,8 @@ from aisotools.checkpoint_seen import (
 )
 from aisotools.checkpoint_store import Store
 from aisotools.checkpoint_tree import Node, Path, encode
+
+_MANY = 32
 
 RACY_NS = 20_000_000
 """How close to the walk a stamp may be without being trusted: clocks of file systems tick every 10 ms."""
@@ -108,6 +111,8 @@ class Scanner:
             wanted = sorted(wanted, key=lambda one: one.size)
         if progress is not None and wanted:
             progress(0, due)
+        # One by one each file waits for the disk; many are written back at once.
+        synced = len(wanted) > _MANY and _write_back_all(root)
         done, folder = 0, -1
         where: Path | None = None
         try:
@@ -117,7 +122,7 @@ class Scanner:
                         os.close(folder)
                     folder, where = _open_again(root, one.path), one.path
                 room = self._limits.total_bytes - walk.total
-                stamp, node = self._read(folder, one, room, walk.racy_ns)
+                stamp, node = self._read(folder, one, room, walk.racy_ns, synced=synced)
                 if node is None:
                     one.seen.drop(one.name)
                     continue
@@ -132,7 +137,9 @@ class Scanner:
                 os.close(folder)
         return done
 
-    def _read(self, folder: int, one: Wanted, room: int, racy_ns: int) -> tuple[Stamp | None, Node | None]:
+    def _read(
+        self, folder: int, one: Wanted, room: int, racy_ns: int, *, synced: bool
+    ) -> tuple[Stamp | None, Node | None]:
         """What a file holds; None where it went away."""
         if folder < 0:
             return None, None
@@ -148,7 +155,8 @@ class Scanner:
             for _ in range(3):
                 if not stat.S_ISREG(os.fstat(file).st_mode):
                     break
-                _write_back(file)
+                if not synced:
+                    _write_back(file)
                 before = os.fstat(file)
                 os.lseek(file, 0, os.SEEK_SET)
                 copied = self._store.put_file(file, max_bytes=room)
@@ -326,6 +334,12 @@ def _open_again(root: int, path: Path) -> int:
         return open_below(root, path)
     except OSError:
         return -1
+
+
+def _write_back_all(root: int) -> bool:
+    """Write back everything on the file system of a folder; False where that cannot be asked for."""
+    syncfs = getattr(ctypes.CDLL(None), "syncfs", None)
+    return syncfs is not None and syncfs(root) == 0
 
 
 def _write_back(file: int) -> None:

@@ -157,6 +157,6 @@ class Work(RuleBasedStateMachine):
 
 
 Work.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck), deadline=None
+    max_examples=30, stateful_step_count=25, suppress_health_check=list(HealthCheck), deadline=None
 )
 TestWork = Work.TestCase
