@@ -69,6 +69,7 @@ class NotebookPage:
         self.page = page
         self.path = path
         self.foreign: list[str] = []
+        self.left: list[str] = []
         self.dialogs: list[str] = []
 
     async def run(self, index: int) -> Locator:
@@ -115,7 +116,12 @@ class NotebookPage:
             await dialog.dismiss()
 
     async def guard(self, route: Route) -> None:
-        if route.request.url.startswith(("http://127.0.0.1:", "data:", "blob:")):
+        origin = "/".join(self.page.url.split("/")[:3])
+        leaves = route.request.is_navigation_request() and route.request.frame == self.page.main_frame
+        if leaves and origin.startswith("http") and not route.request.url.startswith(origin):
+            self.left.append(route.request.url)
+            await route.fulfill(status=204)  # which leaves the page where it is
+        elif route.request.url.startswith(("http://127.0.0.1:", "data:", "blob:")):
             await route.continue_()
         else:
             self.foreign.append(route.request.url)

@@ -41,7 +41,6 @@ for bundle in json.load(open("payloads-%d.json")).values():
 ACTING = {
     "script that calls",
     "image that fails",
-    "svg that loads",
     "javascript that calls",
     "frame of an address",
 }
@@ -108,6 +107,7 @@ async def shown(
     names = list(found)
     if cell is RAW:  # what is merely huge would only keep the browser busy
         names = [name for name in names if len(json.dumps(found[name])) < 10_000]
+        names.sort(key=lambda name: "refresh" in str(found[name]))  # these take the whole page away
     for number in range(count):
         share = {name: found[name] for name in names[number * SHARE : (number + 1) * SHARE]}
         (notebook.path.parent / f"payloads-{number}.json").write_text(json.dumps(share), "utf-8")
@@ -128,7 +128,7 @@ async def test_nothing_acts_and_no_button_is_covered(open_notebook: Opener, cana
         if await summary.is_visible():
             await summary.click()
     await page.wait_for_timeout(1500)
-    assert (canary.hits, asked, notebook.dialogs, notebook.foreign) == ([], [], [], [])
+    assert (canary.hits, asked, notebook.dialogs, notebook.foreign, notebook.left) == ([], [], [], [], [])
     await page.evaluate("() => window.jupyterapp.shell.currentWidget.content.scrollToItem(0, 'center')")
     card = notebook.output(0).locator(".aiso-card")
     await card.locator(".aiso-approve").scroll_into_view_if_needed()
@@ -155,4 +155,5 @@ async def test_the_same_unfiltered_does_act(open_notebook: Opener, canary: Canar
     assert hits >= ACTING, f"these did nothing: {ACTING - hits}; these did: {sorted(hits)}"
     assert asked, "the API of Jupyter was reached"
     assert notebook.dialogs
+    assert notebook.left, "the page was taken to another place"
     assert await notebook.page.evaluate(COVERED) or not await notebook.page.locator(".aiso-card").count()
