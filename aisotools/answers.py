@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
+from aisotools.events import Json
 from aisotools.exceptions import ModelError
 from aisotools.messages import (
     AnswerPart,
@@ -15,6 +18,7 @@ from aisotools.messages import (
     CallDone,
     CallPart,
     Finished,
+    FinishReason,
     ModelEvent,
     PartDone,
     Proposal,
@@ -27,6 +31,8 @@ from aisotools.messages import (
 
 MOST_CHARS = 4 << 20
 """Longest answer that is taken; a model that goes on for ever must not fill the host."""
+
+_MOST_NAME_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +79,12 @@ class AnswerReader:
         Raises:
             ModelError: If it is no event, or the answer grows too long.
         """
+        try:
+            self._take(event)
+        except (TypeError, ValueError, AttributeError, KeyError) as error:
+            raise ModelError(f"{self._model} sent an event of a wrong make: {error}") from error
+
+    def _take(self, event: ModelEvent) -> None:
         match event:
             case TextDelta(text):
                 self._delta(TextPart, text)
@@ -81,16 +93,19 @@ class AnswerReader:
             case PartDone(part):
                 self._open[type(part)].clear()
                 self._close()
-                self._parts.append(part)
+                kept = dataclasses.replace(part, text=_writable(part.text), opaque=_opaque(part.opaque))
+                self._parts.append(kept)
             case CallDone(call):
                 self._close()
-                self._parts.append(call)
+                self._parts.append(self._call(call))
             case Usage():
                 self._usage = event
             case Proposal(options):
-                self._options = tuple(options)
+                self._options = tuple(self._call(option) for option in options)
             case Finished():
                 self._close()
+                known = event.reason in get_args(FinishReason)
+                event = event if known else Finished("unknown", detail=str(event.reason))
                 self._finished = self._finished or event
             case CallDelta():
                 pass
@@ -103,16 +118,34 @@ class AnswerReader:
         if not self._open[kind]:
             self._close()
         self._open[kind].append(text)
-        self._chars += len(text)
+        self._count(len(text))
+
+    def _count(self, chars: int) -> None:
+        self._chars += chars
         if self._chars > MOST_CHARS:
             raise ModelError(
                 f"{self._model} answered with more than {MOST_CHARS} characters; it was cut off."
             )
 
+    def _call(self, call: CallPart) -> CallPart:
+        """The call as JSON holds it; whatever JSON cannot hold is a flaw, since it could not be recorded."""
+        flaw, arguments = _writable(call.flaw), call.arguments
+        try:
+            text = to_json(arguments)
+            arguments = from_json(text)
+            self._count(len(text))
+        except (ValueError, RecursionError) as error:
+            flaw, arguments = f"The arguments cannot be read ({error}).", {}
+        if not isinstance(arguments, dict):
+            told = f"The arguments are {type(arguments).__name__}, and must be a JSON object such as {{}}."
+            flaw, arguments = told, {}
+        name = _writable(call.name)[:_MOST_NAME_CHARS]
+        return CallPart(call.id, name, arguments, flaw=flaw, opaque=_opaque(call.opaque))
+
     def _close(self) -> None:
         for kind, texts in self._open.items():
             if texts:
-                self._parts.append(kind("".join(texts)))
+                self._parts.append(kind(_writable("".join(texts))))
                 texts.clear()
 
     def answer(self) -> Answer:
@@ -125,6 +158,21 @@ class AnswerReader:
             raise ModelError(f"The answer of {self._model} was cut before its end.", retryable=True)
         message = AssistantMessage(tuple(self._parts), reason=self._finished.reason, model=self._model)
         return Answer(message=message, usage=self._usage, options=self._options, detail=self._finished.detail)
+
+
+def _writable(text: str) -> str:
+    """Text without lone halves of characters, which no file could take."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _opaque(opaque: Mapping[str, Json]) -> Mapping[str, Json]:
+    """What a provider wants back, as JSON holds it."""
+    if not opaque:
+        return {}
+    kept: Mapping[str, Json] = from_json(to_json(opaque, serialize_unknown=True))
+    return kept
 
 
 def call_from_text(call_id: str, name: str, arguments: str) -> CallPart:

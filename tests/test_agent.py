@@ -23,6 +23,7 @@ from aisotools.budgets import Budgets
 from aisotools.contracts import Model, ToolContext
 from aisotools.events import Approval, ApprovalRequest, Effect, ToolDefinition, ToolResult
 from aisotools.exceptions import ModelError, SessionClosed, UnknownTool, UsageError
+from aisotools.ledger import read
 from aisotools.messages import (
     AssistantMessage,
     CallDone,
@@ -31,6 +32,7 @@ from aisotools.messages import (
     FinishReason,
     Message,
     ModelEvent,
+    PartDone,
     Proposal,
     TextDelta,
     TextPart,
@@ -405,6 +407,37 @@ class TestFaults:
         assert result.outcome == outcome
         assert told in result.reason
         assert_sound(agent)
+
+    @pytest.mark.parametrize(
+        "event",
+        [
+            CallDone(CallPart("1", "look", {"a": "\ud800"})),
+            CallDone(CallPart("1", "lo\ud800ok" + "k" * 100_000, {})),
+            CallDone(CallPart("1", "look", {"a": object()})),
+            CallDone(CallPart("1", "look", {1: 2})),  # type: ignore[dict-item]  # the wrong type is the attack
+            CallDone(CallPart("1", "look", "text")),  # type: ignore[arg-type]  # likewise
+            CallDone(CallPart(None, None, None)),  # type: ignore[arg-type]  # likewise
+            PartDone(TextPart("\ud800", opaque={"x": object()})),
+            TextDelta("a\ud800"),
+            TextDelta(None),  # type: ignore[arg-type]  # likewise
+            Finished("weird"),  # type: ignore[arg-type]  # likewise
+        ],
+        ids=lambda event: type(event).__name__,
+    )
+    async def test_what_cannot_be_written_down_does_not_get_by_the_record(
+        self, open_session: OpenSession, event: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        session = open_session(look())
+        agent = Agent(EventModel([event, Finished("calls")], done()), session)
+        result = await agent.run("go")
+        assert_sound(agent)
+        assert result.text.encode() is not None
+        await session.close()
+        assert session.log_path is not None
+        kinds = [record["kind"] for record in read(session.log_path)]
+        assert kinds.count("call_requested") == kinds.count("call_finished") == result.calls
+        assert kinds[-2:] == ["agent_finished", "session_ended"]
+        assert not [one for one in caplog.records if "listener failed" in one.message]
 
     async def test_calls_of_an_answer_that_ended_oddly_are_not_made(self, open_session: OpenSession) -> None:
         tool = look()
