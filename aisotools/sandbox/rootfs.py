@@ -6,6 +6,7 @@ Building works on descriptors of cloned mounts, never on paths that somebody cou
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -213,11 +214,18 @@ def _clone(bind: Bind) -> int:
 
 
 def _clone_mapped(bind: Bind, users_for: Callable[[os.stat_result], int | None]) -> int:
-    place = mounts.straight(
-        bind.path
-    )  # it may lie in another workspace, whose worker swaps folders for links
+    place = mounts.straight(bind.path)  # another worker may have swapped a folder on the way for a link
     try:
-        return mounts.clone(place, bind.attributes, users=users_for(os.fstat(place)))
+        users = users_for(os.fstat(place))
+        try:
+            return mounts.clone(place, bind.attributes, users=users)
+        except OSError as error:
+            if users is None or error.errno != errno.EINVAL:
+                raise
+            if Attribute.READ_ONLY in bind.attributes:
+                return mounts.clone(place, bind.attributes)  # as far as everybody may read it
+            told = "its file system has no idmapped mounts, which a host run by root needs at this level"
+            raise OSError(error.errno, f'{told}; use level="confined", or a folder on another disk') from None
     finally:
         os.close(place)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from aisotools.contracts import Sandbox
+from aisotools.sandbox import landlock
 from aisotools.sandbox.kernel import Kernel
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.spawn import Spawn, detection
@@ -26,10 +28,22 @@ class TestFake(SandboxContract):
         return FakeSandbox(wanted(self.workspace, "confined"), heard)
 
 
+STAGES = [
+    *(pytest.param(level, None, id=level) for level in ("isolated", "confined", "limited")),
+    pytest.param("guarded", 1, id="guarded-1"),
+    *(pytest.param("guarded", abi, id=f"guarded-{abi}", marks=pytest.mark.slow) for abi in (2, 4, 5)),
+]
+
+
+@pytest.mark.parametrize(("level", "abi"), STAGES)
 class TestReal(SandboxContract):
     @pytest.fixture(autouse=True)
-    def _workspace(self, tmp_path: Path) -> None:
-        self.workspace = tmp_path
+    def _workspace(self, tmp_path: Path, level: str, abi: int | None) -> None:
+        if level not in {probe.name for probe in detection().probes if probe.ok} or landlock.abi() < (
+            abi or 0
+        ):
+            pytest.skip(f"this machine does not hold level {level}, Landlock ABI {abi}")
+        self.wanted = replace(wanted(tmp_path, level), landlock_abi=abi)
 
     def make(self, heard: Heard) -> Sandbox:
-        return Kernel(wanted(self.workspace, detection().level or "limited"), heard)
+        return Kernel(self.wanted, heard)
