@@ -70,6 +70,7 @@ async def test_it_reaches_the_variables_of_the_session(a: Attached) -> None:
     assert "int" in (await a(a.client.ask, "inspect", "shared", 3))["data"]["text/plain"]
 
 
+@pytest.mark.slow
 async def test_its_cells_pass_the_gate_as_typed(a: Attached) -> None:
     await a.run("1 + 1")
     decided = [event for event in a.session.events if isinstance(event, CallDecided)]
@@ -77,11 +78,13 @@ async def test_its_cells_pass_the_gate_as_typed(a: Attached) -> None:
     assert decided[-1].arguments["code"] == "1 + 1"
 
 
+@pytest.mark.slow
 async def test_it_does_not_hear_the_calls_of_others(a: Attached) -> None:
     await a.session.run_cell("print('not yours')")
     assert (await a.run("print('yours')")).text() == "yours\n"
 
 
+@pytest.mark.slow
 async def test_it_may_be_asked(a: Attached) -> None:
     ran = await a.run("input('?')", answer=lambda _: "yes")
     assert ran.result["text/plain"] == "'yes'"
@@ -117,12 +120,14 @@ async def test_interrupts_work_while_this_process_is_busy(a: Attached) -> None:
     assert began_s < ended_s < busy_until_s - 0.3
 
 
+@pytest.mark.slow
 async def test_a_worker_that_dies_is_replaced_and_can_be_interrupted(a: Attached) -> None:
     ran = await a.run("import os; os.kill(os.getpid(), 9)")
     assert ran.reply["ename"] == "WorkerDied"
     assert (await a.run("1 + 1")).result["text/plain"] == "2"
 
 
+@pytest.mark.slow
 async def test_the_front_ends_with_the_session(a: Attached) -> None:
     process: Any = a.attachment._process
     assert process.poll() is None
@@ -135,12 +140,14 @@ async def test_the_front_ends_with_the_session(a: Attached) -> None:
     assert not a.attachment.connection_file.exists()
 
 
+@pytest.mark.slow
 async def test_a_front_that_ends_leaves_the_session(a: Attached) -> None:
     await a.attachment.close()
     result: ToolResult = await a.session.run_cell("1 + 1")
     assert result.value["result"] == "2"
 
 
+@pytest.mark.slow
 async def test_the_front_has_no_way_to_the_worker_but_its_pid(a: Attached) -> None:
     process: Any = a.attachment._process
     links = [os.readlink(f"/proc/{process.pid}/fd/{n}") for n in os.listdir(f"/proc/{process.pid}/fd")]  # noqa: PTH208, PTH115 - quick

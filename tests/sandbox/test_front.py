@@ -133,6 +133,7 @@ def test_what_is_not_kept_of_a_magic_is_told(k: Client) -> None:
     assert ran.of("error") == []
 
 
+@pytest.mark.slow
 def test_much_text_is_cut_and_that_is_said(k: Client) -> None:
     ran = k.run("for _ in range(12): print('x' * 1_000_000)")
     assert 7_000_000 < len(ran.text()) < 9_000_000
@@ -169,6 +170,31 @@ def test_nobody_to_ask(k: Client) -> None:
     assert "Pass the value in" in ran.reply["evalue"]
 
 
+# ---- what people bring along
+
+
+def test_plotly_says_why_it_has_no_picture(k: Client) -> None:
+    ran = k.run("import plotly.graph_objects as go\nfig = go.Figure(go.Bar(y=[1, 2]))\nfig")
+    shown = [content["data"] for content in [*ran.of("display_data"), *ran.of("execute_result")]]
+    assert all(set(data) <= {"text/plain", "text/html"} for data in shown)
+    assert "<script" not in "".join(data.get("text/html", "") for data in shown)
+    assert "is not shown" in "".join(data["text/plain"] for data in shown)
+    ran = k.run("fig.to_image('png')")
+    assert ran.reply["status"] == "error"
+    assert "kaleido" in ran.reply["evalue"].lower()
+
+
+def test_a_style_of_pandas_keeps_its_looks_in_a_frame(k: Client) -> None:
+    ran = k.run("import pandas as pd\npd.DataFrame({'a': [1, 2]}).style.highlight_max()")
+    assert 'sandbox=""' in ran.result["text/html"]
+
+
+def test_processes_by_fork(k: Client) -> None:
+    code = "import multiprocessing as mp\nfork = mp.get_context('fork')\nours, theirs = fork.Pipe()\n"
+    code += "p = fork.Process(target=theirs.send, args=(42,)); p.start(); p.join(); ours.recv()"
+    assert k.run(code).result["text/plain"] == "42"
+
+
 # ---- typing
 
 
@@ -191,6 +217,7 @@ def test_inspection(k: Client) -> None:
     assert k.ask("inspect", "nosuchname", 3)["found"] is False
 
 
+@pytest.mark.slow
 def test_a_property_that_never_returns_does_not_hold_up_typing(k: Client) -> None:
     k.run("class Slow:\n    def __dir__(self):\n        while True: pass\nslow = Slow()\nkept = 7")
     began_s = time.monotonic()
@@ -290,6 +317,7 @@ def test_a_folder_full_of_traps_is_not_imported_from(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_end_leaves_nothing(tmp_path: Path) -> None:
     with kernel(tmp_path) as made:
         made.run("import subprocess; p = subprocess.Popen(['sleep', '77'])")

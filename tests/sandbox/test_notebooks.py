@@ -138,7 +138,7 @@ OWN: Mapping[str, Sequence[str]] = {
     ],
 }
 NOTEBOOKS = {**REAL, **OWN}
-FEW = ("nbclient/Output", "nbclient/update-display-id", "magics", "errors", "displays")
+FEW = ("nbclient/Output", "displays")
 """Those of the default run; the others are slow together."""
 
 TERMINAL = "a plain kernel gives `!` a terminal of its own, which ends lines by \\r\\n; here there is none"
