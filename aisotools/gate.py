@@ -80,7 +80,7 @@ class Gate:
         self.narrower: list[Policy] = []
         self._questions = Questions(approver, journal)
         self._journal = journal
-        self._caps = caps
+        self.caps = caps
         self._call_timeout_s = call_timeout_s
         self._session_key = session_key
         self._used: set[str] = set()
@@ -213,7 +213,7 @@ class Gate:
         """The result as a model gets it; the whole of what is too long is kept."""
         return fitted(
             result,
-            self._caps,
+            self.caps,
             self.shared.results,
             tool=call.name,
             call_id=call.id,
@@ -338,7 +338,7 @@ class Gate:
             call=call,
             shipment=ticket.shipment,
             timeout_s=timeout_s,
-            output_caps=self._caps if own is None else own.caps,
+            output_caps=self.caps if own is None else own.caps,
             session_key=self._session_key,
             read_only=ticket.effect is Effect.READ_ONLY,
         )
@@ -359,7 +359,7 @@ class Gate:
             workspace_path=place.workspace,
             sandbox_config={"level": place.level},
             approval_handler=self._questions.approver,
-            output_caps=self._caps,
+            output_caps=self.caps,
             services=CallServices(call, lambda further: self.pass_call(further, place), self.shared),
             emitter=emit,
         )

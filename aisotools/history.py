@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +19,7 @@ from aisotools.changes import Changes, changes_between
 from aisotools.checkpoint_chain import Moved, Step, Way
 from aisotools.checkpoint_scan import Progress
 from aisotools.checkpoint_seen import Snapshot, TooSlow
+from aisotools.checkpoint_store import Store
 from aisotools.contracts import Sandbox
 from aisotools.events import Facts, ToolResult
 from aisotools.exceptions import SandboxError, UsageError, WorkspaceError
@@ -187,6 +189,26 @@ class History:
 
     def _inside(self, path: Path) -> bool:
         return (self._workspace / path).resolve().is_relative_to(self._workspace.resolve())
+
+    @property
+    def store(self) -> Store:
+        """Has the contents of all that is kept."""
+        return self._chain.store
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[Snapshot]:
+        """The workspace as it is now; no call changes it meanwhile.
+
+        Raises:
+            UsageError: From within a call, which would wait for itself.
+        """
+        if self._sharing.barrier.inside():
+            raise UsageError("A call is running here. Wait until it has ended.")
+        given = await self._sharing.barrier.enter(object())
+        try:
+            yield await self._walk(self._chain.look, "", small=False)
+        finally:
+            self._sharing.barrier.leave(given)
 
     # ---- what is told beforehand
 

@@ -9,19 +9,24 @@ cancellation, are raised.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from aisotools.branching import branch_off
 from aisotools.changes import Changes
 from aisotools.contracts import Approver
 from aisotools.events import Json, Origin, ToolCall, ToolResult
 from aisotools.exceptions import ToolError, UsageError
 from aisotools.history import History
 from aisotools.lifetime import Lifetime
-from aisotools.opening import is_number, wish
+from aisotools.opening import folder_given, is_number, wish
 from aisotools.parcels import unpack
+from aisotools.registry import ToolRegistry
+from aisotools.session_events import CallEmitted
 from aisotools.ticket import Ticket
 from aisotools.transfer import Get, Put, check_variable
+from aisotools.variable_contracts import VariableCopy, VariableHistory
 
 
 class Session(Lifetime):
@@ -194,6 +199,42 @@ class Session(Lifetime):
         with self._beat:
             return await (await self._kept()).changes(since)
 
+    async def branch(self, *, workspace: str | os.PathLike[str] | None = None) -> Session:
+        """A second session from the state of this one, open, with its own copy of workspace and variables.
+
+        What either does afterwards, the other does not see. What could not be copied is told by an event
+        `branch` among those of the new session.
+
+        Args:
+            workspace: An empty folder for the copy; a new one beside the workspace without it.
+
+        Raises:
+            UsageError: If `workspace` holds anything, or from within a call.
+            WorkspaceError: If the workspace cannot be copied.
+            SandboxError: If the variables cannot be copied.
+        """
+        with self._beat:
+            history, place = await self._kept(), self._place
+            assert place is not None
+            folder = None if workspace is None else folder_given(workspace)
+            taken = await branch_off(history, place.sandbox, place.workspace, folder)
+            branch = Session(
+                taken.folder,
+                ToolRegistry(self.registry),
+                self.policy,
+                self.approver,
+                self.limits,
+                self.level,
+                read_only=self._read_only,
+                sandbox=self._make_sandbox,
+                output_caps=self._gate.caps,
+                environ=self._environ,
+            )
+            lost = await _take_along(branch, taken.variables)
+        payload = {"of": self.session_key, "missing": list(taken.missing), "lost": list(lost)}
+        branch.record(CallEmitted, name="branch", payload=payload)
+        return branch
+
     async def _kept(self) -> History:
         self._demand_own_loop()
         await self._open()
@@ -223,3 +264,19 @@ class Session(Lifetime):
             return calling.result()
         finally:
             calling.cancel()  # without effect on one that is done; an interrupted wait takes the call along
+
+
+async def _take_along(branch: Session, variables: VariableCopy | None) -> tuple[str, ...]:
+    """Open the branch with these variables; what was lost of them."""
+    try:
+        await branch.start()
+        into: VariableHistory | None = getattr(branch.sandbox, "variables", None)
+        if variables is None or into is None:
+            return ("all variables, because this sandbox keeps none",)
+        return (await into.load(variables)).lost
+    except BaseException:
+        await branch.close()
+        raise
+    finally:
+        if variables is not None:
+            variables.close()

@@ -129,6 +129,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "asking",
         "barrier",
+        "branching",
         "gate",
         "history",
         "host_calls",
@@ -151,7 +152,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "transcript_entries",
         "transcript_record",
     ),
-    (  # what a notebook may show: pure, and what a kernel's front passes on as well
+    (  # what a notebook may show, and how a client reaches a session: for notebooks and fronts alike
         "notebook.frame",
         "notebook.images",
         "notebook.latex",
@@ -159,6 +160,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "notebook.mime",
         "notebook.render",
         "notebook.text",
+        "sandbox.attach",
+        "sandbox.desk",
     ),
     (
         "notebook",
@@ -167,9 +170,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "pytest_plugin",
         "sandbox_suite",
         "testing",
-        "sandbox.attach",
         "sandbox.attached",
-        "sandbox.desk",
         "sandbox.front",
         "sandbox.opened",
         "sandbox.pages",
