@@ -152,7 +152,7 @@ async def task_input(
     *,
     context: ToolContext,
 ) -> ToolResult:
-    """Write to the standard input of a background task, as if it were typed: an answer, or a line for a server.
+    """Write to the standard input of a background task, as if it were typed: an answer to a question, say.
 
     The task was started with sandbox_bash, background=true; what it prints is read with task_output.
     """

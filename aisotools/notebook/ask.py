@@ -19,9 +19,19 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from aisotools.approval import NOBODY, SLICE_S, ConsoleApprover, answer_from, on_terminal, timed_out
+from aisotools.approval import (
+    NOBODY,
+    SLICE_S,
+    ConsoleApprover,
+    answer_from,
+    inquiry_answer_from,
+    on_terminal,
+    timed_out,
+)
+from aisotools.contracts import Inquiry
 from aisotools.events import Approval, ApprovalRequest
 from aisotools.exceptions import ArgumentError
+from aisotools.inquiry import describe_inquiry
 from aisotools.notebook.cards.matter import Matter
 from aisotools.notebook.cards.view import question_bundle
 
@@ -89,6 +99,17 @@ class NotebookApprover:
             _display(matter.record(denials))
             return denials
         return await Question(matter, kernel).answer(self._hello_s)
+
+    async def inquire(self, inquiry: Inquiry) -> str | None:
+        """Show a model's own question above an input box; None when nobody is there, or answers."""
+        shell = self._shell if self._shell is not None else _running_shell()
+        kernel = getattr(shell, "kernel", None)
+        if kernel is None:
+            return await ConsoleApprover().inquire(inquiry)
+        if not _takes_input(kernel):
+            return None
+        _display({"text/plain": describe_inquiry(inquiry)})
+        return await inquiry_answer_from(getattr(kernel, "raw_input", input), lambda: None, inquiry)
 
 
 class Question:

@@ -293,7 +293,8 @@ def f(): pass
 async def test_arrays_and_frames(real_session: OpenSession) -> None:
     pytest.importorskip("pandas")
     session = real_session(approver=AllowAll())
-    code = "import numpy as np, pandas as pd\na = np.zeros((3, 4))\ndf = pd.DataFrame({'p': [1, 2], 'q': [1, 2]})"
+    code = "import numpy as np, pandas as pd\na = np.zeros((3, 4))\n"
+    code += "df = pd.DataFrame({'p': [1, 2], 'q': [1, 2]})"
     await session.call("python", {"code": code}, timeout_s=60)
     rows = {row["name"]: row for row in (await session.call("variables")).value["variables"]}
     assert (rows["a"]["type"], rows["a"]["shape"], rows["a"]["size"]) == ("numpy.ndarray", [3, 4], 96)

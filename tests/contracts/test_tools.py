@@ -61,7 +61,7 @@ class TestBuiltins(ToolContract):
         tool = self.make()
         assert 60 < len(tool.description) < 1_200
         assert classify(tool, {}) is not None
-        assert all(len(said) > 5 for _, said in tool.examples)
+        assert all(len(said) > 5 for _, said in getattr(tool, "examples", ()))
 
     def test_has_an_example(self) -> None:
         assert self.fitting(self.make())
