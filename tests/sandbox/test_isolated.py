@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from aisotools.exceptions import SandboxError
 from aisotools.sandbox import isolate, processes, spawn
 from aisotools.sandbox.kernel import Kernel
 from aisotools.sandbox.limits import Limits
@@ -252,7 +253,26 @@ async def test_a_workspace_reached_through_a_link_is_refused(tmp_path: Path, lev
     wanted = spawn.Spawn(level=level, workspace=str(tmp_path / "shared/work"), limits=Limits())
     kernel = Kernel(wanted, Heard())
     try:
-        with pytest.raises(Exception, match="cannot be shown in a private root"):
+        with pytest.raises(SandboxError, match="cannot be shown in a private root"):
             await kernel.start()
     finally:
         await kernel.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only the workers of root are other users")
+@isolates
+async def test_a_file_system_without_idmapped_mounts(tmp_path: Path, level: str) -> None:
+    """To be read it may still be; as a workspace it is refused, with what to do instead."""
+    shown = "/sys/kernel"
+    (tmp_path / "workspace").mkdir()
+    for workspace, readable in ((str(tmp_path / "workspace"), (shown,)), (shown, ())):
+        wanted = spawn.Spawn(level=level, workspace=workspace, readable=readable, limits=Limits())
+        kernel = Kernel(wanted, Heard())
+        try:
+            if readable:
+                assert (await kernel.start()).alive
+            else:
+                with pytest.raises(SandboxError, match=r'no idmapped mounts.*use level="confined"'):
+                    await kernel.start()
+        finally:
+            await kernel.close()
