@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-ROUNDS = 15
+ROUNDS = 9
 # One clock for page and kernel: milliseconds since the epoch.
 WATCH = """() => {
   const now = () => performance.timeOrigin + performance.now();
@@ -80,7 +80,9 @@ FRAMES = """() => {
 
 
 async def test_the_card(open_notebook: Opener) -> None:
-    notebook = await open_notebook(SETUP, ASK, "%load_ext aisotools", CALL)
+    notebook = await open_notebook(
+        SETUP, ASK, "%load_ext aisotools", CALL, viewport={"width": 1280, "height": 2200}
+    )
     await notebook.run(0)
     await notebook.idle()
     await notebook.run(2)

@@ -28,6 +28,7 @@ async def test_approve_while_the_cell_runs(open_notebook: Opener) -> None:
     assert notebook.foreign == []
 
 
+@pytest.mark.slow
 async def test_deny_with_a_reason(open_notebook: Opener) -> None:
     notebook = await ready(open_notebook, ASK)
     card = await a_card(notebook)
@@ -40,6 +41,7 @@ async def test_deny_with_a_reason(open_notebook: Opener) -> None:
 REMEMBER = "await ask(command='make -j2 all', preview=OFFER)"
 
 
+@pytest.mark.slow
 async def test_approve_and_remember(open_notebook: Opener, screenshots: Path) -> None:
     notebook = await ready(open_notebook, REMEMBER, REMEMBER)
     card = await a_card(notebook)
@@ -216,6 +218,7 @@ async def test_where_no_card_shows_an_input_box_asks(open_notebook: Opener, scre
     await expect(output).to_contain_text("-> deny None 'too broad'")
 
 
+@pytest.mark.slow
 async def test_through_the_gate(open_notebook: Opener, screenshots: Path) -> None:
     call = "%call sandbox_bash command='echo hello > a.txt && cat a.txt' --ask"
     notebook = await open_notebook("%load_ext aisotools", call, call)

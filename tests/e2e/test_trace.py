@@ -9,7 +9,12 @@ from playwright.async_api import expect
 
 from tests.e2e.conftest import Opener
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(180),
+]
 
 RUN = """
 from aisotools import current_session
