@@ -10,11 +10,11 @@ import pytest
 from aisotools.contracts import ToolContext
 from aisotools.events import Json, ToolResult
 from aisotools.exceptions import UsageError, WorkspaceError
-from aisotools.policy import Policy, Rule
+from aisotools.policy import Decision, Policy, Rule
 from aisotools.session import Session
 from tests.conftest import OpenSession
 
-ALLOW = Policy(rules=[Rule(decision="allow", reason="the test allows everything")])
+ALLOW = Policy(rules=[Rule(decision=Decision.ALLOW, reason="the test allows everything")])
 
 
 async def value(session: Session, code: str) -> str:

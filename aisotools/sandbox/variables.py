@@ -17,6 +17,7 @@ from typing import Protocol
 from aisotools.contracts import SandboxCall, Shipment
 from aisotools.events import ToolCall, ToolResult
 from aisotools.exceptions import SandboxError
+from aisotools.sandbox import processes
 from aisotools.sandbox.fates import Recovery
 from aisotools.sandbox.generation import Generation
 from aisotools.sandbox.keeping import Budget
@@ -26,7 +27,7 @@ from aisotools.sandbox.shelf import Shelf
 from aisotools.sandbox.turns import Turns
 from aisotools.variable_contracts import VariableCopy, VariablePoint
 
-_WAKE_S, _COPY_S, _TIDY_S = 1.0, 30.0, 1.0
+_WAKE_S, _COPY_S, _TIDY_S, _STUCK_S = 1.0, 30.0, 1.0, 0.05
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _LOAD = Shipment(key="load", import_path="aisotools.sandbox.carry:load", concurrency="exclusive")
 
@@ -273,8 +274,10 @@ class Variables:
             SandboxError: If there is none.
         """
         async with self._moving:
-            for fork in self._shelf.all():
-                await asyncio.shield(fork.settled)
+            settling = [fork.settled for fork in self._shelf.all() if not fork.settled.done()]
+            if settling:  # a worker that lives and does not listen will not fork any more
+                stuck = processes.parent_of(link.pid)
+                await asyncio.wait(settling, timeout=_STUCK_S if stuck else _WAKE_S)
             if not await self._tidy(link, "end"):
                 raise SandboxError("what it had started could not be ended in time")
             present = self._shelf.present
