@@ -51,6 +51,7 @@ def test_every_argument_has_a_field_that_fits_its_schema() -> None:
         "content": ("a\nb", "text"),
         "unknown": (1.5, "number"),
         "odd": ({}, "json"),
+        "flag": (True, "boolean"),
     }
     request = wish(**{name: value for name, (value, _) in kinds.items()})
     assert {c.name: c.kind for c in controls(request)} == {name: kind for name, (_, kind) in kinds.items()}

@@ -205,6 +205,8 @@ def _control(name: str, value: Json, raw_kind: str | None, about: Mapping[str, A
         kind: ControlKind = "shell" if raw_kind == "shell" else "python" if raw_kind == "python" else "text"
         least, most = about.get("minLength"), about.get("maxLength")
         return Control(name=name, kind=kind, text=value, about=said, least=_number(least), most=_number(most))
+    if isinstance(value, bool):
+        return Control(name=name, kind="boolean", text=given, about=said)
     if isinstance(value, int | float) and not nullable:
         return Control(
             name=name,
