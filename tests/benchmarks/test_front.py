@@ -22,7 +22,8 @@ def idle_ms(client: Client, code: str) -> float:
     """From the request to idle, as a notebook sees it."""
     began_s = time.perf_counter()
     request = client.client.execute(code)
-    client.client.get_shell_msg(timeout=30)
+    while client.client.get_shell_msg(timeout=30)["parent_header"].get("msg_id") != request:
+        continue
     while True:
         message = client.client.get_iopub_msg(timeout=30)
         if message["parent_header"].get("msg_id") != request or message["msg_type"] != "status":
@@ -43,14 +44,15 @@ def start_ms(folder: Path, name: str) -> float:
 
 def interrupt_ms(client: Client, code: str) -> float:
     """From the interrupt to the reply; of a call that does not end, how long it was waited for."""
-    client.client.execute(f"print('go', flush=True)\n{code}")
+    request = client.client.execute(f"print('go', flush=True)\n{code}")
     while client.client.get_iopub_msg(timeout=10)["content"].get("text") != "go\n":
         continue
     time.sleep(0.1)
     began_s = time.perf_counter()
     client.manager.interrupt_kernel()
     try:
-        client.client.get_shell_msg(timeout=5)
+        while client.client.get_shell_msg(timeout=5)["parent_header"].get("msg_id") != request:
+            continue
     except queue.Empty:
         client.manager.restart_kernel(now=True)
         client.client.wait_for_ready(timeout=30)
