@@ -14,7 +14,6 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 from aisotools.asking import Questions
 from aisotools.contracts import Approver, OutputCaps, SandboxCall, Tool, ToolContext
@@ -38,25 +37,13 @@ from aisotools.session_events import (
 )
 from aisotools.ticket import Ticket, Verdict, denial, digest_of, ticket_for
 from aisotools.tool_members import failure, unusable, validate_value
+from aisotools.transfer import OwnTool
 from aisotools.waiting import to_the_end
 
 _log = logging.getLogger(__name__)
 
 _LONGEST_S = 86_400.0
 _CANCELLED = ToolResult.error("The call was cancelled.")
-
-
-class OwnTool(Tool, Protocol):
-    """A tool that the session itself brings to one call.
-
-    Attributes:
-        caps: How much of its result may leave the sandbox.
-    """
-
-    caps: OutputCaps
-
-    def received(self, result: ToolResult) -> ToolResult:
-        """What is kept of its result, which may be large."""
 
 
 class Gate:

@@ -11,9 +11,9 @@ import keyword
 import pickle
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from aisotools.contracts import OutputCaps, Shipment, ToolContext
+from aisotools.contracts import OutputCaps, Shipment, Tool, ToolContext
 from aisotools.events import Effect, Json, ToolResult
 from aisotools.exceptions import ToolError, UsageError
 from aisotools.parcels import KINDS, MAX_BYTES, Parcel, pack, unpack
@@ -30,6 +30,19 @@ def check_variable(name: object) -> str:
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         raise UsageError(f"{name!r} cannot be the name of a variable. Use letters, digits and _.")
     return name
+
+
+class OwnTool(Tool, Protocol):
+    """A tool that the session itself brings to one call.
+
+    Attributes:
+        caps: How much of its result may leave the sandbox.
+    """
+
+    caps: OutputCaps
+
+    def received(self, result: ToolResult) -> ToolResult:
+        """What is kept of its result, which may be large."""
 
 
 class _Carrier:
@@ -80,7 +93,7 @@ class Put(_Carrier):
         """It changes a variable."""
         return Effect.LOCAL_MUTATION
 
-    async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:  # noqa: ARG002
+    async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:  # noqa: ARG002 - a contract
         """In the worker: unpack and assign."""
         names = _namespace(context)
         parcel, self.parcel = self.parcel, Parcel(kind="bytes", data=b"")  # the worker keeps this tool
@@ -112,7 +125,7 @@ class Get(_Carrier):
         """It only reads."""
         return Effect.READ_ONLY
 
-    async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:  # noqa: ARG002
+    async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:  # noqa: ARG002 - a contract
         """In the worker: pack and send."""
         names = _namespace(context)
         if self.variable not in names:

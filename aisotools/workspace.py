@@ -24,9 +24,6 @@ from aisotools.paths import Spot
 Kind = Literal["file", "directory", "symlink", "fifo", "socket", "device"]
 """What something in a folder is."""
 
-Enter = Callable[[str], bool]
-"""Whether a walk looks into the folder at this path."""
-
 TEMPORARY = ".aisotools-write-"
 """How the name of a half-written file begins; one remains only if a process was killed while writing."""
 
@@ -43,7 +40,6 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _AT_ONCE_BYTES = 1 << 16
-
 _UMASK_LOCK = threading.Lock()
 
 
@@ -136,7 +132,7 @@ class Folder:
         try:
             data = os.read(file, min(_AT_ONCE_BYTES, max_bytes))
             if 0 < len(data) < _AT_ONCE_BYTES:
-                return data  # the whole of it: only at its end does a file give less than it was asked for
+                return data  # only at its end does a file give less than was asked for
             _demand_regular(os.fstat(file), entry.name)
             return data + _read(file, _AT_ONCE_BYTES, max_bytes - len(data)) if data else data
         finally:
@@ -262,14 +258,11 @@ class Workspace:
         finally:
             os.close(directory)
 
-    def walk(self, path: str = ".", *, enter: Enter | None = None) -> Iterator[Folder]:
+    def walk(self, path: str = ".", *, enter: Callable[[str], bool] | None = None) -> Iterator[Folder]:
         """A folder and all folders beneath it, each before those it holds; links are not followed.
 
         What cannot be looked into, or lies too deep, comes as a `Folder` with an `error` and no entries.
-
-        Args:
-            path: Where to begin.
-            enter: Whether to look into a folder, by its path; into every one without it.
+        With `enter`, only folders whose path it accepts are looked into.
         """
         with self.locate(path) as spot:
             directory, top = _open_directory(spot.directory, spot.name), spot.path
@@ -284,7 +277,7 @@ def kind_of(status: os.stat_result) -> Kind:
     return _KINDS.get(stat.S_IFMT(status.st_mode), "device")
 
 
-def _walk(path: str, directory: int, depth: int, enter: Enter | None) -> Iterator[Folder]:
+def _walk(path: str, directory: int, depth: int, enter: Callable[[str], bool] | None) -> Iterator[Folder]:
     folder = _folder(path, directory)
     yield folder
     for entry in folder.entries:
