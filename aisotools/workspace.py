@@ -259,10 +259,9 @@ class Workspace:
             os.close(directory)
 
     def walk(self, path: str = ".", *, enter: Callable[[str], bool] | None = None) -> Iterator[Folder]:
-        """A folder and all folders beneath it, each before those it holds; links are not followed.
+        """A folder and those beneath it whose paths `enter` accepts, parents first; links are not followed.
 
         What cannot be looked into, or lies too deep, comes as a `Folder` with an `error` and no entries.
-        With `enter`, only folders whose path it accepts are looked into.
         """
         with self.locate(path) as spot:
             directory, top = _open_directory(spot.directory, spot.name), spot.path
