@@ -28,8 +28,8 @@ SIGHTS = {
     "code='import shutil\\nfor n in range(3):  # all of them\\n\\tshutil.rmtree(f\"build{n}\")')",
     "secret": "await ask('login', password='hunter2', preview=OFFER, user='ann')",
     "many": MANY,
-    "remote": "await ask('http_request', Effect.REMOTE_ACTION, 'host', url='https://exämple.org/' + 'a' * 200, "
-    "method='POST', retries=2, follow=True, headers={'accept': 'text/html'})",
+    "remote": "await ask('http_request', Effect.REMOTE_ACTION, 'host', method='POST', retries=2, "
+    "url='https://exämple.org/' + 'a' * 200, follow=True, headers={'accept': 'text/html'})",
 }
 
 

@@ -86,6 +86,8 @@ function makeArea(field) {
     const whole = field.pieces && field.pieces.map((piece) => piece[1]).join("") === area.value;
     paint(shown, whole ? field.pieces : [["", area.value]]);
     shown.append("\n"); // the last line has a height even when it is empty
+    area.style.height = "";
+    if (area.scrollHeight > area.clientHeight) area.style.height = `${area.scrollHeight}px`;
   }
   area.addEventListener("input", mirror);
   mirror();
