@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from aisotools.contracts import ToolContext
-from aisotools.events import Json, ToolResult
+from aisotools.events import Decision, Json, ToolResult
 from aisotools.exceptions import UsageError, WorkspaceError
-from aisotools.policy import Decision, Policy, Rule
+from aisotools.policy import Policy, Rule
 from aisotools.session import Session
 from tests.conftest import OpenSession
 
@@ -43,7 +43,8 @@ async def test_variables_and_files_go_their_own_ways(real_session: OpenSession) 
         assert branch.events[-1].kind  # it has a record of its own
         assert branch.log_path != session.log_path
         await value(branch, "shared[0] = 6")
-        await branch.undo()
+        undone = await branch.undo()
+        assert undone.value["variables"].startswith("They are as before"), undone.content
         assert await value(branch, "shared") == "[5]"
     finally:
         await branch.close()
