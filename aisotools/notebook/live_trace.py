@@ -12,7 +12,8 @@ import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeVar
 
-from aisotools.notebook.trace import Op, Trace
+from aisotools.notebook.trace import Trace
+from aisotools.notebook.trace_items import Op
 from aisotools.notebook.trace_page import trace_bundle
 from aisotools.redact import secret_parameters
 from aisotools.registry import ToolRegistry

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from aisotools.notebook import frame
 from aisotools.notebook.text import shorten
-from aisotools.notebook.trace import Item, State, Trace
+from aisotools.notebook.trace import Trace
+from aisotools.notebook.trace_items import Item, State
 
 MAX_STORED_CHARS = 64 << 10
 """Longest HTML that is kept of one run, and longest text."""

@@ -2,7 +2,7 @@
 
 page    {type: "hello"}                     sent when it renders, and again until shown
 kernel  {type: "show", title, ops}          everything so far
-kernel  {type: "more", ops}                 see `aisotools.notebook.trace.Op`
+kernel  {type: "more", ops}                 see `aisotools.notebook.trace_items.Op`
 """
 
 from __future__ import annotations
