@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -152,22 +152,25 @@ class History:
             self._sharing.barrier.leave(self._passes.pop(call.id))
         return result
 
-    async def _walk(self, work: Callable[[Progress], T], call_id: str, *, small: bool = True) -> T:
-        """Do `work` while everything stands still: here if it is small, else in a thread."""
+    async def _walk(
+        self, work: Callable[[Progress], T], call_id: str, *, small: bool = True, still: bool = True
+    ) -> T:
+        """Do `work` while everything stands still, if it should: here if it is small, else in a thread."""
         known = self._chain.latest
+        holding = self._sharing.standing_still if still else nullcontext
         if small and known is not None and known.entries <= _INLINE_ENTRIES:
             try:
-                with self._sharing.standing_still():
+                with holding():
                     return work(_refuse_large)
             except TooSlow:
                 pass  # in a thread then
         copying = _Copying()
 
-        def still() -> T:
-            with self._sharing.standing_still():
+        def walk() -> T:
+            with holding():
                 return work(copying.tell)
 
-        walking = asyncio.ensure_future(asyncio.to_thread(still))
+        walking = asyncio.ensure_future(asyncio.to_thread(walk))
         while not (await asyncio.wait([walking], timeout=_PROGRESS_S))[0]:
             self._journal.add(
                 CallEmitted,
@@ -225,7 +228,8 @@ class History:
     async def sentence(self, ticket: Ticket) -> str:
         """What undo will and will not bring back of a call, for its card."""
         try:
-            snapshot = await self._walk(self._chain.look, ticket.made.id)
+            # For a sentence nothing need stand still; what is undone is looked at again.
+            snapshot = await self._walk(self._chain.look, ticket.made.id, still=False)
         except WorkspaceError as error:
             return f"It cannot be undone: {error}"
         uncovered = uncovered_words(snapshot)
@@ -279,6 +283,7 @@ class History:
             chosen = self._chosen(way, count, to)
             if not chosen:
                 return refused(f"There is nothing to {way}.")
+            counted = sum(map(self._counting(), chosen))
             running = self.left_running()
             if running and not force:
                 names = some([f"{printable(name)} ({pid})" for pid, name in running.items()])
@@ -300,7 +305,7 @@ class History:
         finally:
             self._sharing.barrier.leave(given)
         result = outcome(moved, variables)
-        self._record(moved, result, forced=force)
+        self._record(moved, result, forced=force, steps=counted)
         return result
 
     def _chosen(self, way: Way, count: int, to: str | None) -> list[Step]:
@@ -308,22 +313,24 @@ class History:
         source = self._chain.steps if way == "undo" else self._chain.undone
         if to is not None and all(step.call_id != to for step in source):
             raise UsageError(f"There is no call {to!r} to undo. {known_ids(source)}")
-        kept = {point.call_id for point in self._points()}
+        counts = self._counting()
         chosen: list[Step] = []
         counted = 0
         for step in reversed(source):
-            counts = step.changed or step.call_id in kept or any(step.call_id in b for b in self._batches)
-            if to is None and counts and counted == count:
+            if to is None and counts(step) and counted == count:
                 break
             chosen.append(step)
-            counted += counts
+            counted += counts(step)
             if step.call_id == to:
                 break
-        while to is None and chosen and not (chosen[-1].changed or chosen[-1].call_id in kept):
-            if any(chosen[-1].call_id in batch for batch in self._batches):
-                break
+        while to is None and chosen and not counts(chosen[-1]):
             chosen.pop()
         return chosen
+
+    def _counting(self) -> Callable[[Step], bool]:
+        """Tells whether a step changed anything, as far as that is known."""
+        kept = {point.call_id for point in self._points()}.union(*self._batches)
+        return lambda step: step.changed or step.call_id in kept
 
     # ---- variables
 
@@ -364,7 +371,7 @@ class History:
         self._batches.pop()
         return "They are as they were before the undo" + lost_words(point)
 
-    def _record(self, moved: Moved, told: ToolResult, *, forced: bool) -> None:
+    def _record(self, moved: Moved, told: ToolResult, *, forced: bool, steps: int) -> None:
         self._journal.add(
             Undone if moved.way == "undo" else Redone,
             call_ids=tuple(step.call_id for step in moved.steps),
@@ -373,6 +380,7 @@ class History:
             missing=tuple(told.value["missing"]),
             variables=told.value["variables"],
             forced=forced,
+            steps=steps,
         )
 
 

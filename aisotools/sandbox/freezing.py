@@ -77,7 +77,7 @@ def _stop(root: int, stopped: set[int], spared: Collection[int]) -> None:
     seen = set(spared)
     moving: list[int] = []
     for _ in range(_MOST_ROUNDS):  # each round finds what was started while the one before ran
-        new = descendants(root) - seen
+        new = descendants(root, spared) - seen
         if not new:
             break
         seen |= new
@@ -95,8 +95,11 @@ def _stop(root: int, stopped: set[int], spared: Collection[int]) -> None:
                 time.sleep(_SPIN_S)
 
 
-def descendants(root: int) -> set[int]:
-    """All processes below `root`, none for 0; from the kernel's own lists of children where it has them."""
+def descendants(root: int, spared: Collection[int] = ()) -> set[int]:
+    """All processes below `root`, none for 0; from the kernel's own lists of children where it has them.
+
+    What is below the `spared` ones need not be found: they are many, and each costs a look.
+    """
     found: set[int] = set()
     todo = [root] if root else []
     try:
@@ -104,7 +107,7 @@ def descendants(root: int) -> set[int]:
             pid = todo.pop()
             new = _children(pid) - found
             found |= new
-            todo += new
+            todo += new.difference(spared)
     except FileNotFoundError:
         return below(root, table())
     return found
