@@ -66,35 +66,49 @@ def _message(message: Message) -> dict[str, Json]:
     return kept
 
 
+class Conversation:
+    """What one agent and its model said to each other, as its events tell it one by one.
+
+    Attributes:
+        messages: All of it so far; results that gave way to make room are in it whole.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was said yet."""
+        self.messages: list[Message] = []
+        self._before: dict[int, int] = {}
+
+    def take(self, event: AgentEvent) -> None:
+        """Take in the next event of this agent."""
+        match event:
+            case ModelRequested(new=new):
+                self._tail(new)
+                self._before[event.step] = len(self.messages)
+            case AgentFinished(new=new):
+                self._tail(new)
+            case ModelAnswered(message=message):
+                self.messages.append(message)
+            case ConversationEdited(messages=messages):
+                self.messages[:] = messages
+            case AgentRewound(step=step):
+                del self.messages[self._before.get(step, len(self.messages)) :]
+
+    def _tail(self, new: Iterable[Message]) -> None:
+        """Let `new` be what follows the last answer; told twice it is still there once."""
+        del self.messages[len(self.messages) - len(since_last_answer(self.messages)) :]
+        self.messages.extend(new)
+
+
 def conversation_of(events: Iterable[SessionEvent], agent_id: str) -> tuple[Message, ...]:
     """What an agent and its model said to each other, as a session's events tell it.
 
     Results that were taken out of the model's sight to make room are in it whole.
     """
-    said: list[Message] = []
-    before: dict[int, int] = {}
+    said = Conversation()
     for event in events:
-        if not isinstance(event, AgentEvent) or event.agent_id != agent_id:
-            continue
-        match event:
-            case ModelRequested(new=new):
-                _tail(said, new)
-                before[event.step] = len(said)
-            case AgentFinished(new=new):
-                _tail(said, new)
-            case ModelAnswered(message=message):
-                said.append(message)
-            case ConversationEdited(messages=messages):
-                said[:] = messages
-            case AgentRewound(step=step):
-                del said[before.get(step, len(said)) :]
-    return tuple(said)
-
-
-def _tail(said: list[Message], new: Iterable[Message]) -> None:
-    """Let `new` be what follows the last answer; told twice it is still there once."""
-    del said[len(said) - len(since_last_answer(said)) :]
-    said.extend(new)
+        if isinstance(event, AgentEvent) and event.agent_id == agent_id:
+            said.take(event)
+    return tuple(said.messages)
 
 
 def first_change(events: Sequence[SessionEvent], agent_id: str, kin: Container[str], step: int) -> str | None:

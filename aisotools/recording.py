@@ -239,6 +239,7 @@ def _(event: Undone, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 
         "missing": len(event.missing),
         "variables": event.variables,
         "forced": event.forced,
+        "steps": event.steps,
     }
 
 

@@ -49,9 +49,8 @@ class CallServices:
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
         """Make another call on behalf of the same caller; a person's consent does not reach this far."""
         origin = "program" if self._call.origin == "person" else self._call.origin
-        call = dataclasses.replace(
-            self._call, id=uuid.uuid4().hex, name=name, arguments=arguments, origin=origin
-        )
+        call_id = f"{self._call.id}/{uuid.uuid4().hex[:12]}"  # tells whose call it is part of
+        call = dataclasses.replace(self._call, id=call_id, name=name, arguments=arguments, origin=origin)
         return await self._pass_call(call)
 
     def stored(self, ref: str) -> StoredText | None:

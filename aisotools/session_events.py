@@ -213,6 +213,7 @@ class Undone(SessionEvent):
         missing: What did not come back, in words.
         variables: What became of the variables, in words.
         forced: Whether changes of somebody else were overruled.
+        steps: How many of the calls had changed anything, which is what `undo` and `redo` count.
     """
 
     kind: ClassVar[str] = "undone"
@@ -222,6 +223,7 @@ class Undone(SessionEvent):
     missing: tuple[str, ...] = ()
     variables: str = ""
     forced: bool = False
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from aisotools.agent_events import (
+    AgentEvent,
     AgentFinished,
     AgentRewound,
     AgentStarted,
     ConversationEdited,
     ModelAnswered,
     ModelRequested,
+    StepTaken,
 )
+from aisotools.agent_record import Conversation
 from aisotools.events import Approval, Decision, Effect, Json, RunsIn, ToolResult
-from aisotools.messages import AssistantMessage, Usage, UserMessage
+from aisotools.messages import AssistantMessage, Message, Usage, UserMessage
 from aisotools.session_events import (
     ApprovalAnswered,
     CallDecided,
     CallFinished,
     CallRequested,
     CallStarted,
+    Redone,
     SandboxLost,
     SessionEvent,
+    Undone,
 )
 
 
@@ -65,7 +71,7 @@ class Called:
         arguments: What ran, or would have run: validated, and edited where the approver did.
         origin: Who made it.
         agent_id: The agent that made it; empty for a person or a program.
-        inside: The call of a tool on the host that made this one; empty for one of its own.
+        inside: The call whose tool made this one; empty for one of its own.
         decision: What was decided; None for what was no call at all.
         decided_by: Who decided.
         effect: How severe it is.
@@ -109,13 +115,69 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """Calls were undone, or redone.
+
+    Attributes:
+        way: Which of the two.
+        call_ids: Which calls, the next one first.
+        steps: How many of them had changed anything, as `%undo` counts; 0 when that is not known.
+        forced: Whether changes of somebody else were overruled.
+        restored: How many files were made or replaced.
+        removed: How many files were removed.
+        variables: What became of the variables, in words.
+    """
+
+    way: Literal["undo", "redo"]
+    call_ids: Sequence[str]
+    steps: int = 0
+    forced: bool = False
+    restored: int = 0
+    removed: int = 0
+    variables: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewound:
+    """An agent's conversation was taken back to before a request."""
+
+    agent_id: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edited:
+    """What was said was changed by hand."""
+
+    agent_id: str
+    messages: Sequence[Message]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped:
+    """Whoever steps through a run did something else than let it go on.
+
+    Attributes:
+        agent_id: Whose run.
+        call_id: The call it was about; empty for a request.
+        action: What they did; see `stepping.StepChoice`.
+        text: What they said, if anything.
+    """
+
+    agent_id: str
+    call_id: str
+    action: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
     """Something else that a reader must know."""
 
     text: str
 
 
-Entry = Started | Prompted | Answered | Called | Ended | Noted
+Entry = Started | Prompted | Answered | Called | Ended | Moved | Rewound | Edited | Stepped | Noted
 """One thing that happened."""
 
 
@@ -125,48 +187,60 @@ class _Fold:
 
     entries: list[Entry] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=dict)
-    on_host: list[str] = field(default_factory=list)
-    prompts: dict[str, UserMessage] = field(default_factory=dict)
+    said: dict[str, Conversation] = field(default_factory=dict)
 
     def take(self, event: SessionEvent) -> None:
         match event:
-            case AgentStarted():
-                self.entries.append(
-                    Started(
-                        agent_id=event.agent_id,
-                        model=event.model,
-                        instructions=event.instructions,
-                        parent_id=event.parent_id,
-                    )
-                )
-            case ModelRequested():
-                for message in event.new:
-                    if isinstance(message, UserMessage) and self.prompts.get(event.turn_id) is not message:
-                        self.prompts[event.turn_id] = message
-                        self.entries.append(Prompted(agent_id=event.agent_id, message=message))
-            case ModelAnswered():
-                self.entries.append(
-                    Answered(
-                        agent_id=event.agent_id, step=event.step, message=event.message, usage=event.usage
-                    )
-                )
-            case AgentFinished():
-                self.entries.append(
-                    Ended(
-                        agent_id=event.agent_id,
-                        outcome=event.outcome,
-                        reason=event.reason,
-                        usage=event.usage,
-                    )
-                )
-            case AgentRewound():
-                self.entries.append(Noted(text=f"The run was taken back to before step {event.step}."))
-            case ConversationEdited():
-                self.entries.append(Noted(text="What was said was edited by hand here."))
+            case AgentEvent():
+                self._take_agent(event)
+            case Redone():
+                self.entries.append(_moved("redo", event))
+            case Undone():
+                self.entries.append(_moved("undo", event))
             case SandboxLost():
                 self.entries.append(Noted(text=f"The sandbox was lost: {event.reason}."))
             case _:
                 self._take_call(event)
+
+    def _take_agent(self, event: AgentEvent) -> None:
+        said = self.said.setdefault(event.agent_id, Conversation())
+        before = len(said.messages)
+        said.take(event)
+        match event:
+            case AgentStarted():
+                started = Started(
+                    agent_id=event.agent_id,
+                    model=event.model,
+                    instructions=event.instructions,
+                    parent_id=event.parent_id,
+                )
+                self.entries.append(started)
+            case ModelRequested():
+                # What an earlier request was asked is still there after the run was taken back to it.
+                self.entries += [
+                    Prompted(agent_id=event.agent_id, message=message)
+                    for message in said.messages[before:]
+                    if isinstance(message, UserMessage)
+                ]
+            case ModelAnswered():
+                answered = Answered(
+                    agent_id=event.agent_id, step=event.step, message=event.message, usage=event.usage
+                )
+                self.entries.append(answered)
+            case AgentFinished():
+                ended = Ended(
+                    agent_id=event.agent_id, outcome=event.outcome, reason=event.reason, usage=event.usage
+                )
+                self.entries.append(ended)
+            case AgentRewound():
+                self.entries.append(Rewound(agent_id=event.agent_id, step=event.step))
+            case ConversationEdited():
+                self.entries.append(Edited(agent_id=event.agent_id, messages=event.messages))
+            case StepTaken():
+                stepped = Stepped(
+                    agent_id=event.agent_id, call_id=event.call_id, action=event.action, text=event.text
+                )
+                self.entries.append(stepped)
 
     def _take_call(self, event: SessionEvent) -> None:
         if isinstance(event, CallRequested):
@@ -180,7 +254,7 @@ class _Fold:
                     arguments=call.arguments,
                     origin=call.origin,
                     agent_id=call.agent_id,
-                    inside=self.on_host[-1] if self.on_host else "",
+                    inside=self._outer(event.call_id),
                 )
             )
             return
@@ -203,13 +277,26 @@ class _Fold:
                 told = replace(told, approval=event.approval)
             case CallStarted():
                 told = replace(told, runs_in=event.runs_in)
-                if event.runs_in == "host":
-                    self.on_host.append(event.call_id)
             case CallFinished():
                 told = replace(told, result=event.result, duration_s=event.duration_s)
-                if event.call_id in self.on_host:
-                    self.on_host.remove(event.call_id)
         self.entries[place] = told
+
+    def _outer(self, call_id: str) -> str:
+        """The call that made this one: its id is the beginning of this one's."""
+        outer = call_id.rpartition("/")[0]
+        return outer if outer in self.calls else ""
+
+
+def _moved(way: Literal["undo", "redo"], event: Undone) -> Moved:
+    return Moved(
+        way=way,
+        call_ids=event.call_ids,
+        steps=event.steps,
+        forced=event.forced,
+        restored=len(event.restored),
+        removed=len(event.removed),
+        variables=event.variables,
+    )
 
 
 def entries_of(events: Iterable[SessionEvent]) -> list[Entry]:
