@@ -143,7 +143,8 @@ class ForkServer:
             self._children.close()
             self._requests.detach()  # its number is about to mean something else
             os.setsid()
-            _take_descriptors(descriptors, keep=self._users.descriptors if self._users else frozenset())
+            users = self._users if request["level"] == "isolated" else None  # nobody else's worker gets them
+            _take_descriptors(descriptors, keep=users.descriptors if users else frozenset())
             supervisor.become_subreaper()
             _make_scratch(scratch)
             reading, writing = os.pipe()

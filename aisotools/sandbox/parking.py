@@ -25,7 +25,7 @@ from aisotools.variable_contracts import VariablePoint
 _CREDENTIALS = struct.Struct("3i")
 _SO_PASSCRED, _SCM_CREDENTIALS = 16, 2
 _LIMITS = FrameLimits(header_bytes=1 << 16, body_bytes=0, parts=0)
-_PARK_S = 10.0
+_PARK_S = 5.0
 _OOM_FIRST = 900
 
 

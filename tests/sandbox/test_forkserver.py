@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from aisotools.sandbox import processes
+from aisotools.sandbox import processes, spawn
+from tests.sandbox.rig import rig
 
 GONE_S = 2.0
 
@@ -167,3 +168,18 @@ def test_every_part_holds_only_its_own_descriptors(tmp_path: Path) -> None:
         control = {target for target in sockets["supervisor"] if target.startswith("socket:")}
         assert len(control) == 1
         assert not control & set(sockets["server"])
+
+
+async def test_no_worker_holds_a_namespace_of_an_isolated_one(tmp_path: Path) -> None:
+    held = {probe.name for probe in spawn.detection().probes if probe.ok}
+    if not {"isolated", "confined"} <= held:
+        pytest.skip("this machine does not hold both levels")
+    for level in ("isolated", "confined"):
+        async with rig(tmp_path, level=level, name=level) as r:
+            await r.python("1")
+            kinds = {target.partition(":")[0] for target in descriptors(r.kernel.status().pid)}
+            assert not kinds & {"user", "mnt", "pid", "net", "ipc", "uts"}
+
+
+def descriptors(pid: int) -> list[str]:
+    return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]  # noqa: PTH115 - what it links to is no path
