@@ -221,7 +221,8 @@ class Variables:
             await self._take_over(link, copied)
         finally:
             copied.close()
-        return copied.point
+        lost = (*fork.point.lost, *copied.point.lost)
+        return VariablePoint(call_id=fork.point.call_id, label="data only", lost=lost)
 
     # ---- forth
 
