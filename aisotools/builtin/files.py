@@ -158,7 +158,8 @@ _IgnoredToo = Annotated[
 @tool(
     name="file",
     examples=[
-        ({"operation": "read", "path": "notes.txt"}, "What do my notes say?"),
+        ({"operation": "read", "path": "notes.txt"}, "What do my notes in notes.txt say?"),
+        ({"operation": "read", "path": "data/plan.md"}, "Show me data/plan.md."),
         (
             {"operation": "read", "path": "log.txt", "start_line": 200, "end_line": 240},
             "Show lines 200 to 240 of the log.",
@@ -168,16 +169,25 @@ _IgnoredToo = Annotated[
             "Start a summary file in the folder out.",
         ),
         (
+            {"operation": "write", "path": "hello.txt", "content": "Hi there"},
+            "Write 'Hi there' to the file hello.txt.",
+        ),
+        (
             {"operation": "search", "pattern": "def main", "glob": "*.py", "context_lines": 2},
             "Where is main defined?",
         ),
+        ({"operation": "search", "pattern": "FIXME", "path": "lib"}, "Search for FIXME in lib."),
+        ({"operation": "search", "pattern": "budget"}, "Which files mention the word budget?"),
         ({"operation": "search", "glob": "*.csv"}, "Which CSV files are there?"),
         ({"operation": "list", "path": "data"}, "What is in the folder data?"),
-        ({"operation": "metadata", "path": "data/iris.csv"}, "How big is the iris file?"),
+        ({"operation": "list"}, "List all files."),
+        ({"operation": "metadata", "path": "data/iris.csv"}, "How big is the file data/iris.csv?"),
+        ({"operation": "metadata", "path": "plan.md"}, "When was plan.md modified?"),
         (
             {"operation": "append", "path": "notes.txt", "content": "buy milk\n"},
             "Add 'buy milk' to my notes.",
         ),
+        ({"operation": "delete", "path": "draft-2.txt"}, "Delete the file draft-2.txt."),
         (
             {"operation": "delete", "path": "tmp", "recursive": True},
             "Delete the folder tmp with everything in it.",
@@ -186,7 +196,11 @@ _IgnoredToo = Annotated[
             {"operation": "move", "path": "draft.md", "destination": "reports/final.md"},
             "Rename draft.md to reports/final.md.",
         ),
-        ({"operation": "copy", "path": "config.toml", "destination": "backup/"}, "Back up config.toml."),
+        ({"operation": "move", "path": "img.png", "destination": "images"}, "Move img.png into images."),
+        (
+            {"operation": "copy", "path": "config.toml", "destination": "backup/"},
+            "Copy config.toml to the folder backup/.",
+        ),
     ],
     classify=classify,
     extract_undo_path=extract_undo_path,
@@ -255,7 +269,10 @@ def file(
 @tool(
     name="sandbox_read",
     effect=Effect.READ_ONLY,
-    examples=[({"path": "plot.png"}, "Load the plot from the sandbox.")],
+    examples=[
+        ({"path": "plot.png"}, "Load the plot plot.png from the sandbox."),
+        ({"path": "data.bin"}, "Get the whole of data.bin out of the sandbox."),
+    ],
     gather_facts=lambda arguments: _facts(arguments, Effect.READ_ONLY),
     import_path="aisotools.builtin.files:sandbox_read",
 )
@@ -276,7 +293,10 @@ def sandbox_read(
 @tool(
     name="sandbox_write",
     effect=Effect.LOCAL_MUTATION,
-    examples=[({"path": "run.sh", "content": "echo hello\n"}, "Put a script run.sh into the sandbox.")],
+    examples=[
+        ({"path": "run.sh", "content": "echo hello\n"}, "Put a script run.sh into the sandbox."),
+        ({"path": "state.txt", "content": "ok"}, "Write 'ok' to state.txt in the sandbox."),
+    ],
     extract_undo_path=written_path,
     gather_facts=lambda arguments: _facts(arguments, Effect.LOCAL_MUTATION),
     import_path="aisotools.builtin.files:sandbox_write",

@@ -25,7 +25,11 @@ def _deadline_s(arguments: Mapping[str, Any]) -> float | None:
     import_path="aisotools.builtin.python_tool:python",
     concurrency="exclusive",
     timeout_s=_deadline_s,
-    examples=[({"code": "import statistics\nstatistics.mean([1, 2, 3])"}, "what is the mean of 1, 2 and 3?")],
+    examples=[
+        ({"code": "import statistics\nstatistics.mean([1, 2, 3])"}, "what is the mean of 1, 2 and 3?"),
+        ({"code": "6 * 7"}, "What is 6 * 7?"),
+        ({"code": "print('ok')"}, "Run this Python code: print('ok')"),
+    ],
 )
 async def python(
     code: Annotated[

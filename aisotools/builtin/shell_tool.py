@@ -64,7 +64,11 @@ def _effect(arguments: Mapping[str, Json]) -> Effect:
     import_path="aisotools.builtin.shell_tool:sandbox_bash",
     concurrency="overlap",
     timeout_s=_deadline_s,
-    examples=[({"command": "wc -l *.csv"}, "how many lines do the CSV files have?")],
+    examples=[
+        ({"command": "wc -l *.csv"}, "how many lines do the CSV files have?"),
+        ({"command": "git log -3"}, "Run `git log -3`."),
+        ({"command": "du -sh ."}, "Run the command du -sh . in the shell."),
+    ],
 )
 async def sandbox_bash(
     command: Annotated[
