@@ -6,6 +6,7 @@ aisotools lab --execute     run the first tutorial headless and print what happe
 aisotools kernelspec        make the sandboxed kernel known to Jupyter
 aisotools replay RUN.ipynb  make the calls of a recorded run again, without its model
 aisotools run -m MODEL TASK let a model work on a task, asking here before it changes anything
+aisotools mcp serve         offer the tools to MCP clients, with the same gate and sandbox
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aisotools import cli_kernelspec, cli_log, cli_replay, cli_run, cli_tools
+from aisotools import cli_kernelspec, cli_log, cli_mcp, cli_replay, cli_run, cli_tools
 from aisotools.exceptions import AisotoolsError, UsageError
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ def main(arguments: Sequence[str] | None = None, host: Host | None = None) -> in
             return cli_log.run(options, host.echo)
         if options.command == "kernelspec":
             return cli_kernelspec.run(options, host.echo)
+        if options.command == "mcp":
+            return cli_mcp.run(options)
         if options.command == "replay":
             return cli_replay.run(options, host.echo)
         if options.command == "run":
@@ -132,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor_parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     cli_log.add_parser(commands)
     cli_kernelspec.add_parser(commands)
+    cli_mcp.add_parser(commands)
     cli_replay.add_parser(commands)
     cli_run.add_parser(commands)
     cli_tools.add_parsers(commands)

@@ -147,9 +147,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "delegation",
         "own_loop",
         "pool",
+        "recorded_models",
         "replaying",
         "transcript",
         "transcript_entries",
+        "transcript_keeping",
         "transcript_record",
     ),
     (  # what a notebook may show, and how a client reaches a session: for notebooks and fronts alike
@@ -177,7 +179,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "sandbox.passing",
         "sandbox.provisioner",
     ),
-    ("cli", "cli_kernelspec", "cli_log", "cli_tools", "cli_replay", "cli_run"),
+    ("cli", "cli_kernelspec", "cli_log", "cli_tools", "cli_replay", "cli_run", "cli_mcp"),
 )
 """What may import what: lower rows never import higher ones. The longest matching name decides."""
 
@@ -187,6 +189,7 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "IPython": ("sandbox.shell", "sandbox.introspect", "notebook"),
     "agents": ("bridges.openai_agents",),
     "anthropic": ("models.provider",),
+    "anyio": ("bridges.mcp_transport",),
     "anywidget": ("notebook.cards",),
     "cloudpickle": ("shipping",),
     "comm": ("sandbox.watching", "sandbox.introspect"),
@@ -194,7 +197,7 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "griffe": ("docstrings",),
     "html_to_markdown": ("builtin.web_tool",),
     "httpcore2": ("web",),
-    "httpx2": ("web",),
+    "httpx2": ("web", "bridges.mcp_transport"),
     "ipykernel": ("sandbox.front", "sandbox.provisioner", "notebook.ask"),
     "ipywidgets": ("notebook.cards",),
     "jsonschema": ("arguments",),
@@ -204,7 +207,16 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "langgraph": ("bridges.langchain",),
     "litellm": ("models.provider",),
     "matplotlib_inline": ("sandbox",),
-    "mcp": ("bridges.mcp",),
+    "mcp": (
+        "bridges.mcp",
+        "bridges.mcp_asking",
+        "bridges.mcp_client",
+        "bridges.mcp_http",
+        "bridges.mcp_results",
+        "bridges.mcp_server",
+        "bridges.mcp_tools",
+        "bridges.mcp_transport",
+    ),
     "nbclient": ("cli",),
     "nbformat": ("transcript", "cli"),  # cli: what `lab --execute` runs is a notebook file, not an event log
     "nh3": ("notebook",),
@@ -221,6 +233,7 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "smolagents": ("bridges.smolagents",),
     "tree_sitter": ("shell_grammar",),
     "tree_sitter_bash": ("shell_grammar",),
+    "uvicorn": ("bridges.mcp_http",),
     "xllamacpp": ("models.local",),
     "zmq": ("sandbox.front",),
 }
