@@ -308,12 +308,14 @@ class Kernel:
             return None
 
     async def _recovered(self) -> Recovery | None:
-        """What was had back after the last loss, if that is known in time."""
+        """What was had back after the last loss; if that takes long, what is about to be."""
         recovering = self._recovering
         if recovering is None:
             return None
         done, _ = await asyncio.wait([recovering], timeout=_RECOVER_S)
-        return recovering.result() if done and not recovering.cancelled() else None
+        if not done:
+            return self.variables.hope
+        return None if recovering.cancelled() else recovering.result()
 
     def _renewed(self, reason: str, lossy: bool) -> None:
         """Another worker has taken the place of the one before."""

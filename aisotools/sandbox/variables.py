@@ -59,7 +59,11 @@ class CopiedVariables:
 
 
 class Variables:
-    """The history of one kernel's variables."""
+    """The history of one kernel's variables.
+
+    Attributes:
+        hope: What a recovery under way is about to bring back, as far as is known.
+    """
 
     def __init__(
         self,
@@ -88,6 +92,7 @@ class Variables:
         self._moving = asyncio.Lock()
         self._frozen: Generation | None = None
         self._waking = 0
+        self.hope: Recovery | None = None
 
     def __repr__(self) -> str:
         return f"<Variables on {self._shelf!r}>"
@@ -279,17 +284,29 @@ class Variables:
             if settling:  # a worker that lives and does not listen will not fork any more
                 stuck = processes.parent_of(link.pid)
                 await asyncio.wait(settling, timeout=_STUCK_S if stuck else _WAKE_S)
-            if not await self._tidy(link, "end"):
-                raise SandboxError("what it had started could not be ended in time")
-            present = self._shelf.present
-            for fork in ([] if present is None else [present]) + self._shelf.forks[::-1]:
-                if fork.alive and fork.point.label != "data only":
-                    whole = fork is present or fork.point.call_id in running
+            hopes = self._hopes(running)
+            self.hope = hopes[0][1] if hopes else None
+            try:
+                if not await self._tidy(link, "end"):
+                    raise SandboxError("what it had started could not be ended in time")
+                for fork, self.hope in hopes:
                     try:
-                        return await self._recover_from(link, fork, reason, whole=whole)
+                        return await self._recover_from(link, fork, reason, whole=self.hope.whole)
                     except SandboxError as error:
                         self._shelf.evict(fork, str(error))
-            raise SandboxError("no kept state could be woken")
+                raise SandboxError("no kept state could be woken")
+            finally:
+                self.hope = None
+
+    def _hopes(self, running: frozenset[str]) -> list[tuple[ParkedFork, Recovery]]:
+        """The states that recovery may wake, the best first, each with what would be told of it."""
+        present = self._shelf.present
+        found = []
+        for fork in ([] if present is None else [present]) + self._shelf.forks[::-1]:
+            if fork.alive and fork.point.label != "data only":
+                whole = fork is present or fork.point.call_id in running
+                found.append((fork, Recovery(point=fork.point, whole=whole)))
+        return found
 
     async def _recover_from(self, link: Link, fork: ParkedFork, reason: str, *, whole: bool) -> Recovery:
         ear, lost = await self._woken(link, fork)
