@@ -6,8 +6,11 @@ The door to jsonschema, for tools that bring a schema of their own and no valida
 from __future__ import annotations
 
 import difflib
+import functools
 import reprlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from itertools import islice
 from typing import Any
 
@@ -165,13 +168,26 @@ def validate_against(schema: Mapping[str, Json], arguments: Mapping[str, Any], t
         ArgumentError: Naming every argument that does not fit.
         ToolError: If the schema itself is broken; not recoverable.
     """
+    return _validated(schema, arguments, tool, _validator)
+
+
+def _validated(
+    schema: Mapping[str, Json],
+    arguments: Mapping[str, Any],
+    tool: str,
+    validator: Callable[[Mapping[str, Json]], Any],
+) -> dict[str, Json]:
     from pydantic_core import from_json
 
     if not isinstance(arguments, Mapping):
         raise not_named(tool, arguments, schema)
     plain: dict[str, Json] = from_json(freeze(tool, arguments))
+    errors: list[Any] = []
     try:
-        errors = list(islice(_validator(schema).iter_errors(plain), _PROBLEMS))
+        for error in islice(validator(schema).iter_errors(plain), _PROBLEMS):
+            errors.append(error)  # noqa: PERF402 - what was found stays when the rest is given up
+    except _Spent:
+        pass  # whoever wrote the schema checks the rest
     except Exception as error:
         raise ToolError(
             f"{tool} cannot be called: the schema of its arguments is broken ({type(error).__name__}: "
@@ -182,6 +198,67 @@ def validate_against(schema: Mapping[str, Json], arguments: Mapping[str, Any], t
         errors.sort(key=lambda error: [str(part) for part in error.absolute_path])
         raise not_fitting(tool, [told for error in errors for told in _problems(error, schema)], schema)
     return plain
+
+
+# ---- schemas of strangers
+
+# Whatever a keyword may cost here is bounded by what it looks at; patterns are not among them.
+_CHEAP = (
+    *("$ref", "type", "enum", "const", "required", "properties", "additionalProperties", "items"),
+    *("prefixItems", "anyOf", "oneOf", "allOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+)
+_STEPS, _SECONDS = 20_000, 0.25
+_budget: ContextVar[list[float]] = ContextVar("budget")
+
+
+class _Spent(Exception):
+    """The work that a stranger's schema may cause is used up."""
+
+
+def validate_strangers(
+    schema: Mapping[str, Json], arguments: Mapping[str, Any], tool: str
+) -> dict[str, Json]:
+    """The arguments as plain JSON, checked against the schema of a stranger who may want us to hang.
+
+    Only what is cheap is checked, and only for so long; the rest is left to whoever wrote the schema.
+
+    Raises:
+        ArgumentError: Naming arguments that do not fit.
+        ToolError: If the schema itself is broken; not recoverable.
+    """
+    token = _budget.set([_STEPS, time.monotonic() + _SECONDS])
+    try:
+        return _validated(schema, arguments, tool, _strangers_validator)
+    finally:
+        _budget.reset(token)
+
+
+@functools.cache
+def _bounded_kind() -> Any:
+    import jsonschema
+
+    def counted(name: str, check: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+        def keyword(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+            budget = _budget.get()
+            budget[0] -= 1
+            if budget[0] < 0 or time.monotonic() > budget[1]:
+                raise _Spent
+            if name == "additionalProperties" and "patternProperties" in schema:
+                return  # which names are additional depends on patterns
+            yield from check(validator, value, instance, schema) or ()
+
+        return keyword
+
+    usual = jsonschema.Draft202012Validator
+    checks = {name: counted(name, usual.VALIDATORS[name]) for name in _CHEAP}
+    return jsonschema.validators.create(usual.META_SCHEMA, checks, type_checker=usual.TYPE_CHECKER)
+
+
+def _strangers_validator(schema: Mapping[str, Json]) -> Any:
+    from referencing import Registry
+
+    return _bounded_kind()(dict(schema), registry=Registry())
 
 
 def _validator(schema: Mapping[str, Json]) -> Any:
