@@ -251,10 +251,10 @@ class Kernel:
 
     def _over(self, link: Link, found: Overrun) -> None:
         """A limit is exceeded: memory is taken back at once; else what runs is stopped, if it lets itself."""
-        for call in link.calls:
-            call.over = call.over or found
         if found.limit == "memory_bytes" and self.variables.shed():
             return  # the past goes before the present
+        for call in link.calls:
+            call.over = call.over or found
         if found.limit in {"memory_bytes", "cpu_s"} or not link.calls:
             link.go_down(str(found))
         elif self._calming is None or self._calming.done():

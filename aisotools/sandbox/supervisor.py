@@ -29,6 +29,7 @@ from typing import Any, NoReturn
 from pydantic_core import from_json, to_json
 
 from aisotools.sandbox import processes
+from aisotools.sandbox.freezing import descendants
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PACKET_BYTES = 1 << 16
@@ -181,7 +182,7 @@ class Supervisor:
         op, kept = request["op"], {*request["keep"], self._init}
 
         def below() -> set[int]:
-            return processes.below(os.getpid(), processes.table()) - kept
+            return {pid for pid in descendants(os.getpid()) - kept if processes.parent_of(pid)}
 
         if op == "sweep":
             self._note(processes.end(lambda: self._started_by(request, processes.table()), within_s=_SWEEP_S))
