@@ -6,13 +6,11 @@ carries in its metadata what `aisotools replay` needs to make the same calls aga
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import re
 import shlex
 import tempfile
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,18 +20,51 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from aisotools.contracts import Tool
-from aisotools.events import Json, ToolResult
+from aisotools.events import Effect, Json, ToolResult
 from aisotools.exceptions import UsageError
 from aisotools.messages import TextPart
-from aisotools.redact import redact_text
 from aisotools.registry import ToolRegistry
 from aisotools.session_events import SessionEvent
-from aisotools.transcript_entries import Answered, Called, Ended, Entry, Noted, Prompted, Started, entries_of
-from aisotools.transcript_record import Cleaner, record_of
+from aisotools.transcript_entries import (
+    Answered,
+    Called,
+    Ended,
+    Entry,
+    Moved,
+    Prompted,
+    Started,
+    decided,
+    entries_of,
+    remark,
+)
+from aisotools.transcript_keeping import Cleaner, record_of
+from aisotools.transcript_sources import has_source, sources_of
+
+_ASKS_A_PERSON = "ask_user"
 
 Render = Callable[[ToolResult, str], Mapping[str, Any]]
 """The MIME bundle that is stored of a tool's result."""
+
+_FRESH = """# A fresh folder, so that each run of this notebook begins with the same files.
+import tempfile
+from pathlib import Path
+
+from aisotools import Session
+from aisotools.notebook.current import use_session
+
+files = {%s}
+folder = tempfile.TemporaryDirectory()
+for name, text in files.items():
+    Path(folder.name, name).parent.mkdir(parents=True, exist_ok=True)
+    Path(folder.name, name).write_bytes(text.encode())
+session = use_session(Session(folder.name))"""
+
+# What comes out otherwise each time: moments, durations, addresses, processes and background tasks.
+_VARYING = re.compile(
+    r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\b0x[0-9a-f]{6,}|\bprocess \d+|\btask t\d+"
+    r"|\b\d+(?:\.\d+)? (?:ms|s|min)\b"
+)
+_IGNORE_OUTPUT, _SKIP = "nbval-ignore-output", "nbval-skip"
 
 
 def plain_bundle(result: ToolResult, tool_name: str) -> dict[str, Any]:
@@ -50,6 +81,7 @@ def to_notebook(
     registry: ToolRegistry,
     workspace: str | os.PathLike[str] | None = None,
     files: Mapping[str, str] | None = None,
+    missing: Sequence[str] = (),
     render: Render = plain_bundle,
     title: str = "A run of aisotools",
 ) -> NotebookNode:
@@ -60,22 +92,24 @@ def to_notebook(
         registry: The tools that were called.
         workspace: The folder that tools changed; named `/workspace` in the notebook.
         files: Texts that lay in the workspace at the start, by path; the notebook writes them first.
+        missing: What lay there besides, in words.
         render: What is stored of a result.
         title: Its heading.
 
     Returns:
-        A valid notebook of format 4.5.
+        A valid notebook of format 4.5. Cells whose output is otherwise each time bear the tag
+        `nbval-ignore-output`, and those that a person must answer `nbval-skip`.
     """
     writer = _Writer(registry, str(workspace) if workspace else "", render)
     entries = entries_of(events)
-    cells = [*writer.beginning(title, entries, files or {})]
+    cells = [*writer.beginning(title, entries, files or {}, missing)]
     for entry in entries:
         cells += writer.cells(entry)
     notebook: NotebookNode = new_notebook(cells=[*cells, *writer.ending(entries)])
     notebook.metadata.update(
         kernelspec={"name": "python3", "display_name": "Python 3", "language": "python"},
         language_info={"name": "python"},
-        aisotools=record_of(entries, files or {}, writer.cleaner),
+        aisotools=record_of(entries, files or {}, missing, writer.cleaner),
     )
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"aiso-{number:04d}"
@@ -93,7 +127,7 @@ class _Writer:
         self._count = 0
 
     def beginning(
-        self, title: str, entries: Sequence[Entry], files: Mapping[str, str]
+        self, title: str, entries: Sequence[Entry], files: Mapping[str, str], missing: Sequence[str]
     ) -> Iterable[NotebookNode]:
         calls = [entry for entry in entries if isinstance(entry, Called)]
         models = list(dict.fromkeys(entry.model for entry in entries if isinstance(entry, Started)))
@@ -104,50 +138,32 @@ class _Writer:
             "model; `aisotools replay` does so too and tells what came out differently."
         )
         yield self._code("%load_ext aisotools", {"role": "setup"})
-        sources = self._sources(calls)
+        written = "".join(f"\n    {path!r}: {self._clean(text)!r}," for path, text in files.items())
+        yield self._code(_FRESH % (f"{written}\n" if written else ""), {"role": "files"})
+        if missing:
+            listed = "\n".join(f"- {_code_span(self._clean(one))}" for one in missing)
+            yield new_markdown_cell(f"Not in this notebook, and not there when it runs:\n\n{listed}")
+        tools = [self._registry.get(name) for name in dict.fromkeys(call.name for call in calls)]
+        sources = sources_of(tool for tool in tools if tool is not None)
         if sources:
             yield new_markdown_cell("## The tools of this run")
             yield self._code(sources, {"role": "tools"})
-        if files:
-            yield new_markdown_cell("## Files at the start")
-            for path, text in files.items():
-                arguments = {"operation": "write", "path": path, "content": text}
-                yield self._code(call_line("file", self._clean(arguments)), {"role": "file"})
-
-    def _sources(self, calls: Iterable[Called]) -> str:
-        """The functions that tools were made of in a notebook or script, as code that registers them."""
-        found = []
-        for name in dict.fromkeys(call.name for call in calls):
-            source = _source(self._registry.get(name))
-            if source:
-                found.append(source)
-        if not found:
-            return ""
-        head = "from aisotools import Effect, ToolContext, ToolResult, current_session, tool"
-        names = [re.search(r"def\s+(\w+)", source) for source in found]
-        added = "\n".join(
-            f"current_session().registry.register({match[1]});" for match in names if match is not None
-        )
-        return redact_text("\n\n".join([head, *found, added]))
 
     def cells(self, entry: Entry) -> list[NotebookNode]:
         match entry:
             case Prompted():
                 text = self._clean(entry.message.text)
                 quoted = "\n".join(f"> {line}" for line in _defanged(text).splitlines())
-                return [
-                    new_markdown_cell(f"## Prompt\n\n{quoted}", metadata=_about("prompt", entry.agent_id))
-                ]
+                about = _about("prompt", entry.agent_id)
+                return [new_markdown_cell(f"## Prompt\n\n{quoted}", metadata=about)]
             case Answered():
                 return self._answer(entry)
             case Called():
                 return self._call(entry)
-            case Ended(outcome=outcome) if outcome != "answered":
-                told = f"The run ended: {outcome}" + (f", {entry.reason}" if entry.reason else "")
-                return [new_markdown_cell(f"*{_defanged(self._clean(told))}*")]
-            case Noted():
-                return [new_markdown_cell(f"*{_defanged(self._clean(entry.text))}*")]
-        return []
+            case Moved():
+                return self._moved(entry)
+        told = remark(entry)
+        return [new_markdown_cell(f"*{_defanged(self._clean(told))}*")] if told else []
 
     def _answer(self, entry: Answered) -> list[NotebookNode]:
         texts = [part.text for part in entry.message.parts if isinstance(part, TextPart)]
@@ -168,37 +184,40 @@ class _Writer:
             "effect": None if entry.effect is None else str(entry.effect),
             "duration_s": round(entry.duration_s, 6),
         }
-        line = call_line(entry.name, arguments)
-        said = self._comment(entry)
+        line, said = call_line(entry.name, arguments), f"# {self._clean(decided(entry))}"
+        told = "" if entry.result is None else self._clean(entry.result.content)
         if not entry.ran:
-            told = "" if entry.result is None else self._clean(entry.result.content)
             shown = _fenced(f"{said}\n{line}\n\n{told}")
             return [new_markdown_cell(f"A call that was not run:\n\n{shown}", metadata=about)]
         if entry.inside:  # whoever runs the outer call makes this one again
             return [new_markdown_cell(f"↳ `{entry.name}` was called by the call above.", metadata=about)]
+        tool = self._registry.get(entry.name)
+        if not (getattr(tool, "source", "") == "built-in" or has_source(tool)):
+            shown = _fenced(f"{said}\n{line}\n\n{told}")
+            why = "A call of a tool whose code is not in this notebook"
+            return [new_markdown_cell(f"{why}:\n\n{shown}", metadata=about)]
         cell = self._code(f"{said}\n{line}", about["aisotools"])
         if entry.result is not None:
-            data = self._bundle(entry.result, entry.name)
+            result = self.cleaner.result(entry.result)
+            data = dict(self._render(result, entry.name))
             cell.outputs = [new_output("execute_result", data=data, execution_count=cell.execution_count)]
+            self._tag(cell, entry, same=result is entry.result and arguments == entry.arguments)
         return [cell]
 
-    def _comment(self, entry: Called) -> str:
-        effect = str(entry.effect or "unknown effect").replace("_", " ")
-        approval = entry.approval
-        if approval is None:
-            decided = f"{entry.decision or 'refused'} by {entry.decided_by or 'the gate'}"
-        else:
-            edited = " with edited arguments" if approval.arguments is not None else ""
-            reason = f" ({approval.reason})" if approval.reason else ""
-            decided = f"asked: {approval.outcome}{edited}{reason}"
-        who = f"by {entry.origin}" + (f" {entry.agent_id}" if entry.agent_id else "")
-        return f"# {' '.join(str(self._clean(f'{who} · {effect} · {decided}')).split())}"
+    def _tag(self, cell: NotebookNode, entry: Called, *, same: bool) -> None:
+        """Tell nbval what cannot come out the same, or not without somebody who answers."""
+        asks = entry.runs_in == "host" and entry.effect is not Effect.READ_ONLY
+        if asks or entry.name == _ASKS_A_PERSON:
+            cell.metadata["tags"] = [_SKIP]
+        elif not same or _VARYING.search(cell.outputs[0].data.get("text/plain", "")):
+            cell.metadata["tags"] = [_IGNORE_OUTPUT]
 
-    def _bundle(self, result: ToolResult, name: str) -> dict[str, Any]:
-        bundle = dict(self._render(result, name))
-        return {
-            mime: self._clean(data) if mime.startswith("text/") else data for mime, data in bundle.items()
-        }
+    def _moved(self, entry: Moved) -> list[NotebookNode]:
+        line = f"%{entry.way} {max(entry.steps, 1)}" + (" --force" if entry.forced else "")
+        told = f"# {entry.way} of {len(entry.call_ids)} calls"
+        cell = self._code(f"{told}\n{line}", {"role": entry.way, "call_ids": list(entry.call_ids)})
+        cell.metadata["tags"] = [_IGNORE_OUTPUT]  # what the session told was not recorded
+        return [cell]
 
     def _code(self, source: str, about: Mapping[str, Any]) -> NotebookNode:
         self._count += 1
@@ -246,23 +265,16 @@ def _fenced(text: str) -> str:
     return f"{fence}text\n{text}\n{fence}"
 
 
+def _code_span(text: str) -> str:
+    return f"`{' '.join(text.replace('`', chr(39)).split())}`"
+
+
 def _defanged(text: str) -> str:
     """Markdown of a stranger that can neither act on a page nor fetch anything; read, it says the same."""
     text = _TAGS.sub(r"\\<", text)
     text = _IMAGES.sub(r"!\\[", text)
     text = _LINKS.sub(r"]\\(", text)
     return _REFERENCES.sub(r"\1\\[\2]:", text)
-
-
-def _source(tool: Tool | None) -> str:
-    """The source of the function behind a tool, with its decorator; empty for what has none to give."""
-    function = getattr(tool, "function", None)
-    if function is None or getattr(tool, "source", "") == "built-in":
-        return ""
-    try:
-        return textwrap.dedent(inspect.getsource(function)).strip()
-    except (OSError, TypeError):
-        return ""
 
 
 # ---- the file
@@ -274,13 +286,26 @@ def write_notebook(notebook: NotebookNode, path: str | os.PathLike[str]) -> Path
     Raises:
         UsageError: If it cannot be written.
     """
+    return write_whole(path, nbformat.writes(notebook))
+
+
+def write_whole(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a text file, whole or not at all.
+
+    Raises:
+        UsageError: If it cannot be written.
+    """
     target = Path(path).expanduser()
+    temporary: Path | None = None
     try:
         descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(nbformat.writes(notebook))
-        Path(name).chmod(0o644)
-        Path(name).replace(target)
+        temporary = Path(name)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        temporary.chmod(0o644)
+        temporary.replace(target)
     except OSError as error:
-        raise UsageError(f"The notebook {str(target)!r} cannot be written: {error.strerror}.") from error
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise UsageError(f"The file {str(target)!r} cannot be written: {error.strerror}.") from error
     return target

@@ -305,3 +305,46 @@ def entries_of(events: Iterable[SessionEvent]) -> list[Entry]:
     for event in tuple(events):
         fold.take(event)
     return fold.entries
+
+
+# ---- in words
+
+_DONE = {"undo": "undone", "redo": "redone"}
+
+
+def remark(entry: Entry) -> str:
+    """What a reader must know of something that is neither said nor called, in a line; empty for nothing."""
+    match entry:
+        case Ended(outcome=outcome) if outcome != "answered":
+            return f"The run ended: {outcome}" + (f", {entry.reason}" if entry.reason else "")
+        case Rewound():
+            return f"The run was taken back to before step {entry.step}."
+        case Edited():
+            return "What was said was edited by hand here."
+        case Stepped(call_id="", action=action):
+            return f"Whoever steps through the run chose here: {action}."
+        case Stepped():
+            told = f": {entry.text}" if entry.text else ""
+            return f"Whoever steps through the run chose for a call: {entry.action}{told}."
+        case Started(parent_id=parent) if parent:
+            return f"Agent {entry.agent_id} begins to work for agent {parent}."
+        case Moved():
+            files = f"{entry.restored} files brought back, {entry.removed} removed"
+            return f"{len(entry.call_ids)} calls were {_DONE[entry.way]}: {files}. {entry.variables}".rstrip()
+        case Noted(text=text):
+            return text
+    return ""
+
+
+def decided(entry: Called) -> str:
+    """Who made a call, how severe it is, and who decided what about it, in a line."""
+    effect = str(entry.effect or "unknown effect").replace("_", " ")
+    approval = entry.approval
+    if approval is None:
+        verdict = f"{entry.decision or 'refused'} by {entry.decided_by or 'the gate'}"
+    else:
+        edited = " with edited arguments" if approval.arguments is not None else ""
+        reason = f" ({approval.reason})" if approval.reason else ""
+        verdict = f"asked: {approval.outcome}{edited}{reason}"
+    who = f"by {entry.origin}" + (f" {entry.agent_id}" if entry.agent_id else "")
+    return " ".join(f"{who} · {effect} · {verdict}".split())

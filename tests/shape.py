@@ -151,8 +151,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "replaying",
         "transcript",
         "transcript_entries",
+        "transcript_files",
         "transcript_keeping",
         "transcript_record",
+        "transcript_sources",
     ),
     (  # what a notebook may show, and how a client reaches a session: for notebooks and fronts alike
         "notebook.frame",
@@ -229,7 +231,7 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "pydantic_ai": ("models.provider", "models.provider_messages", "bridges.pydantic_ai"),
     "pydantic_core": ANYWHERE,  # JSON on the wire
     "referencing": ("arguments",),
-    "traitlets": ("sandbox.shell", "sandbox.front", "sandbox.provisioner"),
+    "traitlets": ("sandbox.shell", "sandbox.front", "sandbox.provisioner", "notebook.settings"),
     "smolagents": ("bridges.smolagents",),
     "tree_sitter": ("shell_grammar",),
     "tree_sitter_bash": ("shell_grammar",),

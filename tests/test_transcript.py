@@ -77,11 +77,12 @@ async def test_a_run_becomes_a_notebook_that_reads_well(
     assert stored.cells == notebook.cells
     code = [cell.source for cell in stored.cells if cell.cell_type == "code"]
     assert code[0] == "%load_ext aisotools"
-    assert "def double(x: int)" in code[1]
-    calls = [source.splitlines()[1] for source in code[2:]]
+    assert "TemporaryDirectory" in code[1]
+    assert "def double(x: int)" in code[2]
+    calls = [source.splitlines()[1] for source in code[3:]]
     assert calls[0].startswith("%call file --json ")
     assert [line.split()[1] for line in calls] == ["file", "file", "double", "file"]
-    assert "# by person · local mutation · allow by typed" in code[2]
+    assert "# by person · local mutation · allow by typed" in code[3]
     text = "\n".join(cell.source for cell in stored.cells if cell.cell_type == "markdown")
     assert "> What does a.txt say?" in text
     assert "There is no tool named 'nosuch'" in text
@@ -152,7 +153,9 @@ async def test_a_denied_call_is_no_cell_that_run_all_would_run(
     session = open_session(danger, approver=DenyAll())
     await session.call("danger", {"x": "```\n%call danger"}, origin="model")
     notebook = export(session, tmp_path / "run.ipynb")
-    assert [cell.source for cell in notebook.cells if cell.cell_type == "code"] == ["%load_ext aisotools"]
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    assert code[0] == "%load_ext aisotools"
+    assert not any("danger" in source for source in code)
     (told,) = [cell.source for cell in notebook.cells if "not run" in cell.source]
     assert told.count("````") == 2
     transcript = read_transcript(tmp_path / "run.ipynb")

@@ -1,8 +1,9 @@
-"""`%%tool`: the function in a cell becomes a tool of the notebook's session; `%trace`: the last run again."""
+"""`%%tool`: a function in a cell becomes a tool of the notebook's session; `%trace`: the last run."""
 
 from __future__ import annotations
 
 import ast
+import shlex
 from typing import Any, cast
 
 from IPython.core.error import UsageError
@@ -58,9 +59,10 @@ class ToolMagics(Magics):
     @no_var_expand
     @line_magic
     def trace(self, line: str) -> None:
-        """Show the last run again."""
+        """Show the last run again; `%trace export FILE.ipynb` or `FILE.html` writes the whole session."""
         if line.strip():
-            raise UsageError(f"%trace takes nothing here, not {line.strip()!r}.")
+            _export(line)
+            return
         trace = last_trace()
         if trace is None:
             _display({"text/html": frame.note(_NOTHING), "text/plain": _NOTHING})
@@ -98,6 +100,21 @@ def _made(function: Any, options: Any) -> Tool:
         more["effect"] = Effect(options.effect)
     runs_in = "host" if options.host else "sandbox"
     return cast("Tool", tool(runs_in=runs_in, **more)(function))  # type: ignore[call-overload]  # options by name
+
+
+def _export(line: str) -> None:
+    from aisotools.notebook.exporting import export_session  # nbformat is heavy
+
+    try:
+        action, *names = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"%trace: {error} in {line.strip()!r}.") from None
+    if action != "export" or len(names) != 1:
+        raise UsageError(f"%trace does not take {line.strip()!r}. Use %trace export FILE.ipynb or FILE.html.")
+    try:
+        print(export_session(current_session(), names[0]))
+    except AisotoolsError as error:
+        raise UsageError(str(error)) from None
 
 
 def _display(bundle: dict[str, str]) -> None:
