@@ -11,15 +11,23 @@ await add_mcp_server(session.registry, "files", command=["npx", "some-server", "
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from mcp.server.stdio import stdio_server
 
+from aisotools.arguments import brief
+from aisotools.bridges.mcp_client import McpServer
 from aisotools.bridges.mcp_http import HttpServer, serving
 from aisotools.bridges.mcp_server import SessionServer
+from aisotools.bridges.mcp_transport import Reach, checked_url, environment
+from aisotools.events import Effect
+from aisotools.exceptions import UsageError
 from aisotools.registry import ToolRegistry
+from aisotools.schema import check_name
 from aisotools.session import Session
+from aisotools.session_events import SessionEnded, SessionEvent
 
 
 async def serve_stdio(session: Session, *, registry: ToolRegistry | None = None) -> None:
@@ -74,4 +82,80 @@ async def serve_http(
         answering.close()
 
 
-__all__ = ["HttpServer", "SessionServer", "serve_http", "serve_stdio"]
+async def add_mcp_server(
+    registry: ToolRegistry,
+    name: str,
+    *,
+    command: Sequence[str] | None = None,
+    url: str | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    token: str | None = None,
+    effects: Mapping[str, Effect | str] | None = None,
+    timeout_s: float | None = None,
+    session: Session | None = None,
+) -> McpServer:
+    """Bring the tools of an MCP server into a registry, as `NAME_TOOL`.
+
+    They run on the host side of the gate, so every call of them is asked about unless a person declared the
+    tool to be read only; a server's own hints loosen nothing.
+
+    Args:
+        registry: Takes the tools.
+        name: What the server is called here; stands before the names of its tools.
+        command: A program to start, and its arguments. It runs with the user's own rights, in no sandbox.
+        url: The address of a server that runs already; exactly one of the two.
+        env: What the program finds in its environment besides the usual; secrets of this process are not.
+        cwd: The program's folder; the current one without it.
+        token: What the server at `url` wants to see as `Authorization: Bearer TOKEN`.
+        effects: What tools do by your word, by the server's own names: `{"search": Effect.READ_ONLY}`. It
+            holds as long as the server says the same of the tool as now.
+        timeout_s: Deadline of each call in seconds; the session's without it.
+        session: Ends the server when it is closed.
+
+    Returns:
+        The server, connected; `await server.close()` takes its tools away again.
+
+    Raises:
+        UsageError: If command and address are both there or both missing, or one will not do.
+        SignatureError: If the name is none that can stand before the name of a tool.
+        ToolError: If the server cannot be reached, or does not speak MCP.
+    """
+    if (command is None) == (url is None):
+        raise UsageError(f"The MCP server {name!r} needs exactly one of command=[...] and url='https://...'.")
+    if isinstance(command, str) or (command is not None and not all(isinstance(w, str) for w in command)):
+        raise UsageError(f"command={brief(command)}: give a list of words, such as ['npx', 'some-server'].")
+    if command is not None and not command:
+        raise UsageError("command=[]: name a program to start.")
+    if token is not None and (url is None or not token.isprintable() or not token.isascii()):
+        raise UsageError("A token goes with url=, and has only visible ASCII characters.")
+    check_name(f"{name}_")
+    reach = Reach(
+        command=tuple(command or ()),
+        env=environment(os.environ, env) if command is not None else {},
+        cwd=cwd,
+        url="" if url is None else checked_url(url, secret=token is not None),
+        token=token,
+    )
+    declared = {tool: _effect(tool, effect) for tool, effect in (effects or {}).items()}
+    server = McpServer(registry, name, reach, effects=declared, timeout_s=timeout_s)
+    await server.connect()
+    if session is not None:
+        session.subscribe(lambda event: _end_with(server, event))
+    return server
+
+
+def _effect(tool: str, effect: Effect | str) -> Effect:
+    try:
+        return Effect(effect)
+    except ValueError:
+        known = ", ".join(one.value for one in Effect)
+        raise UsageError(f"effects[{tool!r}]={effect!r} is no effect. Use one of {known}.") from None
+
+
+def _end_with(server: McpServer, event: SessionEvent) -> None:
+    if isinstance(event, SessionEnded):
+        server.end()
+
+
+__all__ = ["HttpServer", "McpServer", "SessionServer", "add_mcp_server", "serve_http", "serve_stdio"]

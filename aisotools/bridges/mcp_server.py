@@ -67,7 +67,7 @@ class SessionServer:
         self.server: Server[Any] = Server(
             "aisotools",
             version=version("aisotools"),
-            instructions="Tools that run in a confined worker. Calls that change something may be asked about.",
+            instructions="Tools that run in a confined worker. What changes something may be asked about.",
             on_list_tools=self._list,
             on_call_tool=self._call,
         )
