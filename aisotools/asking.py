@@ -17,20 +17,29 @@ from aisotools.contracts import Approver, Inquiry, Sandbox
 from aisotools.events import Approval, ApprovalRequest, Decision, Facts, Json
 from aisotools.grants import Grants, scopes_of
 from aisotools.journal import Journal
+from aisotools.opening import is_number
 from aisotools.policy import Policy
 from aisotools.previews import preview_of
 from aisotools.session_events import ApprovalAnswered, ApprovalAsked
 from aisotools.ticket import Ticket, Verdict, ticket_for
 
-_ASK_S = 300.0
+ASK_S = 300.0
+"""How many seconds a person has to answer, unless a session says otherwise."""
 
 
 class Questions:
     """The questions of one session that stand open, and the approvals that were to be remembered."""
 
-    def __init__(self, approver: Approver | None, journal: Journal) -> None:
-        """Ask `approver`; None means whoever can be asked when the time comes."""
+    def __init__(self, approver: Approver | None, journal: Journal, ask_s: float | None = ASK_S) -> None:
+        """Ask `approver`, who has `ask_s` seconds; None means whoever can be asked when the time comes.
+
+        Raises:
+            ValueError: If `ask_s` is no number above 0, nor None, which waits for ever.
+        """
+        if ask_s is not None and not (is_number(ask_s) and ask_s > 0):
+            raise ValueError(f"approval_timeout_s={ask_s!r}: use a number of seconds above 0, or None.")
         self.approver = approver
+        self._ask_s = ask_s
         self.grants = Grants()
         self.undoable: Callable[[Facts], bool] | None = None
         self._journal = journal
@@ -65,7 +74,7 @@ class Questions:
         approver: Approver | None = None,
     ) -> list[Verdict]:
         """Ask about calls, all at once, and return what is to be done with each."""
-        asked = [_request(verdict, level, workspace) for verdict in verdicts]
+        asked = [_request(verdict, level, workspace, self._ask_s) for verdict in verdicts]
         if undo_note is not None:
             asked = [
                 dataclasses.replace(one, preview={**one.preview, "undo": await undo_note(verdict.ticket)})
@@ -137,7 +146,7 @@ class Questions:
         return verdict
 
 
-def _request(verdict: Verdict, level: str, workspace: Path | None) -> ApprovalRequest:
+def _request(verdict: Verdict, level: str, workspace: Path | None, ask_s: float | None) -> ApprovalRequest:
     ticket = verdict.ticket
     asked = ticket.evaluation.decision is Decision.ASK
     return ApprovalRequest(
@@ -149,7 +158,7 @@ def _request(verdict: Verdict, level: str, workspace: Path | None) -> ApprovalRe
         reasons=ticket.evaluation.reasons if asked else ("the caller wants it approved",),
         facts=ticket.facts,
         preview={"remember": scopes_of(ticket), **preview_of(ticket.arguments, ticket.shipment, workspace)},
-        timeout_s=_ASK_S,
+        timeout_s=ask_s,
     )
 
 

@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-from aisotools.asking import Questions
+from aisotools.asking import ASK_S, Questions
 from aisotools.contracts import Approver, OutputCaps, SandboxCall, Tool, ToolContext
 from aisotools.events import Decision, Effect, Facts, Json, ToolCall, ToolResult
 from aisotools.exceptions import SandboxError, ToolError, UnknownTool
@@ -59,13 +59,14 @@ class Gate:
         caps: OutputCaps,
         call_timeout_s: float,
         session_key: str,
+        approval_timeout_s: float | None = ASK_S,
     ) -> None:
         """Use these; `approver` None means whoever can be asked when the time comes."""
         self.registry = registry
         self.policy = policy
         self.bound: Policy | None = None
         self.narrower: list[Policy] = []
-        self._questions = Questions(approver, journal)
+        self._questions = Questions(approver, journal, approval_timeout_s)
         self._journal = journal
         self.caps = caps
         self._call_timeout_s = call_timeout_s

@@ -81,6 +81,7 @@ class Lifetime:
         output_caps: OutputCaps | None = None,
         environ: Mapping[str, str] | None = None,
         protect_notebooks: bool = True,
+        approval_timeout_s: float | None = 300.0,
     ) -> None:
         """Describe the session; nothing is started or created yet.
 
@@ -98,6 +99,7 @@ class Lifetime:
             output_caps: How much of a result goes where.
             environ: Where settings are looked up; the process's environment without it.
             protect_notebooks: Whether notebooks in the workspace are put back; Jupyter saves its own.
+            approval_timeout_s: Seconds that a person has to answer; None waits for ever.
         """
         demand(registry, ToolRegistry, "registry", "ToolRegistry([...])")
         demand(policy, Policy, "policy", "Policy(mode='safe')")
@@ -116,6 +118,7 @@ class Lifetime:
             caps=output_caps or OutputCaps(stream_bytes=self.limits.stream_bytes),
             call_timeout_s=self.limits.call_timeout_s,
             session_key=self.session_key,
+            approval_timeout_s=approval_timeout_s,
         )
         self._default_policy = policy is None
         self._workspace = None if workspace is None else folder_given(workspace)

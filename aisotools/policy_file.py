@@ -12,13 +12,14 @@
     match = [{ command = "git push origin main" }]
     not_match = [{ command = "git status" }]
 
-The examples under `match` and `not_match` are checked when the file is loaded.
+The examples under `match` and `not_match` are checked when the file is loaded. The user's own file may also
+hold the settings of the notebook, in a table `[settings]`; a workspace's may not.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,12 +38,13 @@ _MAX_BYTES = 1 << 18
 _RULE_KEYS = {"tool", "when", "decision", "reason", "match", "not_match"}
 
 
-def policy_from_toml(text: str, *, source: str = "policy") -> Policy:
+def policy_from_toml(text: str, *, source: str = "policy", beside: Collection[str] = ()) -> Policy:
     """Read a policy.
 
     Args:
         text: TOML.
         source: What to call it in errors.
+        beside: Keys that may stand there too, which are none of the policy's business.
 
     Raises:
         UsageError: Naming the source, the rule and the mistake.
@@ -51,7 +53,7 @@ def policy_from_toml(text: str, *, source: str = "policy") -> Policy:
         told = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{source} is not TOML: {error}.") from None
-    unknown = sorted(set(told) - {"mode", "rule"})
+    unknown = sorted(set(told) - {"mode", "rule", *beside})
     if unknown:
         raise UsageError(f"{source} has unknown keys: {', '.join(unknown)}. Known: mode, rule.")
     rules = told.get("rule", [])
@@ -82,9 +84,33 @@ def user_policy(environ: Mapping[str, str]) -> Policy:
     Raises:
         UsageError: If the file is there and cannot be read as a policy.
     """
+    path = user_file(environ)
+    return _policy(path, path.read_bytes, beside=("settings",)) or Policy()
+
+
+def user_file(environ: Mapping[str, str]) -> Path:
+    """Where the user's own file is, or would be: policy, and the notebook's settings."""
     folder = environ.get("JUPYTER_CONFIG_DIR") or Path(environ.get("HOME", "~")).expanduser() / ".jupyter"
-    path = Path(folder) / FILE_NAME
-    return _policy(path, path.read_bytes) or Policy()
+    return Path(folder) / FILE_NAME
+
+
+def user_settings(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The table `[settings]` of the user's own file; empty where there is none.
+
+    Raises:
+        UsageError: If the file is there and cannot be read, or holds no such table.
+    """
+    path = user_file(environ)
+    try:
+        told = tomllib.loads(path.read_bytes().decode("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"The settings {path} cannot be read: {error}") from None
+    settings = told.get("settings", {})
+    if not isinstance(settings, dict):
+        raise UsageError(f"{path}: write settings as a table: [settings].")
+    return settings
 
 
 def workspace_policy(workspace: Path) -> Policy | None:
@@ -98,11 +124,11 @@ def workspace_policy(workspace: Path) -> Policy | None:
     return _policy(workspace / WORKSPACE_FILE_NAME, read)
 
 
-def _policy(path: Path, read: Callable[[], bytes]) -> Policy | None:
+def _policy(path: Path, read: Callable[[], bytes], beside: Collection[str] = ()) -> Policy | None:
     try:
         text = read().decode("utf-8")
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError, WorkspaceError) as error:
         raise UsageError(f"The policy {path} cannot be read: {error}") from None
-    return policy_from_toml(text, source=str(path))
+    return policy_from_toml(text, source=str(path), beside=beside)

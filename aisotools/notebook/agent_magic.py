@@ -15,7 +15,7 @@ from IPython.core.error import UsageError
 from aisotools.approval import DenyAll
 from aisotools.exceptions import AisotoolsError
 from aisotools.messages import Model
-from aisotools.notebook.current import current_session
+from aisotools.notebook.current import current_session, current_settings
 from aisotools.policy import Policy
 from aisotools.session import Session
 
@@ -156,6 +156,8 @@ def _agent(options: AgentLine, session: Session, variables: Mapping[str, Any]) -
         model = model_named(options.model, variables)
     elif last is not None:
         model = last.model
+    elif usual := current_settings().model:
+        model = model_named(usual, variables)
     else:
         raise UsageError(_WHICH)
     budgets = Budgets() if options.max_steps is None else Budgets(steps=options.max_steps)

@@ -11,10 +11,11 @@ from aisotools.session import Session
 _attaching: set[asyncio.Task[Any]] = set()
 
 
-def attach_soon(session: Session) -> None:
+def attach_soon(session: Session, *, trust_output: bool = False) -> None:
     """Start a front for `session` in the background, and print what a client connects by.
 
-    The magic cannot wait; a front that does not start is told in the same place.
+    The magic cannot wait; a front that does not start is told in the same place. With `trust_output` all
+    output is passed on as it is.
     """
     from IPython.display import display
 
@@ -26,7 +27,7 @@ def attach_soon(session: Session) -> None:
 
     async def start() -> None:
         try:
-            await attach(session, path)
+            await attach(session, path, trust_output=trust_output)
         except (AisotoolsError, OSError) as error:
             handle.update({"text/plain": f"Not attached: {error}"}, raw=True)
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import os
+from typing import Any
 
 from aisotools.events import ToolResult
+from aisotools.notebook.settings import AisoTools
+from aisotools.notebook.toolsets import choose_set
+from aisotools.policy_file import user_policy
 from aisotools.session import Session
 
 _session: Session | None = None
+_settings: AisoTools | None = None
 _closing: set[asyncio.Task[None]] = set()
 
 
@@ -18,8 +25,45 @@ def current_session() -> Session:
     """
     global _session  # noqa: PLW0603 - one per notebook is the point
     if _session is None or _session.closed:
-        _session = Session()
+        settings = current_settings()
+        _session = Session(**settings.session_options())
+        if settings.toolset is not None:
+            choose_set(_session.registry, settings.toolset)
     return _session
+
+
+def current_settings() -> AisoTools:
+    """The settings that `%config AisoTools` shows; the defaults before `%load_ext aisotools`."""
+    global _settings  # noqa: PLW0603 - one per notebook is the point
+    if _settings is None:
+        _settings = AisoTools()
+    return _settings
+
+
+def use_settings(settings: AisoTools | None) -> None:
+    """Take these settings from now on, and follow what `%config` changes in them; None for the defaults."""
+    global _settings  # noqa: PLW0603 - one per notebook is the point
+    _settings = settings
+    if settings is not None:
+        settings.observe(_changed, names=settings.trait_names(config=True))
+
+
+def _changed(change: Any) -> None:
+    """A setting was changed: apply it to the session that is there, or say when it will count."""
+    if _session is None or _session.closed or change.name in _LOOKED_UP:
+        return
+    if change.name != "mode":
+        print(
+            f"The notebook's session was made without this: {change.name} counts for the next one. "
+            "Run `await aisotools.current_session().close()` to end this one."
+        )
+        return
+    policy = _session.policy if _session.level else user_policy(os.environ)
+    _session.policy = dataclasses.replace(policy, mode=change.new or user_policy(os.environ).mode)
+
+
+_LOOKED_UP = {"model", "trust_output", "card_timeout_s"}
+"""Settings that are read at the moment they are needed."""
 
 
 def kept_text(result: ToolResult) -> str | None:

@@ -11,9 +11,11 @@ from aisotools.approval import set_default_approver_factory
 from aisotools.changes import Changes
 from aisotools.contracts import Approver
 from aisotools.events import ToolResult
+from aisotools.exceptions import AisotoolsError
 from aisotools.notebook.completion import matcher
 from aisotools.notebook.magics import AisotoolsMagics
 from aisotools.notebook.policy_magics import PolicyMagics
+from aisotools.notebook.settings import AisoTools, settings_for
 from aisotools.notebook.tool_magic import ToolMagics
 from aisotools.notebook.transform import rewrite
 from aisotools.notebook.undo_magics import UndoMagics, show_changes
@@ -28,7 +30,12 @@ _MATCHER = matcher()
 
 
 def load(shell: Any) -> None:
-    """Register magics, the rewriting of cells, how results look, and who is asked; again is harmless."""
+    """Register magics, settings, rewriting of cells, how results look, who is asked; again is harmless.
+
+    Raises:
+        UsageError: IPython's, in one line, if the user's file of settings is no good.
+    """
+    _load_settings(shell)
     shell.register_magics(AisotoolsMagics(shell))
     shell.register_magics(PolicyMagics(shell))
     shell.register_magics(ToolMagics(shell))
@@ -46,8 +53,10 @@ def load(shell: Any) -> None:
 
 def unload(shell: Any) -> None:
     """Take back what `load` did, and close the notebook's session."""
-    from aisotools.notebook.current import close_current
+    from aisotools.notebook.current import close_current, use_settings
 
+    shell.configurables[:] = [one for one in shell.configurables if not isinstance(one, AisoTools)]
+    use_settings(None)
     for kind, names in _MAGICS.items():
         for name in names:
             shell.magics_manager.magics[kind].pop(name, None)
@@ -64,12 +73,29 @@ def unload(shell: Any) -> None:
     close_current()
 
 
+def _load_settings(shell: Any) -> None:
+    from IPython.core.error import UsageError
+
+    from aisotools.notebook.current import use_settings
+
+    if any(isinstance(one, AisoTools) for one in shell.configurables):
+        return
+    try:
+        settings = settings_for(shell)
+    except AisotoolsError as error:
+        raise UsageError(str(error)) from None
+    shell.configurables.append(settings)
+    use_settings(settings)
+
+
 def _notebook_approver() -> Approver | None:
     from IPython import get_ipython
 
     from aisotools.notebook.ask import NotebookApprover, can_ask
+    from aisotools.notebook.current import current_settings
 
-    return NotebookApprover() if can_ask(get_ipython()) else None
+    hello_s = current_settings().card_timeout_s
+    return NotebookApprover(hello_s=hello_s) if can_ask(get_ipython()) else None
 
 
 def _shown_result(result: ToolResult, **_: Any) -> dict[str, Any]:

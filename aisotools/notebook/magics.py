@@ -13,7 +13,7 @@ from aisotools.call_line import CALL_USAGE
 from aisotools.dialects import PROVIDERS, Provider
 from aisotools.exceptions import AisotoolsError, UnknownTool
 from aisotools.notebook.attaching import attach_soon
-from aisotools.notebook.current import current_session
+from aisotools.notebook.current import current_session, current_settings
 from aisotools.notebook.listing import show_status, show_tool, show_tools
 from aisotools.notebook.toolsets import choose_set
 from aisotools.registry import ToolRegistry
@@ -77,7 +77,7 @@ class AisotoolsMagics(Magics):
         elif action == "interrupt":
             self._soon(session.interrupt())
         elif action == "attach":
-            attach_soon(session)
+            attach_soon(session, trust_output=current_settings().trust_output)
         elif action == "restart":
             _must_await("%sandbox restart", "await current_session().restart()")
         elif action == "vars":
