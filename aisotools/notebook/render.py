@@ -156,13 +156,14 @@ def _notes(result: ToolResult) -> list[str]:
 
 
 def _outcome(result: ToolResult) -> str:
-    """How the call ended, its exit code, and how long it took, as far as that is known."""
+    """How the call ended, its exit code, and how long it took if that was long, as far as it is known."""
     value = result.value if isinstance(result.value, Mapping) else {}
     words = [_ERROR_WORDS.get(result.error_kind or "failed", "failed")] if result.is_error else []
     code, took_ms = _whole_number(value.get("exitCode")), _whole_number(value.get("executionTime"))
     if code is not None:
         words.append(f"exit code {code}")
-        words += [seconds(took_ms / 1000)] if took_ms is not None and took_ms >= 0 else []
+        # A shorter time tells nothing, and would make every run of a notebook differ from the one before.
+        words += [seconds(took_ms / 1000)] if took_ms is not None and took_ms >= 1_000 else []
     return " \N{MIDDLE DOT} ".join(words)
 
 
