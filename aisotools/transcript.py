@@ -33,7 +33,9 @@ from aisotools.transcript_entries import (
     Moved,
     Prompted,
     Started,
+    calls_moved,
     decided,
+    effect_words,
     entries_of,
     remark,
 )
@@ -62,7 +64,7 @@ session = use_session(Session(folder.name))"""
 # What comes out otherwise each time: moments, durations, addresses, processes and background tasks.
 _VARYING = re.compile(
     r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\b0x[0-9a-f]{6,}|\bprocess \d+|\btask t\d+"
-    r"|\b\d+(?:\.\d+)? (?:ms|s|min)\b"
+    r"|\b\d+(?:\.\d+)? (?:ms|s|min)\b|\b[A-Z][a-z]{2} [ \d]\d \d\d:\d\d\b"
 )
 _IGNORE_OUTPUT, _SKIP = "nbval-ignore-output", "nbval-skip"
 
@@ -184,7 +186,7 @@ class _Writer:
             "effect": None if entry.effect is None else str(entry.effect),
             "duration_s": round(entry.duration_s, 6),
         }
-        line, said = call_line(entry.name, arguments), f"# {self._clean(decided(entry))}"
+        line, said = call_line(entry.name, arguments), f"# {effect_words(entry)} · {self._clean(decided(entry))}"
         told = "" if entry.result is None else self._clean(entry.result.content)
         if not entry.ran:
             shown = _fenced(f"{said}\n{line}\n\n{told}")
@@ -214,8 +216,7 @@ class _Writer:
 
     def _moved(self, entry: Moved) -> list[NotebookNode]:
         line = f"%{entry.way} {max(entry.steps, 1)}" + (" --force" if entry.forced else "")
-        told = f"# {entry.way} of {len(entry.call_ids)} calls"
-        cell = self._code(f"{told}\n{line}", {"role": entry.way, "call_ids": list(entry.call_ids)})
+        cell = self._code(f"# {calls_moved(entry)}\n{line}", {"role": entry.way, "call_ids": list(entry.call_ids)})
         cell.metadata["tags"] = [_IGNORE_OUTPUT]  # what the session told was not recorded
         return [cell]
 

@@ -330,15 +330,26 @@ def remark(entry: Entry) -> str:
             return f"Agent {entry.agent_id} begins to work for agent {parent}."
         case Moved():
             files = f"{entry.restored} files brought back, {entry.removed} removed"
-            return f"{len(entry.call_ids)} calls were {_DONE[entry.way]}: {files}. {entry.variables}".rstrip()
+            variables = f" Variables: {entry.variables}" if entry.variables else ""
+            return f"{calls_moved(entry)}: {files}.{variables}"
         case Noted(text=text):
             return text
     return ""
 
 
+def calls_moved(entry: Moved) -> str:
+    """How many calls were undone or redone."""
+    count = len(entry.call_ids)
+    return f"{count} call{' was' if count == 1 else 's were'} {_DONE[entry.way]}"
+
+
+def effect_words(entry: Called) -> str:
+    """How severe a call is."""
+    return str(entry.effect or "unknown effect").replace("_", " ")
+
+
 def decided(entry: Called) -> str:
-    """Who made a call, how severe it is, and who decided what about it, in a line."""
-    effect = str(entry.effect or "unknown effect").replace("_", " ")
+    """Who made a call, and who decided what about it, in a line."""
     approval = entry.approval
     if approval is None:
         verdict = f"{entry.decision or 'refused'} by {entry.decided_by or 'the gate'}"
@@ -347,4 +358,4 @@ def decided(entry: Called) -> str:
         reason = f" ({approval.reason})" if approval.reason else ""
         verdict = f"asked: {approval.outcome}{edited}{reason}"
     who = f"by {entry.origin}" + (f" {entry.agent_id}" if entry.agent_id else "")
-    return " ".join(f"{who} · {effect} · {verdict}".split())
+    return " ".join(f"{who} · {verdict}".split())

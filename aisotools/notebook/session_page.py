@@ -23,6 +23,7 @@ from aisotools.transcript_entries import (
     Prompted,
     Started,
     decided,
+    effect_words,
     entries_of,
     remark,
 )
@@ -187,8 +188,8 @@ class _Page:
         kind, mark = ("denied", "✕") if denied else ("error", "✕") if failed else ("ok", "✓")
         effect = ""
         if entry.effect is not None:
-            words = str(entry.effect).replace("_", " ")
-            effect = f'<span class="effect" style="color:var({_EFFECT_COLOURS[entry.effect]})">{words}</span>'
+            colour, words = _EFFECT_COLOURS[entry.effect], effect_words(entry)
+            effect = f'<span class="effect" style="color:var({colour})">{words}</span>'
         where = "on the HOST · " if entry.runs_in == "host" else ""
         head = (
             f'<p class="head"><span class="mark">{mark}</span>'
