@@ -161,11 +161,10 @@ def doctor(host: Host, *, as_json: bool = False) -> int:
     Returns:
         0 if a sandbox level holds, `guarded` or better; 1 otherwise.
     """
-    from aisotools.sandbox.detect import PROTECTS
+    from aisotools.sandbox.detect import ENABLED_BY, PROTECTS
     from aisotools.status import missing_levels
 
     found = host.detect()
-    missing = missing_levels(found.level, found)
     holds = found.level not in {None, "limited"}
     protects, leaves_open = PROTECTS[found.level or "limited"]
     versions = {
@@ -177,7 +176,8 @@ def doctor(host: Host, *, as_json: bool = False) -> int:
         probes = [{"name": probe.name, "ok": probe.ok, "detail": probe.detail} for probe in found.probes]
         answer = {"level": found.level, "holds": holds, "probes": probes}
         answer |= {"protects": protects if holds else "", "leaves_open": leaves_open}
-        answer |= {"missing": list(missing)} | versions
+        answer |= {"missing": list(missing_levels(found.level, found))}
+        answer |= versions
         host.echo(json.dumps(answer, indent=2))
         return 0 if holds else 1
 
@@ -185,21 +185,26 @@ def doctor(host: Host, *, as_json: bool = False) -> int:
     width = max((len(probe.name) for probe in found.probes), default=0)
     for probe in found.probes:
         host.echo(f"  {'yes' if probe.ok else 'no ':3}  {probe.name:{width}}  {probe.detail}".rstrip())
+        if not probe.ok and probe.name in ENABLED_BY:
+            host.echo(_indented(f"It takes: {ENABLED_BY[probe.name]}", width + 9))
     host.echo("")
     if not holds:
         host.echo(_wrapped(NO_SANDBOX) + "\n")
     host.echo(_wrapped(f"{'It' if holds else '`limited`'} protects: {protects}"))
     host.echo(_wrapped(f"It does not protect: {leaves_open}"))
-    if missing:
-        host.echo("\nNot available here:")
-    for told in missing:
-        host.echo(_wrapped(f"  {told}"))
     host.echo("\n" + ", ".join(f"{name} {number}" for name, number in versions.items()))
     return 0 if holds else 1
 
 
 def _wrapped(text: str) -> str:
     return textwrap.fill(text, SHOWN_CHARS, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _indented(text: str, columns: int) -> str:
+    indent = " " * columns
+    return textwrap.fill(
+        text, SHOWN_CHARS, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
 
 
 def lab(host: Host, further: Sequence[str] = ()) -> int:

@@ -15,7 +15,7 @@ import pytest
 
 from aisotools import cli
 from aisotools.exceptions import SandboxError
-from aisotools.sandbox.detect import PROTECTS, Detection, Probe
+from aisotools.sandbox.detect import ENABLED_BY, PROTECTS, Detection, Probe
 
 PROBES = (Probe("landlock", True, "ABI 7"), Probe("namespaces", False, "EPERM"))
 
@@ -100,6 +100,16 @@ def test_doctor_tells_level_probes_and_limits(stage: Stage) -> None:
     assert f"It protects: {protects}" in stage.sentences
     assert f"It does not protect: {leaves_open}" in stage.sentences
     assert "limited" not in stage.said
+
+
+def test_doctor_says_beside_a_level_what_it_would_take(stage: Stage) -> None:
+    probes = (Probe("confined", True, "no way out"), Probe("isolated", False, "unshare: EPERM"))
+    assert cli.main(["doctor"], stage.host(detect=lambda: Detection("confined", probes))) == 0
+    failed = stage.lines.index("  no   isolated  unshare: EPERM")
+    beside = stage.lines[failed + 1]
+    assert " ".join(beside.split()) == f"It takes: {ENABLED_BY['isolated']}"
+    assert all(line.startswith(" " * 17) and len(line) <= cli.SHOWN_CHARS for line in beside.splitlines())
+    assert ENABLED_BY["confined"] not in stage.sentences
 
 
 @pytest.mark.parametrize("level", [None, "limited"])
