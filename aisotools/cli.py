@@ -174,10 +174,9 @@ def doctor(host: Host, *, as_json: bool = False) -> int:
     }
     if as_json:
         probes = [{"name": probe.name, "ok": probe.ok, "detail": probe.detail} for probe in found.probes]
-        answer = {"level": found.level, "holds": holds, "probes": probes}
+        answer: dict[str, Any] = {"level": found.level, "holds": holds, "probes": probes}
         answer |= {"protects": protects if holds else "", "leaves_open": leaves_open}
-        answer |= {"missing": list(missing_levels(found.level, found))}
-        answer |= versions
+        answer |= {"missing": list(missing_levels(found.level, found))} | versions
         host.echo(json.dumps(answer, indent=2))
         return 0 if holds else 1
 
