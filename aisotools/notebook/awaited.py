@@ -9,6 +9,7 @@ from aisotools.changes import Changes
 from aisotools.events import ToolResult
 from aisotools.exceptions import AisotoolsError
 from aisotools.notebook.current import current_session
+from aisotools.notebook.mcp_magic import run_mcp_magic
 from aisotools.notebook.undo_magics import run_undo_magic
 from aisotools.notebook.values import run_sandbox_cell, show_variables
 
@@ -17,8 +18,8 @@ async def run_magic(magic: str, line: str, body: str = "") -> ToolResult | Chang
     """Run one rewritten magic.
 
     Args:
-        magic: `call`, `undo`, `redo`, `changes`; `cell` for `%%sandbox`; `agent` for `%%agent`; `restart` for
-            `%sandbox restart`.
+        magic: `call`, `undo`, `redo`, `changes`, `mcp`; `cell` for `%%sandbox`; `agent` for `%%agent`;
+            `restart` for `%sandbox restart`.
         line: What was typed behind it.
         body: The lines below it.
 
@@ -32,6 +33,8 @@ async def run_magic(magic: str, line: str, body: str = "") -> ToolResult | Chang
             return await run_undo_magic(magic, line)
         if magic == "cell":
             await _sandbox_cell(line, body)
+        elif magic == "mcp":
+            await run_mcp_magic(line)
         elif magic == "vars":
             await _variables(line)
         elif magic == "agent":

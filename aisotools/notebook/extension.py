@@ -14,6 +14,7 @@ from aisotools.events import ToolResult
 from aisotools.exceptions import AisotoolsError
 from aisotools.notebook.completion import matcher
 from aisotools.notebook.magics import AisotoolsMagics
+from aisotools.notebook.mcp_magic import McpMagics
 from aisotools.notebook.policy_magics import PolicyMagics
 from aisotools.notebook.settings import AisoTools, settings_for
 from aisotools.notebook.tool_magic import ToolMagics
@@ -22,7 +23,7 @@ from aisotools.notebook.undo_magics import UndoMagics, show_changes
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _MAGICS = {
-    "line": ("tools", "sandbox", "call", "policy", "approvals", "trace", "undo", "redo", "changes"),
+    "line": ("tools", "sandbox", "call", "policy", "approvals", "trace", "undo", "redo", "changes", "mcp"),
     "cell": ("agent", "sandbox", "tool"),
 }
 
@@ -40,6 +41,7 @@ def load(shell: Any) -> None:
     shell.register_magics(PolicyMagics(shell))
     shell.register_magics(ToolMagics(shell))
     shell.register_magics(UndoMagics(shell))
+    shell.register_magics(McpMagics(shell))
     if _MATCHER not in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.append(_MATCHER)
     if rewrite not in shell.input_transformers_cleanup:
@@ -62,7 +64,7 @@ def unload(shell: Any) -> None:
             shell.magics_manager.magics[kind].pop(name, None)
     if _MATCHER in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.remove(_MATCHER)
-    for magics in (AisotoolsMagics, PolicyMagics, ToolMagics, UndoMagics):
+    for magics in (AisotoolsMagics, McpMagics, PolicyMagics, ToolMagics, UndoMagics):
         shell.magics_manager.registry.pop(magics.__name__, None)
     if rewrite in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(rewrite)

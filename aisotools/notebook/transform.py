@@ -19,7 +19,7 @@ _RUN = '__import__("aisotools.notebook.awaited", fromlist=["run_magic"]).run_mag
 _TARGET = r"(?P<target>[^\W\d][\w.\[\]'\", ]*=\s*)?"
 _LINE = re.compile(
     rf"(?P<indent>[ \t]*){_TARGET}"
-    r"%(?P<magic>call|undo|redo|changes|sandbox[ \t]+(?:restart|vars))(?!\S)(?P<rest>.*)",
+    r"%(?P<magic>call|undo|redo|changes|mcp|sandbox[ \t]+(?:restart|vars))(?!\S)(?P<rest>.*)",
     re.DOTALL,
 )
 _CELL = re.compile(r"%%(?P<magic>sandbox|agent)(?!\S)(?P<rest>[^\n]*)\n?")
