@@ -20,7 +20,7 @@ from aisotools.journal import Journal
 from aisotools.opening import is_number
 from aisotools.policy import Policy
 from aisotools.previews import preview_of
-from aisotools.session_events import ApprovalAnswered, ApprovalAsked
+from aisotools.session_events import ApprovalAnswered, ApprovalAsked, GrantRevoked
 from aisotools.ticket import Ticket, Verdict, ticket_for
 
 ASK_S = 300.0
@@ -40,7 +40,7 @@ class Questions:
             raise ValueError(f"approval_timeout_s={ask_s!r}: use a number of seconds above 0, or None.")
         self.approver = approver
         self._ask_s = ask_s
-        self.grants = Grants()
+        self.grants = Grants(lambda grant: journal.add(GrantRevoked, scope=grant.scope, tool=grant.tool))
         self.undoable: Callable[[Facts], bool] | None = None
         self._journal = journal
         self._open: set[asyncio.Task[list[Approval]]] = set()

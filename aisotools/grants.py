@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -110,8 +110,9 @@ class Grant:
 class Grants:
     """The grants of one session."""
 
-    def __init__(self) -> None:
-        """Start without any."""
+    def __init__(self, on_revoked: Callable[[Grant], None] = lambda _grant: None) -> None:
+        """Start without any; `on_revoked` hears of each that is taken back."""
+        self._on_revoked = on_revoked
         self._grants: dict[int, Grant] = {}
         self._ids = itertools.count(1)
 
@@ -146,11 +147,15 @@ class Grants:
 
     def revoke(self, grant_id: int) -> Grant | None:
         """Take one back; None when there is none of that id."""
-        return self._grants.pop(grant_id, None)
+        grant = self._grants.pop(grant_id, None)
+        if grant is not None:
+            self._on_revoked(grant)
+        return grant
 
     def clear(self) -> None:
         """Take all back."""
-        self._grants.clear()
+        for grant_id in list(self._grants):
+            self.revoke(grant_id)
 
 
 def shape_of(facts: Facts) -> Shape | None:

@@ -25,6 +25,7 @@ from aisotools.session_events import (
     CallFinished,
     CallRequested,
     CallStarted,
+    GrantRevoked,
     SandboxLost,
     SandboxStarted,
     SessionEnded,
@@ -213,6 +214,11 @@ def _(event: CallDecided, secret: frozenset[str]) -> dict[str, Any]:
         "arguments": _arguments(event.arguments, secret),
         "digest": event.digest,
     }
+
+
+@_body.register
+def _(event: GrantRevoked, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
+    return {"scope": event.scope, "tool": event.tool}
 
 
 @_body.register

@@ -125,6 +125,20 @@ class ApprovalAnswered(SessionEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GrantRevoked(SessionEvent):
+    """An approval that was remembered was taken back.
+
+    Attributes:
+        scope: How far it reached.
+        tool: The tool.
+    """
+
+    kind: ClassVar[str] = "grant_revoked"
+    scope: str
+    tool: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallStarted(SessionEvent):
     """A call began to run.
 
