@@ -12,7 +12,7 @@ from typing import Any, Self
 from aisotools.beat import Beat
 from aisotools.builtin import builtin_tools
 from aisotools.claims import Claim, state_folder
-from aisotools.contracts import Approver, OutputCaps, Sandbox, SandboxListener, StoredText
+from aisotools.contracts import Approver, OutputCaps, Sandbox, StoredText
 from aisotools.exceptions import SessionClosed, UsageError
 from aisotools.gate import Gate
 from aisotools.grants import Grants
@@ -29,27 +29,17 @@ from aisotools.opening import (
 from aisotools.place import Place
 from aisotools.policy import Policy
 from aisotools.policy_file import user_policy, workspace_policy
-from aisotools.protected_files import ProtectedFiles
 from aisotools.protection import Protection
-from aisotools.read_guard import ReadGuard
 from aisotools.readcache import ReadCache
 from aisotools.recording import Recording, record
 from aisotools.registry import ToolRegistry
-from aisotools.sandbox.detect import Detection, choose_level
+from aisotools.sandbox.detect import ENVIRONMENT_NAME, Detection, choose_level
 from aisotools.sandbox.kernel import Kernel
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.spawn import Spawn, detection
-from aisotools.sandbox.watch import switches_below
 from aisotools.session_events import SessionEnded, SessionEvent
+from aisotools.settling import SandboxFactory, factory_given, settle_in
 from aisotools.status import SessionStatus, missing_levels
-from aisotools.workspace import Workspace
-
-SandboxFactory = Callable[[Spawn, SandboxListener], Sandbox]
-"""Makes the sandbox of a session; tests and other programs may bring their own.
-
-A factory with a callable attribute `detect`, which gives a `Detection`, says itself what levels it holds; for
-any other this machine is tried.
-"""
 
 
 class Lifetime:
@@ -77,6 +67,8 @@ class Lifetime:
         read_only: Sequence[str | os.PathLike[str]] = (),
         session_key: str | None = None,
         *,
+        gateway: str | None = None,
+        token: str | None = None,
         sandbox: SandboxFactory = Kernel,
         output_caps: OutputCaps | None = None,
         environ: Mapping[str, str] | None = None,
@@ -95,6 +87,9 @@ class Lifetime:
             min_level: At least this confinement level.
             read_only: Further folders that tools may read.
             session_key: Names the conversation.
+            gateway: URL of a Jupyter Server or Enterprise Gateway: calls run in a kernel there, at level
+                `limited`, where nothing can be undone from here.
+            token: What that server knows us by.
             sandbox: Makes the sandbox; real confined processes without it.
             output_caps: How much of a result goes where.
             environ: Where settings are looked up; the process's environment without it.
@@ -124,7 +119,7 @@ class Lifetime:
         self._workspace = None if workspace is None else folder_given(workspace)
         self._levels = (level, min_level)
         self._read_only = existing_paths(read_only)
-        self._make_sandbox = sandbox
+        self._make_sandbox = factory_given(sandbox, gateway, token, read_only=self._read_only)
         self._environ = os.environ if environ is None else environ
         self._protect_notebooks = protect_notebooks
         self._beat = Beat()
@@ -260,6 +255,8 @@ class Lifetime:
         found = await asyncio.to_thread(detect)
         if self._closed:
             raise SessionClosed(f"Session {self.session_key} was closed while it opened. Open a new one.")
+        if level is None and min_level is None and not self._environ.get(ENVIRONMENT_NAME):
+            min_level = getattr(self._make_sandbox, "least", None)  # naming a gateway is consent to its level
         level = choose_level(level, min_level, self._environ, found)
         self._missing = missing_levels(level, found)
         if self._default_policy:
@@ -286,41 +283,17 @@ class Lifetime:
         return place
 
     def _placed(self, level: str, workspace: Path) -> Place:
-        folder = str(workspace)
-        wanted = Spawn(level=level, workspace=folder, readable=self._read_only, limits=self.limits)
-        sandbox = self._make_sandbox(wanted, self._journal)
-        self._protection = self._protected(sandbox, workspace)
-        self._reads = ReadCache(Workspace(workspace))
-        reading = ReadGuard(self._reads)
-        history = self._history = History(
-            workspace,
-            state_folder(self._environ),
-            sandbox=sandbox,
+        made = settle_in(
+            Spawn(level=level, workspace=str(workspace), readable=self._read_only, limits=self.limits),
+            self._make_sandbox,
             journal=self._journal,
-            reads=self._reads,
             session_key=self.session_key,
+            environ=self._environ,
+            protect_notebooks=self._protect_notebooks,
         )
-        self._gate.know_undo(history.undoable)
-        return Place(
-            sandbox=sandbox,
-            level=level,
-            workspace=workspace,
-            guards=(reading, history, self._protection),
-            heard=reading.heard,
-            undo_note=history.sentence,
-        )
-
-    def _protected(self, sandbox: Sandbox, workspace: Path) -> Protection:
-        files = ProtectedFiles(
-            workspace,
-            state_folder(self._environ) / "taken-away" / uuid.uuid4().hex[:12],
-            notebook=self._environ.get("JPY_SESSION_NAME", ""),
-            notebooks=self._protect_notebooks,
-        )
-        # a sandbox that runs no processes has nothing that could go on between calls
-        protection = Protection(files, lambda: switches_below(getattr(sandbox, "supervisor", 0)))
-        self._journal.subscribe(protection.hear)
-        return protection
+        self._protection, self._reads, self._history = made.protection, made.reads, made.history
+        self._gate.know_undo(made.history.undoable)
+        return made.place
 
     def _demand_own_loop(self) -> None:
         if self._loop not in {None, asyncio.get_running_loop()}:

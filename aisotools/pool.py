@@ -15,12 +15,12 @@ from typing import Any, Self
 from aisotools.contracts import Sandbox, SandboxCall, SandboxListener, SandboxStatus
 from aisotools.events import ToolResult
 from aisotools.exceptions import SandboxError, SessionClosed, UsageError
-from aisotools.lifetime import SandboxFactory
 from aisotools.opening import is_number
 from aisotools.pool_slots import Slots
 from aisotools.sandbox.kernel import Kernel
 from aisotools.sandbox.spawn import Spawn
 from aisotools.session import Session
+from aisotools.settling import SandboxFactory, factory_given
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 
@@ -56,6 +56,8 @@ class SessionPool:
         idle_s: float = 600.0,
         wait_s: float = 60.0,
         root: str | os.PathLike[str] = "workspace",
+        gateway: str | None = None,
+        token: str | None = None,
         sandbox: SandboxFactory = Kernel,
         **session: Any,
     ) -> None:
@@ -66,6 +68,8 @@ class SessionPool:
             idle_s: Seconds without a call after which a sandbox is stopped.
             wait_s: Seconds that a call waits when all of them are busy.
             root: The folder in which each conversation gets its workspace.
+            gateway: URL of a Jupyter Server or Enterprise Gateway whose kernels are the sandboxes.
+            token: What that server knows us by.
             sandbox: Makes a sandbox; real confined processes without it.
             **session: What every `Session` is made with, such as `registry` and `policy`.
 
@@ -81,7 +85,7 @@ class SessionPool:
             raise TypeError(f"{', '.join(sorted(own))}: each session of a pool has its own. Leave it out.")
         self._slots = Slots(max_live=int(max_live), idle_s=idle_s, wait_s=wait_s)
         self._root = Path(root).expanduser()
-        self._make_sandbox = sandbox
+        self._make_sandbox = factory_given(sandbox, gateway, token)
         self._options = session
         self._sessions: dict[str, Session] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -181,9 +185,9 @@ class _Factory:
 
     def __init__(self, make: SandboxFactory, slots: Slots) -> None:
         self._make, self._slots = make, slots
-        detect = getattr(make, "detect", None)
-        if detect is not None:
-            self.detect = detect
+        for told in ("detect", "least", "elsewhere"):
+            if hasattr(make, told):
+                setattr(self, told, getattr(make, told))
 
     def __call__(self, wanted: Spawn, listener: SandboxListener) -> Sandbox:
         return PooledSandbox(lambda: self._make(wanted, listener), listener, self._slots, wanted.level)
