@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import io
 import os
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -124,6 +126,7 @@ class ForkServer:
         self._socket = ours
         self._pid = 0
         self._failed = False
+        self._packages = _installed()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -141,6 +144,11 @@ class ForkServer:
     def alive(self) -> bool:
         """Whether the process is there, and has not failed us."""
         return not self._failed and self._process.poll() is None and processes.exists(self.pid)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether packages were installed or removed since it was started, so that it may have old ones."""
+        return _installed() != self._packages
 
     def spawn(self, wanted: Spawn) -> Ends:
         """Ask for a worker; it reports on the channel when it is ready.
@@ -200,6 +208,10 @@ class ForkServer:
             self._process.wait()
         self._errors.close()
 
+    def retire(self) -> None:
+        """Ask it for nothing more; it ends by itself when the last worker that it made has ended."""
+        self._socket.close()
+
     def _send(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
         try:
             packet = to_json(request)
@@ -224,6 +236,7 @@ class ForkServer:
 _server: ForkServer | None = None
 _detection: Detection | None = None
 _lock = threading.Lock()
+_retired: list[ForkServer] = []
 
 
 def server() -> ForkServer:
@@ -236,6 +249,13 @@ def server() -> ForkServer:
     with _lock:
         if _server is not None and not _server.alive:
             _server.close(patience_s=0)
+            _server = None
+        for old in [old for old in _retired if not old.alive]:
+            old.close(patience_s=0)
+            _retired.remove(old)
+        if _server is not None and _server.outdated:
+            _server.retire()
+            _retired.append(_server)
             _server = None
         if _server is None:
             _server = ForkServer()
@@ -298,6 +318,15 @@ def _cannot_connect(error: OSError) -> SandboxError:
         "This process has too many files open: a sandbox worker takes eight more, and keeps four. "
         "Close sessions or files, or raise the limit (`ulimit -n`).",
     )
+
+
+def _installed() -> tuple[tuple[str, int], ...]:
+    """What changes when packages are installed or removed: when their folders were last changed."""
+    told = []
+    for folder in sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}):
+        with contextlib.suppress(OSError):
+            told.append((folder, os.stat(folder).st_mtime_ns))
+    return tuple(told)
 
 
 def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
