@@ -1,0 +1,342 @@
+"""Arguments of a call, copied from a request: by what they look like, and by where they stand. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from aisotools.events import Json
+from aisotools.models.local_intents import Intent, Slot
+from aisotools.models.local_phrases import (
+    code_in,
+    content_in,
+    glob_in,
+    lines_in,
+    number_in_words,
+    pattern_in,
+    phrases_for,
+)
+from aisotools.models.local_spans import Span, folders_in, spans_of
+from aisotools.models.local_words import stem, words
+
+_TO = r"\b(?:to|into|in|as|onto|called|named)\s+(?:the\s+|my\s+)?(?:folder\s+|directory\s+|file\s+)?[`'\"]?"
+_GOES = {"destination", "target", "dest", "to", "new", "new_path", "new_name", "output"}
+_READS = {"read", "show", "open", "list", "search", "find", "load"}
+_FLAG_OFF = {"no", "not", "without", "never"}
+
+
+@dataclass(slots=True, kw_only=True)
+class Filled:
+    """What came of filling.
+
+    Attributes:
+        arguments: Those found.
+        missing: Names of required ones that were not found.
+        open: Arguments with several candidates; the model picks.
+        unused: Pieces of the request that no argument took.
+    """
+
+    arguments: dict[str, Json] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    open: dict[str, list[str]] = field(default_factory=dict)
+    unused: tuple[Span, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the call can be made, once the model has picked."""
+        return not self.missing
+
+
+class Filler:
+    """Fills the arguments of one intent from one request."""
+
+    def __init__(self, intent: Intent, request: str, known_files: Sequence[str] = ()) -> None:
+        """Prepare.
+
+        Args:
+            intent: What the request is taken to be about.
+            request: What was said.
+            known_files: Files that earlier results named, for requests such as "read the letter".
+        """
+        self._intent = intent
+        self._request = request
+        self._known = known_files
+        self._left = list(spans_of(request))
+        self._filled = Filled()
+
+    def fill(self) -> Filled:
+        """The arguments."""
+        slots = self._intent.slots
+        self._lines(slots)
+        # What looks like nothing else comes first; free words get what is left.
+        order = ("url", "date", "choice", "glob", "path", "code", "text", "number", "flag", "phrase", "json")
+        # Where content is quoted, a quoted file name is still a file.
+        for kind in order:
+            for slot in sorted((s for s in slots if s.kind == kind), key=_later):
+                if slot.name not in self._filled.arguments:
+                    self._by_kind()[kind](slot)
+        result = self._filled
+        given = {**result.arguments, **result.open}
+        result.missing = tuple(slot.name for slot in slots if slot.required and slot.name not in given)
+        if self._intent.needs_any and not given:
+            result.missing = tuple(slot.name for slot in slots[:1])
+        result.arguments = {**self._intent.fixed, **result.arguments}
+        result.unused = tuple(self._left)
+        return result
+
+    def _by_kind(self) -> Mapping[str, Callable[[Slot], None]]:
+        return {
+            "url": self._looks_like("url"),
+            "date": self._looks_like("date"),
+            "choice": self._choice,
+            "glob": self._glob,
+            "path": self._path,
+            "code": self._code,
+            "text": self._text,
+            "number": self._number,
+            "flag": self._flag,
+            "phrase": self._phrase,
+            "json": lambda _: None,  # never made up of words
+        }
+
+    def _give(self, slot: Slot, value: Json, span: Span | None = None) -> None:
+        self._filled.arguments[slot.name] = value
+        if span is not None and span in self._left:
+            self._left.remove(span)
+
+    def _spend(self, text: str) -> None:
+        """Take out of what is left all that lies in `text`, which an argument took as a whole."""
+        self._left = [span for span in self._left if span.text not in text]
+
+    def _looks_like(self, kind: str) -> Callable[[Slot], None]:
+        def fill(slot: Slot) -> None:
+            for span in self._left:
+                if kind in {span.kind, span.within}:
+                    self._give(slot, span.text, span)
+                    return
+
+        return fill
+
+    def _lines(self, slots: Sequence[Slot]) -> None:
+        """A range of lines, where one argument is the first and one the last."""
+        first = next((s for s in slots if re.fullmatch(r"(start|first|from)_line", s.name)), None)
+        last = next((s for s in slots if re.fullmatch(r"(end|last|to)_line", s.name)), None)
+        found = lines_in(self._request)
+        if first is None or last is None or found is None:
+            return
+        for slot, value in zip((first, last), found, strict=True):
+            if value is not None:
+                self._give(slot, value)
+                self._spend_number(value)
+
+    def _spend_number(self, value: int) -> None:
+        for span in self._left:
+            if span.kind == "number" and span.text == str(value):
+                self._left.remove(span)
+                return
+
+    def _choice(self, slot: Slot) -> None:
+        found = _named_choices(slot, self._request)
+        if not found:
+            return
+        if len(found) > 1 and slot.name.split("_")[0] in {"to", "target", "into"}:
+            told = [
+                c
+                for c in found
+                if re.search(rf"\b(?:to|in|into|as)\s+{re.escape(c[0])}\b", self._request, re.IGNORECASE)
+            ]
+            found = told or found[-1:]
+        taken = [repr(value) for value in self._filled.arguments.values()]
+        for _, value in found:
+            if repr(value) not in taken or len(found) == 1:
+                self._give(slot, value)
+                return
+
+    def _glob(self, slot: Slot) -> None:
+        self._looks_like("glob")(slot)
+        if slot.name not in self._filled.arguments:
+            glob = glob_in(self._request)
+            if glob:
+                self._give(slot, glob)
+
+    def _files(self) -> list[Span]:
+        return [span for span in self._left if "file" in {span.kind, span.within}]
+
+    def _path(self, slot: Slot) -> None:
+        spans = self._files()
+        goes = bool(set(slot.name.lower().split("_")) & _GOES)
+        if goes:
+            for span in reversed(spans):
+                if re.search(_TO + "$", self._request[: span.start], re.IGNORECASE):
+                    self._give(slot, span.text, span)
+                    return
+            match = re.search(_TO + r"([\w][\w./-]*)", self._request, re.IGNORECASE)
+            taken = self._filled.arguments.values()
+            if match and match[1] not in taken and match[1] not in {"the", "it", "my"}:
+                self._give(slot, match[1].rstrip(".,"))
+            return
+        # What is gone to is left to the argument for it.
+        if len(spans) > 1 and any(set(s.name.split("_")) & _GOES for s in self._intent.slots):
+            away = [s for s in spans if not re.search(_TO + "$", self._request[: s.start], re.IGNORECASE)]
+            spans = away or spans
+        for span in spans:
+            if span.kind == "file" or not self._wants_text():
+                self._give(slot, span.text, span)
+                return
+        self._path_by_words(slot)
+
+    def _wants_text(self) -> bool:
+        return any(slot.kind in {"text", "code"} for slot in self._intent.slots)
+
+    def _path_by_words(self, slot: Slot) -> None:
+        if self._known and (slot.required or not folders_in(self._request)):
+            meant = _meant(self._request, self._known)
+            if meant:
+                self._give(slot, meant)
+                return
+        if _takes_folders(self._intent) or not slot.required:
+            taken = {str(value) for value in self._filled.arguments.values()}
+            for name in folders_in(self._request):
+                if name not in taken and name.lower() not in _READS:
+                    self._give(slot, name)
+                    return
+
+    def _code(self, slot: Slot) -> None:
+        found = code_in(self._request, self._left, shell="command" in slot.name or "shell" in slot.name)
+        if found:
+            self._give(slot, found)
+            self._spend(found)
+
+    def _text(self, slot: Slot) -> None:
+        reader = pattern_in if "pattern" in slot.name or "query" in slot.name else content_in
+        files = tuple(str(v) for v in self._filled.arguments.values() if isinstance(v, str))
+        found = reader(self._request, self._left, files)
+        if found:
+            self._give(slot, found)
+            self._spend(found)
+
+    def _number(self, slot: Slot) -> None:
+        spans = [span for span in self._left if span.kind in {"number", "expression"}]
+        for span in spans:
+            if _belongs(slot, span, self._request):
+                self._give(slot, _as_number(span.text, slot), span)
+                return
+        others = [s for s in self._intent.slots if s.kind == "number" and s.name != slot.name]
+        free = [s for s in spans if not any(_belongs(other, s, self._request) for other in others)]
+        if free and (slot.required or slot.shown):
+            value = _as_number(free[0].text, slot)
+            if value is not None:
+                self._give(slot, value, free[0])
+                return
+        if slot.required:
+            told = number_in_words(self._request)
+            if told is not None:
+                self._give(slot, told)
+
+    def _flag(self, slot: Slot) -> None:
+        told = {stem(word) for word in words(self._request)}
+        if stem(slot.name.split("_")[-1]) in told and not slot.required:
+            self._give(slot, not (told & _FLAG_OFF))
+        elif slot.name == "recursive" and re.search(
+            r"\b(?:with )?(?:everything|all)\b.* in it", self._request
+        ):
+            self._give(slot, True)
+        elif slot.required:
+            self._give(slot, not (told & _FLAG_OFF))
+
+    def _phrase(self, slot: Slot) -> None:
+        taken = {str(value).lower() for value in self._filled.arguments.values()}
+        found = [one for one in phrases_for(slot, self._intent, self._request) if one.lower() not in taken]
+        if not found or not (slot.required or (slot.shown and found)):
+            return
+        if len(found) == 1:
+            self._give(slot, found[0])
+            self._spend(found[0])
+        else:
+            self._filled.open[slot.name] = found[:8]
+            for one in found:
+                self._spend(one)
+
+
+def _later(slot: Slot) -> tuple[bool, bool]:
+    return (not slot.required, not slot.shown)
+
+
+def _takes_folders(intent: Intent) -> bool:
+    """Whether its examples show that a path may be a bare name."""
+    paths = {slot.name for slot in intent.slots if slot.kind == "path"}
+    values = [str(v) for given, _ in intent.examples for name, v in given.items() if name in paths]
+    return any("/" not in v and "." not in v for v in values)
+
+
+def _named_choices(slot: Slot, request: str) -> list[tuple[str, Json]]:
+    """The choices that the request names, in the order in which it does."""
+    found: list[tuple[int, str, Json]] = []
+    for choice in slot.choices:
+        if not isinstance(choice, str):
+            continue
+        forms = {choice, choice.replace("_", " ")}
+        if len(choice) > 3:
+            forms |= {choice + "s", choice.removesuffix("s")}
+        for form in sorted(forms, key=len, reverse=True):
+            match = re.search(rf"(?<!\w){re.escape(form)}(?!\w)", request, re.IGNORECASE)
+            if match:
+                found.append((match.start(), match[0], choice))
+                break
+        else:
+            # A unit by its letter: 20 C.
+            match = re.search(rf"(?<=\d)\s*°?\s?{re.escape(choice[:1].upper())}\b", request)
+            match = match or re.search(rf"\b(?:in|to)\s+°?{re.escape(choice[:1].upper())}\b", request)
+            if match:
+                found.append((match.start(), match[0].strip(), choice))
+    return [(form, choice) for _, form, choice in sorted(found, key=lambda one: one[0])]
+
+
+def _belongs(slot: Slot, span: Span, request: str) -> bool:
+    """Whether the words right before or behind a number name the argument."""
+    meant = {stem(word) for word in (*words(slot.name), *slot.about)} | _adjectives(slot)
+    meant -= {stem(w) for w in ("how", "many", "the", "of", "a", "number", "to", "in", "value", "and")}
+    before = words(request[: span.start])[-2:]
+    after = words(request[span.end :])[:1]
+    if before and before[-1] in {"of", "is"} and len(before) > 1:
+        before = before[:1]
+    near = {stem(word) for word in (*before[-1:], *after)}
+    own = {stem(word) for word in words(slot.name)} | _adjectives(slot)
+    return bool(near & own) or bool({stem(word) for word in after} & meant)
+
+
+def _adjectives(slot: Slot) -> set[str]:
+    pairs = {
+        "width": "wide",
+        "height": "high",
+        "length": "long",
+        "depth": "deep",
+        "age": "old",
+        "breadth": "broad",
+    }
+    also = {"height": "tall"}
+    return {d[part] for d in (pairs, also) for part in slot.name.lower().split("_") if part in d}
+
+
+def _as_number(text: str, slot: Slot) -> Json:
+    try:
+        value = float(text.replace(" ", ""))
+    except ValueError:
+        return None
+    return int(value) if value.is_integer() else None if slot.whole else value
+
+
+def _meant(request: str, files: Sequence[str]) -> str | None:
+    """The file among those seen that a request means: by its name, by its place, or as the only one."""
+    told = {stem(word) for word in words(request)}
+    named = [file for file in files if told & {stem(word) for word in words(file.rpartition("/")[2])}]
+    if named:
+        return max(named, key=lambda file: len(told & {stem(word) for word in words(file)}))
+    places = {"first": 0, "second": 1, "third": 2, "last": -1}
+    for word, place in places.items():
+        if stem(word) in told and len(files) > max(place, 0):
+            return files[place]
+    if told & {"it", "them", "that", "this", "one"}:
+        return files[0]
+    return None

@@ -1,0 +1,158 @@
+"""What a request holds that an argument could be: quoted text, addresses, files, folders, dates, numbers.
+
+Every argument is copied from the request, never invented.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from aisotools.models.local_words import STOP_WORDS
+
+SpanKind = Literal["quoted", "url", "date", "glob", "file", "number", "expression"]
+"""What a piece of text looks like."""
+
+MOST_CHARS = 4_000
+"""More of a request is not looked at."""
+
+_QUOTED = re.compile(r"`([^`]+)`|\"([^\"]+)\"|“([^”]+)”|(?<![\w'])'((?:[^']|(?<=\w)'(?=\w))+)'(?!\w)")
+_PATTERNS: tuple[tuple[SpanKind, re.Pattern[str]], ...] = (
+    ("url", re.compile(r"https?://[^\s<>\"']+[^\s<>\"'.,;:!?)]")),
+    ("date", re.compile(r"(?<![\w-])\d{4}-\d{2}-\d{2}(?![\w-])")),
+    ("glob", re.compile(r"(?<!\S)[\w./-]*\*[\w./*{},-]*\w")),
+    (
+        "file",
+        re.compile(
+            r"(?<![\w/.])(?:[\w.-]+/)+[\w-][\w.-]*\w|(?<![\w/.])(?:[\w.-]+/)+|(?<![\w/])\.?[\w-]+(?:\.[A-Za-z_]\w{0,9})+(?![\w(])"
+        ),
+    ),
+    ("number", re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w|\.\d)")),
+)
+_EXPRESSION = re.compile(r"(?<![\w.])[-+(\s]*\d[\d\s.()]*(?:(?:\*\*|//|[-+*/%^])[\d\s.()+-]+)+")
+_NAME = re.compile(r"(?<![\w./-])[A-Z][\w-]*(?:\s+[A-Z][\w-]*)*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A piece of a request.
+
+    Attributes:
+        kind: What it looks like.
+        text: What an argument would be, without quotes.
+        start: Where it begins in the request, quotes included.
+        end: Where it ends.
+        within: What quoted text looks like itself, such as a file's name.
+    """
+
+    kind: SpanKind
+    text: str
+    start: int
+    end: int
+    within: SpanKind | None = None
+
+
+def spans_of(request: str) -> tuple[Span, ...]:
+    """The pieces in the order in which they stand; none overlaps another."""
+    request = request[:MOST_CHARS]
+    found = list(_quoted(request))
+    # Blanked, not cut out: places stay the same, and no number is found inside a file's name.
+    left = _blanked(request, found)
+    for match in _EXPRESSION.finditer(left):
+        text = match[0].strip()
+        if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+            start = match.start() + len(match[0]) - len(match[0].lstrip())
+            found.append(Span(kind="expression", text=_balanced(text), start=start, end=match.end()))
+    left = _blanked(left, found)
+    for kind, pattern in _PATTERNS:
+        new = [Span(kind=kind, text=m[0], start=m.start(), end=m.end()) for m in pattern.finditer(left)]
+        left = _blanked(left, new)
+        found += new
+    return tuple(sorted(found, key=lambda span: span.start))
+
+
+def _quoted(request: str) -> Iterator[Span]:
+    for match in _QUOTED.finditer(request):
+        text = next(group for group in match.groups() if group is not None)
+        within: SpanKind | None = None
+        for kind, pattern in _PATTERNS:
+            if pattern.fullmatch(text):
+                within = kind
+                break
+        yield Span(kind="quoted", text=text, start=match.start(), end=match.end(), within=within)
+
+
+def _balanced(text: str) -> str:
+    """An expression without a bracket that was opened before it, or is closed after it."""
+    while text.count("(") < text.count(")") and text.endswith(")"):
+        text = text[:-1].rstrip()
+    while text.count("(") > text.count(")") and text.startswith("("):
+        text = text[1:].lstrip()
+    return text.strip(" .")
+
+
+def _blanked(request: str, spans: Sequence[Span]) -> str:
+    for span in spans:
+        request = request[: span.start] + "\x00" * (span.end - span.start) + request[span.end :]
+    return request
+
+
+def names_in(request: str) -> list[str]:
+    """Words with a capital that do not just begin a sentence."""
+    found = []
+    for match in _NAME.finditer(request):
+        before = request[: match.start()].rstrip()
+        parts = match[0].split()
+        if not before or before[-1] in ".!?:":
+            parts = parts[1:]
+        while parts and parts[0].lower() in STOP_WORDS:
+            parts = parts[1:]
+        if parts and parts != ["I"]:
+            found.append(" ".join(parts))
+    return found
+
+
+_FOLDER = (
+    re.compile(r"\b(?:folder|directory|dir)\s+(?:called\s+|named\s+)?(?P<name>[\w][\w./-]*)", re.IGNORECASE),
+    re.compile(r"(?P<name>[\w][\w./-]*)\s+(?:folder|directory|dir)\b", re.IGNORECASE),
+    re.compile(
+        r"\b(?:in|inside|under|within|of|below|through)\s+(?:the\s+|my\s+)?(?P<name>[\w][\w./-]*)",
+        re.IGNORECASE,
+    ),
+)
+_NO_FOLDER = STOP_WORDS | {
+    "workspace",
+    "folder",
+    "directory",
+    "dir",
+    "current",
+    "files",
+    "file",
+    "contents",
+    "everything",
+    "sandbox",
+    "bash",
+    "shell",
+    "python",
+    "it",
+    "them",
+    "subfolder",
+    "whole",
+    "same",
+    "list",
+    "full",
+}
+
+
+def folders_in(request: str) -> list[str]:
+    """Words that name a folder by where they stand: `in data`, `the data folder`, `folder data`."""
+    unquoted = _QUOTED.sub(lambda match: " " * len(match[0]), request)
+    found = []
+    for pattern in _FOLDER:
+        for match in pattern.finditer(unquoted):
+            name = match["name"].rstrip(".,;:!?")
+            if name.lower() not in _NO_FOLDER and not name.replace(".", "").isdigit():
+                found.append(name)
+    return list(dict.fromkeys(found))
