@@ -242,7 +242,7 @@ class Kernel:
 
     def _watched(self, link: Link) -> Watch:
         return Watch(
-            link.supervisor,
+            lambda: link.supervisor,  # it may be heard of after the worker itself
             self._wanted.limits,
             folders=(self._wanted.workspace, link.scratch),
             busy=lambda: bool(link.calls),
@@ -394,4 +394,6 @@ class Kernel:
 
 def _tree_bytes(supervisor: int) -> int:
     """Proportional memory of a worker and all around it; what cannot be read counts as nothing."""
+    if not supervisor:
+        return 0
     return sum(map(pss_bytes, (supervisor, *processes.below(supervisor, processes.table()))))

@@ -95,7 +95,9 @@ def _threads(pid: int) -> int:
 
 
 def look(supervisor: int, limits: Limits) -> Use:
-    """What everything below a process uses, but for disk space."""
+    """What everything below a process uses, but for disk space; nothing for 0, which is above everything."""
+    if not supervisor:
+        return Use()
     tree = processes.below(supervisor, processes.table())
     memory = sum(map(_rss_bytes, tree))
     if limits.memory_bytes is not None and memory > limits.memory_bytes:
@@ -217,7 +219,7 @@ class Watch:
 
     def __init__(
         self,
-        supervisor: int,
+        supervisor: Callable[[], int],
         limits: Limits,
         *,
         folders: Iterable[str],
@@ -227,7 +229,7 @@ class Watch:
         """Begin.
 
         Args:
-            supervisor: The process above all that is watched.
+            supervisor: Gives the process above all that is watched; 0 while that is not known.
             limits: What is allowed.
             folders: Where it may write.
             busy: Whether calls run; without any it looks less often.
@@ -244,7 +246,7 @@ class Watch:
         self._seen, self._seen_s = Use(), time.monotonic()
 
     def __repr__(self) -> str:
-        return f"<Watch over {self._supervisor}{', stopped' if self._stopped else ''}>"
+        return f"<Watch over {self._supervisor()}{', stopped' if self._stopped else ''}>"
 
     def stop(self) -> None:
         """Look no more."""
@@ -264,7 +266,7 @@ class Watch:
     def _look(self) -> None:
         began_s = time.thread_time()
         try:
-            self._seen, self._seen_s = look(self._supervisor, self._limits), time.monotonic()
+            self._seen, self._seen_s = look(self._supervisor(), self._limits), time.monotonic()
             found = overrun(self._seen, self._limits)
             if found is not None:
                 self._on_over(found)
@@ -279,7 +281,7 @@ class Watch:
 
     async def _walk(self) -> None:
         try:
-            used = await asyncio.to_thread(self._disk.used_bytes, self._supervisor)
+            used = await asyncio.to_thread(self._disk.used_bytes, self._supervisor())
         finally:
             self._walking = None
         found = overrun(Use(disk_bytes=used), self._limits)
