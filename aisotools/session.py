@@ -22,6 +22,7 @@ from aisotools.history import History
 from aisotools.lifetime import Lifetime
 from aisotools.opening import folder_given, is_number, wish
 from aisotools.parcels import unpack
+from aisotools.policy import Policy
 from aisotools.registry import ToolRegistry
 from aisotools.session_events import CallEmitted
 from aisotools.ticket import Ticket
@@ -110,6 +111,11 @@ class Session(Lifetime):
         with self._beat:
             place = await self._open()
             return await self._gate.pass_many(wishes, place)
+
+    @property
+    def effective_policy(self) -> Policy:
+        """The policy as calls meet it: narrowed by the workspace's own, and by whatever narrows it now."""
+        return self._gate.effective_policy()
 
     def explain(self, call: ToolCall) -> Ticket:
         """What would happen to a call, without making it: its facts, and what the policy says.

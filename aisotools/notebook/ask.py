@@ -17,23 +17,13 @@ import contextlib
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
-from aisotools.approval import (
-    NOBODY,
-    SLICE_S,
-    ConsoleApprover,
-    answer_from,
-    inquiry_answer_from,
-    on_terminal,
-    timed_out,
-)
+from aisotools.approval import SLICE_S, ConsoleApprover, on_terminal
 from aisotools.contracts import Inquiry
 from aisotools.events import Approval, ApprovalRequest
 from aisotools.exceptions import ArgumentError
-from aisotools.inquiry import describe_inquiry
-from aisotools.notebook.cards.matter import Matter
-from aisotools.notebook.cards.view import question_bundle
+from aisotools.notebook.cards.matter import Answer, InquiryMatter, Matter, Subject
 
 if TYPE_CHECKING:
     from aisotools.notebook.cards.approval import ApprovalCard
@@ -45,10 +35,8 @@ _HEADLESS = (
     "Nobody can be asked: this notebook runs without a person at it. Run it in JupyterLab, "
     "give the session an approver, or a policy rule that allows the call."
 )
-_STOPPED = Approval("cancel", reason="Stopped before an answer.")
-_BELOW = "Answer in the box below."
 
-_pending: dict[str, Question] = {}
+_pending: dict[str, Question[Any]] = {}
 _unseen: list[dict[str, Any]] = []
 _left_open: list[ApprovalCard] = []
 _MOST_LEFT_OPEN = 20
@@ -62,7 +50,7 @@ def can_ask(shell: Any) -> bool:
     return on_terminal() if kernel is None else _takes_input(kernel)
 
 
-def pending_questions() -> tuple[Question, ...]:
+def pending_questions() -> tuple[Question[Any], ...]:
     """The questions that wait for an answer, the oldest first."""
     return tuple(_pending.values())
 
@@ -101,39 +89,38 @@ class NotebookApprover:
         return await Question(matter, kernel).answer(self._hello_s)
 
     async def inquire(self, inquiry: Inquiry) -> str | None:
-        """Show a model's own question above an input box; None when nobody is there, or answers."""
+        """Put a model's own question to the person; None when nobody is there, or answers."""
         shell = self._shell if self._shell is not None else _running_shell()
         kernel = getattr(shell, "kernel", None)
         if kernel is None:
             return await ConsoleApprover().inquire(inquiry)
         if not _takes_input(kernel):
             return None
-        _display({"text/plain": describe_inquiry(inquiry)})
-        return await inquiry_answer_from(getattr(kernel, "raw_input", input), lambda: None, inquiry)
+        return (await Question(InquiryMatter(inquiry), kernel).answer(self._hello_s)).text
 
 
-class Question:
+class Question(Generic[Answer]):
     """One question on the page.
 
     Attributes:
         matter: What is asked.
     """
 
-    def __init__(self, matter: Matter, kernel: Any) -> None:
-        """Prepare to ask through `kernel`, from the running event loop."""
+    def __init__(self, matter: Subject[Answer], kernel: Any, card: type[ApprovalCard] | None = None) -> None:
+        """Prepare to ask through `kernel`, from the running event loop; `card` is another card to show."""
         from aisotools.notebook.cards.approval import ApprovalCard
 
         self.matter = matter
         self._kernel = kernel
         self._loop = asyncio.get_running_loop()
         self._greeted: asyncio.Future[None] = self._loop.create_future()
-        self._answer: asyncio.Future[list[Approval]] = self._loop.create_future()
+        self._answer: asyncio.Future[Answer] = self._loop.create_future()
         # A moment before the gate's own limit, so that the record says what happened.
         timeout_s = matter.timeout_s
         self._ends_s = (
             None if timeout_s is None else self._loop.time() + max(timeout_s - 0.1, 0.9 * timeout_s)
         )
-        self._card: ApprovalCard = ApprovalCard()
+        self._card: ApprovalCard = (card or ApprovalCard)()
         self._card.on_msg(self._from_page)
         self._display_id = uuid.uuid4().hex
         self._pages: set[object] = set()
@@ -146,18 +133,27 @@ class Question:
         """Show the card below the running cell; again if the page has lost it."""
         _display(self._card.bundle() | self.matter.question(), self._display_id)
 
-    async def answer(self, hello_s: float) -> list[Approval]:
+    async def answer(self, hello_s: float) -> Answer:
         """Show the question, wait for its answer, and leave a record of both."""
         _pending[self._display_id] = self
-        approvals = [_STOPPED for _ in self.matter.requests]
+        answer: Answer | None = None
         try:
             self.show()
-            approvals = await self._by_card(hello_s) or await self._by_input()
-            return approvals
+            if not await self._comes(self._greeted, self._loop.time() + hello_s):
+                answer = await self._by_input()  # no page shows the card
+            elif await self._comes(self._answer, None):
+                answer = self._answer.result()
+            else:
+                answer = self._unanswered()
+            return answer
         finally:
             del _pending[self._display_id]
             self._answer.cancel()
-            self._leave(self.matter.record(approvals))
+            self._leave(self.matter.record(self._unanswered() if answer is None else answer))
+
+    def _unanswered(self) -> Answer:
+        late = self._ends_s is not None and self._loop.time() >= self._ends_s
+        return self.matter.unanswered("timeout" if late else "cancel")
 
     def _leave(self, record: dict[str, Any]) -> None:
         """Put the record in place of the card, on every page that shows it.
@@ -177,34 +173,14 @@ class Question:
         if self._first_page not in self._pages:
             _show_with_next_cell(getattr(self._kernel, "shell", None), record)
 
-    async def _by_card(self, hello_s: float) -> list[Approval] | None:
-        """The answer by the card; None if no page shows it."""
-        if not await self._comes(self._greeted, self._loop.time() + hello_s):
-            return None
-        if await self._comes(self._answer, None):
-            return self._answer.result()
-        return [timed_out(self.matter.timeout_s) for _ in self.matter.requests]
-
-    async def _by_input(self) -> list[Approval]:
-        """The answers typed into the input box, one after another."""
+    async def _by_input(self) -> Answer:
+        """The answer typed into the input box."""
         self._answer.cancel()
-        count = len(self.matter.requests)
-        answers: list[Approval] = []
-        for number, request in enumerate(self.matter.requests, 1):
-            hint = _BELOW if count == 1 else f"{_BELOW} This is {number} of {count}."
-            _display(question_bundle(request, hint), self._display_id, update=True)
-            answers.append(await self._typed(request))
-        return answers
 
-    async def _typed(self, request: ApprovalRequest) -> Approval:
-        read_line = getattr(self._kernel, "raw_input", input)
-        try:
-            async with asyncio.timeout_at(self._ends_s):
-                return await answer_from(read_line, lambda: None, request)
-        except TimeoutError:
-            return timed_out(self.matter.timeout_s)
-        except Exception as error:
-            return Approval("deny", reason=f"{NOBODY} ({type(error).__name__}: {error})")
+        def show(bundle: Mapping[str, Any]) -> None:
+            _display(bundle, self._display_id, update=True)
+
+        return await self.matter.typed(getattr(self._kernel, "raw_input", input), show, self._ends_s)
 
     async def _comes(self, future: asyncio.Future[Any], until_s: float | None) -> bool:
         """Wait for `future` until `until_s` or the end of the question, whichever is first."""

@@ -54,6 +54,11 @@ def block(text: str, *, exact: bool = False, markup: str = "") -> str:
     )
 
 
+def said(text: str) -> str:
+    """What somebody said, in its lines; `text` is plain."""
+    return f'<div style="white-space:pre-wrap;overflow-wrap:anywhere">{html.escape(text)}</div>'
+
+
 _DIFF_COLOURS = {"+": "rgba(46,160,67,.18)", "-": "rgba(248,81,73,.18)", "@": "rgba(127,127,127,.12)"}
 
 

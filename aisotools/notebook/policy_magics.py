@@ -11,23 +11,17 @@ from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from aisotools.call_line import parse_call
-from aisotools.conditions import Condition
 from aisotools.events import Decision, ToolCall
 from aisotools.exceptions import AisotoolsError
 from aisotools.notebook import frame
 from aisotools.notebook.ask import pending_questions
 from aisotools.notebook.current import current_session
 from aisotools.notebook.listing import table
-from aisotools.policy import Mode, Policy, Rule
+from aisotools.notebook.policy_page import MODES, rule_sentence, show_policy
+from aisotools.policy import Mode
 from aisotools.question import EFFECT_WORDS
 from aisotools.session import Session
 from aisotools.ticket import Ticket
-
-_MODES = {
-    "plan": "only what reads runs; everything else is denied",
-    "safe": "what reads runs; everything else is asked about",
-    "auto": "what stays in the workspace runs; what destroys, reaches out or leaves it is asked about",
-}
 
 
 @magics_class
@@ -51,9 +45,9 @@ class PolicyMagics(Magics):
                 session.policy = dataclasses.replace(session.policy, mode=cast("Mode", word))
             except AisotoolsError as error:
                 raise UsageError(str(error)) from None
-            print(f"Mode {word}: {_MODES[word]}.")
+            print(f"Mode {word}: {MODES[word]}.")
         elif not line.strip():
-            _display(show_policy(session.policy))
+            _display(show_policy(session.effective_policy, session.grants.list()))
         else:
             raise UsageError(f"%policy takes plan, safe, auto or `why NAME key=value`, not {line.strip()!r}.")
 
@@ -84,18 +78,6 @@ class PolicyMagics(Magics):
                 known = ", ".join(str(g.id) for g in grants.list()) or "none"
                 raise UsageError(f"There is no approval {options.which!r} to take back. Numbers: {known}.")
             print(f"Taken back: {grant.words}.")
-
-
-def show_policy(policy: Policy) -> dict[str, str]:
-    """A policy as a readable page: its mode in words, its rules, what narrows it."""
-    rows: list[tuple[str, ...]] = [("mode", policy.mode, _MODES[policy.mode], "")]
-    rows += [("rule", r.decision.value, f"{r.tool} {_when(r)}".strip(), r.reason) for r in policy.rules]
-    rows += [
-        ("narrowed by", f"mode {bound.mode}", f"{len(bound.rules)} rules", "the workspace's own file")
-        for bound in policy.bounds
-    ]
-    rows.append(("always", "deny", "writing files that something outside the sandbox may run", "protected"))
-    return table(("", "says", "about", "because"), rows)
 
 
 def show_approvals(session: Session) -> dict[str, str]:
@@ -130,7 +112,7 @@ def _explained(session: Session, line: str) -> dict[str, str]:
             "" if facts.certain else "not all could be seen",
         ),
         *((name, ", ".join(values), "") for name, values in _seen(ticket) if values),
-        *(("rule", rule.decision.value, f"{rule.tool} {_when(rule)}") for rule in ticket.evaluation.matched),
+        *(("rule", rule.decision.value, rule_sentence(rule)) for rule in ticket.evaluation.matched),
     ]
     if decision is Decision.ASK and grant is not None:
         rows.append(("but", "allowed", f"you allowed {grant.words}"))
@@ -148,14 +130,6 @@ def _seen(ticket: Ticket) -> list[tuple[str, tuple[str, ...]]]:
         ("writes", facts.writes),
         ("talks to", facts.hosts),
     ]
-
-
-def _when(rule: Rule) -> str:
-    if rule.when is None:
-        return ""
-    if isinstance(rule.when, Condition):
-        return "where " + " and ".join(f"{key} {value!r}" for key, value in rule.when.wanted.items())
-    return f"where {getattr(rule.when, '__name__', 'a function')} says so"
 
 
 def _display(bundle: dict[str, Any]) -> None:

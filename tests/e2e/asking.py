@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from playwright.async_api import Locator, expect
@@ -12,6 +13,7 @@ SETUP = """
 import uuid
 from aisotools import NotebookApprover
 from aisotools.builtin import builtin_tools
+from aisotools.contracts import Inquiry
 from aisotools.events import ApprovalRequest, Effect, Facts, ToolCall, ToolDefinition
 from aisotools.tool_members import definition_of, gather_facts
 
@@ -51,6 +53,10 @@ async def ask(*arguments, hello_s=2.0, **more):
     print("->", answer.outcome, answer.arguments, repr(answer.reason), answer.remember or "")
     return answer
 
+async def inquire(text, *choices, agent_id="researcher", timeout_s=300):
+    inquiry = Inquiry(id=uuid.uuid4().hex, text=text, choices=choices, agent_id=agent_id, timeout_s=timeout_s)
+    print("->", repr(await NotebookApprover().inquire(inquiry)))
+
 async def ask_many(*wishes):
     for answer in await NotebookApprover().ask_many(wishes):
         print("->", answer.outcome, repr(answer.reason))
@@ -67,8 +73,8 @@ MANY = (
 async def takes_clicks(notebook: NotebookPage, index: int) -> Locator:
     """The card below a cell, once it takes clicks: what comes into view takes none at once."""
     card = notebook.output(index).locator(".aiso-card")
-    await expect(card.locator(".aiso-approve")).to_be_visible(timeout=30_000)  # the page may be loading
-    await card.locator(".aiso-approve").scroll_into_view_if_needed()
+    await expect(card.locator(".aiso-deny")).to_be_visible(timeout=30_000)  # the page may be loading
+    await card.locator(".aiso-deny").scroll_into_view_if_needed()
     await notebook.page.wait_for_timeout(400)
     return card
 
@@ -85,3 +91,13 @@ async def ready(open_notebook: Opener, *cells: str, **options: Any) -> NotebookP
     await notebook.run(0)
     await notebook.idle()
     return notebook
+
+
+async def goes_on(notebook: NotebookPage, index: int, words: str) -> None:
+    """The cell runs; tried again, since an error takes along the cells that are sent soon after it."""
+    for _ in range(10):
+        await notebook.run(index)
+        with contextlib.suppress(AssertionError):
+            await expect(notebook.output(index)).to_contain_text(words, timeout=2_000)
+            return
+    raise AssertionError(f"cell {index} does not run any more")

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from playwright.async_api import expect
 
 from tests.e2e.asking import MANY, a_card, ready
 from tests.e2e.conftest import Opener
@@ -96,7 +97,7 @@ async def test_cards(open_notebook: Opener, axe: str, theme: str) -> None:
         found[name] = await card.evaluate(AUDIT)
         await notebook.page.wait_for_timeout(350)
         await card.locator(".aiso-deny").click()
-        await notebook.page.wait_for_timeout(200)
+        await expect(notebook.output(index)).to_contain_text("->")
         found[f"{name}, record"] = (
             await notebook.output(index).locator(".jp-RenderedHTML").first.evaluate(AUDIT)
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from tests.e2e.asking import a_card, takes_clicks
+from tests.e2e.asking import a_card, goes_on, takes_clicks
 from tests.e2e.conftest import Lab, NotebookPage, Opener
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
@@ -38,9 +38,7 @@ async def test_stop_while_waiting(open_notebook: Opener) -> None:
     assert await notebook.page.evaluate("performance.now()") - began_ms < 1500
     await notebook.idle()
     assert not written(notebook).exists()
-    await notebook.page.wait_for_timeout(500)  # an error takes along the cells that are sent at once after it
-    await notebook.run(2)
-    await expect(notebook.output(2)).to_contain_text("2")
+    await goes_on(notebook, 2, "2")
 
 
 @pytest.mark.slow
@@ -86,9 +84,7 @@ async def test_reload_without_a_save(open_notebook: Opener) -> None:
     assert not written(notebook).exists()
     await notebook.page.evaluate("() => window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
     await notebook.idle()
-    await notebook.page.wait_for_timeout(500)
-    await notebook.run(2)
-    await expect(notebook.output(2)).to_contain_text("2")
+    await goes_on(notebook, 2, "2")
     assert not written(notebook).exists()
 
 
@@ -103,9 +99,7 @@ async def test_kernel_restart_while_waiting(open_notebook: Opener) -> None:
     approve = notebook.output(1).get_by_role("button", name="Approve", exact=True)
     if await approve.count():
         await approve.click(timeout=2000)
-        await notebook.page.wait_for_timeout(500)
-    await notebook.run(2)
-    await expect(notebook.output(2)).to_contain_text("2")
+        await goes_on(notebook, 2, "2")
     assert not written(notebook).exists()
 
 

@@ -27,6 +27,9 @@ SIGHTS = {
     "python": "await ask('python', Effect.DESTRUCTIVE, 'limited', timeout_s=20, "
     "code='import shutil\\nfor n in range(3):  # all of them\\n\\tshutil.rmtree(f\"build{n}\")')",
     "secret": "await ask('login', password='hunter2', preview=OFFER, user='ann')",
+    "choice": "await inquire('Which of the two files do you mean?\\nBoth have a column \u201ccost\u201d.', "
+    "'data.csv, the one from today', 'data-2.csv', 'neither, stop here')",
+    "typed": "await inquire('What should the report be called?', agent_id='')",
     "many": MANY,
     "remote": "await ask('http_request', Effect.REMOTE_ACTION, 'host', method='POST', retries=2, "
     "url='https://exämple.org/' + 'a' * 200, follow=True, headers={'accept': 'text/html'})",
@@ -51,6 +54,10 @@ async def test_looks(open_notebook: Opener, screenshots: Path, look: str) -> Non
             await card.locator(".aiso-approve").focus()
         elif name == "secret":
             await card.locator(".aiso-more").click()
+        elif name == "choice":
+            await card.locator(".aiso-answer").first.focus()
+        elif name == "typed":
+            await card.locator("textarea").fill("Penguins of the\nPalmer Archipelago")
         elif name == "many":
             await card.locator("summary").first.click()
         await notebook.output(index).screenshot(path=screenshots / f"card-{name}-{look}.png")
@@ -59,6 +66,6 @@ async def test_looks(open_notebook: Opener, screenshots: Path, look: str) -> Non
         if name == "shell":
             await card.get_by_label("timeout", exact=True).fill("30")
         await notebook.page.wait_for_timeout(400)  # what was scrolled into view takes no click at once
-        await card.locator(".aiso-approve" if index % 2 else ".aiso-deny").click()
+        await card.locator(".aiso-approve, .aiso-answer" if index % 2 else ".aiso-deny").first.click()
         await expect(notebook.output(index)).to_contain_text("->")
         await notebook.output(index).screenshot(path=screenshots / f"record-{name}-{look}.png")

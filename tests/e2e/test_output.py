@@ -16,7 +16,10 @@ async def test_the_harness_sees_what_hostile_output_does(open_notebook: Opener) 
     notebook = await open_notebook(f"from IPython.display import display, HTML\ndisplay(HTML({evil!r}))")
     await notebook.run(0)
     await notebook.idle()
-    await notebook.page.wait_for_timeout(500)
+    for _ in range(50):
+        if notebook.dialogs and notebook.foreign:
+            break
+        await notebook.page.wait_for_timeout(100)
     assert notebook.dialogs == ["1"]
     assert set(notebook.foreign) == {"https://evil.example/"}
 

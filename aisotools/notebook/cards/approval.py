@@ -8,6 +8,7 @@ So a page cannot change what was asked, and nothing of a question is saved in a 
     page    {type: "here", page}
     page    {type: "decision", id, outcome, reason, edits, whole, remember}    about one call
             {type: "decision", id, outcome, reason, selected}                  about several
+            {type: "decision", id, outcome, answer}                            to a model's own question
     kernel  {type: "invalid", id, message}                     the decision could not be taken; ask again
     kernel  {type: "done", id, words, lines}                   it was decided, perhaps on another page
 """
@@ -30,7 +31,9 @@ def joined(*names: str) -> str:
 class ApprovalCard(anywidget.AnyWidget):
     """The page's side of one question."""
 
-    _esm = joined("dom.js", "fields.js", "preview.js", "frame.js", "one.js", "batch.js", "card.js")
+    _esm = joined(
+        "dom.js", "fields.js", "preview.js", "frame.js", "one.js", "batch.js", "inquiry.js", "card.js"
+    )
     _css = joined("card.css")
 
     def bundle(self) -> dict[str, Any]:

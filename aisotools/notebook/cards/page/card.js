@@ -7,13 +7,14 @@ function render({ model, el }) {
   root.setAttribute("role", "group");
   root.setAttribute("data-lm-suppress-shortcuts", "true");
   root.tabIndex = 0;
-  root.append(make("div", "why", "A tool asks to run …"));
+  root.append(make("div", "why", "A question comes …"));
   el.append(root);
   let card = null;
 
   function onMessage(message) {
     if (message.type === "show") {
-      const build = message.view.rows ? makeBatch : makeCard;
+      const { rows, question } = message.view;
+      const build = rows ? makeBatch : question ? makeInquiry : makeCard;
       if (card === null) card = build(root, model, message.id, message.view);
       card.remain(message.remaining_s);
     } else if (message.type === "who") {
