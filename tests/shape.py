@@ -114,6 +114,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "approval",
         "journal",
         "ledger",
+        "models.human",
         "ticket",
         "grants",
         "place",
