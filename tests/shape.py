@@ -199,7 +199,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "sandbox.passing",
         "sandbox.provisioner",
     ),
-    ("cli", "cli_kernelspec", "cli_log", "cli_tools", "cli_replay", "cli_run", "cli_mcp"),
+    ("cli", "cli_kernelspec", "cli_log", "cli_tools", "cli_replay", "cli_run", "cli_mcp", "__main__"),
 )
 """What may import what: lower rows never import higher ones. The longest matching name decides."""
 

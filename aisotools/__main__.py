@@ -1,0 +1,10 @@
+"""`python -m aisotools`: the command, also where its script is not on the path, as in a notebook."""
+
+from __future__ import annotations
+
+import sys
+
+from aisotools.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
