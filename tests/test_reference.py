@@ -1,0 +1,87 @@
+"""The pages under `notebooks/reference/` say what is so, and every public name explains itself."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+
+import pytest
+
+import aisotools
+from tests import reference, shape
+
+
+@pytest.mark.parametrize("page", reference.PAGES)
+def test_pages_have_not_drifted(page: str) -> None:
+    path = reference.FOLDER / page
+    assert path.is_file(), "write it: python -m tests.reference"
+    fresh = reference.PAGES[page]()
+    assert path.read_text("utf-8") == fresh, (
+        f"{page} is out of date; write it again: python -m tests.reference"
+    )
+
+
+def public() -> Iterator[tuple[str, object]]:
+    """Every public name, and everything that it offers."""
+    for name in aisotools.__all__:
+        if name == "__version__":
+            continue
+        thing = getattr(aisotools, name)
+        yield name, thing
+        if inspect.isclass(thing):
+            yield from ((f"{name}.{member}", value) for member, value in reference.public_members(thing))
+
+
+def test_every_public_name_is_explained() -> None:
+    bare = [name for name, thing in public() if not (inspect.getdoc(thing) or "").strip()]
+    assert not bare, f"without a docstring: {', '.join(bare)}"
+
+
+def test_every_parameter_of_a_public_function_is_explained() -> None:
+    """A docstring that explains parameters explains all of them; a class explains them where it is made."""
+    left_out = []
+    for name, thing in public():
+        function = getattr(thing, "__func__", thing)
+        if not inspect.isfunction(function) or "Args:" not in (inspect.getdoc(function) or ""):
+            continue
+        told = inspect.getdoc(function) or ""
+        left_out += [
+            f"{name}({parameter})"
+            for parameter in inspect.signature(function).parameters
+            if parameter not in {"self", "cls"}
+            and not re.search(rf"^ +\*{{0,2}}{parameter}:", told, re.MULTILINE)
+        ]
+    assert not left_out
+
+
+def test_every_name_stands_in_one_chapter() -> None:
+    told = [name for _, names in reference.chapters() for name in names]
+    assert sorted(told) == sorted(set(aisotools.__all__) - {"__version__"})
+
+
+def test_the_diagram_shows_the_real_imports() -> None:
+    """Every import between two boxes is an arrow, or follows from arrows; no arrow leads up."""
+    package = shape.read(reference.PROJECT / "aisotools")
+    box = reference.groups(package)
+    drawn = re.findall(r"^  (\w+) --> (\w+)$", reference.architecture_page(), re.MULTILINE)
+    follows = closed(set(drawn))
+    assert not any(one == other for one, other in follows), "the arrows go round in a circle"
+    ids = {name: re.sub(r"\W", "_", name) for name in box.values()}
+    for name, module in package.items():
+        for target, line in shape._inner(module):
+            one, other = box.get(name), box.get(target)
+            if one is None or other is None or one == other or name == "sandbox.worker":
+                continue
+            assert (ids[one], ids[other]) in follows, f"{module.path}:{line} is not in the diagram"
+
+
+def closed(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The arrows and all that follows from them."""
+    while more := {(a, d) for a, b in arrows for c, d in arrows if b == c} - arrows:
+        arrows = arrows | more
+    return arrows
+
+
+def test_a_circle_is_seen() -> None:
+    assert ("a", "a") in closed({("a", "b"), ("b", "c"), ("c", "a")})
