@@ -17,7 +17,7 @@ import pytest
 
 from aisotools.agent import Agent
 from aisotools.approval import DenyAll, ScriptedApprover
-from aisotools.events import Approval, Effect
+from aisotools.events import Approval, Effect, Json
 from aisotools.exceptions import LedgerError, UsageError
 from aisotools.ledger import verify
 from aisotools.messages import AssistantMessage, ToolMessage, UserMessage
@@ -27,6 +27,8 @@ from aisotools.session import Session
 from aisotools.session_events import CallFinished
 from aisotools.testing import FakeSandbox, MockTool
 from tests.conftest import OpenSession
+
+VALUES: list[Json] = [None, 5, "x", [], {}]
 
 HOST = """
 import asyncio, sys
