@@ -76,7 +76,7 @@ def plan_of(messages: Sequence[Message]) -> Plan:
 
 def clauses_of(request: str) -> list[str]:
     """The request in parts that each want one thing; what is quoted is never taken apart."""
-    request = request.strip()
+    request = re.sub(r"(?m)^\s*\d{1,2}[.)]\s+", "", request.strip())
     quoted = [span for span in spans_of(request) if span.kind == "quoted"]
     parts, start = [], 0
     for match in _BREAK.finditer(request):

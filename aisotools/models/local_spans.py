@@ -5,6 +5,7 @@ Every argument is copied from the request, never invented.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ _PATTERNS: tuple[tuple[SpanKind, re.Pattern[str]], ...] = (
     ),
     ("number", re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w|\.\d)")),
 )
-_EXPRESSION = re.compile(r"(?<![\w.])[-+(\s]*\d[\d\s.()]*(?:(?:\*\*|//|[-+*/%^])[\d\s.()+-]+)+")
+_EXPRESSION = re.compile(r"(?<![\w.])[-+(\s]{0,20}\d[\d\s.()]{0,40}(?:(?:\*\*|//|[-+*/%^])[\d\s.()+-]{1,40})+")
 _NAME = re.compile(r"(?<![\w./-])[A-Z][\w-]*(?:\s+[A-Z][\w-]*)*")
 
 
@@ -54,6 +55,7 @@ class Span:
     within: SpanKind | None = None
 
 
+@functools.lru_cache(256)
 def spans_of(request: str) -> tuple[Span, ...]:
     """The pieces in the order in which they stand; none overlaps another."""
     request = request[:MOST_CHARS]
