@@ -328,10 +328,11 @@ class Lifetime:
         It may be awaited from any task, and on any other loop: `asyncio.run(session.interrupt())` is how
         another thread does it.
         """
-        if self._loop in {None, asyncio.get_running_loop()}:
+        loop = self._loop
+        if loop is None or loop is asyncio.get_running_loop():
             await self._interrupt()
-        elif self._loop is not None and not self._loop.is_closed():
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._interrupt(), self._loop))
+        elif not loop.is_closed():
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._interrupt(), loop))
 
     async def _interrupt(self) -> None:
         self._gate.interrupt()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Optional
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, SecretStr
@@ -357,6 +357,7 @@ def _types() -> st.SearchStrategy[Any]:
     )
 
 
+@settings(max_examples=25)
 @given(st.lists(_types(), min_size=1, max_size=4), st.booleans())
 def test_every_type_fits_everywhere(kinds: list[Any], optional: bool) -> None:
     def function(**_: object) -> None:

@@ -39,10 +39,14 @@ UNUSED = {
 """Core dependencies that nothing of ours imports, and why they are core all the same."""
 
 BROUGHT = {
+    "httpcore2": "httpx2",
     "jupyter-core": "jupyter-client",
+    "langgraph-checkpoint": "langgraph",
+    "langgraph-prebuilt": "langgraph",
     "pydantic-core": "pydantic",
     "pyzmq": "jupyter-client",
     "referencing": "jsonschema",
+    "tornado": "ipykernel",
     "traitlets": "ipython",
 }
 """Distributions we import that come with another one, as part of its interface."""

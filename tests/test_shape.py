@@ -236,7 +236,7 @@ def test_doors_refuse(path: str, source: str, message: str) -> None:
 
 def test_doors_allow() -> None:
     sources = {
-        "schema.py": "import json\nfrom griffe import Docstring\nimport pydantic",
+        "docstrings.py": "import json\nfrom griffe import Docstring\nimport pydantic",
         "cli.py": "import nbformat",
         "notebook/cards/approval.py": "import anywidget",
         "sandbox/front.py": "if TYPE_CHECKING:\n    import mcp\nimport ipykernel.kernelbase",

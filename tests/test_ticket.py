@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aisotools.contracts import OutputCaps
-from aisotools.events import Decision, Effect, Facts, ToolCall, ToolResult
+from aisotools.events import Decision, Effect, Facts, ToolCall
 from aisotools.exceptions import ArgumentError
 from aisotools.function_tool import tool
 from aisotools.policy import Policy, Rule

@@ -267,7 +267,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.text(min_size=1, max_size=6), JSON, max_size=4))
 def test_the_line_of_a_call_says_exactly_its_arguments(arguments: dict[str, Json]) -> None:
-    from aisotools.notebook.awaited import parse_call
+    from aisotools.call_line import parse_call
     from aisotools.notebook.transform import rewrite
     from aisotools.transcript import call_line
 

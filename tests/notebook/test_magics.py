@@ -62,7 +62,7 @@ def test_definitions_for_clients(notebook: Notebook) -> None:
         ("%tools --format yaml", "or gemini or mcp, not 'yaml'"),
         ("%tools --formt json", "unrecognized arguments: --formt"),
         ("%tools a b", "unrecognized arguments: b"),
-        ("%sandbox statsu", "restart, interrupt or vars, not 'statsu'"),
+        ("%sandbox statsu", "interrupt, vars or attach, not 'statsu'"),
         ("%sandbox restart now", "takes nothing more, not 'now'"),
         ("%%sandbox -i nosuch\n1", "There is no variable 'nosuch' here"),
         ("%%sandbox restart\n", "'restart' is not understood"),

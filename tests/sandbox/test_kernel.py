@@ -235,7 +235,8 @@ async def test_a_crash_tells_where(r: Rig) -> None:
 
 async def test_a_death_between_calls(r: Rig) -> None:
     await r.python("x = 1")
-    await r.python("import threading, os; x = 2; threading.Timer(0.05, os._exit, [5]).start()", call_id="last")
+    code = "import threading, os; x = 2; threading.Timer(0.05, os._exit, [5]).start()"
+    await r.python(code, call_id="last")
     await eventually(lambda: r.heard.losses)
     assert await r.value("x") == 1
     told = "it exited with status 5; the variables are as they were before the call last"

@@ -22,7 +22,7 @@ INTERPRETER = {
 
 
 def plan(
-    workspace: str = "/home/me/work", *, scratch: str = "/tmp/scratch", readable: Iterable[str] = ()
+    workspace: str = "/srv/me/work", *, scratch: str = "/tmp/scratch", readable: Iterable[str] = ()
 ) -> RootPlan:
     return plan_root(
         interpreter=INTERPRETER,
@@ -39,7 +39,7 @@ def plan(
 def test_only_the_workspace_and_the_scratch_folder_can_be_written() -> None:
     made = plan(readable=["/data"])
     writable = {bind.path for bind in made.binds if Attribute.READ_ONLY not in bind.attributes}
-    assert writable == {"/home/me/work", "/tmp/scratch"}
+    assert writable == {"/srv/me/work", "/tmp/scratch"}
     assert all(Attribute.NO_SETUID in bind.attributes for bind in made.binds)
     assert {b.path for b in made.binds if Attribute.NO_DEVICES not in b.attributes} == {"/dev/null"}
 
@@ -50,7 +50,7 @@ def test_what_is_shown_already_is_not_mounted_again() -> None:
 
 def test_files_of_others_become_the_workers_only_where_the_user_named_them() -> None:
     made = plan(readable=["/data"])
-    assert {bind.path for bind in made.binds if bind.mapped} == {"/home/me/work", "/tmp/scratch", "/data"}
+    assert {bind.path for bind in made.binds if bind.mapped} == {"/srv/me/work", "/tmp/scratch", "/data"}
 
 
 def test_links_are_made_anew() -> None:
@@ -74,11 +74,11 @@ def test_nothing_below_the_workspace_is_a_mount_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("workspace", "readable", "alias"),
     [
-        ("/home/me/work", [], True),
+        ("/srv/me/work", [], True),
         ("/workspace", [], False),  # it lies there anyway
         ("/workspace/mine", [], False),  # which could not be seen any more
-        ("/home/me/work", ["/workspace/data"], False),
-        ("/home/me/work", ["/workspaces"], True),
+        ("/srv/me/work", ["/workspace/data"], False),
+        ("/srv/me/work", ["/workspaces"], True),
     ],
 )
 def test_the_alias_gives_way(workspace: str, readable: list[str], alias: bool) -> None:
@@ -107,12 +107,12 @@ def test_looking_follows_links_only_where_told(tmp_path: Path) -> None:
 TABLE = """1 2 0:1 / / ro,nosuid - tmpfs none rw
 2 1 0:2 / /proc ro,nosuid - proc none rw
 3 1 0:3 / /tmp rw,nosuid - tmpfs none rw
-4 1 0:4 / /home/me/my\\040work rw,nosuid - ext4 none rw
+4 1 0:4 / /srv/me/my\\040work rw,nosuid - ext4 none rw
 """
 
 
 def test_the_mount_table_is_read() -> None:
-    assert dict(rootfs.read_mounts(TABLE))["/home/me/my work"] == {"rw", "nosuid"}
+    assert dict(rootfs.read_mounts(TABLE))["/srv/me/my work"] == {"rw", "nosuid"}
 
 
 def test_flaws_are_named(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_flaws_are_named(tmp_path: Path) -> None:
     assert len(needed) == 1
     (tmp_path / "other").write_text("")
     (tmp_path / "other").replace(tmp_path / "kept")
-    made = plan("/home/me/my work")
+    made = plan("/srv/me/my work")
     table = (
         TABLE.replace("ro,nosuid - tmpfs", "rw - tmpfs") + "5 1 0:5 / /mnt/leak rw,nosuid - ext4 none rw\n"
     )
