@@ -49,6 +49,7 @@ _HOME = {
     "Model": "contracts",
     "ScriptedModel": "models.scripted",
     "ReplayModel": "models.replay",
+    "HumanModel": "models.human",
     "LocalModel": "models.local",
     "provider_model": "models.provider",
     # testing
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
     )
     from aisotools.exceptions import AisotoolsError, ToolError, UnknownTool
     from aisotools.function_tool import tool
+    from aisotools.models.human import HumanModel
     from aisotools.models.local import LocalModel
     from aisotools.models.provider import provider_model
     from aisotools.models.replay import ReplayModel

@@ -18,6 +18,7 @@ from aisotools.messages import Model
 from aisotools.notebook.current import current_session, current_settings
 from aisotools.policy import Policy
 from aisotools.session import Session
+from aisotools.stepping import Chooser, Stepper
 
 if TYPE_CHECKING:
     from aisotools.agent import Agent
@@ -169,7 +170,7 @@ def _agent(options: AgentLine, session: Session, variables: Mapping[str, Any]) -
         budgets=budgets,
         tools=tools,
         messages=said,
-        stepper=_stepper() if options.step else None,
+        stepper=_stepper(session) if options.step else None,
         chooser=_chooser(),
     )
     return _last
@@ -214,9 +215,6 @@ def model_named(name: str, variables: Mapping[str, Any]) -> Model:
     from aisotools.models.provider import provider_model
 
     return provider_model(name)
-
-
-_MODELS: dict[str, Callable[[], Model]] = {}
 
 
 async def _followed(agent: Agent, task: str, options: AgentLine) -> RunResult:
@@ -274,9 +272,28 @@ def _approving(session: Session, approve: str) -> Callable[[], None]:
     return lambda: None
 
 
-def _stepper() -> Any:
-    raise UsageError("%%agent --step is not available here.")
+def _stepper(session: Session) -> Stepper:
+    from aisotools.notebook.step_cards import NotebookStepper
+
+    return NotebookStepper(session.registry)
 
 
-def _chooser() -> Any:
-    return None
+def _chooser() -> Chooser:
+    from aisotools.notebook.step_cards import NotebookChooser
+
+    return NotebookChooser()
+
+
+def _human() -> Model:
+    from aisotools.models.human import HumanModel
+
+    return HumanModel()
+
+
+def _local() -> Model:
+    from aisotools.models.local import LocalModel
+
+    return LocalModel()
+
+
+_MODELS: dict[str, Callable[[], Model]] = {"human": _human, "local": _local}

@@ -12,6 +12,7 @@ from aisotools.changes import Changes
 from aisotools.contracts import Approver
 from aisotools.events import ToolResult
 from aisotools.exceptions import AisotoolsError
+from aisotools.models.human import HumanAsker, set_default_asker_factory
 from aisotools.notebook.completion import matcher
 from aisotools.notebook.magics import AisotoolsMagics
 from aisotools.notebook.mcp_magic import McpMagics
@@ -51,6 +52,7 @@ def load(shell: Any) -> None:
     formatter.for_type(Changes, lambda changes, **_: show_changes(changes))
     shell.display_formatter.formatters["text/plain"].for_type(types.CoroutineType, _shown_coroutine)
     set_default_approver_factory(_notebook_approver)
+    set_default_asker_factory(_notebook_asker)
 
 
 def unload(shell: Any) -> None:
@@ -72,7 +74,14 @@ def unload(shell: Any) -> None:
     shell.display_formatter.mimebundle_formatter.pop(Changes, None)
     shell.display_formatter.formatters["text/plain"].pop(types.CoroutineType, None)
     set_default_approver_factory(None)
+    set_default_asker_factory(None)
     close_current()
+
+
+def _notebook_asker() -> HumanAsker | None:
+    from aisotools.notebook.human_model import notebook_asker
+
+    return notebook_asker()
 
 
 def _load_settings(shell: Any) -> None:
