@@ -89,6 +89,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "strict_schemas",
         "waiting",
         "web",
+        "folders",
         "workspace",
         "sandbox.limits",
     ),

@@ -497,3 +497,14 @@ def test_writes_beside_each_other(workspace: Workspace, root: Path) -> None:
         thread.join()
     assert len(set(read(workspace, "d/e/file"))) == 1
     assert not [name for name in names_in(root / "d/e") if name.startswith(TEMPORARY)]
+
+
+def test_of_a_large_folder_the_first_names_are_held_and_the_rest_is_counted(tmp_path: Path) -> None:
+    for number in range(2_500):
+        (tmp_path / f"f{number:04}").touch()
+    with Workspace(tmp_path).folder(most=3) as folder:
+        assert [entry.name for entry in folder.entries] == ["f0000", "f0001", "f0002"]
+        assert folder.left_out == 2_497
+    with Workspace(tmp_path).folder(most=3, wanted=lambda name: name.endswith("7")) as folder:
+        assert [entry.name for entry in folder.entries] == ["f0007", "f0017", "f0027"]
+        assert folder.left_out == 247

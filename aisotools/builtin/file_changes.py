@@ -11,8 +11,9 @@ from aisotools.builtin.file_operations import MAX_FILE_BYTES
 from aisotools.contracts import ToolContext
 from aisotools.events import ToolResult
 from aisotools.exceptions import ToolError
+from aisotools.folders import kind_of
 from aisotools.paths import Spot, printable, shown
-from aisotools.workspace import Workspace, kind_of
+from aisotools.workspace import Workspace
 
 MAX_COPY_BYTES, MAX_COPY_ENTRIES = 1 << 30, 100_000
 _REPORT_EVERY = 1_000

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aisotools.exceptions import ToolError, WorkspaceError
+from aisotools.folders import Entry
 from aisotools.paths import printable, shown
-from aisotools.workspace import Entry, Workspace
+from aisotools.workspace import Workspace
 
 _MAX_NAMES = 2_000
 """How many names of a folder are compared with a missing one."""

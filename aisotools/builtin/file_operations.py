@@ -11,8 +11,9 @@ from aisotools.builtin.file_search import Search, compile_glob, compile_pattern,
 from aisotools.builtin.file_text import lines_between, show_lines, show_list
 from aisotools.events import Json, ToolResult
 from aisotools.exceptions import ToolError
+from aisotools.folders import Entry
 from aisotools.paths import printable, shown
-from aisotools.workspace import Entry, Workspace
+from aisotools.workspace import Workspace
 
 MAX_FILE_BYTES = 10 << 20
 """The largest file that is read or written in one call."""
@@ -125,17 +126,16 @@ def list_folder(workspace: Workspace, path: str, *, glob: str | None) -> ToolRes
     names = None if glob is None else compile_glob(glob)
     rows: list[Entry] = []
     notes: list[str] = []
-    with workspace.folder(path) as folder:
-        chosen = [e.name for e in folder.entries if names is None or names.fullmatch(e.name)]
-        for name in chosen[:MAX_ENTRIES]:
+    with workspace.folder(path, wanted=names and names.fullmatch, most=MAX_ENTRIES) as folder:
+        for entry in folder.entries:
             try:
-                rows.append(folder.stat(name))
+                rows.append(folder.stat(entry.name))
             except FileNotFoundError:
-                notes.append(f"{printable(name)} went away while it was listed.")
-        where = printable(folder.path)
-    if len(chosen) > MAX_ENTRIES:
-        left = len(chosen) - MAX_ENTRIES
-        notes.append(f"{left:,} of {len(chosen):,} entries are left out; choose some with glob.")
+                notes.append(f"{printable(entry.name)} went away while it was listed.")
+        where, left_out = printable(folder.path), folder.left_out
+        total = left_out + len(folder.entries)
+    if left_out:
+        notes.append(f"{left_out:,} of {total:,} entries are left out; choose some with glob.")
     listed = [_row(entry) for entry in rows]
     value: dict[str, Json] = {"entries": listed}
     if notes:

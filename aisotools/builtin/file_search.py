@@ -12,8 +12,9 @@ from aisotools.builtin import gitignore
 from aisotools.builtin.gitignore import Ignored, folders_above
 from aisotools.events import Json
 from aisotools.exceptions import ToolError, WorkspaceError
+from aisotools.folders import MOST_ENTRIES, Folder
 from aisotools.paths import printable, shown
-from aisotools.workspace import Folder, Workspace
+from aisotools.workspace import Workspace
 
 MAX_MATCHES = 1_000
 MAX_PATHS = 10_000
@@ -195,7 +196,7 @@ class Search:
         self._emit = emit
         self._found = Found()
         self._ignored: dict[str, Ignored] = {}
-        self._bytes = self._binary = self._large = self._unreadable = self._left_out = 0
+        self._bytes = self._binary = self._large = self._unreadable = self._left_out = self._beyond = 0
 
     def run(self, path: str) -> Found:
         """Search a folder and all beneath it, or one file.
@@ -225,6 +226,7 @@ class Search:
         found, names, content = self._found, self._names, self._content
         if folder.error is not None:
             self._unreadable += 1
+        self._beyond += folder.left_out
         ignored = self._rules_in(folder)
         for entry in folder.entries:
             if entry.is_dir(follow_symlinks=False):
@@ -337,6 +339,7 @@ class Search:
             (self._large, f"Files larger than {MAX_FILE_BYTES:,} bytes skipped"),
             (self._unreadable, "Files or folders that could not be read"),
             (self._left_out, "Files or folders left out by .gitignore"),
+            (self._beyond, f"Entries behind the first {MOST_ENTRIES:,} of a folder not looked at"),
         ):
             if count:
                 self._found.notes.append(f"{what}: {count:,}.")
