@@ -103,8 +103,10 @@ async def _replay(transcript: Transcript, registry: ToolRegistry, workspace: Pat
 
 
 def _tell(replayed: Replayed, missing: list[str], echo: Callable[[str], None]) -> int:
+    for one in replayed.said:
+        echo(f"It lay in the workspace and is not in the file: {one}")
     for call in replayed.calls:
-        echo(f"{call.number:4} {call.name}: {call.difference or 'the same'}")
+        echo(f"{call.number or '':4} {call.name}: {call.difference or 'the same'}")
     for end in replayed.ends:
         echo(f"A run ended otherwise than with an answer: {end}")
     if missing:

@@ -6,12 +6,11 @@ sandbox; on the host nothing is approved because a file says so.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-from pydantic_core import to_json
 
 from aisotools.agent import Agent
 from aisotools.contracts import Inquiry
@@ -304,8 +303,7 @@ def _key(name: str, arguments: Mapping[str, Json]) -> bytes:
 
 
 def _canonical(arguments: Mapping[str, Json]) -> bytes:
-    ordered = {key: arguments[key] for key in sorted(arguments)}
-    return to_json(ordered, inf_nan_mode="strings", serialize_unknown=True)
+    return json.dumps(arguments, sort_keys=True, default=repr).encode()
 
 
 def _brief(arguments: Mapping[str, Json]) -> str:

@@ -186,7 +186,10 @@ class _Writer:
             "effect": None if entry.effect is None else str(entry.effect),
             "duration_s": round(entry.duration_s, 6),
         }
-        line, said = call_line(entry.name, arguments), f"# {effect_words(entry)} · {self._clean(decided(entry))}"
+        line, said = (
+            call_line(self._clean(entry.name), arguments),
+            f"# {effect_words(entry)} · {self._clean(decided(entry))}",
+        )
         told = "" if entry.result is None else self._clean(entry.result.content)
         if not entry.ran:
             shown = _fenced(f"{said}\n{line}\n\n{told}")
@@ -216,7 +219,9 @@ class _Writer:
 
     def _moved(self, entry: Moved) -> list[NotebookNode]:
         line = f"%{entry.way} {max(entry.steps, 1)}" + (" --force" if entry.forced else "")
-        cell = self._code(f"# {calls_moved(entry)}\n{line}", {"role": entry.way, "call_ids": list(entry.call_ids)})
+        cell = self._code(
+            f"# {calls_moved(entry)}\n{line}", {"role": entry.way, "call_ids": list(entry.call_ids)}
+        )
         cell.metadata["tags"] = [_IGNORE_OUTPUT]  # what the session told was not recorded
         return [cell]
 

@@ -36,6 +36,8 @@ _MOST_TEXT_CHARS = 60_000
 _MOST_ARGUMENT_CHARS = 20_000
 _OPEN_LINES = 6
 
+_NOTHING = '<p class="remark">Nothing happened.</p>'
+
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 """What the page forbids itself, and with it whatever could have got into it."""
 
@@ -109,7 +111,7 @@ def session_page(
         {entry.agent_id for entry in entries if isinstance(entry, Started) and entry.parent_id},
     )
     shown = "".join(page.shown(entry) for entry in entries)
-    heading = html.escape(one_line(title, 200))
+    heading = html.escape(one_line(cleaner.clean(title), 200))
     notes = "".join(f'<p class="remark">{page.text(one)}</p>' for one in missing)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -118,7 +120,7 @@ def session_page(
         '<meta name="referrer" content="no-referrer">'
         f"<title>{heading}</title><style>{_STYLE}</style></head>\n"
         f"<body><header><h1>{heading}</h1><p>{html.escape(_summary(entries))}</p></header>\n"
-        f"<main>{notes}{shown or '<p class=remark>Nothing happened.</p>'}</main>\n"
+        f"<main>{notes}{shown or _NOTHING}</main>\n"
         f"<footer><p>{html.escape(_usage(entries))}</p></footer></body></html>\n"
     )
 
@@ -193,7 +195,7 @@ class _Page:
         where = "on the HOST · " if entry.runs_in == "host" else ""
         head = (
             f'<p class="head"><span class="mark">{mark}</span>'
-            f'<span class="name">{html.escape(one_line(entry.name))}</span>{effect}'
+            f'<span class="name">{self.text(one_line(entry.name))}</span>{effect}'
             f'<span class="why">{where}{self.text(decided(entry))}</span>'
             f'<span class="took">{seconds(entry.duration_s) if entry.ran else "not run"}</span></p>'
         )
@@ -209,7 +211,8 @@ class _Page:
         for name, value in told.items():
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
             lines.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
-        shown = shorten(visible(readable("\n".join(lines)), KEEP), _MOST_ARGUMENT_CHARS)
+        text = self._cleaner.clean("\n".join(lines))
+        shown = shorten(visible(readable(text), KEEP), _MOST_ARGUMENT_CHARS)
         block = f'<pre class="args">{html.escape(shown)}</pre>'
         return (
             block
@@ -220,7 +223,8 @@ class _Page:
     def _result(self, entry: Called) -> str:
         if entry.result is None:
             return '<p class="remark">What came of it is not known.</p>'
-        return str(self._render(self._cleaner.result(entry.result), entry.name)["text/html"])
+        name = self._cleaner.clean(entry.name)
+        return str(self._render(self._cleaner.result(entry.result), name)["text/html"])
 
 
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:\n```[ \t]*(?:\n|$)|\Z)", re.DOTALL | re.MULTILINE)

@@ -79,3 +79,38 @@ def test_a_run_is_followed_and_shown_again(loaded: Notebook) -> None:
     assert "42" in shown["text/plain"]
     assert_inert(shown["text/html"])
     assert the_display(loaded.run("%trace"))["text/plain"] == shown["text/plain"]
+
+
+def test_an_export(loaded: Notebook) -> None:
+    loaded.run("%call file operation=write path=t.txt content=hello")
+    run = loaded.run("%trace export run.ipynb")
+    assert run.text.startswith("run.ipynb: ")
+    assert loaded.run("%trace export 'a page.html'").text.startswith("a page.html: ")
+    code = "import json; print(json.load(open('run.ipynb'))['metadata']['aisotools']['format'])"
+    assert loaded.run(code).text == "1\n"
+    assert "must end with .ipynb" in usage_error(loaded.run("%trace export run.pdf"))
+    assert "does not take 'nonsense'" in usage_error(loaded.run("%trace nonsense"))
+    assert "does not take" in usage_error(loaded.run("%trace export"))
+
+
+def test_tools_of_a_kernel_bring_their_source(loaded: Notebook) -> None:
+    """What `%%tool` made, with what other cells defined and imported."""
+    loaded.run("import json, math as m\nRATE = 2.5\ndef half(x: float) -> float:\n    return x / 2")
+    loaded.run(
+        '%%tool --effect read_only --name rated\ndef rate(x: float) -> float:\n    """Rates x."""\n'
+        "    return m.floor(half(x) * RATE)"
+    )
+    assert loaded.run("r = %call rated x=4\nprint(r.value)").text == "5.0\n"
+    loaded.run("%trace export tools.ipynb")
+    source = loaded.run(
+        "cells = json.load(open('tools.ipynb'))['cells']\n"
+        "code = next(''.join(c['source']) for c in cells if 'def rate' in ''.join(c['source']))\nprint(code)"
+    ).text
+    for line in ("import math as m", "RATE = 2.5", "def half(x: float)", "@tool(name='rated', runs_in="):
+        assert line in source
+    assert source.index("def half") < source.index("def rate")
+    again = loaded.run(
+        "from aisotools import current_session\ncurrent_session().registry.unregister('rated')\nexec(code)\n"
+        "print(current_session().registry['rated'].classify({}))"
+    )
+    assert again.text.endswith("read_only\n"), again
