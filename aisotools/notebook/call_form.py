@@ -12,6 +12,7 @@ from aisotools.messages import CallPart
 from aisotools.notebook.cards.form import edited
 from aisotools.notebook.cards.view import card_view
 from aisotools.notebook.text import one_line
+from aisotools.question import visible_json
 
 
 def call_fields(call: CallPart, definition: ToolDefinition | None) -> dict[str, Any]:
@@ -46,9 +47,21 @@ def blank_fields(definition: ToolDefinition) -> dict[str, Any]:
         needed = shown["name"] in required
         empty = needed and shown["kind"] in {"number", "json"}
         label = shown["label"] if needed else f"{shown['label']} (optional)"
-        fields.append({**shown, "label": label, "text": "" if empty else shown["text"], "folded": False})
+        empty = empty or start[shown["name"]] is None
+        kind = (
+            "number" if shown["kind"] == "json" and _is_number(definition, shown["name"]) else shown["kind"]
+        )
+        text = "" if empty else shown["text"]
+        fields.append({**shown, "label": label, "kind": kind, "text": text, "folded": False})
     fields.sort(key=lambda one: one["name"] not in required)
-    return {"name": definition.name, "about": view["about"], "fields": fields, "as_json": False}
+    schema = visible_json(definition.parameters)
+    return {
+        "name": definition.name,
+        "about": view["about"],
+        "fields": fields,
+        "as_json": False,
+        "schema": schema,
+    }
 
 
 def filled_call(definition: ToolDefinition, edits: Mapping[str, str]) -> CallPart:
@@ -70,6 +83,12 @@ def filled_call(definition: ToolDefinition, edits: Mapping[str, str]) -> CallPar
     if not schema_flaw(definition.parameters):
         validate_against(definition.parameters, kept, definition.name)
     return CallPart("", definition.name, kept)
+
+
+def _is_number(definition: ToolDefinition, name: str) -> bool:
+    schema = definition.parameters["properties"][name]
+    kinds = {one.get("type") for one in schema.get("anyOf", (schema,))}
+    return bool(kinds & {"number", "integer"}) and kinds <= {"number", "integer", "null"}
 
 
 def _start(definition: ToolDefinition) -> dict[str, Json]:

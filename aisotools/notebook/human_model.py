@@ -9,7 +9,7 @@ from aisotools.messages import CallPart
 from aisotools.models.human import HumanTurn, checked_call, told
 from aisotools.notebook.ask import HELLO_S, _running_shell, can_ask
 from aisotools.notebook.call_form import blank_fields, filled_call
-from aisotools.notebook.step_cards import Action, Desk, ask_at_desk
+from aisotools.notebook.desk import Action, Desk, ask_at_desk
 
 
 class NotebookAsker:

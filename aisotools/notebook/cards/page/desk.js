@@ -31,6 +31,11 @@ function makePicker(view, key, changed) {
     form = forms.get(index);
     about.textContent = view.picks[index].about;
     place.replaceChildren(form.node);
+    if (view.picks[index].schema) {
+      const fold = make("details", "fold");
+      fold.append(make("summary", "fold-title", "The schema, as a model sees it"), make("pre", "text", view.picks[index].schema));
+      place.append(fold);
+    }
     changed();
   }
   select.addEventListener("change", choose);
