@@ -188,6 +188,7 @@ class RemoteKernel:
         kind = Cell if request.shipment.import_path == Cell.RUNS else ToolCell
         cell = self._cell = kind(link, request, self._listener)
         working = asyncio.ensure_future(cell.run())
+        working.add_done_callback(_seen)
         try:
             done, _ = await asyncio.wait([working], timeout=request.timeout_s)
             if not done:
@@ -240,7 +241,7 @@ class RemoteKernel:
             f"silent for {_CALM_S * _CALM_TRIES:g} s, the next call gets a fresh one, without the variables."
         )
         result = ToolResult.error(told, error_kind="failed")
-        return result.with_metadata(timed_out=True, state_kept=False, **cell.printed())
+        return result.with_metadata(timed_out=True, **cell.printed())
 
     async def _stop(self, link: RemoteLink, cell: Cell | ToolCell, working: asyncio.Future[Shown]) -> bool:
         """Interrupt the kernel; whether the call came to its end within the grace period."""
@@ -375,6 +376,12 @@ class RemoteKernel:
                 raise SandboxError(f"The kernel at {where} cannot be used: {error}.") from None
             raise
         return link
+
+
+def _seen(working: asyncio.Future[Shown]) -> None:
+    """Whoever waits gets the error; after a deadline nobody waits any more."""
+    if not working.cancelled():
+        working.exception()
 
 
 async def _interrupt(link: RemoteLink) -> None:

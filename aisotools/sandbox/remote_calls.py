@@ -105,14 +105,11 @@ class _Calling:
 
     def _hear_text(self, content: Mapping[str, Any]) -> None:
         stream, text = content.get("name"), content.get("text")
-        if stream not in {"stdout", "stderr"} or not isinstance(text, str):
+        if not isinstance(stream, str) or stream not in {"stdout", "stderr"} or not isinstance(text, str):
             return
-        kept = self._printed.take(stream, text)
-        if kept:
-            self._record.take(stream, kept)
+        self._record.take(stream, text)
+        if kept := self._printed.take(stream, text):
             self._listener.output(self._request.call.id, stream, kept)
-        else:
-            self._record.dropped_bytes += len(text)
 
     def _hear_bundle(self, kind: str, content: Mapping[str, Any]) -> None:
         data = content.get("data")

@@ -30,7 +30,7 @@ _BYTES_PER_CELL = 1 << 30
 _SMALL_BYTES, _MOST_CONTAINERS = 1 << 18, 1 << 20
 _AFTER_REPLY_S = 1.0
 _LEAVE_S = 0.5
-_SIDE = "aisotools_remote"
+_GONE = frozenset({"restarting", "autorestarting", "dead"})
 
 Hear = Callable[[str, Mapping[str, Any]], None]
 """Takes what a cell shows: the kind of message and its content."""
@@ -146,15 +146,6 @@ class RemoteLink:
             await asyncio.wait_for(running.idle.wait(), _AFTER_REPLY_S)
         return reply
 
-    async def ask_side(self, function: str, argument: str, timeout_s: float) -> Mapping[str, Any]:
-        """What a function of our module in the kernel answers.
-
-        Raises:
-            WorkerDied: If it does not.
-        """
-        call = f'__import__("sys").modules["{_SIDE}"].{function}({json.dumps(argument)})'
-        return await self.ask(call, timeout_s)
-
     async def ask(self, expression: str, timeout_s: float, before: str = "") -> Mapping[str, Any]:
         """What an expression gives that gives an answer of ours, after the cell `before`.
 
@@ -221,6 +212,11 @@ class RemoteLink:
             GatewayError: If the gateway cannot be asked.
         """
         await self._gateway.interrupt_kernel(self.kernel, timeout_s)
+        if self.connected:
+            # A kernel that awaits something notices the signal only when its loop wakes.
+            with contextlib.suppress(WorkerDied):
+                name, running = await self._send("kernel_info_request", {}, lambda _kind, _content: None)
+                running.reply.add_done_callback(lambda _: self.end(name))
 
     # ---- what comes
 
@@ -254,7 +250,7 @@ class RemoteLink:
             return self._count_waste()
         if not isinstance(kind, str) or not isinstance(content, dict):
             return self._count_waste()
-        if kind == "status" and content.get("execution_state") in {"restarting", "autorestarting", "dead"}:
+        if kind == "status" and str(content.get("execution_state")) in _GONE:
             return self.lose("the remote kernel ended, or was restarted by its server")
         running = self._running.get(parent) if isinstance(parent, str) else None
         if running is None:
