@@ -149,9 +149,7 @@ def test_the_wheel_ships_the_tutorials(tracked: list[str]) -> None:
         name.startswith("notebooks/") for name in tracked
     )  # hatchling refuses a folder that is missing
     shipped = {"notebooks": "aisotools/tutorials"} if there else {}
-    assert settings["wheel"].get("force-include", {}) == shipped, (
-        "`aisotools lab` needs them where no checkout is"
-    )
+    assert settings["wheel"].get("sources", {}) == shipped, "`aisotools lab` needs them where no checkout is"
 
 
 @pytest.mark.parametrize("path", [".ci/run", "binder/postBuild", "binder/start"])
