@@ -11,9 +11,12 @@ import pytest
 from aisotools.contracts import Model
 from aisotools.events import ToolDefinition
 from aisotools.messages import AssistantMessage, CallPart, TextPart
+from aisotools.models.human import HumanModel, HumanTurn
+from aisotools.models.local import LocalModel
 from aisotools.models.replay import RecordedTurn, ReplayModel
 from aisotools.models.scripted import ScriptedModel
 from aisotools.testing import ModelContract
+from tests.models.test_local import FakeEngine
 
 
 class TestScriptedText(ModelContract):
@@ -62,3 +65,25 @@ class TestProviderOfFunctions(ModelContract):
 
         make = partial(FunctionModel, stream_function=stream)
         return ProviderModel("test:function", make, ends_silently=True)
+
+
+class TestHuman(ModelContract):
+    def make(self) -> Model:
+        return HumanModel(_SaysHello())
+
+
+class _SaysHello:
+    async def answer(self, turn: HumanTurn) -> CallPart | str | None:
+        return "Hello."
+
+
+class TestLocalScores(ModelContract):
+    """Around a made-up language model; `tests/models/test_local_real.py` has the real one."""
+
+    def make(self) -> Model:
+        return LocalModel(engine=FakeEngine("look"), way="score")
+
+
+class TestLocalChats(ModelContract):
+    def make(self) -> Model:
+        return LocalModel(engine=FakeEngine(answers=['{"tool": "look", "arguments": {}}']), way="chat")

@@ -103,6 +103,7 @@ def test_hidden_characters_are_shown() -> None:
 
 async def test_three_steps(open_session: OpenSession) -> None:
     session = open_session(*builtin_tools("files"))
+    assert session.workspace is not None
     session.workspace.mkdir(parents=True, exist_ok=True)
     (session.workspace / "letter.txt").write_text("The answer is 42.")
     person = Says(

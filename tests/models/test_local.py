@@ -140,6 +140,7 @@ async def test_a_failed_call_ends_it_honestly() -> None:
 
 async def test_three_steps_with_files_seen_so_far(open_session: OpenSession) -> None:
     session = open_session(*builtin_tools("files"))
+    assert session.workspace is not None
     (session.workspace / "data").mkdir(parents=True)
     (session.workspace / "data/letter.txt").write_text("Dear Ada,\nthe answer is 42.\nYours")
     (session.workspace / "data/other.txt").write_text("nothing")
