@@ -12,7 +12,7 @@ from aisotools.models.local_intents import Intent
 from aisotools.models.local_spans import Span, spans_of
 from aisotools.models.local_words import Bm25, terms
 
-SURE = 0.7
+SURE = 0.6
 """From here on the call is made; below, the likeliest are offered. Not a calibrated probability."""
 
 ANSWER = "answer"
