@@ -43,11 +43,13 @@ def failed(error: BaseException, record: CallRecord, caps: OutputCaps) -> Pieces
 
 def with_record(result: ToolResult, record: CallRecord) -> ToolResult:
     """Add what was displayed beside the result, unless the tool took it up itself, and what was dropped."""
-    more: dict[str, Any] = {
-        name: count
-        for name in ("dropped_bytes", "dropped_displays", "dropped_emits")
-        if (count := getattr(record, name))
+    taken = result.metadata.get(STREAMS_TAKEN)
+    counts = {
+        "dropped_bytes": record.missing_bytes if taken else record.dropped_bytes,
+        "dropped_displays": record.dropped_displays,
+        "dropped_emits": record.dropped_emits,
     }
-    if record.displays and "displays" not in result.metadata and not result.metadata.get(STREAMS_TAKEN):
+    more: dict[str, Any] = {name: count for name, count in counts.items() if count}
+    if record.displays and "displays" not in result.metadata and not taken:
         more["displays"] = [bundle for _, bundle in record.displays]
     return result.with_metadata(**more) if more else result

@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 from pydantic_core import to_json
 
+from aisotools.sandbox.tails import MOST_CHARS, Tail
+
 _BLOCK_CHARS = 8192
 _FRAME_CHARS = 1 << 16
 _LINES_AT_ONCE, _LINES_PER_S = 2000, 2000.0
@@ -111,6 +113,7 @@ class CallRecord:
         result: The MIME bundle of the last expression, or None.
         error: Name, message and traceback of what was raised, or None.
         dropped_bytes: Text beyond the cap.
+        tail: The end of that text, which leaves with the result only.
         dropped_displays: Displays beyond the cap.
         emits: How many progress reports may still leave.
         dropped_emits: Progress reports beyond that.
@@ -125,22 +128,32 @@ class CallRecord:
     result: dict[str, Any] | None = None
     error: dict[str, str] | None = None
     dropped_bytes: int = 0
+    tail: Tail = field(init=False)
     dropped_displays: int = 0
     emits: Allowance = field(default_factory=emit_allowance)
     dropped_emits: int = 0
     watch: Watch | None = None
     _clear_next: bool = False
 
+    def __post_init__(self) -> None:
+        self.tail = Tail(min(MOST_CHARS, max(1, self.stream_left // 4)))
+
     def text(self, stream: str) -> str:
-        """Everything of `stream` that was kept."""
-        return "".join(self.streams[stream])
+        """Everything of `stream` that was kept, the end of it too."""
+        return self.tail.behind("".join(self.streams[stream]), stream)
+
+    @property
+    def missing_bytes(self) -> int:
+        """How much of the text `text` leaves out."""
+        return sum(map(self.tail.missing_bytes, self.streams))
 
     def take(self, stream: str, text: str) -> str:
         """Keep what the cap allows of `text` and return it."""
         text = sendable(text)
         size = len(text) if text.isascii() else len(text.encode())
         if size > self.stream_left:
-            kept = text.encode()[: self.stream_left].decode("utf-8", "ignore")
+            kept = text.encode()[: self.stream_left].decode("utf-8", "ignore") if self.stream_left else ""
+            self.tail.take(stream, text[len(kept) :])
             self.dropped_bytes += size - self.stream_left
             self.stream_left = 0
             text = kept
@@ -198,6 +211,7 @@ class CallRecord:
             return
         self.data_left += sum(_size(bundle) for _, bundle in self.displays)
         self.displays.clear()
+        self.tail.clear()
         for kept in self.streams.values():
             kept.clear()
 

@@ -159,10 +159,15 @@ task = asyncio.create_task(later())
 
 
 async def test_a_flood_is_capped_and_said(session: Session) -> None:
-    result = await run(session, "print('x' * 3_000_000)")
-    assert len(result.value["stdout"]) == session.limits.stream_bytes
+    result = await run(session, "print('x' * 3_000_000, 'the end')")
+    stdout = result.value["stdout"]
+    assert stdout.startswith("x" * session.limits.stream_bytes)
+    assert stdout.endswith("x the end\n")
     assert len(result.content) <= 30_000
-    dropped = 3_000_001 - session.limits.stream_bytes
+    assert "x the end" in result.content
+    note = stdout[stdout.index("\n") : stdout.index("]\n") + 2]
+    dropped = 3_000_009 - (len(stdout) - len(note))
+    assert note == f"\n[{dropped:,} bytes of output left out here]\n"
     assert result.content.endswith(f"[{dropped} more bytes of printed output were dropped.]")
 
 

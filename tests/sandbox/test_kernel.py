@@ -462,10 +462,16 @@ async def test_a_value_over_the_cap_leaves_the_content(r: Rig) -> None:
 
 async def test_printed_output_is_capped_at_the_source(r: Rig) -> None:
     caps = OutputCaps(stream_bytes=10_000)
-    result = await r.python("for n in range(100_000): print('x' * 100)", caps=caps, call_id="c")
-    assert len(result.value["stdout"]) == 10_000
+    code = "for n in range(100_000): print('x' * 100)\nprint('the true end')"
+    result = await r.python(code, caps=caps, call_id="c")
+    head, _, rest = result.value["stdout"].partition("[")
+    told, _, end = rest.partition(" bytes of output left out here]\n")
+    assert len(head.rstrip("\n")) in {9_999, 10_000}
+    assert end.endswith("x\nthe true end\n")
+    assert 2_500 <= len(end) < 2_700
     assert len(r.heard.text("c")) == 10_000
-    assert result.metadata["dropped_bytes"] == 100_000 * 101 - 10_000
+    assert result.metadata["dropped_bytes"] == int(told.replace(",", ""))
+    assert result.metadata["dropped_bytes"] == 100_000 * 101 + len("the true end\n") - 10_000 - len(end)
     assert "bytes of printed output were dropped" in result.content
     assert await r.value("1") == 1
 
