@@ -368,6 +368,8 @@ class RemoteKernel:
         try:
             await link.connect(self._start_timeout_s)
             link.info = await settle(link, self._folder, self._start_timeout_s)
+            if link.own_kind:  # by now it knows its level
+                await link.introduce(self._start_timeout_s)
         except BaseException as error:
             with contextlib.suppress(asyncio.CancelledError):
                 await link.close("it could not be made ready")

@@ -36,8 +36,12 @@ Shown = Mapping[str, Any]
 
 def unsendable(request: SandboxCall, link: RemoteLink) -> ToolResult | None:
     """Why a call cannot be sent to that kernel; None if it can."""
-    there, here = tuple(link.info.get("python", ())), sys.version_info[:2]
+    there, here = tuple(link.info["python"]), sys.version_info[:2]
     name = request.call.name
+    if request.shipment.import_path != Cell.RUNS and link.info.get("pydantic") is not True:
+        told = f"{name} needs the library pydantic in the remote kernel, which has none. "
+        told += "Have the `python` tool run `%pip install pydantic`, then restart the sandbox."
+        return ToolResult.error(told, recoverable=False, error_kind="environment")
     if request.shipment.payload and there != here:
         versions = f"{'.'.join(map(str, there))} there, {'.'.join(map(str, here))} here"
         told = f"{name} cannot be sent: a function travels only to the same version of Python ({versions}). "

@@ -263,7 +263,7 @@ class Gateway:
     def _refusal(self, status: int, headers: Mapping[str, str]) -> GatewayError:
         where = f"The gateway {self.address.url}"
         if status in {401, 403}:
-            told = "does not accept the token. Give its current one as token=..."
+            told = "does not accept the token, or not its user. Give the current one as token=..."
         elif 300 <= status < 400:
             to = self._shown(headers.get("Location", "elsewhere").partition("?")[0])
             told = f"redirects to {to}, which is not followed. Give the address itself, if you trust it."

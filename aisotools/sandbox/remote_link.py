@@ -60,8 +60,9 @@ class RemoteLink:
         kernel: Its id.
         shipped: Keys of the tools that it has.
         lost: Gets the reason when the kernel is of no use any more.
-        python: The version of its Python, as it says.
-        info: What else it says about itself.
+        info: What our module in it tells.
+        own_kind: Whether it says that it is a sandbox of this package.
+        banner: What it says about itself, such as its level: a claim.
     """
 
     def __init__(self, gateway: Gateway, kernel: str) -> None:
@@ -74,6 +75,7 @@ class RemoteLink:
         self.own_kind = False
         self.banner = ""
         self._client = uuid.uuid4().hex
+        self._closing = False
         self._socket: Any = None
         self._reading: asyncio.Task[None] | None = None
         self._running: dict[str, Running] = {}
@@ -97,6 +99,14 @@ class RemoteLink:
         self._socket = await self._gateway.open_socket(self.kernel, self._client, timeout_s)
         self._waste = Allowance(_WASTE_AT_ONCE, _WASTE_PER_S)
         self._reading = asyncio.get_running_loop().create_task(self._read(self._socket))
+        await self.introduce(timeout_s)
+
+    async def introduce(self, timeout_s: float) -> None:
+        """Have the kernel say what it is.
+
+        Raises:
+            WorkerDied: If it does not answer.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 told = await self._asked("kernel_info_request", {}, lambda _kind, _content: None)
@@ -104,7 +114,7 @@ class RemoteLink:
             raise WorkerDied(f"the remote kernel does not answer within {timeout_s:g} s") from None
         self.own_kind = told.get("implementation") == "aisotools"
         banner = told.get("banner")
-        self.banner = banner[:500] if isinstance(banner, str) else ""
+        self.banner = "".join(c for c in banner[:500] if c.isprintable()) if isinstance(banner, str) else ""
 
     # ---- asking
 
@@ -304,7 +314,10 @@ class RemoteLink:
             self._reading.cancel()
 
     async def close(self, reason: str) -> None:
-        """End the kernel, as far as the gateway can be asked."""
+        """End the kernel, as far as the gateway can be asked; once."""
+        if self._closing:
+            return
+        self._closing = True
         self.lose(reason)
         await self.disconnect()
         try:
@@ -346,7 +359,8 @@ def spoken_answer(content: Mapping[str, Any]) -> Mapping[str, Any]:
     data = content.get("data")
     text = data.get("text/plain") if isinstance(data, dict) else None
     try:
-        told = from_json(text, allow_inf_nan=False) if isinstance(text, str) else None
+        # our own kernel tells below it that it left out the other form
+        told = from_json(text.partition("\n")[0], allow_inf_nan=False) if isinstance(text, str) else None
     except ValueError:
         return {}
     return told if isinstance(told, dict) else {}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import aisotools
 from aisotools.contracts import Sandbox
 from aisotools.events import ToolResult
 from aisotools.exceptions import LevelUnavailable, SandboxError, UsageError
@@ -21,9 +25,9 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.remote import RemoteKernel, RemoteKernels
 from aisotools.sandbox.spawn import Spawn
 from aisotools.session import Session
-from aisotools.session_events import CallOutput
+from aisotools.session_events import CallEmitted, CallOutput
 from aisotools.testing import Heard, SandboxContract, ScriptedApprover
-from tests.sandbox.remote_servers import TOKEN, Server, jupyter_server
+from tests.sandbox.remote_servers import TOKEN, Server, free_port, jupyter_server, serving
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +261,51 @@ async def test_a_pool_of_kernels(server: Server, tmp_path: Path, environ: Mappin
             assert told.value["result"] == repr(key)
         assert pool.status().live == 2
         assert "fresh_sandbox" in told.metadata or "fresh" in str(pool.status())
+
+
+@pytest.mark.slow
+async def test_our_own_kernel_tells_its_level_and_that_is_a_claim(
+    remote: OpenRemote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "share" / "kernels" / "aisotools"
+    folder.mkdir(parents=True)
+    spec = json.loads((Path(aisotools.__file__).parent / "kernelspec" / "kernel.json").read_text())
+    spec["argv"][0] = sys.executable
+    (folder / "kernel.json").write_text(json.dumps(spec))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share"))
+    with jupyter_server(tmp_path / "host") as server:
+        kernels = RemoteKernels(server.url, TOKEN, kernel="aisotools")
+        session = remote(gateway=None, token=None, sandbox=kernels)
+        await session.start()
+        claims = [e.payload["says"] for e in session.events if isinstance(e, CallEmitted)]
+        assert "cells run in a sandbox at level" in str(claims)
+        assert session.level == "limited"
+        session.registry.register(_area)
+        assert (await cell(session, "6 * 7")).value["result"] == "42"
+        assert not (await typed(session, "sandbox_write", path="a.txt", content="x")).is_error
+        assert (await typed(session, "sandbox_bash", command="ls")).value["stdout"] == "a.txt\n"
+        assert (await typed(session, "_area", width=2, height=3)).value == 6
+        await session.close()
+
+
+@pytest.mark.slow
+async def test_an_enterprise_gateway(remote: OpenRemote, tmp_path: Path) -> None:
+    python = os.environ.get("AISOTOOLS_TEST_ENTERPRISE_GATEWAY")
+    if not python:
+        pytest.skip("AISOTOOLS_TEST_ENTERPRISE_GATEWAY names no Python that has jupyter_enterprise_gateway")
+    port = free_port()
+    told = (f"port={port}", f"auth_token={TOKEN}", "ip=127.0.0.1", "unauthorized_users=[]")
+    command = [python, "-m", "enterprise_gateway", *(f"--EnterpriseGatewayApp.{one}" for one in told)]
+    with serving(command, port, tmp_path / "gateway") as server:
+        session = remote(gateway=server.url)
+        session.registry.register(_area)
+        assert (await cell(session, "x = 6; x * 7")).value["result"] == "42"
+        assert not (await typed(session, "sandbox_write", path="a.txt", content="x")).is_error
+        assert (await typed(session, "sandbox_bash", command="ls")).value["stdout"] == "a.txt\n"
+        late = await cell(session, "import time; time.sleep(60)", timeout_s=0.3)
+        assert late.metadata["timed_out"] is True
+        assert (await cell(session, "x")).value["result"] == "6"
+        await session.close()
 
 
 async def _until(met: Callable[[], bool], within_s: float = 10.0) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -32,6 +33,8 @@ from aisotools.testing import Heard
 
 TOKEN = "open-sesame-4711"
 
+SAYS = {"python": list(sys.version_info[:2]), "aisotools": "", "pydantic": True}
+
 Play = Callable[["Villain", dict[str, Any], dict[str, Any]], None]
 """Answers one execute request: the villain, the request, and its content."""
 
@@ -50,8 +53,7 @@ class Villain(WebSocketHandler):
         if request["header"]["msg_type"] == "kernel_info_request":
             self.say("shell", "kernel_info_reply", request, {"implementation": "ipython"})
         elif ".hello(" in str(content):
-            told = {"python": [3, 11], "aisotools": "", "folder": "/"}
-            self.answer(request, told)
+            self.answer(request, self.application.settings["says"])
         elif "aisotools_remote" in content["code"] and ".run(" not in content["code"]:
             self.answer(request, {})
         else:
@@ -86,7 +88,9 @@ class Den:
 
 
 @asynccontextmanager
-async def den(play: Play, **rest: type[RequestHandler]) -> AsyncIterator[Den]:
+async def den(
+    play: Play, *, says: Mapping[str, Any] | None = None, **rest: type[RequestHandler]
+) -> AsyncIterator[Den]:
     here = Den()
 
     class Kernels(RequestHandler):
@@ -111,7 +115,7 @@ async def den(play: Play, **rest: type[RequestHandler]) -> AsyncIterator[Den]:
     if "channels" not in rest:
         rows[0] = (*rows[0], {"play": play})
     sockets = bind_sockets(0, "127.0.0.1")
-    http = HTTPServer(Application(rows, websocket_max_message_size=1 << 30))
+    http = HTTPServer(Application(rows, websocket_max_message_size=1 << 30, says=says or SAYS))
     http.add_sockets(sockets)
     here.url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
     try:
@@ -282,6 +286,34 @@ async def test_a_giant_message_ends_the_connection(heard: Heard, monkeypatch: py
     assert result.is_error
     assert "cut off" in result.content
     assert not heard.kinds().count("output")
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ({**SAYS, "python": [3, 99]}, "same version of Python"),
+        ({**SAYS, "pydantic": False}, "needs the library pydantic"),
+        ({**SAYS, "pydantic": "yes"}, "needs the library pydantic"),
+    ],
+)
+async def test_what_a_kernel_cannot_run_is_told(says: Mapping[str, Any], told: str, heard: Heard) -> None:
+    async with den(lambda *_: None, says=says) as here:
+        sandbox = kernel(here.url, heard)
+        result = await sandbox.call(request())
+        assert result.error_kind == "environment"
+        assert told in result.content
+        await sandbox.close()
+        assert here.deleted == 1
+
+
+@pytest.mark.parametrize("python", [[3, 9], "3.11", [3], None, ["3", "11"]])
+async def test_kernels_of_no_use_are_ended(python: Any, heard: Heard) -> None:
+    async with den(lambda *_: None, says={**SAYS, "python": python}) as here:
+        sandbox = kernel(here.url, heard)
+        with pytest.raises(SandboxError, match="cannot be used"):
+            await sandbox.start()
+        await sandbox.close()
+        assert here.deleted == 1
 
 
 async def test_redirects_are_not_followed_and_the_token_stays(heard: Heard) -> None:
