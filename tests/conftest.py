@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -29,6 +30,15 @@ def environ(tmp_path: Path) -> Mapping[str, str]:
     """Where a session looks up settings: a home of the test's own."""
     (tmp_path / "home").mkdir()
     return {"HOME": str(tmp_path / "home"), "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """The whole suite runs on all cores, a module to a process; what is named runs here, in order."""
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if whole and config.pluginmanager.hasplugin("xdist") and config.option.numprocesses is None:
+        config.option.numprocesses = max(2, min(4, os.cpu_count() or 1))
+        config.option.dist = "loadfile"
 
 
 @pytest.fixture

@@ -27,6 +27,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=12,
 )
+from tests.ids import stable
+
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
@@ -90,7 +92,7 @@ def test_whatever_comes_is_accepted_or_an_argument_error(arguments: dict[str, An
         ({"width": object()}, "not JSON: Unable to serialize unknown type"),
         ({"width": "\ud800"}, "not JSON"),
     ],
-    ids=lambda value: repr(value)[:40],
+    ids=stable,
 )
 def test_problems_are_named_with_what_would_fit(arguments: Any, told: str) -> None:
     with pytest.raises(ArgumentError) as raised:

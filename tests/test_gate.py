@@ -30,6 +30,7 @@ from aisotools.session_events import (
 )
 from aisotools.testing import FakeSandbox, MockTool
 from tests.conftest import OpenSession
+from tests.ids import stable
 
 STRICT: Mapping[str, Json] = {
     "type": "object",
@@ -95,7 +96,7 @@ async def test_an_unknown_tool_is_told_with_the_nearest(open_session: OpenSessio
         ({"x": object()}, "are not JSON"),
         ({"x": threading.Lock()}, "are not JSON"),
     ],
-    ids=lambda part: repr(part)[:30],
+    ids=stable,
 )
 async def test_wrong_arguments_are_told_before_anybody_is_asked(
     open_session: OpenSession, arguments: Any, told: str

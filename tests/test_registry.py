@@ -16,6 +16,7 @@ from aisotools.exceptions import RegistryError, SignatureError, ToolClash, Unkno
 from aisotools.function_tool import FunctionTool, tool
 from aisotools.registry import ToolRegistry
 from aisotools.testing import MockTool
+from tests.ids import stable
 
 
 def cell(name: str, cell_id: str | None, body: str = "return 1", number: int = 1) -> FunctionTool[..., Any]:
@@ -115,7 +116,7 @@ def plain() -> None: ...
         (whole(parameters_schema=list), "Tool whole: the schema of its arguments must be a JSON Schema"),
         (whole(parameters_schema=lambda: {"type": "object", "required": 1}), "is broken at required"),
     ],
-    ids=str,
+    ids=stable,
 )
 def test_what_is_no_tool_is_refused_at_once(thing: Any, told: str) -> None:
     registry = ToolRegistry()

@@ -19,6 +19,7 @@ from aisotools.contracts import ToolContext
 from aisotools.events import ToolResult
 from aisotools.exceptions import ToolError
 from aisotools.returns import PRESENT, declared, to_result
+from tests.ids import stable
 
 
 class Colour(enum.StrEnum):
@@ -84,7 +85,7 @@ NOT_SAID: Any = __import__("inspect").Signature.empty
         (np.array([[1, 2]]), list[list[int]], "[[1,2]]", [[1, 2]]),
         ({"n": np.int64(1)}, dict[str, int], '{"n":1}', {"n": 1}),
     ],
-    ids=repr,
+    ids=stable,
 )
 def test_a_value_has_a_form_for_models_and_one_for_programs(
     value: object, annotation: Any, content: str, json: object
@@ -132,7 +133,7 @@ def test_not_a_number_is_said_in_text() -> None:
         (ToolContext(), dict[str, int]),
         (b"\xff", str),
     ],
-    ids=repr,
+    ids=stable,
 )
 def test_what_the_declared_type_forbids_is_told(value: object, annotation: Any) -> None:
     with pytest.raises(ToolError, match="which its declared return type") as raised:
