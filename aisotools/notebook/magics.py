@@ -127,7 +127,8 @@ _KEPT: set[Any] = set()
 
 def _must_await(magic: str, instead: str) -> NoReturn:
     raise UsageError(
-        f"{magic} works at the top level of a cell of its own, not inside a function or another cell magic. "
+        f"{magic} works at the top level of a cell after the one with %load_ext, not inside a function or "
+        "another cell magic. "
         f"There, write: {instead}",
     )
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Locator, expect
+from playwright.async_api import Browser, Locator, expect
 
-from tests.e2e.conftest import NotebookPage, Opener
+from tests.e2e.conftest import Lab, NotebookPage, Opener
 from tests.tutorials import TUTORIALS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
@@ -26,6 +26,7 @@ _RUNNING = """() => {
   const cells = window.jupyterapp.shell.currentWidget.content.widgets;
   return cells.findIndex((cell) => cell.model.type === 'code' && cell.model.executionState === 'running');
 }"""
+_ANSWERED = "(card) => !card.isConnected || !card.querySelector('.aiso-approve:enabled')"
 _DONE = """() => window.jupyterapp.shell.currentWidget.content.widgets.every(
   (cell) => cell.model.type !== 'code' || cell.model.executionCount !== null)"""
 
@@ -68,6 +69,16 @@ async def remember_the_shape(card: Locator) -> None:
     await card.get_by_role("button", name="Approve and remember", exact=True).click()
 
 
+async def call_to_read(card: Locator) -> None:
+    await card.get_by_label("path", exact=True).fill("shopping.txt")
+    await card.get_by_role("button", name="Call").click()
+
+
+async def say_it(card: Locator) -> None:
+    await card.get_by_label("Or answer in words").fill("Apples, bread and cheese.")
+    await card.get_by_role("button", name="Answer").click()
+
+
 ANSWERS: dict[str, Sequence[Answer]] = {
     "01": [approve],
     "02": [edit("times", "3")],
@@ -79,6 +90,7 @@ ANSWERS: dict[str, Sequence[Answer]] = {
         remember_the_shape,
         deny(),
     ],
+    "05": [call_to_read, say_it],
     "09": [approve, deny("Never delete the original."), approve],
 }
 SAID = {
@@ -91,7 +103,10 @@ SAID = {
         "whole and unchanged: True",
     ],
     "04": ["still there: ['apple', 'pear']", "the combination is 1-2-3-4"],
+    "05": ["You want to buy 6 things.", "Apples, bread and cheese.", "the budget of 4 steps is used up"],
     "06": ["Brought back: trees.txt", "with a fire break"],
+    "07": ["All calls were the same.", "3 calls, 1 different."],
+    "08": ["12.0", "nobody is here", "It is 285."],
     "09": ["Kepler's third law", "the original is untouched: True"],
 }
 """What the saved notebook then says."""
@@ -106,7 +121,7 @@ async def card_of(notebook: NotebookPage) -> Locator | None:
         if running >= 0:
             card = (await notebook.show_cell(running)).locator(".aiso-card").last
             if await card.locator(".aiso-approve:enabled").count():
-                await card.locator(".aiso-approve").scroll_into_view_if_needed()
+                await card.locator(".aiso-approve").first.scroll_into_view_if_needed()
                 await notebook.page.wait_for_timeout(500)  # what comes into view takes no clicks at once
                 return card
         await notebook.page.wait_for_timeout(100)
@@ -140,7 +155,9 @@ async def look_through(notebook: NotebookPage, name: str, screenshots: Path) -> 
 @pytest.mark.parametrize(
     "number", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in sorted(BY_NUMBER)]
 )
-async def test_run_all_and_answer(open_notebook: Opener, screenshots: Path, number: str) -> None:
+async def test_run_all_and_answer(
+    open_notebook: Opener, lab: Lab, browser: Browser, screenshots: Path, number: str
+) -> None:
     path = BY_NUMBER[number]
     notebook = await open_notebook(path, viewport={"width": 1100, "height": 900})
     await notebook.run_all()
@@ -149,14 +166,22 @@ async def test_run_all_and_answer(open_notebook: Opener, screenshots: Path, numb
         assert card is not None, f"all cells have run, and card {place} never came"
         await notebook.page.screenshot(path=screenshots / f"{path.stem}-card-{place}.png")
         await card.screenshot(path=screenshots / f"{path.stem}-only-card-{place}.png")
+        asked = await card.element_handle()
         await answer(card)
-        await expect(card.locator(".aiso-approve:enabled")).to_have_count(0)
+        await notebook.page.wait_for_function(_ANSWERED, arg=asked)
     assert await card_of(notebook) is None, "a card more than expected"
     stored = "\n".join(_texts(await saved(notebook)))
     for words in SAID.get(number, ()):
         assert words in stored, words
     assert notebook.foreign == []
     await look_through(notebook, path.stem, screenshots)
+    if number == "07":  # what it exported is a notebook that opens
+        exported = await lab.show(browser, notebook.path.parent / "workspace" / "fair-die.ipynb")
+        await expect(exported.page.locator("blockquote p").first).to_have_text(
+            "Is the die in throws.txt fair?"
+        )
+        await look_through(exported, "exported-run", screenshots)
+        await exported.page.context.close()
 
 
 def _texts(cells: list[dict[str, Any]]) -> list[str]:

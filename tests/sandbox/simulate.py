@@ -1,4 +1,6 @@
-"""Run a command as it would run on Binder: `python tests/sandbox/simulate.py [--uid N] -- argv...`.
+"""Run a command as it would run on Binder.
+
+    python tests/sandbox/simulate.py [--uid N] [--no-landlock] -- argv...
 
 That is: an unprivileged user, no capabilities, no new privileges, and a system call filter that refuses what
 container runtimes refuse by default (namespaces, mounts, keyrings, bpf, io_uring, ...). Changing the user
@@ -29,15 +31,19 @@ REFUSED_IN_CONTAINERS = """
 """
 
 
-def container_filter(arch: str) -> bytes:
+LANDLOCK = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self")
+
+
+def container_filter(arch: str, *, landlock: bool = True) -> bytes:
     """What a container's runtime puts around everything, by default."""
     refused = REFUSED_IN_CONTAINERS.split()
     namespaces = seccomp.if_any_bit(0, 0x7E020000, seccomp.REFUSE, seccomp.ALLOW)
     rules = dict.fromkeys(refused, seccomp.REFUSE)
+    rules |= {} if landlock else dict.fromkeys(LANDLOCK, seccomp.fail(errno.ENOSYS))
     return seccomp.compile_rules(arch, rules | {"clone": namespaces, "clone3": seccomp.fail(errno.ENOSYS)})
 
 
-def become(uid: int) -> None:
+def become(uid: int, *, landlock: bool = True) -> None:
     """Be `uid` without any privilege, inside the container's filter."""
     arch = syscalls.architecture()
     assert arch, "no system call table for this machine"
@@ -45,15 +51,16 @@ def become(uid: int) -> None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    seccomp.load_filter(container_filter(arch))
+    seccomp.load_filter(container_filter(arch, landlock=landlock))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--uid", type=int, default=2000, help="whom to be; takes root")
+    parser.add_argument("--no-landlock", action="store_true", help="as on a kernel without Landlock")
     parser.add_argument("argv", nargs="+", help="the command")
     options = parser.parse_args(arguments)
-    become(options.uid)
+    become(options.uid, landlock=not options.no_landlock)
     os.environ["HOME"] = str(Path.cwd())
     os.execvp(options.argv[0], options.argv)
 
