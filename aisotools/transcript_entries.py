@@ -19,6 +19,7 @@ from aisotools.agent_events import (
 from aisotools.agent_record import Conversation
 from aisotools.events import Approval, Decision, Effect, Json, RunsIn, ToolResult
 from aisotools.messages import AssistantMessage, Message, Usage, UserMessage
+from aisotools.question import EFFECT_WORDS
 from aisotools.session_events import (
     ApprovalAnswered,
     CallDecided,
@@ -344,8 +345,8 @@ def calls_moved(entry: Moved) -> str:
 
 
 def effect_words(entry: Called) -> str:
-    """How severe a call is."""
-    return str(entry.effect or "unknown effect").replace("_", " ")
+    """How severe a call is, in the words of the cards."""
+    return "unknown effect" if entry.effect is None else EFFECT_WORDS[entry.effect]
 
 
 def decided(entry: Called) -> str:

@@ -82,7 +82,7 @@ async def test_a_run_becomes_a_notebook_that_reads_well(
     calls = [source.splitlines()[1] for source in code[3:]]
     assert calls[0].startswith("%call file --json ")
     assert [line.split()[1] for line in calls] == ["file", "file", "double", "file"]
-    assert "# local mutation · by person · allow by typed" in code[3]
+    assert "# local change · by person · allow by typed" in code[3]
     text = "\n".join(cell.source for cell in stored.cells if cell.cell_type == "markdown")
     assert "> What does a.txt say?" in text
     assert "There is no tool named 'nosuch'" in text
