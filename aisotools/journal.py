@@ -9,9 +9,12 @@ from typing import Any, overload
 
 from aisotools.contracts import SandboxStatus
 from aisotools.events import Json
+from aisotools.progress import BarWatch
 from aisotools.session_events import CallEmitted, CallOutput, SandboxLost, SandboxStarted, SessionEvent
 
 _log = logging.getLogger(__name__)
+
+_MOST_BARS = 32
 
 Listener = Callable[[SessionEvent], None]
 """Hears every event as it happens, on the session's loop."""
@@ -47,6 +50,7 @@ class Journal:
         self._all: list[SessionEvent] = []
         self._listeners: list[Listener] = []
         self.events = Events(self._all)
+        self._bars: dict[tuple[str, str], BarWatch] = {}
 
     def add(self, kind: type[SessionEvent], call_id: str = "", **fields: Any) -> None:
         """Record an event of now, and tell everybody who listens.
@@ -74,6 +78,13 @@ class Journal:
     def output(self, call_id: str, stream: str, text: str) -> None:
         """A running call printed `text`."""
         self.add(CallOutput, call_id, stream=stream, text=text)
+        watch = self._bars.get((call_id, stream))
+        if watch is None and "%|" in text:
+            while len(self._bars) >= _MOST_BARS:
+                del self._bars[next(iter(self._bars))]
+            watch = self._bars[call_id, stream] = BarWatch()
+        if watch is not None and (numbers := watch.feed(text)) is not None:
+            self.emitted(call_id, "progress", numbers)
 
     def emitted(self, call_id: str, name: str, payload: Mapping[str, Json]) -> None:
         """A running tool reported progress."""

@@ -90,6 +90,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "waiting",
         "web",
         "folders",
+        "progress",
         "workspace",
         "sandbox.limits",
     ),

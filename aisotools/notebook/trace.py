@@ -228,6 +228,8 @@ class Trace:
         item = self._by_key.get(event.call_id)
         if item is None:
             return []
+        if event.name == "progress" and bar_in(item.screen.current) is not None:
+            return []  # the same as is drawn, in fewer words
         item.bar = _reported(event.name, event.payload)
         if item.bar is None:
             item.words = one_line(f"{event.name} {json.dumps(event.payload, ensure_ascii=False)}", 200)
