@@ -5,8 +5,9 @@ memory, and has one thread, because forks copy only one. It never runs user code
 supervisor, which forks the worker, which confines itself, checks that this holds, and only then serves calls.
 
 Requests come over a SEQPACKET socket, one JSON packet each: `spawn {level, workspace, readable, limits, env,
-temporary, host}` with four descriptors (call channel, control socket, stdout, stderr), or `detect {}`, which
-is answered. Should a supervisor be killed, what it watched over comes here, and is ended.
+temporary, host}` with four descriptors (call channel, control socket, stdout, stderr), or `detect {}` and
+`preloaded {}`, which are answered. Should a supervisor be killed, what it watched over comes here, and is
+ended.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from aisotools.sandbox import (
     limits,
     loop,
     namespaces,
+    preload,
     processes,
     seccomp,
     shell,
@@ -60,9 +62,13 @@ _TOOLS = ("aisotools.builtin.files", "aisotools.builtin.shell_tool", "aisotools.
 class ForkServer:
     """Everything that a worker will need, and the supervisors that were forked from it."""
 
-    def __init__(self, requests: socket.socket) -> None:
-        """Import and warm everything; serve `requests` afterwards."""
+    def __init__(self, requests: socket.socket, libraries: tuple[str, ...] = ()) -> None:
+        """Import and warm everything, and what `libraries` names; serve `requests` afterwards."""
         self._requests = requests
+        self._preloaded: dict[str, str] = {}
+        if libraries:
+            settings = spawn.worker_environment(spawn.base_environment(os.environ), "/", "/")
+            self._preloaded = preload.preload(libraries, settings)
         self._shell = shell.build(Recorder(lambda _call, _stream, _text: None))
         shell.warm(self._shell)
         for name in _TOOLS:
@@ -101,6 +107,8 @@ class ForkServer:
     def _answer(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
         if request["op"] == "detect":
             self._requests.send(to_json(detect.detect()))
+        elif request["op"] == "preloaded":
+            self._requests.send(to_json(self._preloaded))
         elif len(descriptors) == 4:
             _prepare_filter(request)
             self._prepare_users(request)
@@ -249,6 +257,7 @@ class ForkServer:
         sys.path.insert(0, "")
         sys.argv = [""]
         random.seed()
+        preload.renew()
         faulthandler.enable(2)  # a crash tells where it was, in the worker's last words
         settle()
         os.chdir(request["workspace"])
@@ -281,8 +290,8 @@ def _make_scratch(folder: str) -> None:
         os.mkdir(path, 0o700)
 
 
-def main(descriptor: int) -> NoReturn:
-    """Serve requests from the socket `descriptor` until the host closes it."""
+def main(descriptor: int, libraries: tuple[str, ...] = ()) -> NoReturn:
+    """Serve requests from the socket `descriptor` until the host closes it, with `libraries` imported."""
     os.setsid()  # a Ctrl-C in the host's terminal, or an interrupt of its process group, is not for us
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ForkServer(socket.socket(fileno=descriptor)).serve()
+    ForkServer(socket.socket(fileno=descriptor), libraries).serve()

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from aisotools.exceptions import SandboxError
-from aisotools.sandbox import processes
+from aisotools.sandbox import preload, processes
 from aisotools.sandbox.detect import Detection, detection_from_json
 from aisotools.sandbox.limits import Limits
 
@@ -44,7 +44,7 @@ spec.loader.exec_module(package)
 from aisotools.sandbox.janitor import stand_above
 stand_above(sys.argv[3])
 from aisotools.sandbox.forkserver import main
-main(int(sys.argv[1]))
+main(int(sys.argv[1]), tuple(sys.argv[4:]))
 """
 
 # What a program in the sandbox may learn from the host's environment; everything else stays out.
@@ -102,14 +102,15 @@ class ForkServer:
         """Start one; it gets ready in the background while requests queue up.
 
         Raises:
-            SandboxError: If it cannot be started.
+            SandboxError: If it cannot be started, or is told to preload what has no such name.
         """
+        self._libraries = preload.wanted(os.environ)
         with ExitStack() as kept:
             with ExitStack() as given:
                 ours, theirs = _socket_pair(socket.SOCK_SEQPACKET, kept, given)
                 self._errors, their_errors = _pipe(kept, given)
                 command = [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), _PACKAGE]
-                command.append(tempfile.gettempdir())
+                command += [tempfile.gettempdir(), *self._libraries]
                 try:
                     self._process = subprocess.Popen(
                         command,
@@ -147,8 +148,8 @@ class ForkServer:
 
     @property
     def outdated(self) -> bool:
-        """Whether packages were installed or removed since it was started, so that it may have old ones."""
-        return _installed() != self._packages
+        """Whether packages were installed or removed since it was started, or others are to be preloaded."""
+        return _installed() != self._packages or preload.wanted(os.environ) != self._libraries
 
     def spawn(self, wanted: Spawn) -> Ends:
         """Ask for a worker; it reports on the channel when it is ready.
@@ -185,18 +186,30 @@ class ForkServer:
         Raises:
             SandboxError: If the fork server is gone or does not answer.
         """
+        return detection_from_json(self._ask("detect", "it was trying the confinement levels"))
+
+    def preloaded(self) -> dict[str, str]:
+        """The libraries it was to preload, each with the reason why it did not, or an empty text.
+
+        Raises:
+            SandboxError: If the fork server is gone or does not answer.
+        """
+        answer: dict[str, str] = self._ask("preloaded", "it was asked what it had preloaded")
+        return answer
+
+    def _ask(self, op: str, doing: str) -> Any:
         with self._lock:
             self._socket.settimeout(_DETECT_S)
             try:
-                self._socket.send(to_json({"op": "detect"}))
+                self._socket.send(to_json({"op": op}))
                 answer = self._socket.recv(PACKET_BYTES)
             except OSError as error:
                 raise self._gone(error) from None
             finally:
                 self._socket.settimeout(None)
         if not answer:
-            raise self._gone("it ended while it was trying the confinement levels")
-        return detection_from_json(from_json(answer))
+            raise self._gone(f"it ended while {doing}")
+        return from_json(answer)
 
     def close(self, *, patience_s: float = 1.0) -> None:
         """End it, the hard way after `patience_s`; workers it made live on under their supervisors."""

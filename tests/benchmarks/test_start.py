@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,18 @@ async def main():
         return (time.perf_counter() - began) * 1000
 print(json.dumps([asyncio.run(main()), []]))
 """
+PANDAS = """
+import asyncio, json, sys, time
+from aisotools import AllowAll, Session
+async def main():
+    async with Session(sys.argv[1], approver=AllowAll()) as session:
+        await session.call("python", {"code": "1 + 1"})  # the fork server is up
+    async with Session(sys.argv[1], approver=AllowAll()) as session:
+        began = time.perf_counter()
+        await session.call("python", {"code": "import pandas"})
+        return (time.perf_counter() - began) * 1000
+print(json.dumps([asyncio.run(main()), []]))
+"""
 HEAVY = ("mcp", "openai", "anthropic", "google", "pydantic_ai", "litellm", "nbformat", "matplotlib", "pandas")
 
 
@@ -80,3 +93,15 @@ def test_start(tmp_path: Path) -> None:
         tops = sorted({name.partition(".")[0] for name in modules})
         print(f"\n{what} loads {len(modules)} modules of: {', '.join(tops)}")
         assert not set(tops) & set(HEAVY)
+
+
+def test_preloading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fresh worker that imports pandas, which its fork server has imported already, or has not."""
+    pytest.importorskip("pandas")
+    without, _ = measured(PANDAS, str(tmp_path / "workspace"), runs=5)
+    monkeypatch.setenv("AISOTOOLS_PRELOAD", "numpy,pandas")
+    preloaded, _ = measured(PANDAS, str(tmp_path / "workspace"), runs=5)
+    show(
+        Figure(what="a fresh worker's `import pandas`", samples=without),
+        Figure(what="the same, preloaded", samples=preloaded, peer=statistics.median(without)),
+    )

@@ -67,7 +67,7 @@ def test_a_worker_s_places_are_in_its_scratch_folder() -> None:
 
 def test_the_fork_server_has_one_thread_a_clean_environment_and_a_session_of_its_own() -> None:
     server = spawn.server()
-    spawn.detection()  # so that it is up
+    server.preloaded()  # so that it is up
     status = read(f"/proc/{server.pid}/status").decode()
     assert "Threads:\t1\n" in status
     environ = dict(e.split("=", 1) for e in read(f"/proc/{server.pid}/environ").decode().split("\0") if e)
