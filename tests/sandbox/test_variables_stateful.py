@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from aisotools.exceptions import SandboxError
 from aisotools.sandbox.kernel import Kernel
 from tests.sandbox.rig import Rig
 
@@ -42,7 +43,8 @@ class Histories(RuleBasedStateMachine):
         self.now: dict[str, list[int]] = {}
         self.kept: list[tuple[str, dict[str, list[int]]]] = []
         self.undone: list[tuple[dict[str, list[int]], list[tuple[str, dict[str, list[int]]]]]] = []
-        self.calls = 0
+        self.calls = self.made = 0
+        self.numbers: dict[str, int] = {}
         self.rigs: list[Rig] = []
 
     def run(self, awaited: Any) -> Any:
@@ -61,10 +63,15 @@ class Histories(RuleBasedStateMachine):
     def begin(self) -> None:
         self.r = self.rig()
 
-    def call(self, code: str, **more: Any) -> Any:
+    def keep(self) -> None:
         self.calls += 1
+        self.made += 1
+        self.numbers[f"c{self.calls}"] = self.made
         self.kept.append((f"c{self.calls}", self.copied()))
         self.undone.clear()
+
+    def call(self, code: str, **more: Any) -> Any:
+        self.keep()
         return self.run(self.r.python(code, call_id=f"c{self.calls}", **more))
 
     def copied(self) -> dict[str, list[int]]:
@@ -105,6 +112,12 @@ class Histories(RuleBasedStateMachine):
     def undo(self, back: int) -> None:
         back = min(back, len(self.kept))
         call_id, state = self.kept[-back]
+        if call_id not in {point.call_id for point in self.r.kernel.variables.points()}:
+            # of the older ones only some are kept, and older means by how many were ever made after it
+            assert self.made - self.numbers[call_id] >= 8
+            with pytest.raises(SandboxError, match="only some of the older"):
+                self.run(self.r.kernel.variables.restore(call_id))
+            return
         self.undone.append((self.copied(), self.kept))
         self.kept = self.kept[:-back]
         point = self.run(self.r.kernel.variables.restore(call_id))
@@ -122,6 +135,7 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def branch(self) -> None:
         copy = self.run(self.r.kernel.variables.branch())
+        self.made += 1  # it is a state as well, for a moment
         other = self.rig()
         self.run(other.kernel.variables.load(copy))
         copy.close()
@@ -129,9 +143,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        self.calls += 1
-        self.kept.append((f"c{self.calls}", self.copied()))
-        self.undone.clear()
+        self.keep()
         code = "{n: v for n, v in globals().items() if n in ('a', 'b', 'c')}"
         assert self.run(self.r.value(code, call_id=f"c{self.calls}")) == self.now
 
