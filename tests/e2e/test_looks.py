@@ -27,6 +27,8 @@ SIGHTS = {
     "python": "await ask('python', Effect.DESTRUCTIVE, 'limited', timeout_s=20, "
     "code='import shutil\\nfor n in range(3):  # all of them\\n\\tshutil.rmtree(f\"build{n}\")')",
     "secret": "await ask('login', password='hunter2', preview=OFFER, user='ann')",
+    "patch": "await ask('apply_patch', patch='--- a/notes.md\\n+++ b/notes.md\\n@@ -1,2 +1,2 @@\\n"
+    " # Penguins\\n-344 rows.\\n+333 rows.\\n')",
     "choice": "await inquire('Which of the two files do you mean?\\nBoth have a column \u201ccost\u201d.', "
     "'data.csv, the one from today', 'data-2.csv', 'neither, stop here')",
     "typed": "await inquire('What should the report be called?', agent_id='')",

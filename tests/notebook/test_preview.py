@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aisotools.events import Approval, ApprovalRequest, Effect, Facts
-from aisotools.notebook.cards.highlight import MAX_CHARS, highlight
+from aisotools.notebook.cards.highlight import MAX_CHARS, highlight, is_diff
 from aisotools.notebook.cards.preview import MAX_DIFF_LINES, preview
 from aisotools.notebook.cards.view import card_view, question_bundle, record_bundle
 from tests.notebook.inert import assert_inert
@@ -124,3 +124,16 @@ def test_colours_take_linear_time(part: str, language: str) -> None:
     began_s = time.process_time()
     assert "".join(text for _, text in highlight(code, language)) == code
     assert time.process_time() - began_s < 1
+
+
+PATCH = "--- a/notes.md\n+++ b/notes.md\n@@ -1,2 +1,2 @@\n # Penguins\n-344 rows.\n+333 rows.\n"
+
+
+def test_a_patch_has_its_colours_and_every_character() -> None:
+    pieces = highlight(PATCH, "diff")
+    assert "".join(text for _, text in pieces) == PATCH
+    assert ("removed", "-344 rows.\n") in pieces
+    assert ("added", "+333 rows.\n") in pieces
+    assert pieces[0] == ("where", "--- a/notes.md\n+++ b/notes.md\n@@ -1,2 +1,2 @@\n")
+    assert is_diff(PATCH)
+    assert not is_diff("+ one\n- two\n")

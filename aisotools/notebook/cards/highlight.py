@@ -39,6 +39,9 @@ _PYTHON = re.compile(
 _OPENERS = frozenset(("then", "do", "else", "elif", "if", "while", "until", "!", "{", "time", "exec"))
 _ASSIGNED = re.compile(r"\w+\+?=")
 _BUILTINS = frozenset(dir(builtins))
+_HUNK = re.compile(r"^@@ ", re.MULTILINE)
+_HEADS = ("--- ", "+++ ", "diff ", "index ", "@@")
+_SIGNS = {"+": "added", "-": "removed"}
 
 
 def highlight(code: str, language: str, written: Collection[str] = ()) -> Pieces:
@@ -46,13 +49,20 @@ def highlight(code: str, language: str, written: Collection[str] = ()) -> Pieces
 
     Args:
         code: The source.
-        language: `shell` or `python`; anything else is one piece.
+        language: `shell`, `python` or `diff`; anything else is one piece.
         written: Words of a shell command that are known to be paths it writes.
     """
-    if len(code) > MAX_CHARS or language not in {"shell", "python"}:
+    if len(code) > MAX_CHARS or language not in {"shell", "python", "diff"}:
         return [("", code)]
+    if language == "diff":
+        return list(_joined(_diff(code)))
     pieces = _shell(code, frozenset(written)) if language == "shell" else _python(code)
     return list(_joined(pieces))
+
+
+def is_diff(text: str) -> bool:
+    """Whether a text reads as a unified diff."""
+    return _HUNK.search(text) is not None and ("\n+++ " in text or text.startswith("diff --git "))
 
 
 def _joined(pieces: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -96,3 +106,8 @@ def _python(code: str) -> Iterator[tuple[str, str]]:
         if kind == "word":
             kind = "keyword" if keyword.iskeyword(text) else "command" if text in _BUILTINS else ""
         yield ("" if kind == "rest" else kind), text
+
+
+def _diff(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines(keepends=True):
+        yield ("where" if line.startswith(_HEADS) else _SIGNS.get(line[:1], "")), line

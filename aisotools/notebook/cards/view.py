@@ -11,7 +11,7 @@ from aisotools.events import Approval, ApprovalRequest, Facts
 from aisotools.exceptions import ArgumentError
 from aisotools.notebook import frame
 from aisotools.notebook.cards.form import Control, changes, controls, edited
-from aisotools.notebook.cards.highlight import highlight
+from aisotools.notebook.cards.highlight import highlight, is_diff
 from aisotools.notebook.cards.preview import MAX_DIFF_LINES, preview
 from aisotools.notebook.text import one_line, shorten
 from aisotools.question import (
@@ -72,6 +72,8 @@ def _field_view(field: Control, request: ApprovalRequest, shown: Mapping[str, An
     }
     if field.kind in {"shell", "python"}:
         view["pieces"] = highlight(field.shown, field.kind, request.facts.writes)
+    elif field.kind == "text" and is_diff(field.shown):
+        view["pieces"] = highlight(field.shown, "diff")
     if field.choices:
         view["choices"] = list(field.choices)
     if field.least is not None or field.most is not None or field.whole:
