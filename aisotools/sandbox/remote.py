@@ -325,6 +325,7 @@ class RemoteKernel:
             return link
         if self._starting is None or self._starting.done():
             self._starting = asyncio.ensure_future(self._started())
+            self._starting.add_done_callback(_seen)
         return await asyncio.shield(self._starting)
 
     async def _started(self) -> RemoteLink:
@@ -380,8 +381,8 @@ class RemoteKernel:
         return link
 
 
-def _seen(working: asyncio.Future[Shown]) -> None:
-    """Whoever waits gets the error; after a deadline nobody waits any more."""
+def _seen(working: asyncio.Future[Any]) -> None:
+    """Whoever waits gets the error; after a deadline, or a cancellation, nobody does any more."""
     if not working.cancelled():
         working.exception()
 

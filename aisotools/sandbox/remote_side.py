@@ -7,6 +7,7 @@ in the same version, and else comes along as an archive. Nothing in here is beli
 from __future__ import annotations
 
 import base64
+import builtins
 import importlib
 import importlib.metadata
 import importlib.util
@@ -179,6 +180,4 @@ def _context(nonce: str, order: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 
 
 def _shell() -> Any:
-    from IPython.core.getipython import get_ipython
-
-    return get_ipython()
+    return builtins.get_ipython()  # type: ignore[attr-defined]  # every IPython kernel puts it there

@@ -316,6 +316,29 @@ async def test_kernels_of_no_use_are_ended(python: Any, heard: Heard) -> None:
         assert here.deleted == 1
 
 
+async def test_a_kernel_that_comes_too_late_is_ended(heard: Heard) -> None:
+    ended = asyncio.Event()
+
+    class Slow(RequestHandler):
+        async def post(self, *_: str) -> None:
+            await asyncio.sleep(0.3)
+            self.write({"id": "k-1"})
+
+        def delete(self, *_: str) -> None:
+            ended.set()
+            self.set_status(204)
+
+    async with den(lambda *_: None, kernels=Slow) as here:
+        sandbox = kernel(here.url, heard)
+        starting = asyncio.ensure_future(sandbox.start())
+        await asyncio.sleep(0.1)
+        starting.cancel()
+        await sandbox.close()
+        assert ended.is_set()
+        with pytest.raises(SandboxError, match="closed"):
+            await sandbox.start()
+
+
 async def test_redirects_are_not_followed_and_the_token_stays(heard: Heard) -> None:
     async with den(lambda *_: None) as other:
 
