@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from aisotools.agent_events import AgentRewound
 from aisotools.approval import AllowAll
 from aisotools.delegation import delegate_tool
 from aisotools.exceptions import UsageError
-from aisotools.messages import UserMessage
+from aisotools.messages import ToolMessage, UserMessage
 from aisotools.models.scripted import ScriptedModel
+from aisotools.notebook.exporting import export_session
+from aisotools.replaying import RecordedApprover, replay
 from aisotools.session import Session
+from aisotools.transcript_record import read_transcript
 from tests.agent_rules import assert_sound
 from tests.conftest import OpenSession
 
@@ -98,3 +102,55 @@ async def test_what_cannot_be_undone_stays_said(session: Session) -> None:
         await agent.rewind(1)
     assert agent.messages == before
     assert text(session) == "mine"
+
+
+async def test_files_variables_and_words_go_back_in_a_real_sandbox(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    """And the record of it says so, and can be made again."""
+    session = real_session(approver=AllowAll())
+    turns: list[Any] = [
+        ("python", {"code": "x = 1; open('a.txt', 'w').write('one')"}),
+        ("python", {"code": "x = 2; y = 3; open('a.txt', 'w').write('two')"}),
+        ("python", {"code": "del x; open('b.txt', 'w').write('three')"}),
+        "Done.",
+    ]
+    agent = Agent(ScriptedModel(turns), session)
+    assert (await agent.run("Work.")).ok
+    await agent.rewind(2)
+    assert text(session) == "one"
+    assert not (Path(session.workspace or "") / "b.txt").exists()
+    shown = await session.call("python", {"code": "print(x, 'y' in globals())"}, origin="person")
+    assert shown.content.strip() == "1 False"
+
+    last = agent.messages[-1]
+    assert isinstance(last, ToolMessage)
+    said = [*agent.messages[:-1], dataclasses.replace(last, content="Nothing printed.")]
+    agent.messages = said
+    model = agent.model = ScriptedModel([("python", {"code": "x += 10; print(x)"}), "Eleven."])
+    assert (await agent.run("Add ten.")).text == "Eleven."
+    assert model.requests[0].messages == (*said, UserMessage("Add ten."))
+    assert agent.messages[-2].content.strip() == "11"  # type: ignore[union-attr]  # a result
+    assert_sound(agent)
+
+    export_session(session, tmp_path / "run.ipynb")
+    told = (tmp_path / "run.ipynb").read_text()
+    assert "The run was taken back to before step 2." in told
+    assert "%undo 2" in told
+    assert "What was said was edited by hand here." in told
+    transcript = read_transcript(tmp_path / "run.ipynb")
+    again = real_session(workspace=tmp_path / "again", approver=RecordedApprover(transcript))
+    replayed = await replay(transcript, again)
+    assert replayed.same, replayed
+    assert len(replayed.calls) == 5
+    assert text(again) == "one"
+
+
+async def test_variables_of_before_the_run_come_back(real_session: OpenSession) -> None:
+    """Going back to the first step brings the variables of before the run back."""
+    session = real_session(approver=AllowAll())
+    await session.call("python", {"code": "x = 'mine'"}, origin="person")
+    agent = Agent(ScriptedModel([("python", {"code": "x = 'its'"}), "Done."]), session)
+    await agent.run("go")
+    await agent.rewind(1)
+    assert (await session.call("python", {"code": "x"}, origin="person")).content.strip() == "'mine'"
