@@ -123,6 +123,7 @@ class McpServer:
                 async with asyncio.timeout(_CONNECT_S):
                     await ready
             except BaseException as error:
+                ready.cancel()
                 self._owner.cancel()
                 await asyncio.wait([self._owner])
                 if isinstance(error, AisotoolsError) or not isinstance(error, Exception):
@@ -159,6 +160,8 @@ class McpServer:
                 _log.info("The connection to the MCP server %s ended: %s", self.name, words(error))
         finally:
             self._client = None
+            if not ready.done():
+                ready.set_exception(ConnectionError(self._ended_because or "the connection ended"))
 
     def _lost(self, why: str) -> None:
         self._ended_because = why
@@ -211,7 +214,8 @@ class McpServer:
 
     def _offer(self, told: Sequence[types.Tool]) -> None:
         """Have exactly these tools in the registry; those that did not change stay the ones they are."""
-        self.refused, names, before = {}, set(), self._current
+        before, names = self._current, set[str]()
+        self.refused = {}
         self._current = {}
         for one in told:
             try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from mcp import types
 
@@ -43,7 +43,9 @@ def told_result(result: ToolResult) -> types.CallToolResult:
     structured = _structured(result)
     if structured is not None:
         told["structured_content"] = structured
-    return types.CallToolResult(**told, **({"_meta": meta} if meta else {}))
+    if meta:
+        told["_meta"] = meta
+    return types.CallToolResult(**told)
 
 
 def _structured(result: ToolResult) -> dict[str, Any] | None:
@@ -72,7 +74,9 @@ def taken_result(told: types.CallToolResult, server: str) -> ToolResult:
         told: The answer.
         server: Who gave it, for messages.
     """
-    texts, data, displays = [], {}, []
+    texts: list[str] = []
+    data: dict[str, str] = {}
+    displays: list[dict[str, str]] = []
     for block in told.content:
         if isinstance(block, types.TextContent):
             texts.append(block.text)
@@ -108,6 +112,7 @@ def taken_result(told: types.CallToolResult, server: str) -> ToolResult:
             metadata=metadata,
         )
     whole = content if value is None and not data else value
+    kind: Literal["json", "binary", "text"]
     kind = "json" if value is not None else "binary" if data and len(texts) == 1 else "text"
     return ToolResult(content=content, kind=kind, value=whole, data=data, metadata=metadata)
 

@@ -313,6 +313,22 @@ async def test_http_carries_all_of_it(open_session: OpenSession, mode: str) -> N
         assert person.asked
 
 
+@pytest.mark.slow
+@each_era
+async def test_cancelling_reaches_the_worker_over_http(real_session: OpenSession, mode: str) -> None:
+    session, printed = real_session(approver=AllowAll()), asyncio.Event()
+    session.subscribe(lambda event: printed.set() if event.kind == "call_output" else None)
+    async with serve_http(session) as server, over_http(server, mode) as one:
+        await one.call_tool("python", {"code": "kept = 7"})
+        code = "import time; print('in', flush=True); time.sleep(30)"
+        running = asyncio.ensure_future(one.call_tool("python", {"code": code}))
+        await asyncio.wait_for(printed.wait(), 20)
+        running.cancel()
+        began = time.monotonic()
+        assert said(await one.call_tool("python", {"code": "kept"})) == "7"
+        assert time.monotonic() - began < 10
+
+
 async def test_http_refuses_strangers(open_session: OpenSession) -> None:
     session = open_session(write, approver=AllowAll())
     async with serve_http(session) as server, httpx2.AsyncClient() as http:
