@@ -13,6 +13,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,18 @@ def _text(thing: Any) -> str:
 # ---- architecture
 
 
+@cache
+def package() -> shape.Package:
+    """The package, read once."""
+    return shape.read(PROJECT / "aisotools")
+
+
+@cache
+def layer(name: str) -> int:
+    """The row of a module; the lowest for one that has none."""
+    return shape._layer(name) or 0
+
+
 def groups(package: shape.Package) -> dict[str, str]:
     """For each module, the box of the diagram that it is in: a folder, or a row of the layers."""
     found = {}
@@ -195,10 +208,10 @@ def groups(package: shape.Package) -> dict[str, str]:
             continue
         folder = name.partition(".")[0]
         whole = folder in package and package[folder].is_root
-        if folder == "notebook" and row == shape._layer("notebook.frame"):
+        if folder == "notebook" and row == layer("notebook.frame"):
             found[name] = "what a notebook may show"
-        elif folder == "sandbox" and row >= (shape._layer("session") or 0):
-            above = row > (shape._layer("session") or 0)
+        elif folder == "sandbox" and row >= layer("session"):
+            above = row > layer("session")
             found[name] = "the sandbox's front" if above else "the sandbox of another machine"
         else:
             found[name] = folder if whole else _row(row)
@@ -218,7 +231,7 @@ def edges(package: shape.Package) -> set[tuple[str, str]]:
         for target, _ in shape._inner(module):
             if name not in box or target not in box or box[name] == box[target]:
                 continue
-            if (shape._layer(name) or 0) >= (shape._layer(target) or 0):  # the worker loads built-ins by name
+            if layer(name) >= layer(target):  # the worker loads built-ins by name
                 straight[box[name]].add(box[target])
     return {
         (one, other)
@@ -249,9 +262,8 @@ def diagram(package: shape.Package) -> str:
 
 def architecture_page() -> str:
     """The layers, drawn and listed."""
-    package = shape.read(PROJECT / "aisotools")
     members: dict[str, list[str]] = defaultdict(list)
-    for name, box in groups(package).items():
+    for name, box in groups(package()).items():
         members[box].append(name)
     lines = [
         WRITTEN,
@@ -260,7 +272,7 @@ def architecture_page() -> str:
             "A module imports only from below. An arrow says *imports from*; what already follows from other "
             "arrows is left out. `tests/test_shape.py` holds the package to it.\n"
         ),
-        f"```mermaid\n{diagram(package)}\n```\n",
+        f"```mermaid\n{diagram(package())}\n```\n",
         (
             "One call passes one gate, in `gate.py`: the name is resolved, arguments are validated, facts "
             "are gathered, the policy decides, a person is asked if need be, a checkpoint is made, the call "
