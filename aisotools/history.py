@@ -38,6 +38,7 @@ from aisotools.undo_words import (
     refused,
     some,
     uncovered_words,
+    variables_stay,
 )
 from aisotools.variable_contracts import VariableHistory, VariablePoint
 
@@ -352,7 +353,7 @@ class History:
             known = [call_id for call_id in ids if call_id in kept]
             if variables is None or not known:
                 touched = any(step.name == "python" for step in steps)
-                return "They were not brought back: no earlier state of them is kept." if touched else ""
+                return variables_stay(can_be_kept=variables is not None) if touched else ""
             point = await variables.restore(known[-1])
         except SandboxError as error:
             return f"They were not brought back: {error}"

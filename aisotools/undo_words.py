@@ -89,3 +89,13 @@ def conflict(moved: Moved) -> ToolResult:
     result = ToolResult.error(f"{told}\n{shown}{more}\n{advice}", error_kind="failed")
     conflicts = [{"path": path, "why": why} for path, why in moved.conflicts]
     return dataclasses.replace(result, value={"conflicts": conflicts})
+
+
+def variables_stay(*, can_be_kept: bool) -> str:
+    """Why the variables were not brought back."""
+    if can_be_kept:
+        return "They were not brought back: no earlier state of them is kept."
+    return (
+        "They were not brought back: this sandbox cannot keep earlier states of them, because its worker "
+        "cannot be forked. Run the cells again that made them."
+    )

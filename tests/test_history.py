@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from aisotools.approval import ScriptedApprover
-from aisotools.contracts import ToolContext
+from aisotools.approval import AllowAll, ScriptedApprover
+from aisotools.contracts import SandboxCall, ToolContext
 from aisotools.events import Effect, ToolResult
 from aisotools.exceptions import UsageError
 from aisotools.function_tool import tool
 from aisotools.policy import Policy
 from aisotools.session import Session
 from aisotools.session_events import ApprovalAsked, CheckpointTaken, Redone, Undone
-from aisotools.testing import MockTool
+from aisotools.testing import FakeSandbox, MockTool
 from tests.conftest import OpenSession
 
 AUTO = Policy(mode="auto")
@@ -280,3 +280,21 @@ async def test_shell_python_and_maps_are_undone_with_the_real_sandbox(real_sessi
     for _ in range(3):
         assert not (await session.redo()).is_error
     assert here(session, "d/b").read_bytes() == b"STart"
+
+
+class Unforked(FakeSandbox):
+    """A sandbox whose worker cannot be forked, and whose `python` writes a file."""
+
+    async def call(self, request: SandboxCall) -> ToolResult:
+        Path(self._wanted.workspace, "made").write_text("by the call")
+        return ToolResult.text("ran")
+
+
+async def test_where_no_state_of_variables_can_be_kept_undo_says_why(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO, sandbox=Unforked, approver=AllowAll())
+    result = await session.call("python", {"code": "x = 1"}, call_id="first")
+    assert not result.is_error, result.content
+    undone = await session.undo()
+    assert undone.value["removed"] == ["made"]
+    assert "not brought back" in undone.value["variables"]
+    assert "cannot be forked" in undone.content

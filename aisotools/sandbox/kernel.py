@@ -179,7 +179,11 @@ class Kernel:
             over = pending.over
             if over is None and link.watch is not None and was_killed(result):
                 over = link.watch.post_mortem()
-            return over.on(result) if over is not None else explained(result, self._wanted.limits)
+            return (
+                over.on(result)
+                if over is not None
+                else explained(result, self._wanted.limits, self._wanted.level)
+            )
         except asyncio.CancelledError:
             stopping = asyncio.ensure_future(self._stop(link, request, pending, "it was cancelled"))
             while not stopping.done():  # however often we are cancelled: the turn is not given back before

@@ -21,6 +21,13 @@ _WORDS = {
     "open_files": "open files of one process",
 }
 
+_NO_SHARED_MEMORY = re.compile(r"(SemLock|shm_open)\((?s:.)*PermissionError")
+_UNSHARED = (
+    "[level {level}: processes have no shared memory here, so Lock, Queue, Pool and SharedMemory of "
+    "multiprocessing, and ProcessPoolExecutor, cannot work; use threads, or "
+    "multiprocessing.get_context('fork') with Process and Pipe. At level isolated they work.]"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrun:
@@ -88,8 +95,8 @@ def was_killed(result: ToolResult) -> bool:
     return "worker_died" in result.metadata or result.content.rstrip().endswith("[exit code 137]")
 
 
-def explained(result: ToolResult, limits: Limits) -> ToolResult:
-    """The result of a call; if the kernel refused it more of something, that limit is named.
+def explained(result: ToolResult, limits: Limits, level: str = "") -> ToolResult:
+    """The result of a call; if the kernel refused it something, that limit, or the level, is named.
 
     What a failed call says of itself is all there is to go by, and it comes out of the sandbox: it leads to a
     hint, never to a decision.
@@ -106,4 +113,6 @@ def explained(result: ToolResult, limits: Limits) -> ToolResult:
             )
             found = dataclasses.replace(result, content=f"{result.content}\n{told}")
             return found.with_metadata(**{LIMIT: name, USED: allowed, ALLOWED: allowed})
+    if level in {"confined", "guarded"} and _NO_SHARED_MEMORY.search(tail):
+        return dataclasses.replace(result, content=f"{result.content}\n{_UNSHARED.format(level=level)}")
     return result

@@ -122,7 +122,7 @@ def _try(names: Sequence[str], writing: int) -> NoReturn:
         said = f"it leaves threads running ({threads}), which a fork would lose" if threads else "ok"
     except BaseException as error:  # whatever it raises is why it is left out
         said = f"its import failed with {type(error).__name__}: {error}"
-    with contextlib.suppress(BaseException):
+    with contextlib.suppress(OSError):
         os.write(writing, said.encode("utf-8", "replace")[:_REASON_BYTES])
     os._exit(0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from aisotools.sandbox import confine, landlock
 from tests.sandbox import inside
 from tests.sandbox.conftest import Places
 from tests.sandbox.inside import Who
+from tests.sandbox.rig import rig
 
 pytestmark = pytest.mark.skipif(
     landlock.abi() < confine.LANDLOCK_NEEDED["confined"],
@@ -204,3 +206,21 @@ done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
 answer = [done.returncode, done.stderr, done.stdout.splitlines()[:1]]
 """
     assert inside.run(source, who=who, workspace=str(place(who))).answer == [0, "", ["2"]]
+
+
+UNSHARED = (
+    "import multiprocessing as m; m.Lock()",
+    "import multiprocessing as m; m.get_context('fork').Pool(1)",
+    "from concurrent.futures import ProcessPoolExecutor as P; P(1).submit(int)",
+    "from multiprocessing.shared_memory import SharedMemory as S; S(create=True, size=10)",
+)
+
+
+async def test_what_needs_shared_memory_says_where_it_works(tmp_path: Path) -> None:
+    async with rig(tmp_path, level="confined") as r:
+        for code in UNSHARED:
+            result = await r.python(code)
+            assert result.is_error
+            assert "[level confined: processes have no shared memory here" in result.content
+            assert "Process and Pipe" in result.content
+        assert "[level" not in (await r.python("open('/etc/shadow')")).content
