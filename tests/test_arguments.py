@@ -21,13 +21,13 @@ from aisotools.arguments import (
     validate_against,
 )
 from aisotools.exceptions import ArgumentError, ToolError
+from tests.ids import stable
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=12,
 )
-from tests.ids import stable
 
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
