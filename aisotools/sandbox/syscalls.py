@@ -2,7 +2,8 @@
 
 The numbers come from the kernel's own headers: x86-64 from `arch/x86/entry/syscalls/syscall_64.tbl` as
 installed in `asm/unistd_64.h`, ARM64 from `include/uapi/asm-generic/unistd.h`. From 424 on all architectures
-share one numbering. Only the names that the sandbox uses are here.
+share one numbering. Only the names that the sandbox uses are here. The tests have a program that writes these
+tables from the headers, and hold this file against it.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import errno
-import re
 from pathlib import Path
 
 import pytest
 
 from aisotools.sandbox import confine, landlock, seccomp, syscalls
+from tests.sandbox import syscall_tables
 
-HEADERS = {
-    "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
-    "aarch64": Path("/usr/include/asm-generic/unistd.h"),
-}
 OURS = {"capget", "capset", "prctl", "seccomp"} | {
     f"landlock_{action}" for action in ("create_ruleset", "add_rule", "restrict_self")
 }
@@ -19,10 +15,10 @@ OURS = {"capget", "capset", "prctl", "seccomp"} | {
 
 
 def header(arch: str) -> dict[str, int]:
-    path = HEADERS[arch]
+    path = syscall_tables.HEADERS[arch]
     if not path.exists():
         pytest.skip(f"no kernel headers here: {path} is missing")
-    return {n: int(v) for n, v in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", path.read_text())}
+    return syscall_tables.read(path)
 
 
 @pytest.mark.parametrize("arch", syscalls.NUMBERS)
@@ -35,6 +31,15 @@ def test_numbers_are_the_kernels(arch: str) -> None:
     assert all(number > newest for number in unheard.values()), (
         "only calls newer than the headers may be missing"
     )
+
+
+def test_the_tables_are_what_is_written_from_the_headers() -> None:
+    rows = syscall_tables.ours()
+    known = syscall_tables.derive(rows, {arch: header(arch) for arch in syscalls.NUMBERS})
+    assert len(known) > 100
+    assert {name: rows[name] for name in known} == known
+    source = Path(syscalls.__file__).read_text()
+    assert syscall_tables.written(rows) in source, "python -m tests.sandbox.syscall_tables prints them"
 
 
 @pytest.mark.parametrize("arch", syscalls.NUMBERS)

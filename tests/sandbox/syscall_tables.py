@@ -1,0 +1,69 @@
+"""The tables of `aisotools.sandbox.syscalls`, written from the kernel's own headers.
+
+    python -m tests.sandbox.syscall_tables
+
+prints them for the names that are there now; to add a name, put it in with any number, and paste what is
+printed. The headers are those of Debian's `linux-libc-dev`: for x86-64 `asm/unistd_64.h`, made from the
+kernel's `arch/x86/entry/syscalls/syscall_64.tbl`; for ARM64 `asm-generic/unistd.h`, of which `3264` names are
+those of 64-bit machines. What is newer than the headers keeps the number it has, and is told on stderr.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from aisotools.sandbox import syscalls
+
+HEADERS = {
+    "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
+    "aarch64": Path("/usr/include/asm-generic/unistd.h"),
+}
+SHARED_FROM = 424
+"""From here on all architectures share one numbering."""
+
+Row = tuple[int | None, int | None]
+
+
+def read(header: Path) -> dict[str, int]:
+    """The numbers that a header defines, by name."""
+    return {n: int(v) for n, v in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text())}
+
+
+def derive(names: Iterable[str], headers: Mapping[str, Mapping[str, int]]) -> dict[str, Row]:
+    """For each name that the headers know its numbers on x86-64 and ARM64, None where it has none."""
+    one, other = headers["x86_64"], headers["aarch64"]
+    return {name: (one.get(name), other.get(name)) for name in sorted(names) if name in {*one, *other}}
+
+
+def ours() -> dict[str, Row]:
+    """The rows that the package has."""
+    one, other = syscalls.NUMBERS["x86_64"], syscalls.NUMBERS["aarch64"]
+    return {name: (one.get(name), other.get(name)) for name in sorted({*one, *other})}
+
+
+def written(rows: Mapping[str, Row]) -> str:
+    """The rows as `aisotools/sandbox/syscalls.py` has them."""
+    shared = {name: one for name, (one, other) in rows.items() if one == other and (one or 0) >= SHARED_FROM}
+    lines = ["_BEFORE_424: dict[str, tuple[int | None, int | None]] = {"]
+    lines += ["    # name: (x86_64, aarch64); None where the machine never had that call"]
+    lines += [f'    "{name}": {row},' for name, row in sorted(rows.items()) if name not in shared]
+    lines += ["}", "", "_FROM_424: dict[str, int] = {"]
+    lines += [
+        f'    "{name}": {number},' for name, number in sorted(shared.items(), key=lambda one: one[1] or 0)
+    ]
+    return "\n".join([*lines, "}", ""])
+
+
+def main() -> None:
+    """Print the tables."""
+    known = derive(ours(), {arch: read(path) for arch, path in HEADERS.items()})
+    newer = {name: row for name, row in ours().items() if name not in known}
+    print(written(known | newer))
+    print("not in these headers, kept as they are:", ", ".join(newer) or "none", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
