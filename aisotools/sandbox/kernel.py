@@ -179,11 +179,8 @@ class Kernel:
             over = pending.over
             if over is None and link.watch is not None and was_killed(result):
                 over = link.watch.post_mortem()
-            return (
-                over.on(result)
-                if over is not None
-                else explained(result, self._wanted.limits, self._wanted.level)
-            )
+            wanted = self._wanted
+            return explained(result, wanted.limits, wanted.level) if over is None else over.on(result)
         except asyncio.CancelledError:
             stopping = asyncio.ensure_future(self._stop(link, request, pending, "it was cancelled"))
             while not stopping.done():  # however often we are cancelled: the turn is not given back before
