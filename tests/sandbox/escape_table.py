@@ -51,8 +51,8 @@ _ROWS: tuple[tuple[frozenset[Stage], str, str], ...] = (
     (
         _SHARED_ROOT,
         "signal to everybody",
-        """the kernel answers 0 though it reached nobody outside: it counts the refused as found. A worker does
-        reach the parked states of itself, and whoever ends those has lost nothing but its own undo""",
+        """the kernel answers 0 though it reached nobody outside: it counts the refused as found. A worker
+        does reach the parked states of itself; by ending them it loses its own undo, and nothing else""",
     ),
     (_OWN_ROOT, "signal to everybody", "everybody is whom it has started itself"),
     (
