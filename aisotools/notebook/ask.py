@@ -108,18 +108,18 @@ class Question(Generic[Answer]):
 
     def __init__(self, matter: Subject[Answer], kernel: Any, card: type[ApprovalCard] | None = None) -> None:
         """Prepare to ask through `kernel`, from the running event loop; `card` is another card to show."""
-        from aisotools.notebook.cards.approval import ApprovalCard
-
         self.matter = matter
         self._kernel = kernel
         self._loop = asyncio.get_running_loop()
-        self._greeted: asyncio.Future[None] = self._loop.create_future()
-        self._answer: asyncio.Future[Answer] = self._loop.create_future()
-        # A moment before the gate's own limit, so that the record says what happened.
+        # A moment before the gate's own limit, which runs already, so that the record says what happened.
         timeout_s = matter.timeout_s
         self._ends_s = (
             None if timeout_s is None else self._loop.time() + max(timeout_s - 0.1, 0.9 * timeout_s)
         )
+        from aisotools.notebook.cards.approval import ApprovalCard  # which takes its time
+
+        self._greeted: asyncio.Future[None] = self._loop.create_future()
+        self._answer: asyncio.Future[Answer] = self._loop.create_future()
         self._card: ApprovalCard = (card or ApprovalCard)()
         self._card.on_msg(self._from_page)
         self._display_id = uuid.uuid4().hex

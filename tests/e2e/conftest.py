@@ -30,7 +30,11 @@ from playwright.async_api import (
     Page,
     Route,
     async_playwright,
+    expect,
 )
+
+# What comes of a click is waited for; how long it takes is for the benchmarks to say.
+expect.set_options(timeout=15_000)
 
 OFFLINE = [
     "--disable-background-networking",

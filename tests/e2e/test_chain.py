@@ -43,7 +43,8 @@ async def test_stop_while_waiting(open_notebook: Opener) -> None:
 
 @pytest.mark.slow
 async def test_time_runs_out(open_notebook: Opener) -> None:
-    cells = ("import aisotools.asking\naisotools.asking._ASK_S = 1.5", WRITE.format(name="a.txt"))
+    short = "from aisotools import Session\nfrom aisotools.notebook.current import use_session\n"
+    cells = (f"{short}use_session(Session(approval_timeout_s=1.5));", WRITE.format(name="a.txt"))
     notebook = await open_notebook("%load_ext aisotools", *cells)
     for index in range(3):
         await notebook.run(index)
