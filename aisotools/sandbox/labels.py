@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,8 @@ _MAPS_BYTES = 4 << 20
 _MOST_DESCRIPTORS = 4096
 _MOST_THREADS = 1024
 _MOST_TOLD = 8
+_MOST_STEPS = 64
+_WAYS = 8
 _NUMBERED = re.compile(r":\[\d+\]$")
 
 
@@ -211,13 +213,22 @@ def private_bytes(pid: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Private_"))
 
 
-def is_below(pid: int, root: int) -> bool:
-    """Whether a process is somewhere below `root`, by what the kernel says."""
-    for _ in range(64):
-        if pid == root:
-            return True
-        parent = processes.parent_of(pid)
-        if parent <= 1:
+def is_below(pid: int, root: int, parent_of: Callable[[int], int] = processes.parent_of) -> bool:
+    """Whether a process is somewhere below `root`, by what the kernel says.
+
+    One between the two may end while we look, and its children then get another parent: where the way breaks
+    off, it is looked for again from its beginning.
+    """
+    for _ in range(_WAYS):
+        at = pid
+        for _ in range(_MOST_STEPS):
+            if at == root:
+                return True
+            if (parent := parent_of(at)) <= 1:
+                break
+            at = parent
+        else:
             return False
-        pid = parent
+        if parent == 1 or at == pid:
+            return False  # it is the system's, or itself gone
     return False

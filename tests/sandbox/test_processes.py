@@ -267,3 +267,21 @@ def test_depth_costs_neither_recursion_nor_descriptors(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     remove_folder(str(tmp_path / "missing"))
+
+
+def test_an_ancestor_that_ends_while_the_way_is_looked_for_is_no_end_of_it() -> None:
+    parents = {9: 8, 8: 7, 7: 3, 3: 2}
+    ending = {8}
+
+    def parent_of(pid: int) -> int:
+        if pid in ending:  # it was 9's parent a moment ago, and now 9 has been given to 7
+            ending.discard(pid)
+            parents[9] = 7
+            return 0
+        return parents.get(pid, 0)
+
+    assert labels.is_below(9, 3, parent_of)
+    assert not ending
+    assert not labels.is_below(9, 5, parent_of)
+    assert not labels.is_below(6, 3, parent_of), "it is gone"
+    assert not labels.is_below(9, 3, lambda pid: pid + 1), "there is no end of it"
