@@ -36,6 +36,8 @@ def environ(tmp_path: Path) -> Mapping[str, str]:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """The whole suite runs on all cores, a module to a process; what is named runs here, in order."""
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return  # one of those processes itself
     if whole and config.pluginmanager.hasplugin("xdist") and config.option.numprocesses is None:
         config.option.numprocesses = max(2, min(4, os.cpu_count() or 1))
         config.option.dist = "loadfile"
