@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+import time
+from pathlib import Path
 
 import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
 
 from tests.notebook.conftest import the_display, usage_error
 from tests.notebook.inert import assert_inert
@@ -176,6 +179,29 @@ def test_state_of_the_sandbox(notebook: Notebook) -> None:
         assert word in shown["text/plain"], word
     assert "default" in shown["text/plain"]
     assert_inert(shown["text/html"])
+
+
+@pytest.mark.slow
+def test_a_client_attaches_to_the_session_of_the_notebook(notebook: Notebook) -> None:
+    notebook.run("%call python code='shared = 41'")
+    told = the_display(notebook.run("%sandbox attach"))["text/plain"]
+    assert told.startswith("In a terminal: jupyter console --existing /")
+    client = BlockingKernelClient(connection_file=told.rpartition(" ")[2])
+    until_s = time.monotonic() + 20
+    while not Path(client.connection_file).exists():
+        assert time.monotonic() < until_s
+        notebook.run("import asyncio; await asyncio.sleep(0.1)")
+    client.load_connection_file()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=20)
+        reply = client.execute_interactive(
+            "shared += 1; print(shared)", timeout=20, output_hook=lambda _: None
+        )
+        assert reply["content"]["status"] == "ok"
+    finally:
+        client.stop_channels()
+    assert "42" in notebook.run("a = %call python code='shared'\nprint(a.content)").text
 
 
 def test_restart_loses_variables_and_keeps_files(notebook: Notebook) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aisotools.sandbox import labels
 from aisotools.sandbox.processes import (
     CALL_MARK,
     Process,
