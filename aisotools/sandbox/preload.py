@@ -80,7 +80,7 @@ def renew() -> None:
     if (numbers := sys.modules.get("numpy.random")) is not None:
         numbers.seed()
     if (plots := sys.modules.get("matplotlib")) is not None:
-        plots.get_configdir = plots.get_cachedir = _matplotlib_folder  # type: ignore[attr-defined]  # of matplotlib, which is loaded or not
+        plots.get_configdir = plots.get_cachedir = _matplotlib_folder  # type: ignore[attr-defined]  # its own
 
 
 def _matplotlib_folder() -> str:
