@@ -349,9 +349,9 @@ def _types() -> st.SearchStrategy[Any]:
         leaves,
         lambda inner: st.one_of(
             inner.map(lambda t: list[t]),  # type: ignore[valid-type]  # made at run time on purpose
-            inner.map(lambda t: dict[str, t]),  # type: ignore[valid-type]
+            inner.map(lambda t: dict[str, t]),  # type: ignore[valid-type]  # likewise
             inner.map(lambda t: Optional[t]),  # noqa: UP045 - it may be a string
-            st.tuples(inner, inner).map(lambda ts: tuple[ts]),  # type: ignore[valid-type]
+            st.tuples(inner, inner).map(lambda ts: tuple[ts]),  # type: ignore[valid-type]  # likewise
         ),
         max_leaves=4,
     )
@@ -375,7 +375,7 @@ def test_every_type_fits_everywhere(kinds: list[Any], optional: bool) -> None:
         )
         for number, kind in enumerate(kinds)
     ]
-    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # as functools does
     made = tool(function)
     for provider in PROVIDERS:
         for strict in (None, True):

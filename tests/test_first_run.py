@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
-import pexpect  # type: ignore[import-untyped]
+import pexpect  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 

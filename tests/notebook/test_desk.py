@@ -38,7 +38,7 @@ REGISTRY = ToolRegistry([area])
 TOOLS = tuple(REGISTRY.to_llm_definitions())
 REQUEST = BeforeRequest(step=1, messages=(UserMessage("How <b>large</b>?\u202e"),), tools=TOOLS)
 CALL = BeforeCall(step=1, call=CallPart("1", "area", {"width": 1.0, "height": 2.0}))
-TURN = HumanTurn(messages=REQUEST.messages, tools=TOOLS)
+TURN = HumanTurn(messages=tuple(REQUEST.messages), tools=TOOLS)
 OPTIONS = tuple(CallPart("", "area", {"width": n, "height": 1}) for n in (1, 2, 3))
 
 
