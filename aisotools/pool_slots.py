@@ -92,12 +92,11 @@ class Slots:
             self._release(tenant, place)
 
     async def _take(self, tenant: Tenant) -> _Place:
-        while (leaving := self._leaving.get(tenant)) is not None:
-            await asyncio.wait([leaving])
+        await self._gone(tenant)
         place = self._taken.get(tenant)
         if place is None:
             if self._waiting or not self._room():
-                await self._wait_for_room()
+                await self._wait_for_room(tenant)
             place = self._taken.get(tenant)  # another call of the same tenant may have come first
             if place is None:
                 place = self._taken[tenant] = _Place()
@@ -109,6 +108,11 @@ class Slots:
             place.idle = None
         return place
 
+    async def _gone(self, tenant: Tenant) -> None:
+        """Wait until `tenant` has left, if it is leaving: it cannot come back before."""
+        while (leaving := self._leaving.get(tenant)) is not None:
+            await asyncio.wait([leaving])
+
     def _room(self) -> bool:
         """Whether a place is free; if not, the one unused for longest is asked to leave."""
         if not self._full():
@@ -119,13 +123,14 @@ class Slots:
                 self._evict(tenant, "another conversation needed its place")
         return False
 
-    async def _wait_for_room(self) -> None:
+    async def _wait_for_room(self, tenant: Tenant) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         came = False
         try:
             async with asyncio.timeout(self._wait_s):
                 await turn
+                await self._gone(tenant)  # its own place may be what another call of it has to give up first
             came = True
         except TimeoutError:
             raise SandboxError(
