@@ -147,9 +147,14 @@ class Slots:
 
     def _wake(self) -> None:
         """Call up those who wait, as far as there are places; where there are none, have some made."""
-        while self._waiting and self._room():
-            self._promised += 1
-            self._waiting.popleft().set_result(None)
+        while self._waiting:
+            if self._waiting[0].done():
+                self._waiting.popleft()  # it was cancelled, and has not come round to leave by itself
+            elif self._room():
+                self._promised += 1
+                self._waiting.popleft().set_result(None)
+            else:
+                return
 
     def _release(self, tenant: Tenant, place: _Place) -> None:
         place.uses -= 1
