@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import ctypes
+import errno
 import fcntl
 import gc
 import os
@@ -175,6 +176,8 @@ def _reopen(file: OpenFile) -> str:
             return ""  # it was closed, or is another one now
         own = os.open(f"/proc/self/fd/{file.descriptor}", file.flags & _REOPEN_FLAGS | os.O_CLOEXEC)
     except OSError as error:
+        if error.errno == errno.EBADF:
+            return ""  # it was closed just before the fork: nothing has a place in it any more
         return f"the place in an open file (descriptor {file.descriptor}: {error.strerror})"
     try:
         os.lseek(own, file.offset, os.SEEK_SET)

@@ -96,6 +96,14 @@ class TestWelcome(jupyter_kernel_test.IopubWelcomeTests):  # type: ignore[misc] 
     def tearDownClass(cls) -> None:
         cls.kc.stop_channels()
 
+    def test_recv_iopub_welcome_msg(self) -> None:
+        """What a kernel that is just starting says of its state may come before."""
+        self.kc.start_channels()
+        kind = "status"
+        while kind == "status":
+            kind = self.kc.get_iopub_msg(timeout=30)["header"]["msg_type"]
+        assert kind == "iopub_welcome"
+
 
 @pytest.mark.parametrize("mime", NOT_PASSED_ON)
 def test_what_is_not_passed_on(mime: str) -> None:
