@@ -98,6 +98,33 @@ async def test_unused_places_are_given_up_after_a_while() -> None:
     await slots.close()
 
 
+async def test_a_tenant_called_up_while_it_still_leaves_comes_back_after_that() -> None:
+    slots, _, (a, b) = rig(2, max_live=1)
+
+    async def turn(guest: Guest) -> None:
+        async with guest.using():
+            await asyncio.sleep(0)
+
+    for _ in range(20):
+        await asyncio.wait_for(asyncio.gather(turn(a), turn(b), turn(a), turn(b), turn(a)), 5)
+    await slots.close()
+    assert slots.live == 0
+
+
+async def test_a_turn_that_comes_to_somebody_just_cancelled_is_not_lost() -> None:
+    slots, _, (a, b, c) = rig(3, max_live=1)
+    holding = a.using()
+    await holding.__aenter__()
+    waiting = asyncio.ensure_future(b.using().__aenter__())
+    await asyncio.sleep(0)
+    waiting.cancel()  # it has not come round to leave the queue when the place becomes free
+    await holding.__aexit__(None, None, None)
+    async with asyncio.timeout(2), c.using():
+        assert slots.holds(c)
+    assert waiting.cancelled()
+    await slots.close()
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.booleans()), max_size=40), st.integers(1, 3)
 )
