@@ -12,6 +12,7 @@ import contextlib
 import errno
 import io
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import sysconfig
 import tempfile
 import threading
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -35,6 +36,7 @@ PACKET_BYTES = 1 << 17
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _DETECT_S = 30.0
+_REAP_S = 0.2
 _LAST_WORDS_BYTES = 4096
 # The fork server runs this very package, wherever it lies and whatever else is installed. It goes by its
 # place and not by `sys.path`, because the folder around it may hold anything.
@@ -218,12 +220,16 @@ class ForkServer:
 
     def close(self, *, patience_s: float = 1.0) -> None:
         """End it, the hard way after `patience_s`; workers it made live on under their supervisors."""
+        server = self.pid
         self._socket.close()
         try:
             self._process.wait(timeout=patience_s)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            processes.send_signal(server, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_REAP_S)
+            # What stands above stays until all that was started here is gone, and cleans up after it.
+            _above[:] = [one for one in (*_above, self._process) if one.poll() is None]
         self._errors.close()
 
     def retire(self) -> None:
@@ -255,6 +261,7 @@ _server: ForkServer | None = None
 _detection: Detection | None = None
 _lock = threading.Lock()
 _retired: list[ForkServer] = []
+_above: list[subprocess.Popen[bytes]] = []
 
 
 def server() -> ForkServer:
