@@ -73,8 +73,7 @@ class Shelf:
         kept = thinned([f.number for f in self.forks])
         for old in [f for f in self.forks if f.number not in kept]:
             self.evict(old, "only some of the older states are kept")
-        if self._weighing is None:
-            self._weighing = asyncio.get_running_loop().call_later(_WEIGH_S, self._weigh)
+        self._weigh_soon()
 
     def park(self, link: Link, call_id: str) -> ParkedFork:
         """A fork of the present state, which is not on the shelf.
@@ -112,6 +111,10 @@ class Shelf:
         elif fork.last_fork_s > self._slow_s:
             self._skip = _SKIPPED - 1
 
+    def _weigh_soon(self) -> None:
+        if self._weighing is None:
+            self._weighing = asyncio.get_running_loop().call_later(_WEIGH_S, self._weigh)
+
     def _weigh(self) -> None:
         """Look how much memory the states take, in a thread, and end the largest if it is too much."""
         self._weighing = None
@@ -121,9 +124,11 @@ class Shelf:
 
     def _shed(self, sizes: dict[int, int]) -> None:
         over = set(self._budget.over(sizes))
-        for fork in self.all():
-            if fork.number in over:
-                self.evict(fork, "the states together took too much memory")
+        gone = [fork for fork in self.all() if fork.number in over]
+        for fork in gone:
+            self.evict(fork, "the states together took too much memory")
+        if gone:
+            self._weigh_soon()  # what those shared with others weighs on the others alone now
 
     def shed_all_but_last(self) -> bool:
         """Memory is short: give back what can be given; whether there was anything."""

@@ -335,7 +335,7 @@ async def test_memory_of_states_is_bounded(tmp_path: Path) -> None:
         shelf._budget = keeping.Budget(most_bytes=60 << 20)
         for number in range(8):
             await r.python(f"big = bytearray(b'x' * (30 << 20)); n = {number}")
-        await eventually(lambda: sum(map(labels.private_bytes, shelf.pids())) < 200 << 20, within_s=5)
+        await eventually(lambda: sum(map(labels.private_bytes, shelf.pids())) < 100 << 20, within_s=5)
         assert len(calls(r)) < 8
         assert await r.value("n") == 7
 
