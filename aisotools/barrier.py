@@ -138,6 +138,13 @@ class Sharing:
                 stack.enter_context(standing_still(supervisor, frozenset(_parked(sandbox))))
             yield
 
+    async def settled(self) -> None:
+        """Wait until it is known which processes keep the past, so that none is taken for one left running."""
+        for sandbox in tuple(self.sandboxes):
+            known = getattr(getattr(sandbox, "variables", None), "settled", None)
+            if known is not None:
+                await known()
+
     def left_running(self) -> dict[int, str]:
         """What calls left running in the sandboxes on this workspace: process id to name."""
         found: dict[int, str] = {}

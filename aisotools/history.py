@@ -285,6 +285,7 @@ class History:
             if not chosen:
                 return refused(f"There is nothing to {way}.")
             counted = sum(map(self._counting(), chosen))
+            await self._sharing.settled()
             running = self.left_running()
             if running and not force:
                 names = some([f"{printable(name)} ({pid})" for pid, name in running.items()])

@@ -105,6 +105,14 @@ class Variables:
         """Processes that belong to no call."""
         return [*self._shelf.pids(), self._waking] if self._waking else self._shelf.pids()
 
+    async def settled(self) -> None:
+        """Wait until every state that is being kept is known, so that `pids` has them all; not for long."""
+        if settling := self._settling():
+            await asyncio.wait(settling, timeout=_WAKE_S)
+
+    def _settling(self) -> list[asyncio.Task[None]]:
+        return [fork.settled for fork in self._shelf.all() if not fork.settled.done()]
+
     def before(self, link: Link, call_id: str) -> None:
         """Before a call that may change the variables is sent: keep the state, without waiting for it."""
         if link is not self._link:
@@ -280,8 +288,7 @@ class Variables:
             SandboxError: If there is none.
         """
         async with self._moving:
-            settling = [fork.settled for fork in self._shelf.all() if not fork.settled.done()]
-            if settling:  # a worker that lives and does not listen will not fork any more
+            if settling := self._settling():  # a worker that lives and does not listen will not fork any more
                 stuck = processes.parent_of(link.pid)
                 await asyncio.wait(settling, timeout=_STUCK_S if stuck else _WAKE_S)
             hopes = self._hopes(running)
