@@ -159,6 +159,7 @@ async def test_the_end_of_init_ends_everything(tmp_path: Path, level: str) -> No
         init = min(tree - {link.pid})
         os.kill(init, signal.SIGKILL)
         await eventually(lambda: not tree & processes.table().keys())
+        await eventually(lambda: link.lost_because is not None)
         assert (await r.python("1")).content == "1"
 
 

@@ -99,10 +99,11 @@ class TestWelcome(jupyter_kernel_test.IopubWelcomeTests):  # type: ignore[misc] 
     def test_recv_iopub_welcome_msg(self) -> None:
         """What a kernel that is just starting says of its state may come before."""
         self.kc.start_channels()
-        kind = "status"
-        while kind == "status":
-            kind = self.kc.get_iopub_msg(timeout=30)["header"]["msg_type"]
-        assert kind == "iopub_welcome"
+        said = self.kc.get_iopub_msg(timeout=30)
+        while said["msg_type"] == "status":
+            said = self.kc.get_iopub_msg(timeout=30)
+        assert said["header"]["msg_type"] == said["msg_type"] == "iopub_welcome"
+        assert not said["content"]["subscription"]
 
 
 @pytest.mark.parametrize("mime", NOT_PASSED_ON)

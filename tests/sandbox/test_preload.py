@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from aisotools.exceptions import SandboxError
 from aisotools.sandbox import preload, spawn
+from tests.sandbox.alone import in_one_thread
 from tests.sandbox.rig import eventually, rig
 
 TROUBLE = {
@@ -45,22 +45,6 @@ def there_after(names: list[str]) -> dict[str, Any]:
     told = preload.preload([*names, "preload_nothing"], {"MPLBACKEND": "agg"})
     imported = [name for name in names if name in sys.modules]
     return {"told": told, "imported": imported, "left": "MPLBACKEND" in os.environ}
-
-
-def in_one_thread(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `action` finds in a fork, which has no other threads, whatever runs these tests."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            os.write(writing, json.dumps(action()).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as file:
-        found: dict[str, Any] = json.load(file)
-    os.waitpid(pid, 0)
-    return found
 
 
 def test_trouble_is_told_and_kept_out(libraries: Path) -> None:
