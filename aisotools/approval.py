@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -135,15 +135,7 @@ class ConsoleApprover:
             return Approval("deny", reason=NOBODY)
         question = describe(request) + "\n"
         read_line = self._read_line or _read_terminal
-        reading = asyncio.ensure_future(answer_from(read_line, lambda: self._write(question), request))
-        with _ctrl_c_cancels(reading):
-            try:
-                return await reading
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise
-                return _INTERRUPTED
+        return await _typed(answer_from(read_line, lambda: self._write(question), request), _INTERRUPTED)
 
     async def inquire(self, inquiry: Inquiry) -> str | None:
         """Show a model's question and wait for the answer; None when there is nobody, or no answer."""
@@ -151,17 +143,20 @@ class ConsoleApprover:
             return None
         question = describe_inquiry(inquiry) + "\n"
         read_line = self._read_line or _read_terminal
-        reading = asyncio.ensure_future(
-            inquiry_answer_from(read_line, lambda: self._write(question), inquiry)
-        )
-        with _ctrl_c_cancels(reading):
-            try:
-                return await reading
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise
-                return None
+        return await _typed(inquiry_answer_from(read_line, lambda: self._write(question), inquiry), None)
+
+
+async def _typed(reading: Coroutine[Any, Any, _T], interrupted: _T) -> _T:
+    """What somebody types; `interrupted` when they press Ctrl-C, which is no end of the waiting task."""
+    task = asyncio.ensure_future(reading)
+    with _ctrl_c_cancels(task):
+        try:
+            return await task
+        except asyncio.CancelledError:
+            waiting = asyncio.current_task()
+            if waiting is not None and waiting.cancelling():
+                raise
+            return interrupted
 
 
 async def inquiry_answer_from(

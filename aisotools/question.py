@@ -75,6 +75,15 @@ def visible_json(value: Json) -> str:
     return visible(json.dumps(value, ensure_ascii=False, indent=2), keep="\n")
 
 
+def shown_ends(text: str) -> str:
+    """`text`, or of a very long one both ends and how much is missing between them."""
+    hidden = len(text) - MAX_SHOWN_CHARS
+    if hidden <= 0:
+        return text
+    half = MAX_SHOWN_CHARS // 2
+    return f"{text[:half]}\n[... {hidden:,} characters are not shown here ...]\n{text[-half:]}"
+
+
 def _escape(char: str) -> str:
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i] << 8 | units[i + 1]:04x}" for i in range(0, len(units), 2))
@@ -97,11 +106,7 @@ class Field:
     @property
     def shown(self) -> str:
         """`text`, or of a very long one both ends and how much is missing between them."""
-        hidden = len(self.text) - MAX_SHOWN_CHARS
-        if hidden <= 0:
-            return self.text
-        half = MAX_SHOWN_CHARS // 2
-        return f"{self.text[:half]}\n[... {hidden:,} characters are not shown here ...]\n{self.text[-half:]}"
+        return shown_ends(self.text)
 
     @property
     def hides(self) -> bool:

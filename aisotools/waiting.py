@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+
+
+async def with_ticks(work: Coroutine[Any, Any, Result], every_s: float, tick: Callable[[], object]) -> Result:
+    """The result of `work`; `tick` is called every `every_s` seconds until it is there.
+
+    Raises:
+        CancelledError: Once `work` has ended too, if the waiting task was cancelled.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait([task], timeout=every_s))[0]:
+            tick()
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task])
+        raise
+    return task.result()
 
 
 async def to_the_end(work: Coroutine[Any, Any, Result]) -> Result:

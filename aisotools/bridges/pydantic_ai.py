@@ -5,7 +5,7 @@ agent = Agent("openai:gpt-5", toolsets=[SessionToolset(session)])
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic_ai import BinaryContent, RunContext, Tool, ToolReturn
@@ -159,9 +159,3 @@ class PydanticAITool:
         if isinstance(value, ToolReturn):
             value = value.return_value
         return to_result(value, None, context)
-
-
-def register_all(registry: ToolRegistry, tools: Sequence[Tool[Any]]) -> None:
-    """Register pydantic-ai tools, every call of which is asked about."""
-    for tool in tools:
-        registry.register(PydanticAITool(tool))

@@ -270,3 +270,21 @@ async def ask_at_desk(desk: Desk[T], *, shell: Any = None, hello_s: float = HELL
     from aisotools.notebook.cards.desk import DeskCard
 
     return await Question(DeskMatter(desk), kernel, DeskCard).answer(hello_s)
+
+
+class AtDesk:
+    """Somebody who asks at desks, all in one way."""
+
+    def __init__(self, *, shell: Any = None, hello_s: float = HELLO_S) -> None:
+        """Ask.
+
+        Args:
+            shell: Another IPython shell to ask through than the running one.
+            hello_s: How long a page has to show that its card is alive, before an input box asks instead.
+        """
+        self._shell = shell
+        self._hello_s = hello_s
+
+    async def _at_desk(self, desk: Desk[T]) -> T:
+        """The answer to `desk`; `desk.ended` where nobody is there."""
+        return await ask_at_desk(desk, shell=self._shell, hello_s=self._hello_s)

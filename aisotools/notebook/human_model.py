@@ -7,27 +7,17 @@ from typing import Any
 
 from aisotools.messages import CallPart
 from aisotools.models.human import HumanTurn, checked_call, told
-from aisotools.notebook.ask import HELLO_S, _running_shell, can_ask
+from aisotools.notebook.ask import _running_shell, can_ask
 from aisotools.notebook.call_form import blank_fields, filled_call
-from aisotools.notebook.desk import Action, Desk, ask_at_desk
+from aisotools.notebook.desk import Action, AtDesk, Desk
 
 
-class NotebookAsker:
+class NotebookAsker(AtDesk):
     """Asks the person at the notebook what the model answers."""
-
-    def __init__(self, *, shell: Any = None, hello_s: float = HELLO_S) -> None:
-        """Ask.
-
-        Args:
-            shell: Another IPython shell to ask through than the running one.
-            hello_s: How long a page has to show that its card is alive, before an input box asks instead.
-        """
-        self._shell = shell
-        self._hello_s = hello_s
 
     async def answer(self, turn: HumanTurn) -> CallPart | str | None:
         """A call or a text; None where nobody answers."""
-        return await ask_at_desk(being_the_model(turn), shell=self._shell, hello_s=self._hello_s)
+        return await self._at_desk(being_the_model(turn))
 
 
 def notebook_asker() -> NotebookAsker | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
@@ -13,6 +12,7 @@ from aisotools.notebook.screen import Screen, bar_in
 from aisotools.notebook.text import shorten
 from aisotools.session import Session
 from aisotools.session_events import CallOutput, SessionEvent
+from aisotools.waiting import with_ticks
 
 _EVERY_S = 0.25
 _TAIL_LINES, _TAIL_CHARS = 40, 4_000
@@ -33,19 +33,16 @@ async def show_while_running(
             screen.feed(event.text)
             news = True
 
+    def show_news() -> None:
+        nonlocal news
+        if news:
+            news = False
+            place.show(so_far(screen))
+
     place = _Place()
     stop = session.subscribe(hear)
-    task = asyncio.ensure_future(call)
     try:
-        while not (await asyncio.wait([task], timeout=_EVERY_S))[0]:
-            if news:
-                news = False
-                place.show(so_far(screen))
-        result = task.result()
-    except asyncio.CancelledError:
-        task.cancel()
-        await asyncio.wait([task])
-        raise
+        result = await with_ticks(call, _EVERY_S, show_news)
     finally:
         stop()
     place.show(render_result(result, tool_name))

@@ -18,6 +18,7 @@ from aisotools.notebook.trace_page import trace_bundle
 from aisotools.redact import secret_parameters
 from aisotools.registry import ToolRegistry
 from aisotools.session_events import SessionEvent
+from aisotools.waiting import with_ticks
 
 _T = TypeVar("_T")
 
@@ -60,16 +61,9 @@ async def follow(
     trace = _last = Trace(title, _secrets_in(registry))
     view = _View(trace)
     stop = source.subscribe(view.hear)
-    task = asyncio.ensure_future(work)
     try:
         view.show()
-        while not (await asyncio.wait([task], timeout=EVERY_S))[0]:
-            view.tick()
-        return task.result()
-    except asyncio.CancelledError:
-        task.cancel()
-        await asyncio.wait([task])
-        raise
+        return await with_ticks(work, EVERY_S, view.tick)
     finally:
         stop()
         view.end()

@@ -11,12 +11,12 @@ from aisotools.messages import CallPart, UserMessage
 from aisotools.models.human import HumanTurn, told
 from aisotools.notebook.ask import HELLO_S
 from aisotools.notebook.call_form import call_fields, read_call
-from aisotools.notebook.desk import Action, Desk, ask_at_desk
+from aisotools.notebook.desk import Action, AtDesk, Desk
 from aisotools.registry import ToolRegistry
 from aisotools.stepping import BeforeCall, BeforeRequest, StepChoice
 
 
-class NotebookStepper:
+class NotebookStepper(AtDesk):
     """Asks before each request and each call, below the cell that runs."""
 
     def __init__(self, registry: ToolRegistry, *, shell: Any = None, hello_s: float = HELLO_S) -> None:
@@ -27,16 +27,14 @@ class NotebookStepper:
             shell: Another IPython shell to ask through than the running one.
             hello_s: How long a page has to show that its card is alive, before an input box asks instead.
         """
+        super().__init__(shell=shell, hello_s=hello_s)
         self._registry = registry
-        self._shell = shell
-        self._hello_s = hello_s
 
     async def pause(self, moment: BeforeRequest | BeforeCall) -> StepChoice:
         """Ask what is to happen; where nobody is there, the run stops."""
-        desk = (
+        return await self._at_desk(
             before_call(moment, self._registry) if isinstance(moment, BeforeCall) else before_request(moment)
         )
-        return await ask_at_desk(desk, shell=self._shell, hello_s=self._hello_s)
 
 
 def before_request(moment: BeforeRequest) -> Desk[StepChoice]:
@@ -107,23 +105,12 @@ def before_call(moment: BeforeCall, registry: ToolRegistry) -> Desk[StepChoice]:
 # ---- choosing
 
 
-class NotebookChooser:
+class NotebookChooser(AtDesk):
     """Shows the likeliest calls as buttons when the model cannot choose."""
-
-    def __init__(self, *, shell: Any = None, hello_s: float = HELLO_S) -> None:
-        """Choose.
-
-        Args:
-            shell: Another IPython shell to ask through than the running one.
-            hello_s: How long a page has to show that its card is alive, before an input box asks instead.
-        """
-        self._shell = shell
-        self._hello_s = hello_s
 
     async def choose(self, question: str, options: Sequence[CallPart]) -> CallPart | str | None:
         """One of `options`, a text for the model, or None where nobody picks."""
-        desk = choosing(question, options)
-        return await ask_at_desk(desk, shell=self._shell, hello_s=self._hello_s)
+        return await self._at_desk(choosing(question, options))
 
 
 def choosing(question: str, options: Sequence[CallPart]) -> Desk[CallPart | str | None]:

@@ -16,7 +16,15 @@ from typing import Any, Literal
 from aisotools.arguments import fits, schema_flaw, validate_against
 from aisotools.events import ApprovalRequest, Json
 from aisotools.exceptions import ArgumentError
-from aisotools.question import MASK, MAX_SHOWN_CHARS, Field, argument_fields, visible, visible_json
+from aisotools.question import (
+    MASK,
+    MAX_SHOWN_CHARS,
+    Field,
+    argument_fields,
+    shown_ends,
+    visible,
+    visible_json,
+)
 from aisotools.redact import secret_parameters
 
 ControlKind = Literal["shell", "python", "text", "number", "boolean", "choice", "json", "secret"]
@@ -65,11 +73,7 @@ class Control:
     @property
     def shown(self) -> str:
         """`text`, or of a very long one both ends and how much is missing between them."""
-        hidden = len(self.text) - MAX_SHOWN_CHARS
-        if hidden <= 0:
-            return self.text
-        half = MAX_SHOWN_CHARS // 2
-        return f"{self.text[:half]}\n[... {hidden:,} characters are not shown here ...]\n{self.text[-half:]}"
+        return shown_ends(self.text)
 
 
 def controls(request: ApprovalRequest) -> tuple[Control, ...]:
@@ -84,12 +88,6 @@ def controls(request: ApprovalRequest) -> tuple[Control, ...]:
         for name, value in request.call.arguments.items()
     ]
     return tuple(sorted(found, key=_place))
-
-
-def all_as_json(request: ApprovalRequest) -> str:
-    """All arguments but the secret ones, as one JSON object."""
-    secret = secret_parameters(request.definition.parameters)
-    return visible_json({k: v for k, v in request.call.arguments.items() if k not in secret})
 
 
 def edited(request: ApprovalRequest, edits: Mapping[str, str], whole: str | None) -> dict[str, Json] | None:
