@@ -139,7 +139,7 @@ class Sharing:
             yield
 
     async def settled(self) -> None:
-        """Wait until it is known which processes keep the past, so that none is taken for one left running."""
+        """Wait until it is known which processes keep the past; none is to be taken for one left running."""
         for sandbox in tuple(self.sandboxes):
             known = getattr(getattr(sandbox, "variables", None), "settled", None)
             if known is not None:

@@ -149,7 +149,7 @@ def test_ci_compares_all_of_them() -> None:
     [
         ("exit code 0 · 12 ms", "exit code 0 · TIME"),
         ("Undid 1 call: python (8ba4af8377aa44d88f1efca5c847eda2).", "Undid 1 call: python (ID)."),
-        ("cat: /tmp/aisotools-19826-6fad/home/x: Permission denied", "cat: SCRATCH/home/x: REFUSED"),
+        ("cat: /tmp/aisotools-19826-6fad/home/user: Permission denied", "cat: SCRATCH/home/user: REFUSED"),
         ("Adelie 152, mean 3733.1", "Adelie 152, mean 3733.1"),
     ],
 )

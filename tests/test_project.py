@@ -51,7 +51,7 @@ BROUGHT = {
 }
 """Distributions we import that come with another one, as part of its interface."""
 
-SAID_NAMES = {"jovyan", "user", "someone", "you", "x"}
+SAID_NAMES = {"jovyan", "user", "someone"}
 """Home folders that stand for anybody's: Binder's user, and names of nobody."""
 
 
