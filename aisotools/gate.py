@@ -97,6 +97,10 @@ class Gate:
         """How many calls there were."""
         return len(self._used)
 
+    def knows(self, call_id: str) -> bool:
+        """Whether there was a call of this id."""
+        return call_id in self._used
+
     async def pass_call(
         self,
         call: ToolCall,

@@ -188,6 +188,10 @@ class Lifetime:
         """The event loop that it lives on; None until it is open."""
         return self._loop
 
+    def knows(self, call_id: str) -> bool:
+        """Whether there was a call of this id, which therefore can run no more."""
+        return self._gate.knows(call_id)
+
     @property
     def closed(self) -> bool:
         """Whether the session was closed."""

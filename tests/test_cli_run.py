@@ -117,7 +117,9 @@ def test_ctrl_c(terminal: Terminal) -> None:
     """In a process of its own, while a tool runs: it ends at once, with the usual status."""
     model = terminal.script(["sandbox_bash", {"command": "sleep 30"}], "never")
     arguments = ["run", "-m", model, "-w", str(terminal.folder / "workspace"), "--approve", "auto", "Sleep."]
-    code = f"import sys; from aisotools.cli import main; sys.exit(main({arguments!r}))"
+    # Whoever started these tests in the background has them ignore it, and what they start as well.
+    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{listening}; import sys; from aisotools.cli import main; sys.exit(main({arguments!r}))"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ.copy()
     ) as process:

@@ -60,10 +60,9 @@ async def call(
 
     A framework may make the same call twice after an interruption; then it gets an id of its own.
     """
-    used = {event.call_id for event in session.events if event.kind == "call_requested"}
     options: dict[str, Any] = {
         "origin": "model",
-        "call_id": None if call_id in used else call_id,
+        "call_id": None if call_id is None or session.knows(call_id) else call_id,
         "approver": approver,
     }
     if session.loop in {None, asyncio.get_running_loop()}:

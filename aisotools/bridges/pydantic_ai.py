@@ -19,7 +19,7 @@ from pydantic_core import SchemaValidator, core_schema
 from aisotools.approval import AllowAll
 from aisotools.bridges.passing import Asking, call, check_asking, images, needs_asking
 from aisotools.contracts import ToolContext
-from aisotools.dialects import Exports, name_told
+from aisotools.dialects import name_told
 from aisotools.events import Effect, Json, ToolResult
 from aisotools.exceptions import UsageError
 from aisotools.registry import ToolRegistry
@@ -28,6 +28,9 @@ from aisotools.session import Session
 from aisotools.tool_members import declared_effect
 
 _ANYTHING = SchemaValidator(core_schema.any_schema())  # the gate validates, with messages for a model
+
+
+_OWN_NAME = "aisotools_name"
 
 
 class SessionToolset(AbstractToolset[Any]):
@@ -58,34 +61,38 @@ class SessionToolset(AbstractToolset[Any]):
         """The toolset's name."""
         return self._id
 
-    def _exports(self) -> Exports:
-        return (self._registry or self._session.registry).exports("openai", strict=False)
-
-    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+    def definitions(self) -> list[ToolDefinition]:
         """The tools, as pydantic-ai describes tools."""
         registry = self._registry or self._session.registry
-        tools = {}
-        for export, tool in zip(self._exports(), registry.list(), strict=True):
+        described = []
+        for export, tool in zip(registry.exports("openai", strict=False), registry.list(), strict=True):
             effect = declared_effect(tool)
-            name = name_told(export)
-            definition = ToolDefinition(
-                name=name,
-                description=tool.description,
-                parameters_json_schema=dict(export["function"]["parameters"]),
-                sequential=effect is not Effect.READ_ONLY,
-                metadata={"aisotools_name": tool.name, "effect": str(effect) if effect else None},
+            described.append(
+                ToolDefinition(
+                    name=name_told(export),
+                    description=tool.description,
+                    parameters_json_schema=dict(export["function"]["parameters"]),
+                    sequential=effect is not Effect.READ_ONLY,
+                    metadata={_OWN_NAME: tool.name, "effect": str(effect) if effect else None},
+                )
             )
-            tools[name] = ToolsetTool(
-                toolset=self, tool_def=definition, max_retries=ctx.max_retries, args_validator=_ANYTHING
+        return described
+
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        """The tools by the names that the model is told."""
+        return {
+            one.name: ToolsetTool(
+                toolset=self, tool_def=one, max_retries=ctx.max_retries, args_validator=_ANYTHING
             )
-        return tools
+            for one in self.definitions()
+        }
 
     async def call_tool(
         self,
         name: str,
         tool_args: dict[str, Any],
         ctx: RunContext[Any],
-        tool: ToolsetTool[Any],  # noqa: ARG002 - named by pydantic-ai
+        tool: ToolsetTool[Any],
     ) -> Any:
         """Pass a call through the gate.
 
@@ -94,14 +101,14 @@ class SessionToolset(AbstractToolset[Any]):
             ToolFailed: For what it cannot, denials among it.
             ApprovalRequired: If the framework is to ask.
         """
-        own, arguments = self._exports().back(name, tool_args)
+        own = (tool.tool_def.metadata or {}).get(_OWN_NAME, name)
         approver = None
         if self._asking == "framework":
-            reasons = needs_asking(self._session, own, arguments)
+            reasons = needs_asking(self._session, own, tool_args)
             if reasons is not None and not ctx.tool_call_approved:
                 raise ApprovalRequired(metadata={"reasons": list(reasons)})
             approver = AllowAll() if ctx.tool_call_approved else None
-        result = await call(self._session, own, arguments, call_id=ctx.tool_call_id, approver=approver)
+        result = await call(self._session, own, tool_args, call_id=ctx.tool_call_id, approver=approver)
         if result.is_error:
             raise (ModelRetry if result.recoverable else ToolFailed)(result.content)
         pictures = [BinaryContent(image.data, media_type=image.mime) for image in images(result)]

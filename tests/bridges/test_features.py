@@ -153,9 +153,8 @@ class UnderPydanticAI(Bridge):
         return Seen(text=str(run.output), error=error, pictures=pictures, value=value)
 
     def schema(self, session: Session) -> Mapping[str, Any] | None:
-        (export,) = SessionToolset(session)._exports()
-        parameters: Mapping[str, Any] = export["function"]["parameters"]
-        return parameters
+        (one,) = SessionToolset(session).definitions()
+        return one.parameters_json_schema
 
     async def asked(self, session: Session, name: str, arguments: dict[str, Any]) -> Seen:
         agent, first = await self._run(session, name, arguments, asking="framework")
