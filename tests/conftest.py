@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -16,6 +17,7 @@ from aisotools.contracts import Tool
 from aisotools.registry import ToolRegistry
 from aisotools.session import Session
 from aisotools.testing import FakeSandbox
+from tests import host_guard
 
 # How long an example takes says more about the machine's other work than about the code: see benchmarks.
 settings.register_profile("aisotools", deadline=None)
@@ -30,6 +32,19 @@ def environ(tmp_path: Path) -> Mapping[str, str]:
     """Where a session looks up settings: a home of the test's own."""
     (tmp_path / "home").mkdir()
     return {"HOME": str(tmp_path / "home"), "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The machine's own files are watched: a test that changes one fails, see `host_guard`.
+
+    And what asks IPython for its folder, in this process or below, is not given the user's, which it would
+    fill. The processes that share the work have that of the one that started them.
+    """
+    host_guard.install(config, host_guard.usual())
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="aisotools-ipython-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["IPYTHONDIR"] = folder.name
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,4 +1,7 @@
-"""Random work on a tree, undone and redone along random paths: it is byte for byte what it was."""
+"""Random work on a tree, undone and redone along random paths: it is byte for byte what it was.
+
+Work goes through links, too. The one that leads out of the workspace leads to a file of the test's own.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ SCRIPTS = st.sampled_from(
     [
         "rm -rf -- sub",
         "mkdir -p new/empty && echo hi > new/f",
-        "ln -sf /etc/passwd link; ln -s nowhere other-link",
+        'ln -sf "$OUTSIDE" link; ln -s nowhere other-link',
         "mv a b; mv sub renamed",
         "chmod 755 a; chmod 700 sub",
         "printf x >> a; printf y >> sub/a",
@@ -59,6 +62,8 @@ class Work(RuleBasedStateMachine):
         self.top = Path(tempfile.mkdtemp(prefix="undo-"))
         self.root = self.top / "workspace"
         self.root.mkdir()
+        self.outside = self.top / "outside"
+        self.outside.write_text("nobody:x:65534\n")
         self.chain = Checkpoints(self.root, self.top / "store")
         self.number = 0
         self.past: list[State] = []
@@ -110,14 +115,17 @@ class Work(RuleBasedStateMachine):
     def move(self, name: str, new: str) -> None:
         self.step(lambda: (self.root / name).rename(self.root / new))
 
-    @rule(name=NAMES, text=st.sampled_from(["a", "/etc/passwd", "..", "gone"]))
+    @rule(name=NAMES, text=st.sampled_from(["a", "{outside}", "..", "gone"]))
     def link(self, name: str, text: str) -> None:
-        self.step(lambda: (self.root / name).symlink_to(text))
+        target = text.format(outside=self.outside)
+        self.step(lambda: (self.root / name).symlink_to(target))
 
     @rule(script=SCRIPTS)
     def shell(self, script: str) -> None:
         command = ["sh", "-c", script]
-        self.step(lambda: subprocess.run(command, cwd=self.root, stderr=subprocess.DEVNULL, check=False))
+        environ = {**os.environ, "OUTSIDE": str(self.outside)}
+        quiet = subprocess.DEVNULL
+        self.step(lambda: subprocess.run(command, cwd=self.root, env=environ, stderr=quiet, check=False))
 
     @rule(count=st.integers(1, 4))
     def undo(self, count: int) -> None:

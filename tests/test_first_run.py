@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,10 +101,9 @@ def test_where_no_level_holds_it_says_what_to_do() -> None:
 def simulated(*arguments: str) -> subprocess.CompletedProcess[str]:
     simulate = Path(__file__).parent / "sandbox" / "simulate.py"
     command = [sys.executable, str(simulate), "--no-landlock", "--uid", str(os.getuid() or 2001), "--"]
-    folder = Path("/tmp") / f"aisotools-first-{os.getpid()}"
-    folder.mkdir(mode=0o777)
+    folder = Path(tempfile.mkdtemp(prefix="aisotools-first-"))
     folder.chmod(0o777)
-    env = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    env = private_home(folder)["env"] | {"PYTHONPATH": str(Path.cwd())}
     try:
         return subprocess.run(
             [*command, sys.executable, *arguments],

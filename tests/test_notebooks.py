@@ -13,6 +13,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
+from tests.notebook.kernel import private_home
 from tests.tutorials import (
     FOLDER,
     MOST_CELLS,
@@ -125,7 +126,12 @@ def nbval(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
     ]
     (folder / "pytest.ini").write_text("[pytest]\n")
     return subprocess.run(
-        [*command, *options, *names], cwd=folder, capture_output=True, text=True, timeout=50, check=False
+        [*command, *options, *names],
+        **private_home(folder),
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
     )
 
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from aisotools import paths
 from aisotools.exceptions import PathOutside, WorkspaceError
+from aisotools.sandbox import landlock
 from aisotools.workspace import Workspace
+from tests.sandbox.alone import in_one_thread
 
 CANARY = b"canary: nobody may read or change this"
 
@@ -119,12 +121,25 @@ def test_own_absolute_path_through_a_link(tmp_path: Path, root: Path) -> None:
         "../" * 50 + "etc/passwd",
     ],
 )
-def test_outside(workspace: Workspace, path: str) -> None:
+def test_outside(workspace: Workspace, path: str, tmp_path: Path) -> None:
     for attempt in (read, Workspace.relative, Workspace.stat):
         with pytest.raises(PathOutside, match="leads outside the workspace"):
             attempt(workspace, path)
-    with pytest.raises(PathOutside):
+    told = in_one_thread(lambda: {"told": told_by_writing(workspace, path, only_below=tmp_path)})
+    assert "leads outside the workspace" in told["told"]
+
+
+def told_by_writing(workspace: Workspace, path: str, *, only_below: Path) -> str:
+    """How an attempt to write ends, in a process made unable to change what is elsewhere."""
+    if landlock.abi():
+        landlock.restrict(["/"], [str(only_below)])
+    elif not Path(os.path.normpath(workspace.root / path)).is_relative_to(only_below):
+        return "leads outside the workspace, which cannot be tried safely here"
+    try:
         workspace.write_bytes(path, b"x")
+    except PathOutside as error:
+        return str(error)
+    return "written"
 
 
 def test_outside_absolute(workspace: Workspace, root: Path, outside: Path) -> None:

@@ -138,7 +138,9 @@ def test_whatever_stands_in_its_place(files: ProtectedFiles, ws: Path, kind: str
     elif kind == "folder":
         (place / "inner").mkdir(parents=True)
     elif kind == "link":
-        place.symlink_to("/etc/passwd")
+        outside = ws.parent / "outside"
+        outside.write_text("the user's own")
+        place.symlink_to(outside)
     else:
         (ws / "tests").rmdir()
         (ws / "tests").write_text("no folder")
@@ -146,6 +148,7 @@ def test_whatever_stands_in_its_place(files: ProtectedFiles, ws: Path, kind: str
     assert change.undone
     assert place.read_text() == "safe = True\n"
     assert not place.is_symlink()
+    assert kind != "link" or (ws.parent / "outside").read_text() == "the user's own"
 
 
 def test_an_open_file_and_a_mapping_write_into_nothing(files: ProtectedFiles, ws: Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Self
 
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
+
+from tests.notebook.kernel import private_home
 
 
 class RawKernel:
@@ -19,8 +23,10 @@ class RawKernel:
 
     def __enter__(self) -> Self:
         began_s = time.perf_counter()
-        self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel()
+        self._place = Path(tempfile.mkdtemp(prefix="aisotools-peer-"))
+        file = str(self._place / "connection.json")
+        self.manager = KernelManager(kernel_name="python3", connection_file=file)
+        self.manager.start_kernel(**private_home(self._place))
         self.client: BlockingKernelClient = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
@@ -31,6 +37,7 @@ class RawKernel:
     def __exit__(self, *_: object) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        shutil.rmtree(self._place, ignore_errors=True)  # it may still be leaving
 
     @property
     def memory_bytes(self) -> int:

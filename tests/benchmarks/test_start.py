@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.figures import Figure, show
+from tests.notebook.kernel import private_home
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(300)]
 
@@ -66,12 +67,13 @@ print(json.dumps([asyncio.run(main()), []]))
 HEAVY = ("mcp", "openai", "anthropic", "google", "pydantic_ai", "litellm", "nbformat", "matplotlib", "pandas")
 
 
-def measured(code: str, *arguments: str, runs: int = 7) -> tuple[list[float], set[str]]:
-    """Milliseconds of each run, and the modules that came."""
+def measured(code: str, folder: Path, *, runs: int = 7) -> tuple[list[float], set[str]]:
+    """Milliseconds of each run, with a home in `folder`, and the modules that came."""
     samples, modules = [], set()
+    env = private_home(folder)["env"]
     for _ in range(runs):
-        command = [sys.executable, "-c", code, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        command = [sys.executable, "-c", code, str(folder / "workspace")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
         took, loaded = json.loads(done.stdout.splitlines()[-1])
         samples.append(took)
         modules |= set(loaded)
@@ -79,10 +81,10 @@ def measured(code: str, *arguments: str, runs: int = 7) -> tuple[list[float], se
 
 
 def test_start(tmp_path: Path) -> None:
-    importing, imported = measured(IMPORT)
-    loading, loaded = measured(LOAD)
-    first_tool, _ = measured(TOOL)
-    sessions, _ = measured(SESSION, str(tmp_path / "workspace"))
+    importing, imported = measured(IMPORT, tmp_path)
+    loading, loaded = measured(LOAD, tmp_path)
+    first_tool, _ = measured(TOOL, tmp_path)
+    sessions, _ = measured(SESSION, tmp_path)
     show(
         Figure(what="import aisotools", samples=importing, budget=60),
         Figure(what="%load_ext, ipykernel loaded", samples=loading, budget=100),
@@ -98,9 +100,9 @@ def test_start(tmp_path: Path) -> None:
 def test_preloading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fresh worker that imports pandas, which its fork server has imported already, or has not."""
     pytest.importorskip("pandas")
-    without, _ = measured(PANDAS, str(tmp_path / "workspace"), runs=5)
+    without, _ = measured(PANDAS, tmp_path, runs=5)
     monkeypatch.setenv("AISOTOOLS_PRELOAD", "numpy,pandas")
-    preloaded, _ = measured(PANDAS, str(tmp_path / "workspace"), runs=5)
+    preloaded, _ = measured(PANDAS, tmp_path, runs=5)
     show(
         Figure(what="a fresh worker's `import pandas`", samples=without),
         Figure(what="the same, preloaded", samples=preloaded, peer=statistics.median(without)),

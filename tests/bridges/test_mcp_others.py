@@ -29,6 +29,7 @@ async def installed(folder: Path, package: str) -> Path:
     if npm is None or shutil.which("node") is None:
         pytest.skip("node and npm are not installed")
     command = [npm, "install", "--no-fund", "--no-audit", "--silent", "--prefix", str(folder), package]
+    command += ["--cache", str(folder / "npm-cache")]
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )

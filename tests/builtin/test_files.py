@@ -513,7 +513,10 @@ def test_many_matches_are_cut_and_say_so(caller: Caller) -> None:
 
 def test_search_meets_what_it_cannot_read(caller: Caller, root: Path) -> None:
     os.mkfifo(root / "fifo")
-    (root / "out").symlink_to("/etc")
+    outside = root.parent / "outside"
+    outside.mkdir()
+    (outside / "passwd").write_text("root needle\n")
+    (root / "out").symlink_to(outside)
     (root / "latin").write_bytes("caf\xe9 needle".encode("latin-1"))
     with (root / "big").open("wb") as big:
         big.truncate(file_operations.MAX_FILE_BYTES + 1)
@@ -554,14 +557,20 @@ def test_missing_files_name_their_neighbours(caller: Caller, root: Path) -> None
 @pytest.mark.parametrize("operation", ["read", "write", "metadata", "list", "search"])
 @pytest.mark.parametrize(
     "path",
-    ["../x", "/etc/passwd", "out/passwd", "d/../../x", "/workspace/../x", "out/new"],
+    ["../x", "{outside}/passwd", "out/passwd", "d/../../x", "/workspace/../x", "out/new"],
 )
 def test_outside(caller: Caller, root: Path, operation: str, path: str) -> None:
     (root / "d").mkdir()
-    (root / "out").symlink_to("/etc")
+    outside = root.parent / "outside"
+    outside.mkdir()
+    (outside / "passwd").write_text("somebody")
+    path = path.format(outside=outside)
+    (root / "out").symlink_to(outside)
     told = caller.error(operation, path=path, content="x", pattern="x")
     assert f"The path {path!r} leads outside the workspace" in told
     assert "Use a path inside it" in told
+    assert [(kept.name, kept.read_text()) for kept in outside.iterdir()] == [("passwd", "somebody")]
+    assert {kept.name for kept in root.parent.iterdir()} == {"ws", "outside"}
 
 
 def test_wrong_kinds(caller: Caller, root: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -237,7 +238,7 @@ async def test_workdir(session: Session) -> None:
     ("workdir", "told"),
     [
         ("..", "The path '..' leads outside the workspace."),
-        ("/etc", "The path '/etc' leads outside the workspace."),
+        ("{outside}", "The path '{outside}' leads outside the workspace."),
         ("out", "leads outside the workspace"),
         ("nope", "There is no 'nope' in the workspace."),
         ("file", "workdir 'file' is not a folder. Use a folder of the workspace, or leave it out."),
@@ -247,13 +248,17 @@ async def test_workdir(session: Session) -> None:
     ],
 )
 async def test_a_wrong_workdir_is_told_and_nothing_runs(session: Session, workdir: str, told: str) -> None:
-    await bash(session, "touch file; ln -s /etc out")
+    assert session.workspace is not None
+    outside = session.workspace.parent / "outside"
+    outside.mkdir()
+    workdir, told = (text.format(outside=outside) for text in (workdir, told))
+    await bash(session, f"touch file; ln -s {shlex.quote(str(outside))} out")
     result = await bash(session, "touch ran", workdir=workdir)
     assert (result.is_error, result.error_kind) == (True, "invalid")
     assert told.lower() in result.content.lower()
     assert "Traceback" not in result.content
-    assert session.workspace is not None
     assert not (session.workspace / "ran").exists()
+    assert not list(outside.iterdir())
 
 
 # ---- what cannot be run

@@ -245,15 +245,19 @@ async def _url(home: Path, server: asyncio.subprocess.Process) -> str:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def browser() -> AsyncIterator[Browser]:
-    """Chromium as the system has it."""
+async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
+    """Chromium as the system has it, with a home of its own."""
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None:
         told = "The browser tests need Chromium: apt-get install chromium"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(told)
     arguments = [*OFFLINE, "--no-sandbox"] if os.geteuid() == 0 else OFFLINE
     async with async_playwright() as playwright:
-        running = await playwright.chromium.launch(executable_path=found, args=arguments)
+        env: dict[str, str | float | bool] = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("XDG_")},
+            "HOME": str(tmp_path_factory.mktemp("browser")),
+        }
+        running = await playwright.chromium.launch(executable_path=found, args=arguments, env=env)
         yield running
         await running.close()
 

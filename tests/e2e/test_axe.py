@@ -1,6 +1,6 @@
 """axe-core on every kind of card: no serious finding.
 
-axe-core is MPL-2.0 and not part of this repository: `npm pack` fetches the pinned version into the user's
+axe-core is MPL-2.0 and not part of this repository: `npm pack` fetches the pinned version into pytest's own
 cache the first time. Outside CI a machine without npm or network skips these tests.
 """
 
@@ -51,12 +51,12 @@ await follow(journal, work(), title="a run")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def axe() -> str:
+async def axe(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The source of axe-core, fetched once."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aisotools-tests"
+    own = getattr(pytestconfig, "cache", None)  # none with `-p no:cacheprovider`
+    cache = own.mkdir("axe") if own is not None else tmp_path_factory.mktemp("axe")
     kept = cache / f"axe-core-{VERSION}.js"
     if not kept.is_file():
-        await asyncio.to_thread(cache.mkdir, parents=True, exist_ok=True)
         kept.write_bytes(await _fetched(cache))
     return kept.read_text("utf-8")
 
@@ -67,6 +67,7 @@ async def _fetched(folder: Path) -> bytes:
     told = f"axe-core {VERSION} cannot be had: it needs npm and its registry once."
     if npm is not None:
         command = [npm, "pack", f"axe-core@{VERSION}", "--silent", "--pack-destination", str(folder)]
+        command += ["--cache", str(folder / "npm")]
         packing = await asyncio.create_subprocess_exec(*command, cwd=folder)
         if await asyncio.wait_for(packing.wait(), 60) == 0:
             archive = folder / f"axe-core-{VERSION}.tgz"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,8 +48,10 @@ class Notebook:
     """Runs cells and answers what they ask, as a front end does."""
 
     def __init__(self, **options: Any) -> None:
-        self.manager = KernelManager()
-        self.manager.start_kernel(**options)
+        """Start a kernel with these options; without any it has a home of its own, as in `private_home`."""
+        self._place = Path(tempfile.mkdtemp(prefix="aisotools-notebook-"))
+        self.manager = KernelManager(connection_file=str(self._place / "connection.json"))
+        self.manager.start_kernel(**(options or private_home(self._place)))
         self.client: BlockingKernelClient = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=30)
@@ -55,6 +59,7 @@ class Notebook:
     def close(self) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        shutil.rmtree(self._place, ignore_errors=True)  # it may still be leaving
 
     def start(self, code: str, *, allow_stdin: bool = True) -> Run:
         return Run(self.client.execute(code, allow_stdin=allow_stdin))

@@ -38,6 +38,8 @@ from tests.sandbox.escape_probes import (
     must_exit_0,
     no_effect,
     opened,
+    packages_of_the_host,
+    planted,
     probe,
     probes,
     read,
@@ -213,7 +215,7 @@ probes(
         "hard link by descriptor": linked_by_descriptor,
         "hard link by a magic link": linked_by_magic,
         "nameless file, linked into a home folder": nameless_linked_out,
-        "hard link of a setuid program": lambda c: os.link("/usr/bin/su", "su"),
+        "hard link of a setuid program": lambda c: os.link(c.setuid, "setuid"),
         "hard link into a home folder": lambda c: both(
             lambda: os.link(write("own"), f"{c.home}/own"), lambda: os.unlink(f"{c.home}/own")
         ),
@@ -550,23 +552,27 @@ def planted_at_home(name: str) -> Callable[[SimpleNamespace], object]:
     return attempt
 
 
-def planted_in(folder: Callable[[SimpleNamespace], str], name: str) -> Callable[[SimpleNamespace], object]:
-    return lambda c: write_and_remove(f"{folder(c)}/{name}")
+def planted_in(decoy: str, name: str, real: Callable[[], str]) -> Callable[[SimpleNamespace], object]:
+    return lambda c: planted(decoy.format(**vars(c)), name, real())
 
 
 probes({f"planted in a home: {what}": planted_at_home(name) for what, name in STARTUP.items()})
 probes(
     {
-        "planted beside packages: a .pth": planted_in(lambda c: os.path.dirname(c.packages), "esc.pth"),
+        "planted beside packages: a .pth": planted_in("{packages}/..", "esc.pth", packages_of_the_host),
         "planted beside packages: sitecustomize": planted_in(
-            lambda c: os.path.dirname(c.packages), "sitecustomize.py"
+            "{packages}/..", "sitecustomize.py", packages_of_the_host
         ),
-        "planted in the interpreter": planted_in(lambda c: os.path.dirname(os.__file__), "esc.py"),
-        "planted bytecode": planted_in(lambda c: os.path.dirname(os.__file__) + "/__pycache__", "esc.pyc"),
-        "planted beside the interpreter": planted_in(lambda c: sys.prefix, "esc"),
-        "planted for every shell": planted_in(lambda c: "/etc/profile.d", "esc.sh"),
-        "planted for every user": planted_in(lambda c: "/var/spool/cron", "esc"),
-        "planted kernelspec": planted_in(lambda c: f"{sys.prefix}/share/jupyter", "esc"),
+        "planted in the interpreter": planted_in("{library}", "esc.py", lambda: os.path.dirname(os.__file__)),
+        "planted bytecode": planted_in(
+            "{library}/__pycache__", "esc.pyc", lambda: os.path.dirname(os.__file__) + "/__pycache__"
+        ),
+        "planted beside the interpreter": planted_in("{prefix}", "esc", lambda: sys.base_prefix),
+        "planted for every shell": planted_in("{every_shell}", "esc.sh", lambda: "/etc/profile.d"),
+        "planted for every user": planted_in("{every_user}", "esc", lambda: "/var/spool/cron"),
+        "planted kernelspec": planted_in(
+            "{prefix}/share/jupyter", "esc", lambda: f"{sys.base_prefix}/share/jupyter"
+        ),
     }
 )
 
@@ -575,6 +581,14 @@ probes(
 
 def through(path: str) -> Callable[[SimpleNamespace], object]:
     return lambda c: write(path.format(**vars(c)), "changed")
+
+
+def through_the_alias(c: SimpleNamespace) -> object:
+    """By the name that the workspace has inside; where it has none, that name may be somebody else's."""
+    with opened("/workspace/inner/conftest.py", os.O_WRONLY) as file:
+        if not os.path.samestat(os.fstat(file), os.stat("inner/conftest.py")):
+            raise FileNotFoundError(errno.ENOENT, "another file of that name")
+        return os.write(file, b"changed")
 
 
 def replaced(path: str) -> Callable[[SimpleNamespace], object]:
@@ -626,7 +640,7 @@ probes(
         "protected: map conftest.py": mapped("inner/conftest.py"),
         "protected: truncate conftest.py": lambda c: os.truncate("inner/conftest.py", 0),
         "protected: conftest.py by its full path": through("{workspace}/inner/conftest.py"),
-        "protected: conftest.py by the alias": through("/workspace/inner/conftest.py"),
+        "protected: conftest.py by the alias": through_the_alias,
         "protected: conftest.py by a hard link": by_hard_link("inner/conftest.py"),
         "protected: conftest.py by a symlink": by_link("inner/conftest.py"),
         "protected: mode of conftest.py": lambda c: changes(

@@ -140,6 +140,23 @@ def write_and_remove(path: str) -> str:
     return path
 
 
+def planted(decoy: str, name: str, real: str) -> str:
+    """Make a file in the decoy of a folder; where that is refused, a file without a name in the real one.
+
+    Neither leaves anything in a folder that somebody uses, even where nothing confines.
+    """
+    try:
+        return write_and_remove(f"{decoy}/{name}")
+    except OSError:
+        os.close(os.open(real, os.O_TMPFILE | os.O_WRONLY, 0o600))
+    return real
+
+
+def packages_of_the_host() -> str:
+    """The folder of the packages that this Python was started with, as far as that can be told."""
+    return next((path for path in sys.path[::-1] if path.endswith(("site-packages", "dist-packages"))), "")
+
+
 @contextlib.contextmanager
 def opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
     descriptor = os.open(path, flags)
@@ -387,8 +404,8 @@ probes(
         "make a file in /tmp": lambda c: write_and_remove(f"/tmp/esc-{c.tag}"),
         "make a file in /var/tmp": lambda c: write_and_remove(f"/var/tmp/esc-{c.tag}"),
         "make a file in /dev/shm": lambda c: write_and_remove(f"/dev/shm/esc-{c.tag}"),
-        "poison the packages": lambda c: write_and_remove(f"{c.packages}/esc_{c.tag}.py"),
-        "poison the package itself": lambda c: write_and_remove(f"{c.package}/esc_{c.tag}.py"),
+        "poison the packages": lambda c: planted(c.packages, f"esc_{c.tag}.py", packages_of_the_host()),
+        "poison the package itself": lambda c: planted(c.package, f"esc_{c.tag}.py", packages_of_the_host()),
         "write a file that may be read": lambda c: os.close(os.open(c.shown, os.O_WRONLY)),
         "make a file in a folder that may be read": lambda c: write_and_remove(f"{c.shown_folder}/esc"),
         "truncate a file that may be read": lambda c: os.truncate(c.shown, 30),

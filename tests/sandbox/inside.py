@@ -118,6 +118,7 @@ def run(
     scratch: str | None = None,
     config: dict[str, Any] | None = None,
     landlock_abi: int | None = None,
+    python: str = sys.executable,
     timeout_s: float = 50,
 ) -> Done:
     """Run `source` confined, with `config` as a global; it leaves its result in `answer`.
@@ -131,13 +132,14 @@ def run(
         scratch: HOME and TMPDIR, writable too.
         config: Any JSON.
         landlock_abi: Pretend that the kernel's Landlock is no newer.
+        python: By which interpreter, which must find `aisotools`.
         timeout_s: When to give up.
     """
     uid = user_of(who)
-    argv = [sys.executable, "-P", "-B", "-c", _BOOT]
+    argv = [python, "-P", "-B", "-c", _BOOT]
     if who == "binder":
         target = [] if uid is None else ["--uid", str(uid)]
-        argv = [sys.executable, "-P", "-B", str(SIMULATE), *target, "--", *argv]
+        argv = [python, "-P", "-B", str(SIMULATE), *target, "--", *argv]
     user: dict[str, Any] = (
         {} if uid is None or who == "binder" else {"user": uid, "group": uid, "extra_groups": []}
     )
@@ -164,7 +166,7 @@ def run(
             check=False,
             pass_fds=[writing],
             env={
-                "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+                "PATH": f"{Path(python).parent}:/usr/local/bin:/usr/bin:/bin",
                 "HOME": scratch,
                 "TMPDIR": scratch,
                 "MPLCONFIGDIR": scratch,

@@ -54,6 +54,7 @@ def serving(command: Sequence[str], port: int, folder: Path) -> Iterator[Server]
     """Whatever listens at `port` once `command` runs."""
     folder.mkdir(parents=True, exist_ok=True)
     environ = {**os.environ, "HOME": str(folder), "JUPYTER_PREFER_ENV_PATH": "1"}
+    environ["IPYTHONDIR"] = str(folder / ".ipython")
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=folder, env=environ

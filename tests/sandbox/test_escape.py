@@ -17,7 +17,7 @@ from tests.sandbox.victims import Victims
 SOURCE = escape_more.source_of_all() + "\nanswer = run_probes(config)\n"
 
 TAKES_ROOT = """
-    read /etc/shadow; list /root; private TLS keys; poison the packages; poison the package itself; write
+    read /etc/shadow; list /root; private TLS keys; write
     /proc/sys; write /proc/sysrq-trigger; device node, block; device node, character; environment of the
     parent; environment of process 1; signal 0 to the parent; advise by pidfd; raw socket; packet socket;
     mount; network namespace; mount namespace; join a namespace; join namespaces by pidfd; pivot root;
@@ -65,11 +65,8 @@ NEW_TAKE_ROOT = """
     namespace; time namespace; configure a mount; finish a mount; new proc; pick a mount; move a mount;
     attributes of a mount; idmapped mount; bind mount; remount to write; detach the root; copy of a
     mount with attributes; root outside, entered; join the namespaces of process 1; list queues; secure
-    bits; niceness below zero; forged credentials; planted beside packages: a .pth; planted beside
-    packages: sitecustomize; planted in the interpreter; planted bytecode; planted beside the
-    interpreter; planted for every shell; planted for every user; planted kernelspec; hard link of a
-    setuid program; alarm of the machine; clock that wakes the machine; key management; express data
-    path; can bus; parent of the user namespace; console in memory
+    bits; niceness below zero; forged credentials; alarm of the machine; clock that wakes the machine; key
+    management; express data path; can bus; parent of the user namespace; console in memory
 """
 NEW_NEVER_WORK = """
     copy into a readable descriptor; splice into a readable descriptor; clone into a readable
@@ -101,6 +98,7 @@ def attack(who: Who, level: str | None, victims: Victims, landlock_abi: int | No
         level=level,
         config=victims.config(),
         landlock_abi=landlock_abi,
+        python=victims.python,
     )
     results: dict[str, str] = done.answer
     assert set(results) == set(PROBES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 from pathlib import Path
 
@@ -60,7 +61,8 @@ async def test_a_checkout_can_be_the_workspace_and_its_hooks_stay(tmp_path: Path
     hook.write_text("kept")
     async with rig(tmp_path, level=level) as r:
         result = await r.bash(
-            "echo bad > .git/hooks/pre-commit; echo bad > /workspace/.git/hooks/new; mv .git away; "
+            "echo bad > .git/hooks/pre-commit; "
+            "[ /workspace -ef . ] && echo bad > /workspace/.git/hooks/new; mv .git away; "
             "rm -rf .git/hooks; mkdir -p .git/objects && touch .git/objects/fine && ls .git/objects"
         )
         assert result.value["stdout"] == "fine\n"
@@ -95,11 +97,22 @@ async def test_folders_to_be_read_are_seen_at_their_own_path(tmp_path: Path, lev
 
 @isolates
 async def test_memory_folders_are_bounded_and_new_for_each_worker(tmp_path: Path, level: str) -> None:
-    async with rig(tmp_path, level=level) as r:
-        await r.python("open('/tmp/left', 'w').write('x'); open('/dev/shm/left', 'w').write('x')")
+    name = f"left-{secrets.token_hex(8)}"
+    places = [Path("/tmp", name), Path("/dev/shm", name), Path("/dev/shm", f"big-{name}")]
+    try:
+        await fill_memory_folders(tmp_path, level, name)
+        assert not [place for place in places if place.exists()], "these are the host's own folders"
+    finally:
+        for place in places:
+            place.unlink(missing_ok=True)
+
+
+async def fill_memory_folders(folder: Path, level: str, name: str) -> None:
+    async with rig(folder, level=level) as r:
+        await r.python(f"open('/tmp/{name}', 'w').write('x'); open('/dev/shm/{name}', 'w').write('x')")
         code = f"""
 try:
-    with open('/dev/shm/big', 'wb') as file:
+    with open('/dev/shm/big-{name}', 'wb') as file:
         for _ in range({isolate.MEMORY_BYTES >> 20} + 1):
             file.write(bytes(1 << 20))
 except OSError as error:
@@ -109,7 +122,7 @@ except OSError as error:
         await r.kernel.restart()
         assert (
             await r.value(
-                "import os; os.listdir('/dev/shm') + [n for n in os.listdir('/tmp') if n == 'left']"
+                f"import os; os.listdir('/dev/shm') + [n for n in os.listdir('/tmp') if n == {name!r}]"
             )
             == []
         )

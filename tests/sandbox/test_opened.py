@@ -110,17 +110,19 @@ async def test_the_provisioner_tells_the_server_s_root(tmp_path: Path) -> None:
     class Server(LoggingConfigurable):
         root_dir = str(tmp_path)
 
-    manager = KernelManager(parent=Server())
+    connection = str(tmp_path / "connection.json")
+    manager = KernelManager(parent=Server(), connection_file=connection)
     provisioner = SandboxProvisioner(parent=manager, kernel_id="x", kernel_spec=_spec())
     told = await provisioner.pre_launch(env={SERVER_ROOT: "/forged", "HOME": "/x"})
     assert told["env"][SERVER_ROOT] == str(tmp_path)
-    lonely = SandboxProvisioner(parent=KernelManager(), kernel_id="x", kernel_spec=_spec())
+    alone = KernelManager(connection_file=connection)
+    lonely = SandboxProvisioner(parent=alone, kernel_id="x", kernel_spec=_spec())
     assert SERVER_ROOT not in (await lonely.pre_launch(env={SERVER_ROOT: "/forged"}))["env"]
 
 
-async def test_trust_is_a_person_s_setting() -> None:
+async def test_trust_is_a_person_s_setting(tmp_path: Path) -> None:
     for trusted in (True, False):
-        manager = KernelManager()
+        manager = KernelManager(connection_file=str(tmp_path / "connection.json"))
         manager._kernel_spec = _spec()
         provisioner = SandboxProvisioner(
             parent=manager, kernel_id="x", kernel_spec=_spec(), trust_output=trusted

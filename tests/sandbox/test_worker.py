@@ -50,14 +50,16 @@ def session(
     home: str,
     calls: list[tuple[str, dict[str, Any]]],
     read_only: tuple[str, ...] = (),
+    *,
+    python: str = sys.executable,
 ) -> tuple[str, list[Any]]:
     """Run calls through a real session as `who`; its level, and error, content and value of each call."""
     uid = inside.user_of(who)
-    argv = [sys.executable, "-P", "-B", "-c", HOST]
+    argv = [python, "-P", "-B", "-c", HOST]
     user: dict[str, Any] = {}
     if who == "binder":
         target = [] if uid is None else ["--uid", str(uid)]
-        argv = [sys.executable, "-P", "-B", str(inside.SIMULATE), *target, "--", *argv]
+        argv = [python, "-P", "-B", str(inside.SIMULATE), *target, "--", *argv]
     elif uid is not None:
         user = {"user": uid, "group": uid, "extra_groups": []}
     done = subprocess.run(
@@ -73,7 +75,7 @@ def session(
             "HOME": home,
             "LANG": "C.UTF-8",
             "VICTIM_SECRET": "x",
-            "PYTHONPATH": str(Path(__file__).parents[2]),
+            **({"PYTHONPATH": str(Path(__file__).parents[2])} if python == sys.executable else {}),
         },
         **user,
     )
@@ -137,7 +139,12 @@ with open('answer.json', 'w') as file:
     json.dump(module.run_probes(json.loads({json.dumps(config)!r})), file)
 """
         level, [(is_error, content, _)] = session(
-            who, victims.workspace, str(home), [("python", {"code": code})], (victims.shown,)
+            who,
+            victims.workspace,
+            str(home),
+            [("python", {"code": code})],
+            (victims.shown,),
+            python=victims.python,
         )
         assert is_error
         assert "changed protected files" in content  # and that is all that was wrong with it

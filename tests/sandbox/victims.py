@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import json
 import os
 import resource
@@ -50,6 +51,9 @@ EXTRA_NUMBERS = {
     },
 }
 """Calls that only attackers make here."""
+
+PYTHON_FOLDER = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}"
+"""Where an environment has its packages."""
 
 
 class Victims:
@@ -116,16 +120,19 @@ class Victims:
         """A folder to hand to the confined process as readable."""
         return str(self.facts["shown_folder"])
 
+    @property
+    def python(self) -> str:
+        """The interpreter of the victims' own environment, to run the attempts with.
+
+        A confinement lets an interpreter read its environment and its packages, `aisotools` among them. With
+        this one they are decoys, so that an attempt that gets through spoils nothing that anybody uses.
+        """
+        return str(self.facts["python"])
+
     def config(self) -> dict[str, Any]:
         """What `escape_probes.run_probes` takes; it survives JSON."""
-        import numpy as np
-
-        import aisotools
-
         return self.facts | {
             "tag": secrets.token_hex(4),
-            "packages": str(Path(np.__file__).parent),
-            "package": str(Path(aisotools.__file__).parent),
             "other_uid": 1 if self._uid is None else self._uid + 1,
         }
 
@@ -170,6 +177,8 @@ def make_files(root: Path) -> dict[str, Any]:
     home, shown = root / "home", root / "shown"
     for folder in (home, shown, root / "workspace", root / "scratch"):
         folder.mkdir()
+    for folder in (root / "etc" / "profile.d", root / "var" / "spool" / "cron"):
+        folder.mkdir(parents=True)
     files = {
         "key": home / "id_rsa",
         "moved_in": home / "moved",
@@ -204,6 +213,38 @@ def make_files(root: Path) -> dict[str, Any]:
         "tool": str(tool),
         "binary": str(binary),
         "pointer": str(home / "pointer"),
+        "every_shell": str(root / "etc" / "profile.d"),
+        "every_user": str(root / "var" / "spool" / "cron"),
+    }
+
+
+def make_environment(prefix: Path) -> dict[str, Any]:
+    """A virtual environment with a copy of `aisotools`, which finds all else where this one does."""
+    site = prefix / PYTHON_FOLDER / "site-packages"
+    for folder in (prefix / "bin", site / "package", prefix / PYTHON_FOLDER / "__pycache__"):
+        folder.mkdir(parents=True)
+    (prefix / "share" / "jupyter").mkdir(parents=True)
+    real = Path(os.path.realpath(sys.executable))
+    (prefix / "bin" / "python").symlink_to(real)
+    (prefix / "pyvenv.cfg").write_text(f"home = {real.parent}\ninclude-system-site-packages = false\n")
+    theirs = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
+    lines = (f"import site; site.addsitedir({path!r})\n" for path in theirs)
+    (site / "all_else.pth").write_text("".join(lines))
+    (site / "package" / "__init__.py").touch()
+    found = importlib.util.find_spec("aisotools")
+    assert found
+    assert found.origin
+    shutil.copytree(Path(found.origin).parent, site / "aisotools")
+    setuid = prefix / "bin" / "setuid"  # only its mode matters
+    setuid.touch()
+    setuid.chmod(0o4755)
+    return {
+        "prefix": str(prefix),
+        "python": str(prefix / "bin" / "python"),
+        "packages": str(site / "package"),
+        "package": str(site / "aisotools"),
+        "library": str(prefix / PYTHON_FOLDER),
+        "setuid": str(setuid),
     }
 
 
@@ -294,9 +335,9 @@ class Shared:
 
 
 def file_state(root: Path) -> dict[str, Any]:
-    """Every file but the workspace's: content, mode, owner, times, attributes."""
+    """Every file but the workspace's: content, mode, owner, times, attributes; of a large one its size."""
     found: dict[str, Any] = {}
-    for folder in (root / "home", root / "shown"):
+    for folder in (root / name for name in ("home", "shown", "environment", "etc", "var")):
         for path in sorted((folder, *folder.rglob("*"))):
             status = path.lstat()
             names = [] if path.is_symlink() else sorted(os.listxattr(path))
@@ -307,7 +348,8 @@ def file_state(root: Path) -> dict[str, Any]:
                 status.st_mtime_ns,
                 status.st_ctime_ns,
                 names,
-                path.read_bytes().hex() if stat.S_ISREG(status.st_mode) else "",
+                path.read_bytes().hex() if stat.S_ISREG(status.st_mode) and status.st_size < 100 else "",
+                status.st_size if stat.S_ISREG(status.st_mode) else 0,
             ]
     return found
 
@@ -319,7 +361,7 @@ def main() -> None:
         for number in (signal.SIGUSR1, signal.SIGIO):
             signal.signal(number, visits.on_signal)
         buffer = ctypes.create_string_buffer(SECRET + b".")
-        facts = make_files(root) | shared.facts()
+        facts = make_files(root) | make_environment(root / "environment") | shared.facts()
         facts |= make_sockets(facts["home"], visits)
         facts |= {"pid": os.getpid(), "address": ctypes.addressof(buffer), "pipe": os.pipe()[1]}
         print(json.dumps(facts), flush=True)

@@ -1,0 +1,215 @@
+"""The guard of the host's files, tried on decoys: it names the guilty test, and leaves the innocent alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.host_guard import State, Watch, Watched, difference, state_of, tracked, usual
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFTEST = """
+from pathlib import Path
+from tests import host_guard
+
+def pytest_configure(config):
+    here = Path(__file__).parent
+    host_guard.install(config, host_guard.Watched(
+        files=(here / "decoy",), folders=(here / "keys",), checkout=here / "checkout"
+    ))
+"""
+AT_THE_END = """
+import pytest
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish():
+    (Path(__file__).parent / "decoy").write_text("evil")
+    return (yield)
+"""
+INNOCENT = "def test_innocent(tmp_path):\n    (tmp_path / 'mine').write_text('x')\n"
+OVERWRITES = "decoy.write_text('root::0:0')"
+ACTS = {
+    "test_overwrites": (OVERWRITES, "decoy: its content changed"),
+    "test_appends": ("decoy.open('a').write('evil')", "decoy: its content changed"),
+    "test_opens": ("decoy.chmod(0o666)", "decoy: its mode changed"),
+    "test_removes": ("decoy.unlink()", "decoy: it is gone"),
+    "test_links": ("decoy.symlink_to(here / 'else')", "decoy: it is new"),
+    "test_adds_a_key": ("(here / 'keys' / 'more').write_text('ssh-rsa')", "keys/more: it is new"),
+    "test_changes_a_key": ("(here / 'keys' / 'id').write_text('SECRET')", "keys/id: its content changed"),
+}
+
+
+def suite(folder: Path, **modules: str) -> Path:
+    """A tiny suite below `folder`, with a decoy of each kind of thing that is watched."""
+    for name in ("keys", "checkout"):
+        (folder / name).mkdir(parents=True)
+    (folder / "decoy").write_text("root:x:0:0")
+    (folder / "keys" / "id").write_text("secret")
+    (folder / "checkout" / "tracked.py").write_text("x = 1")
+    (folder / "checkout" / "other.py").write_text("y = 1")
+    for command in (["init", "-q"], ["add", "tracked.py"]):
+        subprocess.run(["git", *command], cwd=folder / "checkout", check=True)
+    (folder / "conftest.py").write_text(CONFTEST)
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+def guilty(act: str, name: str = "test_guilty") -> str:
+    start = "from pathlib import Path\nhere = Path(__file__).parent\ndecoy = here / 'decoy'\n"
+    return f"{start}def {name}():\n    {act}\n"
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str]:
+    """How a run of the suite ended, and what it said."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "xdist", "--rootdir", str(folder), *arguments],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_who_changes_something_is_named(tmp_path: Path) -> None:
+    acts = "".join(guilty(act, name) for name, (act, _) in ACTS.items())
+    folder = suite(tmp_path / "suite", test_a=INNOCENT + acts, test_b=INNOCENT)
+    status, said = run(folder)
+    assert status == 1, said
+    assert f"{len(ACTS) + 2} passed, {len(ACTS)} errors" in said
+    assert "no test is to blame: run this one again" in said
+    for name, (_, told) in ACTS.items():
+        assert f"ERROR test_a.py::{name}" in said
+        assert f"Changed while test_a.py::{name} ran: {folder}/{told}" in said
+
+
+def test_one_change_fails_a_run_in_which_every_test_passes(tmp_path: Path) -> None:
+    status, said = run(suite(tmp_path / "suite", test_a=guilty(OVERWRITES) + INNOCENT))
+    assert status == 1, said
+    assert "2 passed, 1 error" in said
+    assert "ERROR test_a.py::test_guilty" in said
+    assert "test_innocent ran" not in said
+
+
+def test_where_nothing_changes_all_passes(tmp_path: Path) -> None:
+    modules = {"test_a": INNOCENT, "test_b": guilty("decoy.read_text(); decoy.touch()", "test_reads")}
+    for more in ((), ("-n", "2")):
+        status, said = run(suite(tmp_path / f"suite{len(more)}", **modules), *more)
+        assert status == 0, said
+        assert "2 passed" in said
+        assert "hanged" not in said
+
+
+def test_who_changes_something_is_named_by_any_process(tmp_path: Path) -> None:
+    folder = suite(tmp_path / "suite", test_a=INNOCENT, test_b=guilty(OVERWRITES), test_c=INNOCENT)
+    status, said = run(folder, "-n", "2")
+    assert status == 1, said
+    assert "ERROR test_b.py::test_guilty" in said
+    assert f"{folder}/decoy: its content changed" in said
+
+
+def test_a_tracked_file_is_told_with_its_module(tmp_path: Path) -> None:
+    act = "(here / 'checkout' / 'other.py').write_text('x = 2'); (here / 'checkout' / 'tracked.py').unlink()"
+    status, said = run(suite(tmp_path / "suite", test_a=guilty(act) + INNOCENT, test_b=INNOCENT))
+    assert status == 1, said
+    assert "Changed while the tests of test_a.py ran, before test_a.py::test_innocent ended: " in said
+    assert "tracked.py: it is gone" in said
+    assert "other.py" not in said, "git does not track it"
+
+
+@pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["here", "elsewhere"])
+def test_what_changes_without_a_sign_or_a_test_fails_the_run(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """At the end of the run, and while tests are collected."""
+    at_the_end = suite(tmp_path / "end", test_a=INNOCENT)
+    with (at_the_end / "conftest.py").open("a") as file:
+        file.write(AT_THE_END)
+    collected = suite(tmp_path / "import", test_a=guilty("pass") + "decoy.write_text('evil')\n")
+    for folder, when in ((at_the_end, "in "), (collected, "")):
+        status, said = run(folder, *more)
+        assert status == 1, said
+        assert "1 passed" in said
+        assert f"Changed {when}" in said
+        assert f"{folder}/decoy: its content changed" in said
+
+
+# ---- the parts
+
+
+def test_what_is_watched_here() -> None:
+    watched = usual()
+    names = {str(path) for path in watched.files}
+    assert names >= {"/etc/passwd", "/etc/group", "/etc/hosts", str(Path.home() / ".bashrc")}
+    assert watched.folders == (Path.home() / ".ssh",)
+
+
+def test_this_run_is_watched(pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.pluginmanager.has_plugin("host_guard")
+
+
+def test_without_git_nothing_is_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert tracked(tmp_path) == ()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert tracked(ROOT) == ()
+
+
+def test_a_change_is_told_once_and_a_touch_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("one")
+    watch = Watch(Watched(files=(path,)).few)
+    path.touch()
+    assert watch.changes() == []
+    path.write_text("two")
+    assert watch.changes() == [f"{path}: its content changed"]
+    assert watch.changes() == []
+    path.unlink()
+    os.mkfifo(path)
+    assert watch.changes() == [f"{path}: its kind, its content changed"]
+
+
+def test_what_looks_untouched_is_seen_when_all_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("one")
+    monkeypatch.setattr("tests.host_guard.glance", lambda path: None)
+    watch = Watch(Watched(files=(path,)).few)
+    path.write_text("two")
+    assert watch.changes() == []
+    assert watch.changes(thorough=True) == [f"{path}: its content changed"]
+
+
+def test_a_link_is_watched_with_what_it_leads_to(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("one")
+    link.symlink_to(target)
+    watch = Watch(Watched(files=(link,)).few)
+    target.write_text("two")
+    assert watch.changes() == [f"{link}: its content changed"]
+    link.unlink()
+    link.symlink_to("nowhere")
+    assert watch.changes() == [f"{link}: where it leads, its content changed"]
+
+
+def test_differences() -> None:
+    assert difference(State(), State()) == ""
+    assert difference(State(), State(0o100644)) == "it is new"
+    assert difference(State(0o100644), State(0o100600, owner=(1, 0))) == "its mode, its owner changed"
+    assert state_of("/no/such/file") == State()
+
+
+def test_a_look_after_each_test_costs_next_to_nothing() -> None:
+    watch = Watch(usual().few)
+    began_s = time.perf_counter()
+    for _ in range(50):
+        watch.changes()
+    assert (time.perf_counter() - began_s) / 50 < 0.001
