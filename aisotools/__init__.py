@@ -13,52 +13,53 @@ __version__ = "0.1.0"
 
 _HOME = {
     # calls and what they give
-    "Effect": "events",
-    "ToolCall": "events",
-    "ToolResult": "events",
-    "ToolDefinition": "events",
-    "Facts": "events",
-    "Decision": "events",
+    "Effect": "core.types",
+    "ToolCall": "core.types",
+    "ToolResult": "core.types",
+    "ToolDefinition": "core.types",
+    "Facts": "core.types",
+    "Decision": "core.types",
     # tools
-    "tool": "function_tool",
-    "Tool": "contracts",
-    "ToolContext": "contracts",
-    "ToolRegistry": "registry",
+    "tool": "tools.function",
+    "Tool": "core.protocols",
+    "ToolContext": "core.protocols",
+    "ToolRegistry": "tools.registry",
     # deciding
-    "Policy": "policy",
-    "Rule": "policy",
-    "Evaluation": "policy",
-    "classify_shell": "shell",
-    "ShellReport": "shell",
-    "Approver": "contracts",
-    "Approval": "events",
-    "ApprovalRequest": "events",
-    "AllowAll": "approval",
-    "DenyAll": "approval",
-    "ScriptedApprover": "approval",
-    "ConsoleApprover": "approval",
-    "NotebookApprover": "notebook.ask",
+    "Policy": "policy.rules",
+    "Rule": "policy.rules",
+    "Evaluation": "policy.rules",
+    "classify_shell": "policy.shell.classify",
+    "ShellReport": "policy.shell.classify",
+    "Approver": "core.protocols",
+    "Approval": "core.types",
+    "ApprovalRequest": "core.types",
+    "AllowAll": "policy.approvers",
+    "DenyAll": "policy.approvers",
+    "ScriptedApprover": "policy.approvers",
+    "ConsoleApprover": "session.approvers",
+    "NotebookApprover": "notebook.approval.approver",
     # running
-    "Session": "session",
-    "SessionPool": "pool",
+    "Session": "session.session",
+    "SessionPool": "session.pool",
     "Limits": "sandbox.limits",
+    "GatewaySandbox": "integrations.jupyter_gateway.sandbox",
     "current_session": "notebook.current",
     # agents
-    "Agent": "agent",
-    "Budgets": "budgets",
-    "Model": "contracts",
-    "ScriptedModel": "models.scripted",
-    "ReplayModel": "models.replay",
-    "HumanModel": "models.human",
-    "LocalModel": "models.local",
-    "provider_model": "models.provider",
+    "Agent": "agent.agent",
+    "Budgets": "agent.budgets",
+    "Model": "core.protocols",
+    "ScriptedModel": "agent.models.scripted",
+    "ReplayModel": "agent.models.replay",
+    "HumanModel": "agent.models.human",
+    "LocalModel": "agent.models.local",
+    "provider_model": "agent.models.provider",
     # testing
-    "MockTool": "testing",
-    "FakeSandbox": "testing",
+    "MockTool": "testing.fakes",
+    "FakeSandbox": "testing.fakes",
     # errors
-    "AisotoolsError": "exceptions",
-    "ToolError": "exceptions",
-    "UnknownTool": "exceptions",
+    "AisotoolsError": "core.exceptions",
+    "ToolError": "core.exceptions",
+    "UnknownTool": "core.exceptions",
 }
 
 __all__ = ["__version__", "load_ipython_extension", "unload_ipython_extension", *_HOME]  # noqa: PLE0604 - all strings
@@ -96,11 +97,16 @@ def unload_ipython_extension(shell: Any) -> None:
 
 if TYPE_CHECKING:
     # What type checkers and editors see; tests/test_shape.py holds it equal to the table above.
-    from aisotools.agent import Agent
-    from aisotools.approval import AllowAll, ConsoleApprover, DenyAll, ScriptedApprover
-    from aisotools.budgets import Budgets
-    from aisotools.contracts import Approver, Model, Tool, ToolContext
-    from aisotools.events import (
+    from aisotools.agent.agent import Agent
+    from aisotools.agent.budgets import Budgets
+    from aisotools.agent.models.human import HumanModel
+    from aisotools.agent.models.local import LocalModel
+    from aisotools.agent.models.provider import provider_model
+    from aisotools.agent.models.replay import ReplayModel
+    from aisotools.agent.models.scripted import ScriptedModel
+    from aisotools.core.exceptions import AisotoolsError, ToolError, UnknownTool
+    from aisotools.core.protocols import Approver, Model, Tool, ToolContext
+    from aisotools.core.types import (
         Approval,
         ApprovalRequest,
         Decision,
@@ -110,19 +116,16 @@ if TYPE_CHECKING:
         ToolDefinition,
         ToolResult,
     )
-    from aisotools.exceptions import AisotoolsError, ToolError, UnknownTool
-    from aisotools.function_tool import tool
-    from aisotools.models.human import HumanModel
-    from aisotools.models.local import LocalModel
-    from aisotools.models.provider import provider_model
-    from aisotools.models.replay import ReplayModel
-    from aisotools.models.scripted import ScriptedModel
-    from aisotools.notebook.ask import NotebookApprover
+    from aisotools.integrations.jupyter_gateway.sandbox import GatewaySandbox
+    from aisotools.notebook.approval.approver import NotebookApprover
     from aisotools.notebook.current import current_session
-    from aisotools.policy import Evaluation, Policy, Rule
-    from aisotools.pool import SessionPool
-    from aisotools.registry import ToolRegistry
+    from aisotools.policy.approvers import AllowAll, DenyAll, ScriptedApprover
+    from aisotools.policy.rules import Evaluation, Policy, Rule
+    from aisotools.policy.shell.classify import ShellReport, classify_shell
     from aisotools.sandbox.limits import Limits
-    from aisotools.session import Session
-    from aisotools.shell import ShellReport, classify_shell
-    from aisotools.testing import FakeSandbox, MockTool
+    from aisotools.session.approvers import ConsoleApprover
+    from aisotools.session.pool import SessionPool
+    from aisotools.session.session import Session
+    from aisotools.testing.fakes import FakeSandbox, MockTool
+    from aisotools.tools.function import tool
+    from aisotools.tools.registry import ToolRegistry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from aisotools.cli import main
+from aisotools.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

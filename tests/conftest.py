@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from aisotools.contracts import Tool
-from aisotools.registry import ToolRegistry
-from aisotools.session import Session
-from aisotools.testing import FakeSandbox
+from aisotools.core.protocols import Tool
+from aisotools.session.session import Session
+from aisotools.testing.fakes import FakeSandbox
+from aisotools.tools.registry import ToolRegistry
 from tests import host_guard
 
 # How long an example takes says more about the machine's other work than about the code: see benchmarks.

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import aisotools
-from aisotools.cli import _parser
-from aisotools.notebook.settings import settings_table
-from aisotools.sandbox import confine
-from aisotools.sandbox.detect import ENABLED_BY, PROTECTS
+from aisotools.cli.main import _parser
+from aisotools.notebook.current import settings_table
+from aisotools.sandbox.confinement import levels
+from aisotools.sandbox.confinement.detect import ENABLED_BY, PROTECTS
 from tests import shape
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -31,7 +31,7 @@ WRITTEN = "<!-- Written by `python -m tests.reference`; change what it describes
 CHAPTERS: Mapping[str, tuple[str, ...]] = {
     "Tools": ("tool", "Tool", "ToolContext", "ToolRegistry", "ToolDefinition"),
     "Calls and results": ("ToolCall", "ToolResult", "Effect", "Facts"),
-    "Sessions": ("Session", "SessionPool", "Limits", "current_session"),
+    "Sessions": ("Session", "SessionPool", "GatewaySandbox", "Limits", "current_session"),
     "Deciding": ("Policy", "Rule", "Evaluation", "Decision", "classify_shell", "ShellReport"),
     "Asking": (
         "Approver",
@@ -49,18 +49,6 @@ CHAPTERS: Mapping[str, tuple[str, ...]] = {
     "The extension": ("load_ipython_extension", "unload_ipython_extension"),
 }
 """Where a public name stands; what is named nowhere is about agents and models."""
-
-ROWS: Mapping[str, str] = {
-    "exceptions": "values and contracts",
-    "policy": "deciding and parsing, pure",
-    "function_tool": "tools and checkpoints",
-    "registry": "registry, approval, ledger",
-    "session": "session and its gate",
-    "agent": "agent and transcript",
-    "testing": "testing",
-    "cli": "command line",
-}
-"""What the row of `shape.LAYERS` that has this module holds, beside whole folders."""
 
 
 # ---- the API
@@ -193,34 +181,9 @@ def package() -> shape.Package:
     return shape.read(PROJECT / "aisotools")
 
 
-@cache
-def layer(name: str) -> int:
-    """The row of a module; the lowest for one that has none."""
-    return shape._layer(name) or 0
-
-
 def groups(package: shape.Package) -> dict[str, str]:
-    """For each module, the box of the diagram that it is in: a folder, or a row of the layers."""
-    found = {}
-    for name in package:
-        row = shape._layer(name)
-        if not name or row is None:
-            continue
-        folder = name.partition(".")[0]
-        whole = folder in package and package[folder].is_root
-        if folder == "notebook" and row == layer("notebook.frame"):
-            found[name] = "what a notebook may show"
-        elif folder == "sandbox" and row >= layer("session"):
-            above = row > layer("session")
-            found[name] = "the sandbox's front" if above else "the sandbox of another machine"
-        else:
-            found[name] = folder if whole else _row(row)
-    return found
-
-
-def _row(row: int) -> str:
-    (landmark,) = set(shape.LAYERS[row]) & ROWS.keys()
-    return ROWS[landmark]
+    """For each module the package that it lies in, which is its box in the diagram."""
+    return {name: name.partition(".")[0] for name in package if name.partition(".")[0] in shape.LAYERS}
 
 
 def edges(package: shape.Package) -> set[tuple[str, str]]:
@@ -231,8 +194,7 @@ def edges(package: shape.Package) -> set[tuple[str, str]]:
         for target, _ in shape._inner(module):
             if name not in box or target not in box or box[name] == box[target]:
                 continue
-            if layer(name) >= layer(target):  # the worker loads built-ins by name
-                straight[box[name]].add(box[target])
+            straight[box[name]].add(box[target])
     return {
         (one, other)
         for one, others in straight.items()
@@ -274,10 +236,11 @@ def architecture_page() -> str:
         ),
         f"```mermaid\n{diagram(package())}\n```\n",
         (
-            "One call passes one gate, in `gate.py`: the name is resolved, arguments are validated, facts "
-            "are gathered, the policy decides, a person is asked if need be, a checkpoint is made, the call "
-            "runs in the sandbox under a deadline, its output is capped and cleaned, and each of these steps "
-            "is an event. Cards, transcripts, the ledger and replay are folds over these events.\n"
+            "One call passes one gate, in `session/gate.py`: the name is resolved, arguments are validated, "
+            "facts are gathered, the policy decides, a person is asked if need be, a checkpoint is made, "
+            "the call runs in the sandbox under a deadline, its output is capped and cleaned, and each of "
+            "these steps is an event. Cards, transcripts, the ledger and replay are folds over these "
+            "events.\n"
         ),
         "| part | modules |",
         "|---|---|",
@@ -322,7 +285,7 @@ def levels_table() -> list[str]:
     head = ["| level | what it takes | what it protects | what it leaves open |", "|---|---|---|---|"]
     rows = [
         f"| `{level}` | {ENABLED_BY[level]} | {PROTECTS[level][0]} | {PROTECTS[level][1]} |"
-        for level in reversed(confine.LEVELS)
+        for level in reversed(levels.LEVELS)
     ]
     return head + rows
 

@@ -16,254 +16,89 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = "aisotools"
-MODULE_LINES = 400
-FUNCTION_LINES = 60
+MODULE_LINES = 700
+SMALL_MODULE_LINES = 80
+ROOT_ENTRIES = 16
 
-LAYERS: tuple[tuple[str, ...], ...] = (
-    (
-        "exceptions",
-        "events",
-        "session_events",
-        "messages",
-        "agent_events",
-        "contracts",
-        "variable_contracts",
-        "sandbox.channel",
-        "sandbox.confine",
-        "sandbox.syscalls",
-        "sandbox.seccomp",
-        "sandbox.landlock",
-    ),
-    (
-        "agent_core",
-        "agent_record",
-        "answers",
-        "arguments",
-        "attic",
-        "beat",
-        "call_line",
-        "budgets",
-        "conditions",
-        "context_window",
-        "claims",
-        "dialects",
-        "docstrings",
-        "gemini_schemas",
-        "addresses",
-        "excerpt",
-        "inquiry",
-        "kept_file",
-        "parcels",
-        "paths",
-        "pool_slots",
-        "policy",
-        "policy_file",
-        "protected_files",
-        "question",
-        "redact",
-        "returns",
-        "run_clock",
-        "schema",
-        "schema_forms",
-        "shell",
-        "shell_builtins",
-        "shell_changers",
-        "shell_find",
-        "shell_git",
-        "shell_grammar",
-        "shell_nesting",
-        "shell_network",
-        "shell_options",
-        "shell_programs",
-        "shell_reader",
-        "shell_readers",
-        "shell_scripts",
-        "shell_services",
-        "shell_system",
-        "shell_text",
-        "shell_variables",
-        "shell_verdict",
-        "shell_words",
-        "shell_wrappers",
-        "stepping",
-        "strict_schemas",
-        "waiting",
-        "web",
-        "folders",
-        "progress",
-        "workspace",
-        "sandbox.limits",
-    ),
-    (
-        "function_tool",
-        "renamed_tool",
-        "shipping",
-        "tool_members",
-        "checkpoint",
-        "checkpoint_area",
-        "checkpoint_chain",
-        "checkpoint_restore",
-        "checkpoint_scan",
-        "checkpoint_seen",
-        "checkpoint_store",
-        "checkpoint_tree",
-        "changes",
-        "models",
-        "readcache",
-    ),
-    (
-        "registry",
-        "approval",
-        "journal",
-        "ledger",
-        "models.human",
-        "ticket",
-        "grants",
-        "place",
-        "previews",
-        "protection",
-        "recording",
-        "result_store",
-        "services",
-        "transfer",
-        "sandbox",
-    ),
-    ("builtin",),
-    (
-        "asking",
-        "barrier",
-        "branching",
-        "gate",
-        "history",
-        "host_calls",
-        "lifetime",
-        "no_history",
-        "opening",
-        "read_guard",
-        "sandbox.remote",
-        "sandbox.remote_calls",
-        "undo_words",
-        "session",
-        "settling",
-        "status",
-    ),
-    (
-        "agent",
-        "agent_driver",
-        "agent_run",
-        "delegation",
-        "ledger_events",
-        "own_loop",
-        "pool",
-        "recorded_models",
-        "replaying",
-        "resume",
-        "transcript",
-        "transcript_entries",
-        "transcript_files",
-        "transcript_keeping",
-        "transcript_record",
-        "transcript_sources",
-    ),
-    (  # what a notebook may show, and how a client reaches a session: for notebooks and fronts alike
-        "notebook.frame",
-        "notebook.images",
-        "notebook.latex",
-        "notebook.markup",
-        "notebook.mime",
-        "notebook.render",
-        "notebook.text",
-        "sandbox.attach",
-        "sandbox.desk",
-    ),
-    (  # the one bridge that a notebook has a magic for
-        "bridges.mcp",
-        "bridges.mcp_asking",
-        "bridges.mcp_client",
-        "bridges.mcp_http",
-        "bridges.mcp_results",
-        "bridges.mcp_server",
-        "bridges.mcp_tools",
-        "bridges.mcp_transport",
-        "bridges.passing",
-    ),
-    (
-        "notebook",
-        "bridges",
-        "contract_suites",
-        "pytest_plugin",
-        "sandbox_suite",
-        "testing",
-        "sandbox.attached",
-        "sandbox.front",
-        "sandbox.opened",
-        "sandbox.pages",
-        "sandbox.passing",
-        "sandbox.provisioner",
-    ),
-    ("cli", "cli_kernelspec", "cli_log", "cli_tools", "cli_replay", "cli_run", "cli_mcp", "__main__"),
+LAYERS: tuple[str, ...] = (
+    "core",
+    "workspace",
+    "tools",
+    "policy",
+    "sandbox",
+    "builtin",
+    "session",
+    "agent",
+    "integrations",
+    "notebook",
+    "testing",
+    "cli",
 )
-"""What may import what: lower rows never import higher ones. The longest matching name decides."""
+"""The packages, lowest first. A package imports from itself and from those before it."""
+
+TABLES = frozenset(("builtin", "policy.shell.commands"))
+"""Packages whose `__init__` holds a table of what is in them."""
 
 ANYWHERE = ("",)
 
 DOORS: Mapping[str, tuple[str, ...]] = {
-    "IPython": ("sandbox.shell", "sandbox.introspect", "notebook"),
-    "agents": ("bridges.openai_agents",),
-    "anthropic": ("models.provider",),
-    "anyio": ("bridges.mcp_transport",),
-    "anywidget": ("notebook.cards",),
-    "cloudpickle": ("shipping",),
-    "comm": ("sandbox.watching", "sandbox.introspect"),
-    "google": ("models.provider",),
-    "griffe": ("docstrings",),
-    "html_to_markdown": ("builtin.web_tool",),
-    "httpcore2": ("web",),
-    "httpx2": ("web", "bridges.mcp_transport"),
-    "ipykernel": ("sandbox.front", "sandbox.provisioner", "notebook.ask"),
-    "ipywidgets": ("notebook.cards",),
-    "jsonschema": ("arguments",),
-    "jupyter_core": ("sandbox.attach",),
-    "jupyter_client": ("sandbox.front", "sandbox.provisioner", "notebook.ask"),
-    "langchain_core": ("bridges.langchain",),
-    "langgraph": ("bridges.langchain",),
-    "litellm": ("models.provider",),
-    "matplotlib_inline": ("sandbox",),
-    "mcp": (
-        "bridges.mcp",
-        "bridges.mcp_asking",
-        "bridges.mcp_client",
-        "bridges.mcp_http",
-        "bridges.mcp_results",
-        "bridges.mcp_server",
-        "bridges.mcp_tools",
-        "bridges.mcp_transport",
-    ),
-    "nbclient": ("cli",),
-    "nbformat": ("transcript", "cli"),  # cli: what `lab --execute` runs is a notebook file, not an event log
-    "nh3": ("notebook",),
-    "numpy": ("parcels",),
-    "pyarrow": ("parcels",),
-    "openai": ("models.provider",),
-    "pytest": ("pytest_plugin",),
-    "pytest_asyncio": ("pytest_plugin",),
+    "IPython": ("sandbox.worker.ipython", "notebook"),
+    "agents": ("integrations.openai_agents",),
+    "anthropic": ("agent.models.provider",),
+    "anyio": ("integrations.mcp.transport",),
+    "anywidget": ("notebook.approval.widgets",),
+    "cloudpickle": ("tools.serialization",),
+    "comm": ("sandbox.worker",),
+    "google": ("agent.models.provider",),
+    "griffe": ("tools.schema",),
+    "html_to_markdown": ("builtin.web",),
+    "httpcore2": ("builtin.web",),
+    "httpx2": ("builtin.web", "integrations.mcp.transport"),
+    "ipykernel": ("notebook.kernel", "notebook.approval.approver"),
+    "ipywidgets": ("notebook.approval.widgets",),
+    "jsonschema": ("tools.validation",),
+    "jupyter_core": ("notebook.kernel.attach",),
+    "jupyter_client": ("notebook.kernel", "notebook.approval.approver"),
+    "langchain_core": ("integrations.langchain",),
+    "langgraph": ("integrations.langchain",),
+    "litellm": ("agent.models.provider",),
+    "matplotlib_inline": ("sandbox.worker",),
+    "mcp": ("integrations.mcp",),
+    "nbclient": ("cli.main",),
+    "nbformat": ("agent.transcript.notebook", "cli.main"),  # `lab --execute` runs a notebook file
+    "nh3": ("notebook.render.html",),
+    "numpy": ("sandbox.data",),
+    "pyarrow": ("sandbox.data",),
+    "openai": ("agent.models.provider",),
+    "pytest": ("testing.pytest_plugin",),
+    "pytest_asyncio": ("testing.pytest_plugin",),
     "pydantic": ANYWHERE,  # values and validation everywhere are its business
-    "pydantic_ai": ("models.provider", "models.provider_messages", "bridges.pydantic_ai"),
+    "pydantic_ai": ("agent.models.provider", "integrations.pydantic_ai"),
     "pydantic_core": ANYWHERE,  # JSON on the wire
-    "referencing": ("arguments",),
-    "traitlets": ("sandbox.shell", "sandbox.front", "sandbox.provisioner", "notebook.settings"),
-    "smolagents": ("bridges.smolagents",),
-    "tornado": ("sandbox.remote_http",),
-    "tree_sitter": ("shell_grammar",),
-    "tree_sitter_bash": ("shell_grammar",),
-    "uvicorn": ("bridges.mcp_http",),
-    "xllamacpp": ("models.local_engine",),
-    "zmq": ("sandbox.front",),
+    "referencing": ("tools.validation",),
+    "traitlets": ("sandbox.worker.ipython", "notebook.kernel", "notebook.current"),
+    "smolagents": ("integrations.smolagents",),
+    "tornado": ("integrations.jupyter_gateway.http",),
+    "tree_sitter": ("policy.shell.classify",),
+    "tree_sitter_bash": ("policy.shell.classify",),
+    "uvicorn": ("integrations.mcp.transport",),
+    "xllamacpp": ("agent.models.local_engine",),
+    "zmq": ("notebook.kernel.kernel",),
 }
 """Outside libraries and the only modules or folders that may import each."""
 
-ONE_MODULE = {"nh3"}
-"""Libraries that exactly one module may import, wherever in its folder that is."""
+OPTIONAL = frozenset(
+    {"agents", "html_to_markdown", "httpcore2", "httpx2", "langchain_core", "langgraph", "mcp", "nbclient"}
+    | {"numpy", "pyarrow", "pydantic_ai", "pytest", "pytest_asyncio", "smolagents", "uvicorn", "xllamacpp"}
+)
+"""Libraries that only an extra installs; a module that guards one may be small."""
+
+
+BANNED_WORDS = frozenset({"told", "gave"})
+"""Names that were used for messages, headers, payloads and results alike."""
+
+FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {}
+"""By module, members of other people's objects that may be missing, each with whose they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +156,7 @@ def read(folder: Path) -> Package:
 
 
 def parse(sources: Mapping[str, str]) -> Package:
-    """Modules of the given files; keys are paths like `aisotools/sandbox/channel.py`."""
+    """Modules of the given files; keys are paths like `aisotools/sandbox/frames.py`."""
     names = {path: _dotted(path) for path in sources}
     known = set(names.values())
     modules = {}
@@ -397,22 +232,10 @@ def _within(name: str, home: str) -> bool:
     return not home or name == home or name.startswith(home + ".")
 
 
-def _home(name: str) -> tuple[int, str] | None:
-    """Layer and entry of the longest row entry that `name` is or lies in."""
-    homes = [
-        (len(home), row, home) for row, homes in enumerate(LAYERS) for home in homes if _within(name, home)
-    ]
-    return max(homes)[1:] if homes else None
-
-
 def _layer(name: str) -> int | None:
-    home = _home(name)
-    return home[0] if home else None
-
-
-def _folder(name: str, package: Package) -> str:
+    """The row of the package that `name` is or lies in; None for the root's own files."""
     first = name.partition(".")[0]
-    return first if first in package and package[first].is_root else ""
+    return LAYERS.index(first) if first in LAYERS else None
 
 
 def _inner(module: Module) -> list[tuple[str, int]]:
@@ -421,47 +244,21 @@ def _inner(module: Module) -> list[tuple[str, int]]:
 
 
 def layers(package: Package) -> Iterator[Finding]:
-    """A module imports from lower layers, its own folder, or other single modules of its layer."""
+    """A module imports only from its own package and from packages before it."""
     for module in package.values():
-        if not module.name:
+        if module.name in {"", "__main__"}:
             continue
         mine = _layer(module.name)
         if mine is None:
-            message = f"{module.name} has no layer; give it the row in LAYERS of tests/shape.py that fits"
+            message = f"{module.name} lies in none of the packages; move it to the one in LAYERS that fits"
             yield Finding(module.path, 1, message)
             continue
         for target, line in _inner(module):
-            for reached in _reach(module.name, target, package):
-                if _layer(reached) is None or _may_import(module.name, reached, package):
-                    continue
-                what = f"{module.name} (layer {mine}) imports {reached} (layer {_layer(reached)})"
-                through = "" if reached == target else f" through {target}"
-                advice = "move what both need to a lower layer, or pass it in"
-                yield Finding(module.path, line, f"{what}{through}; {advice}")
-
-
-def _may_import(name: str, target: str, package: Package) -> bool:
-    mine, theirs = _home(name), _home(target)
-    assert mine is not None
-    assert theirs is not None
-    if _folder(name, package) and _folder(name, package) == _folder(target, package):
-        return True
-    # Modules with an entry of their own are neighbours in that row; whole folders keep to themselves.
-    folders = {mine[1], theirs[1]} & {entry for entry, module in package.items() if module.is_root}
-    return theirs[0] < mine[0] or (theirs[0] == mine[0] and not folders)
-
-
-def _reach(name: str, target: str, package: Package) -> list[str]:
-    """What an import brings in as far as layers go.
-
-    A folder's lower part may use its upper part, but not to get at what lies outside the folder.
-    """
-    if _folder(name, package) != _folder(target, package) or (_layer(target) or 0) <= (_layer(name) or 0):
-        return [target]
-    seen = [target]
-    for one in seen:
-        seen.extend(inner for inner, _ in _inner(package[one]) if inner not in seen)
-    return seen
+            theirs = _layer(target)
+            if theirs is None or theirs <= mine:
+                continue
+            what = f"{module.name} imports {target}, but {LAYERS[theirs]} stands above {LAYERS[mine]}"
+            yield Finding(module.path, line, f"{what}; move what both need down, or pass it in")
 
 
 def cycles(package: Package) -> Iterator[Finding]:
@@ -484,22 +281,26 @@ def cycles(package: Package) -> Iterator[Finding]:
 
 
 def roots(package: Package) -> Iterator[Finding]:
-    """Importing a leaf runs the roots above it, so a root imports only what every leaf below may import.
+    """Importing a module runs every `__init__` above it, so an `__init__` imports nothing eagerly.
 
-    The root of all imports lazily, from everywhere; nobody asks it for a name.
+    Names are asked of the module that defines them; `builtin` and `policy.shell.commands` hold tables.
     """
     for module in package.values():
-        below = [_layer(name) or 0 for name in package if _within(name, module.name) and name != module.name]
         for imported in module.imports:
             if imported.target is None:
                 continue
             if module.is_root:
-                harmless = (_layer(imported.target) or 0) < min(below, default=0)
-                if not (harmless if module.name else imported.lazy):
+                table = module.name in TABLES and (_layer(imported.target) or 0) <= (_layer(module.name) or 0)
+                if not imported.lazy and not table:
                     advice = "keep it out, and let callers import the module that defines the name"
                     message = f"a package root imports {imported.written}; {advice}"
                     yield Finding(module.path, imported.line, message)
-            elif not imported.target:
+            elif imported.target in package and package[imported.target].is_root:
+                if (
+                    imported.target in TABLES
+                    and imported.written.removeprefix("aisotools.") != imported.target
+                ):
+                    continue
                 advice = "import it from the module that defines it"
                 message = f"{imported.written} is asked of the package root; {advice}"
                 yield Finding(module.path, imported.line, message)
@@ -507,7 +308,6 @@ def roots(package: Package) -> Iterator[Finding]:
 
 def doors(package: Package) -> Iterator[Finding]:
     """Each outside library is imported only where its door is."""
-    users: dict[str, list[Module]] = {}
     for module in package.values():
         for imported in module.imports:
             library = imported.written.partition(".")[0]
@@ -520,35 +320,47 @@ def doors(package: Package) -> Iterator[Finding]:
                 homes = ", ".join(DOORS[library])
                 message = f"{library} is imported outside its door ({homes}); call that module instead"
                 yield Finding(module.path, imported.line, message)
-            elif library in ONE_MODULE:
-                others = users.setdefault(library, [module])
-                if module not in others:
-                    message = f"{library} is already imported by {others[0].name}; call that module instead"
-                    yield Finding(module.path, imported.line, message)
 
 
 def sizes(package: Package) -> Iterator[Finding]:
-    """Modules and functions stay small enough to be read in one go."""
+    """No module is too long to hold one idea, and none is a slice of another one."""
+    importers = _importers(package)
     for module in package.values():
         lines = len(module.source.splitlines())
         if lines > MODULE_LINES:
-            message = f"{lines} lines, {MODULE_LINES} are allowed; split it by idea"
+            message = f"{lines} lines, {MODULE_LINES} are allowed; one module holds one idea"
             yield Finding(module.path, MODULE_LINES + 1, message)
+        if module.is_root or module.name == "__main__" or lines >= SMALL_MODULE_LINES:
+            continue
+        libraries = {imported.written.partition(".")[0] for imported in module.imports}
+        if len(importers[module.name]) < 2 and not libraries & OPTIONAL:
+            only = ", ".join(importers[module.name]) or "nobody"
+            message = f"{lines} lines, imported by {only} alone; merge it into the module that uses it"
+            yield Finding(module.path, 1, message)
+
+
+def _importers(package: Package) -> dict[str, set[str]]:
+    """For each module, the modules that import it."""
+    importers: dict[str, set[str]] = {name: set() for name in package}
+    for module in package.values():
+        for target, _ in _inner(module):
+            if target != module.name:
+                importers[target].add(module.name)
+    return importers
+
+
+def classes(package: Package) -> Iterator[Finding]:
+    """A class name has one meaning in the whole package."""
+    found: dict[str, str] = {}
+    for module in package.values():
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                length = _length(node)
-                if length > FUNCTION_LINES:
-                    message = (
-                        f"{node.name} has {length} lines, {FUNCTION_LINES} are allowed; split it by idea"
-                    )
-                    yield Finding(module.path, node.lineno, message)
-
-
-def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines from `def` to the end, less the docstring."""
-    first = node.body[0]
-    docstring = 0 if ast.get_docstring(node) is None else (first.end_lineno or 0) - first.lineno + 1
-    return (node.end_lineno or 0) - node.lineno + 1 - docstring
+            if not isinstance(node, ast.ClassDef):
+                continue
+            place = f"{module.path}:{node.lineno}"
+            if node.name in found:
+                message = f"class {node.name} is defined at {found[node.name]} too; give one another name"
+                yield Finding(module.path, node.lineno, message)
+            found.setdefault(node.name, place)
 
 
 def docstrings(package: Package) -> Iterator[Finding]:
@@ -640,4 +452,70 @@ def typed_names(root: Module) -> dict[str, str]:
     return names
 
 
-RULES: tuple[Rule, ...] = (layers, cycles, roots, doors, sizes, docstrings, swallowing, exemptions)
+RULES: tuple[Rule, ...] = (
+    layers,
+    cycles,
+    roots,
+    doors,
+    sizes,
+    classes,
+    docstrings,
+    swallowing,
+    exemptions,
+)
+
+
+def untested(package: Package, tests: Package) -> Iterator[Finding]:
+    """Every module is imported by its own test: `aisotools/a/b.py` by `tests/a/test_b.py`."""
+    for name, module in package.items():
+        if module.is_root or name == "__main__":
+            continue
+        folder, _, leaf = name.rpartition(".")
+        own = ".".join(filter(None, [folder, f"test_{leaf}"]))
+        path = f"tests/{own.replace('.', '/')}.py"
+        if own not in tests:
+            yield Finding(module.path, 1, f"it has no test of its own; write {path}")
+        elif not any(_within(written, f"{ROOT}.{name}") for written in _written(tests[own])):
+            yield Finding(path, 1, f"it does not import {ROOT}.{name}, which it is the test of")
+
+
+def _written(module: Module) -> set[str]:
+    return {imported.written for imported in module.imports}
+
+
+def undeclared(package: Package) -> Iterator[Finding]:
+    """Members of our own objects are declared, not looked up with `getattr(x, "name", default)`."""
+    for module in package.values():
+        for node in ast.walk(module.tree):
+            if (
+                not isinstance(node, ast.Call)
+                or getattr(node.func, "id", "") != "getattr"
+                or len(node.args) < 3
+            ):
+                continue
+            name = node.args[1]
+            if not isinstance(name, ast.Constant) or str(name.value).startswith("__"):
+                continue
+            if name.value not in FOREIGN_MEMBERS.get(module.name, {}):
+                advice = "declare it in a Protocol, or, of somebody else's object, list it in FOREIGN_MEMBERS"
+                yield Finding(module.path, node.lineno, f"looks up {name.value!r} with a default; {advice}")
+
+
+def words(package: Package) -> Iterator[Finding]:
+    """A name says what the value is."""
+    for module in package.values():
+        for node in ast.walk(module.tree):
+            name = _name(node)
+            if name in BANNED_WORDS:
+                message = f"{name!r} does not say what it is: message, payload, header, reason, result, ..."
+                yield Finding(module.path, getattr(node, "lineno", 1), message)
+
+
+def _name(node: ast.AST) -> str | None:
+    """The name that a node introduces or uses."""
+    match node:
+        case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name) | ast.keyword(arg=name):
+            return name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return name
+    return None

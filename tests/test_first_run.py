@@ -14,7 +14,7 @@ import pexpect  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from tests.notebook.kernel import Notebook, private_home
+from tests.notebook.client import Notebook, private_home
 
 EXTRAS = (
     "anthropic, google.genai, html_to_markdown, httpx2, jupyterlab, langchain_core, matplotlib, mcp, numpy, "

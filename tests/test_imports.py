@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.notebook.kernel import Notebook, private_home
+from tests.notebook.client import Notebook, private_home
 
 HEAVY = {
     "IPython",
@@ -54,7 +54,7 @@ json.dump(sorted({{name.partition(".")[0] for name in set(sys.modules) - before}
     [
         "import aisotools",
         "from aisotools import AisotoolsError, Tool, ToolCall, ToolContext, ToolResult",
-        "import aisotools.cli",
+        "import aisotools.cli.main",
     ],
     ids=["package", "values and contracts", "command line"],
 )

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from tests.notebook.kernel import private_home
+from tests.notebook.client import private_home
 from tests.tutorials import (
     FOLDER,
     MOST_CELLS,

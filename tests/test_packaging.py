@@ -21,8 +21,8 @@ print(getattr(build, f"build_{sys.argv[1]}")(sys.argv[2]))
 """
 NEEDED = {
     "aisotools/py.typed",
-    "aisotools/notebook/cards/page/card.js",
-    "aisotools/notebook/cards/page/card.css",
+    "aisotools/notebook/approval/page/card.js",
+    "aisotools/notebook/approval/page/card.css",
     "aisotools/kernelspec/kernel.json",
     "aisotools/tutorials/01-first-calls.ipynb",
     "aisotools/tutorials/data/penguins.csv",
@@ -61,7 +61,7 @@ shell = InteractiveShell.instance()
 shell.run_cell("%load_ext aisotools").raise_error()
 shell.run_cell("%tools").raise_error()
 
-from aisotools.notebook.cards.approval import ApprovalCard
+from aisotools.notebook.approval.widgets import ApprovalCard
 assert "render" in ApprovalCard._esm and ApprovalCard._css
 """
 
@@ -96,7 +96,7 @@ def test_the_wheel_holds_what_is_needed(wheel: Path) -> None:
 
 def surplus(names: Sequence[str]) -> list[str]:
     """What has no business in a wheel: other folders, caches, what the tutorials wrote, odd files."""
-    odd = ("__pycache__", ".ipynb_checkpoints", "/workspace/", "/tests/", ".toml", "/.")
+    odd = ("__pycache__", ".ipynb_checkpoints", "/tutorials/workspace/", "/tests/", ".toml", "/.")
     return [
         name
         for name in names

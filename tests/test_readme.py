@@ -15,25 +15,25 @@ from typing import Any
 
 import pytest
 
-from aisotools.agent import Agent
-from aisotools.approval import ScriptedApprover
-from aisotools.call_line import parse_call
-from aisotools.notebook.agent_magic import parse_agent
+from aisotools.agent.agent import Agent
+from aisotools.notebook.current import AisoTools
 from aisotools.notebook.extension import _MAGICS
-from aisotools.notebook.settings import AisoTools
-from aisotools.policy_file import policy_from_toml
-from aisotools.sandbox import confine
-from aisotools.sandbox.detect import PROTECTS
+from aisotools.notebook.magics.agent import parse_agent
+from aisotools.notebook.magics.arguments import parse_call
+from aisotools.policy.approvers import ScriptedApprover
+from aisotools.policy.config import policy_from_toml
+from aisotools.sandbox.confinement import levels
+from aisotools.sandbox.confinement.detect import PROTECTS
 from aisotools.sandbox.limits import Limits
-from aisotools.sandbox.spawn import Spawn
-from aisotools.testing import ApproverContract, Heard, ModelContract, SandboxContract, ToolContract
+from aisotools.sandbox.process.spawn import WorkerSpec
+from aisotools.testing.contracts import ApproverContract, Heard, ModelContract, SandboxContract, ToolContract
 from tests.conftest import OpenSession
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "notebooks/data/SOURCES.md")
-COMMAND = [sys.executable, "-c", "from aisotools.cli import main; raise SystemExit(main())"]
+COMMAND = [sys.executable, "-c", "from aisotools.cli.main import main; raise SystemExit(main())"]
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
@@ -132,7 +132,7 @@ def test_every_magic_is_named() -> None:
 
 def test_the_levels_are_those_of_the_code() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", README, re.MULTILINE)
-    assert [row[0] for row in rows] == list(reversed(confine.LEVELS))
+    assert [row[0] for row in rows] == list(reversed(levels.LEVELS))
     for level, _, protects, leaves_open in rows:
         assert (protects, leaves_open) == PROTECTS[level], f"README says something else about {level}"
 
@@ -266,7 +266,7 @@ async def test_the_view(open_session: OpenSession) -> None:
 class TestTheSandbox(SandboxContract):
     @pytest.fixture(autouse=True)
     def _workspace(self, tmp_path: Path) -> None:
-        self.wanted = Spawn(level="confined", workspace=str(tmp_path), limits=Limits())
+        self.wanted = WorkerSpec(level="confined", workspace=str(tmp_path), limits=Limits())
 
     def make(self, heard: Heard) -> Any:
         return example("class Counting")["Counting"](self.wanted, heard)

@@ -30,6 +30,12 @@ def test_package(rule: shape.Rule, package: shape.Package) -> None:
     assert not findings, told(findings)
 
 
+def test_the_package_root_holds_the_packages_and_nothing_else(package: shape.Package) -> None:
+    entries = {path.name for path in (PROJECT / "aisotools").iterdir() if path.name != "__pycache__"}
+    assert entries == {*shape.LAYERS, "__init__.py", "__main__.py", "py.typed", "kernelspec"}
+    assert len(entries) <= shape.ROOT_ENTRIES
+
+
 @pytest.mark.parametrize("rule", [shape.swallowing, shape.exemptions], ids=lambda rule: rule.__name__)
 def test_tests(rule: shape.Rule) -> None:
     findings = [str(finding) for finding in rule(shape.read(PROJECT / "tests"))]
@@ -72,12 +78,12 @@ def broken(rule: shape.Rule, sources: dict[str, str]) -> list[str]:
 @pytest.mark.parametrize(
     ("importer", "imported"),
     [
-        ("events.py", "session"),
-        ("schema.py", "function_tool"),
-        ("registry.py", "sandbox.kernel"),  # same layer, another folder
-        ("sandbox/kernel.py", "registry"),
-        ("notebook/render.py", "bridges.mcp"),
-        ("sandbox/channel.py", "schema"),
+        ("core/events.py", "session.session"),
+        ("tools/schema.py", "sandbox.host.sandbox"),
+        ("policy/rules.py", "session.gate"),
+        ("sandbox/host/sandbox.py", "builtin.shell"),
+        ("notebook/render/results.py", "cli.main"),
+        ("workspace/protected.py", "policy.rules"),
     ],
 )
 @pytest.mark.parametrize("form", ["from aisotools.{} import x", "def f():\n    import aisotools.{}"])
@@ -86,27 +92,22 @@ def test_layers_refuse(importer: str, imported: str, form: str) -> None:
     found = broken(shape.layers, {importer: form.format(imported), target: "x = 1"})
     assert len(found) == 1
     assert found[0].startswith(f"aisotools/{importer}:{form.count(chr(10)) + 1}: ")
-    assert f"imports {imported} (layer" in found[0]
+    lower, upper = importer.partition("/")[0], imported.partition(".")[0]
+    assert f"imports {imported}, but {upper} stands above {lower}" in found[0]
 
 
 @pytest.mark.parametrize(
     ("importer", "source", "target"),
     [
-        ("session.py", "from aisotools.events import x", "events.py"),
-        ("registry.py", "from aisotools.approval import x", "approval.py"),  # same layer, both flat
-        ("sandbox/kernel.py", "from .channel import x", "sandbox/channel.py"),
+        ("session/session.py", "from aisotools.core.events import x", "core/events.py"),
+        ("tools/registry.py", "from aisotools.tools.schema import x", "tools/schema.py"),
+        ("sandbox/host/sandbox.py", "from ..frames import x", "sandbox/frames.py"),
         (
-            "sandbox/channel.py",
-            "from aisotools.exceptions import x",
-            "exceptions.py",
-        ),  # same row, both single
-        ("sandbox/confine.py", "from aisotools.sandbox import limits", "sandbox/limits.py"),  # up, own folder
-        (
-            "schema.py",
-            "from aisotools.sandbox import channel",
-            "sandbox/channel.py",
-        ),  # a low part of a high folder
-        ("events.py", "if TYPE_CHECKING:\n    from aisotools.session import x", "session.py"),
+            "cli/main.py",
+            "def f():\n    from aisotools.notebook.kernel import kernel",
+            "notebook/kernel/kernel.py",
+        ),
+        ("core/events.py", "if TYPE_CHECKING:\n    from aisotools.session import x", "session/session.py"),
     ],
 )
 def test_layers_allow(importer: str, source: str, target: str) -> None:
@@ -115,39 +116,31 @@ def test_layers_allow(importer: str, source: str, target: str) -> None:
 
 def test_layers_see_relative_imports_and_imports_by_name() -> None:
     sources = {
-        "session.py": "",
-        "sandbox/kernel.py": "from ..session import x",
-        "builtin/files.py": "import_module('aisotools.session')",
+        "session/session.py": "",
+        "sandbox/host/sandbox.py": "from ...session.session import x",
+        "builtin/files.py": "import_module('aisotools.session.session')",
     }
     found = broken(shape.layers, sources)
     assert [line.partition(" ")[0] for line in found] == [
-        "aisotools/sandbox/kernel.py:1:",
+        "aisotools/sandbox/host/sandbox.py:1:",
         "aisotools/builtin/files.py:1:",
     ]
 
 
-def test_layers_see_through_the_upper_part_of_a_folder() -> None:
-    sources = {
-        "function_tool.py": "",
-        "sandbox/confine.py": "from aisotools.sandbox.supervisor import x",
-        "sandbox/supervisor.py": "from aisotools.function_tool import x",
-    }
-    (found,) = broken(shape.layers, sources)
-    assert found.startswith("aisotools/sandbox/confine.py:1: ")
-    assert "function_tool (layer 2) through sandbox.supervisor" in found
-
-
-def test_layers_refuse_a_module_without_one() -> None:
+def test_layers_refuse_a_module_beside_the_packages() -> None:
     (found,) = broken(shape.layers, {"utils.py": ""})
-    assert "utils has no layer" in found
+    assert "utils lies in none of the packages" in found
 
 
 @pytest.mark.parametrize(
     ("sources", "loop"),
     [
         (
-            {"registry.py": "import aisotools.approval", "approval.py": "import aisotools.registry"},
-            "registry",
+            {
+                "tools/registry.py": "import aisotools.tools.schema",
+                "tools/schema.py": "import aisotools.tools.registry",
+            },
+            "tools.registry",
         ),
         (
             {
@@ -175,30 +168,31 @@ def test_cycles_are_found(sources: dict[str, str], loop: str) -> None:
 
 def test_a_diamond_is_no_cycle() -> None:
     sources = {
-        "events.py": "",
-        "schema.py": "import aisotools.events",
-        "policy.py": "import aisotools.events",
-        "session.py": "import aisotools.schema, aisotools.policy",
+        "core/types.py": "",
+        "tools/schema.py": "import aisotools.core.types",
+        "policy/rules.py": "import aisotools.core.types",
+        "session/session.py": "import aisotools.tools.schema, aisotools.policy.rules",
     }
     assert broken(shape.cycles, sources) == []
 
 
-FEW = {"events.py": "", "schema.py": "", "sandbox/kernel.py": "", "sandbox/channel.py": ""}
+FEW = {"core/types.py": "", "tools/schema.py": "", "sandbox/limits.py": "", "builtin/files.py": ""}
 
 
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("session.py", "from aisotools import Effect"),
-        ("session.py", "import aisotools"),
-        ("sandbox/kernel.py", "from .. import Effect"),
-        ("__init__.py", "from aisotools.events import Effect"),
-        ("sandbox/__init__.py", "def f():\n    from aisotools.sandbox.kernel import x"),
-        ("sandbox/__init__.py", "import aisotools.schema"),  # sandbox.channel may not import it
+        ("session/session.py", "from aisotools import Effect"),
+        ("session/session.py", "import aisotools"),
+        ("session/session.py", "from aisotools.sandbox import Limits"),
+        ("sandbox/host/sandbox.py", "from ... import Effect"),
+        ("__init__.py", "from aisotools.core.types import Effect"),
+        ("sandbox/__init__.py", "from aisotools.sandbox.limits import x"),
+        ("builtin/__init__.py", "from aisotools.session.session import x"),  # a table, but of what lies below
     ],
 )
 def test_roots_refuse(path: str, source: str) -> None:
-    (found,) = broken(shape.roots, FEW | {path: source})
+    (found,) = broken(shape.roots, FEW | {"session/session.py": "", path: source})
     assert found.startswith(f"aisotools/{path}:")
     assert "package root" in found
 
@@ -206,26 +200,28 @@ def test_roots_refuse(path: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("__init__.py", "def load(shell):\n    from aisotools.sandbox import kernel"),
-        ("session.py", "from aisotools import events"),  # a module, reached through the root
-        ("builtin/__init__.py", "from aisotools.events import Effect"),  # every leaf below may, too
+        ("__init__.py", "def load(shell):\n    from aisotools.sandbox import limits"),
+        ("session/session.py", "from aisotools.core import types"),  # a module, reached through the root
+        ("session/session.py", "from aisotools.builtin import builtin_tools"),  # a table
+        ("builtin/__init__.py", "from aisotools.core.types import Effect"),
     ],
 )
 def test_roots_allow(path: str, source: str) -> None:
-    assert broken(shape.roots, FEW | {"builtin/files.py": "", path: source}) == []
+    assert broken(shape.roots, FEW | {path: source}) == []
 
 
 @pytest.mark.parametrize(
     ("path", "source", "message"),
     [
-        ("session.py", "import jupyter_client", "outside its door"),
-        ("sandbox/kernel.py", "from ipykernel.kernelbase import Kernel", "outside its door"),
-        ("notebook/magics.py", "import anywidget", "outside its door"),
-        ("transcript.py", "import nbclient", "outside its door"),
-        ("schema.py", "def f():\n    import cloudpickle", "outside its door"),
-        ("models/local.py", "import openai", "outside its door"),
-        ("session.py", "from IPython import get_ipython", "outside its door"),
-        ("session.py", "import leftpad", "has no door"),
+        ("session/session.py", "import jupyter_client", "outside its door"),
+        ("sandbox/host/sandbox.py", "from ipykernel.kernelbase import Kernel", "outside its door"),
+        ("notebook/magics/session.py", "import anywidget", "outside its door"),
+        ("agent/transcript/notebook.py", "import nbclient", "outside its door"),
+        ("tools/schema.py", "def f():\n    import cloudpickle", "outside its door"),
+        ("agent/models/local.py", "import openai", "outside its door"),
+        ("session/session.py", "from IPython import get_ipython", "outside its door"),
+        ("notebook/render/mime.py", "import nh3", "outside its door"),
+        ("session/session.py", "import leftpad", "has no door"),
     ],
 )
 def test_doors_refuse(path: str, source: str, message: str) -> None:
@@ -236,35 +232,70 @@ def test_doors_refuse(path: str, source: str, message: str) -> None:
 
 def test_doors_allow() -> None:
     sources = {
-        "docstrings.py": "import json\nfrom griffe import Docstring\nimport pydantic",
-        "cli.py": "import nbformat",
-        "notebook/cards/approval.py": "import anywidget",
-        "sandbox/front.py": "if TYPE_CHECKING:\n    import mcp\nimport ipykernel.kernelbase",
+        "tools/schema.py": "import json\nfrom griffe import Docstring\nimport pydantic",
+        "cli/main.py": "import nbformat",
+        "notebook/approval/widgets.py": "import anywidget",
+        "notebook/kernel/kernel.py": "if TYPE_CHECKING:\n    import mcp\nimport ipykernel.kernelbase",
     }
     assert broken(shape.doors, sources) == []
 
 
-def test_one_module_alone_holds_the_sanitiser() -> None:
-    sources = {"notebook/a.py": "import nh3\nimport nh3", "notebook/b.py": "import nh3"}
-    (found,) = broken(shape.doors, sources)
-    assert found.startswith("aisotools/notebook/b.py:1: nh3 is already imported by notebook.a")
-
-
 def test_sizes() -> None:
-    body = "\n".join(f"    x = {n}" for n in range(shape.FUNCTION_LINES))
-    docstring = '    """One.\n\n    Two.\n    """'
+    few, many = "\n" * (shape.SMALL_MODULE_LINES - 1), "\n" * shape.SMALL_MODULE_LINES
     sources = {
-        "events.py": "\n" * shape.MODULE_LINES,
-        "schema.py": "\n" * (shape.MODULE_LINES + 1),
-        "policy.py": f"def long():\n{docstring}\n{body}",
-        "shell.py": f"async def fits():\n{docstring}\n" + body.partition("\n")[2],
+        "core/types.py": "\n" * shape.MODULE_LINES,
+        "core/events.py": "\n" * (shape.MODULE_LINES + 1),
+        "tools/slice.py": few,
+        "tools/alone.py": few,
+        "tools/shared.py": few,
+        "tools/guard.py": "import mcp" + few,
+        "tools/one.py": "from aisotools.tools import shared, slice" + many,
+        "tools/two.py": "from aisotools.tools.shared import x" + many,
     }
     found = broken(shape.sizes, sources)
-    assert len(found) == 2
-    assert found[0].startswith(
-        f"aisotools/schema.py:{shape.MODULE_LINES + 1}: {shape.MODULE_LINES + 1} lines"
+    assert [line.partition(":")[0] for line in found] == [
+        "aisotools/core/events.py",
+        "aisotools/tools/slice.py",
+        "aisotools/tools/alone.py",
+    ]
+    assert f"{shape.MODULE_LINES + 1} lines, {shape.MODULE_LINES} are allowed" in found[0]
+    assert "imported by tools.one alone" in found[1]
+    assert "imported by nobody alone" in found[2]
+
+
+def test_classes() -> None:
+    sources = {
+        "core/types.py": "class Limits: ...",
+        "sandbox/limits.py": "def f():\n    class Limits: ...",
+        "tools/schema.py": "class Schema: ...",
+    }
+    (found,) = broken(shape.classes, sources)
+    assert found == (
+        "aisotools/sandbox/limits.py:2: class Limits is defined at aisotools/core/types.py:1 too; "
+        "give one another name"
     )
-    assert found[1].startswith(f"aisotools/policy.py:1: long has {shape.FUNCTION_LINES + 1} lines")
+
+
+def test_untested() -> None:
+    package = shape.parse(
+        {
+            "aisotools/__init__.py": "",
+            "aisotools/core/__init__.py": "",
+            "aisotools/core/types.py": "",
+            "aisotools/core/events.py": "",
+            "aisotools/core/messages.py": "",
+        }
+    )
+    tests = shape.parse(
+        {
+            "tests/core/test_types.py": "from aisotools.core.types import Effect",
+            "tests/core/test_events.py": "from aisotools.core.types import Effect",
+        }
+    )
+    assert [str(finding) for finding in shape.untested(package, tests)] == [
+        "tests/core/test_events.py:1: it does not import aisotools.core.events, which it is the test of",
+        "aisotools/core/messages.py:1: it has no test of its own; write tests/core/test_messages.py",
+    ]
 
 
 def test_docstrings() -> None:
@@ -284,12 +315,21 @@ def test_docstrings() -> None:
             """Say it."""
             def inner(): ...
         '''
-    found = broken(shape.docstrings, {"__init__.py": '"""Root."""', "events.py": source, "schema.py": ""})
+    found = broken(
+        shape.docstrings,
+        {
+            "__init__.py": '"""Root."""',
+            "core/__init__.py": '"""Core."""',
+            "tools/__init__.py": '"""Tools."""',
+            "core/types.py": source,
+            "tools/schema.py": "",
+        },
+    )
     assert [(line.split(":")[0], line.split(":")[1], line.split(":")[2].split()[0]) for line in found] == [
-        ("aisotools/events.py", "3", "Bare"),
-        ("aisotools/events.py", "4", "method"),
-        ("aisotools/events.py", "12", "bare"),
-        ("aisotools/schema.py", "1", "the"),
+        ("aisotools/core/types.py", "3", "Bare"),
+        ("aisotools/core/types.py", "4", "method"),
+        ("aisotools/core/types.py", "12", "bare"),
+        ("aisotools/tools/schema.py", "1", "the"),
     ]
 
 
@@ -307,7 +347,7 @@ def test_docstrings() -> None:
     ],
 )
 def test_swallowing(source: str, fine: bool) -> None:
-    assert (broken(shape.swallowing, {"events.py": source}) == []) is fine
+    assert (broken(shape.swallowing, {"core/types.py": source}) == []) is fine
 
 
 MARK = "#"  # so that the checker does not take these for exemptions of this file
@@ -331,13 +371,13 @@ MARK = "#"  # so that the checker does not take these for exemptions of this fil
     ],
 )
 def test_exemptions(comment: str, message: str) -> None:
-    found = broken(shape.exemptions, {"events.py": f"x = 1  {MARK}{comment}"})
+    found = broken(shape.exemptions, {"core/types.py": f"x = 1  {MARK}{comment}"})
     assert len(found) == bool(message)
     assert all(message in line for line in found)
 
 
 def test_names_under_type_checking_are_read() -> None:
-    names = "from aisotools.events import Effect, ToolCall\n    from aisotools.a.b import c"
+    names = "from aisotools.core.types import Effect, ToolCall\n    from aisotools.a.b import c"
     root = f"if TYPE_CHECKING:\n    {names}\nelse:\n    from aisotools.d import e"
     module = shape.parse({"aisotools/__init__.py": root})[""]
-    assert shape.typed_names(module) == {"Effect": "events", "ToolCall": "events", "c": "a.b"}
+    assert shape.typed_names(module) == {"Effect": "core.types", "ToolCall": "core.types", "c": "a.b"}

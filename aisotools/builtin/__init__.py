@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from aisotools.contracts import Tool
-from aisotools.exceptions import UsageError
+from aisotools.core.exceptions import UsageError
+from aisotools.core.protocols import Tool
 
 BUILTINS = (
     "files:file",
-    "shell_tool:sandbox_bash",
+    "shell:sandbox_bash",
     "files:sandbox_read",
     "files:sandbox_write",
-    "python_tool:python",
-    "edit_tool:edit",
-    "patch_tool:apply_patch",
-    "task_tools:task_list",
-    "task_tools:task_output",
-    "task_tools:task_input",
-    "task_tools:task_stop",
-    "variables_tool:variables",
-    "web_tool:web_fetch",
-    "session_tools:todo",
-    "session_tools:ask_user",
-    "session_tools:read_result",
-    "display_tool:display",
+    "python:python",
+    "edit:edit",
+    "patch:apply_patch",
+    "tasks:task_list",
+    "tasks:task_output",
+    "tasks:task_input",
+    "tasks:task_stop",
+    "python:variables",
+    "web:web_fetch",
+    "conversation:todo",
+    "conversation:ask_user",
+    "conversation:read_result",
+    "conversation:display",
 )
 
 _CORE = (

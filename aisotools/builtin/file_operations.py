@@ -1,19 +1,99 @@
-"""What the file tools do: each operation a function from a workspace and arguments to a result."""
+"""What the file tools do: each operation a function from a workspace and arguments to a result.
+
+What a model reads of files: lines by number, lists of lines, and notes on what was left out.
+
+What the tool `file` does to whole files and folders: append, delete, move, copy.
+
+What goes wrong with files, told so that a model can mend it.
+"""
 
 from __future__ import annotations
 
+import difflib
+import itertools
+import os
+import posixpath
+import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from aisotools.builtin.file_search import Search, compile_glob, compile_pattern, lines_of
-from aisotools.builtin.file_text import lines_between, show_lines, show_list
-from aisotools.events import Json, ToolResult
-from aisotools.exceptions import ToolError
-from aisotools.folders import Entry
-from aisotools.paths import printable, shown
-from aisotools.workspace import Workspace
+from aisotools.builtin.search import Search, compile_glob, compile_pattern, lines_of
+from aisotools.core.exceptions import ToolError, WorkspaceError
+from aisotools.core.protocols import ToolContext
+from aisotools.core.truncation import CAP
+from aisotools.core.types import Json, ToolResult
+from aisotools.workspace.dirfd import Entry, kind_of
+from aisotools.workspace.paths import ResolvedPath, printable, shown
+from aisotools.workspace.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Some lines of a text, exactly as they stand there.
+
+    Attributes:
+        text: The lines with their ends.
+        start: Number of the first, from 1.
+        end: Number of the last; one less than `start` when there is none.
+        total: How many lines the whole text has.
+        note: What the reader should know about the choice; empty for nothing.
+    """
+
+    text: str
+    start: int
+    end: int
+    total: int
+    note: str = ""
+
+
+def lines_between(path: str, text: str, start: int | None, end: int | None) -> Lines:
+    r"""The lines from `start` to `end`, both included; only `\n` ends a line.
+
+    Raises:
+        ToolError: If `start` lies behind the last line.
+    """
+    total = text.count("\n") + (not text.endswith("\n") and text != "")
+    first = start or 1
+    if first > max(total, 1):
+        raise ToolError(f"{path!r} has {total:,} lines; start_line {first:,} is past its end.")
+    last = total if end is None else min(end, total)
+    note = f"The file ends at line {total:,}." if end is not None and end > total else ""
+    if first > 1 or last < total:
+        chosen = text.split("\n")[first - 1 : last]
+        ended = last < total or text.endswith("\n")
+        text = "\n".join(chosen) + "\n" * ended
+    return Lines(text, first, last, total, note)
+
+
+def show_lines(path: str, size: int, lines: Lines) -> ToolResult:
+    """Lines of a file as a result."""
+    value: dict[str, Json] = {
+        "path": path,
+        "content": lines.text,
+        "start_line": lines.start,
+        "end_line": lines.end,
+        "total_lines": lines.total,
+        "size": size,
+    }
+    return ToolResult.json(value, _with_notes(lines.text, [lines.note] if lines.note else []))
+
+
+def show_list(value: Json, lines: Sequence[str], notes: Sequence[str], cap: str) -> ToolResult:
+    """A list as a result: `value` for programs, lines for a model, who reads as many as `cap` allows."""
+    return ToolResult.json(value, _with_notes("\n".join(lines), notes)).with_metadata(**{CAP: cap})
+
+
+def _with_notes(text: str, notes: Sequence[str]) -> str:
+    """Notes in brackets, each on a line of its own, so that they cannot be taken for the file's text."""
+    if not notes:
+        return text
+    gap = "" if not text or text.endswith("\n") else "\n"
+    return text + gap + "\n".join(f"[{note}]" for note in notes)
+
 
 MAX_FILE_BYTES = 10 << 20
 """The largest file that is read or written in one call."""
@@ -214,3 +294,327 @@ def _iso(second: int) -> str:
     except (OverflowError, ValueError, OSError):  # a file may claim to be from any year
         moment = datetime.max.replace(microsecond=0, tzinfo=UTC)
     return moment.isoformat()
+
+
+MAX_COPY_BYTES, MAX_COPY_ENTRIES = 1 << 30, 100_000
+_REPORT_EVERY = 1_000
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def append(workspace: Workspace, path: str, content: str) -> ToolResult:
+    """Text added at the end of a file, which is made if it is missing; the file is replaced at once."""
+    try:
+        more = content.encode()
+    except UnicodeEncodeError as error:
+        raise ToolError(
+            f"content cannot be stored as UTF-8: half a surrogate pair at character {error.start}.",
+        ) from None
+    try:
+        before = workspace.read_bytes(path, max_bytes=MAX_FILE_BYTES)
+    except FileNotFoundError:
+        before = b""
+    if len(before) + len(more) > MAX_FILE_BYTES:
+        raise ToolError(
+            f"{shown(path)!r} would have {len(before) + len(more):,} bytes; at most "
+            f"{MAX_FILE_BYTES:,} can be "
+            "appended to. Use sandbox_bash (>>) or python for larger files."
+        )
+    written = workspace.write_bytes(path, before + more)
+    verb = "Created" if written.created else "Appended to"
+    return ToolResult.json(
+        {
+            "success": True,
+            "path": shown(written.path),
+            "size": written.size,
+            "appended": len(more),
+            "created": written.created,
+        },
+        f"{verb} {printable(written.path)} (+{len(more):,} bytes, now {written.size:,}).",
+    )
+
+
+def delete(workspace: Workspace, path: str, *, recursive: bool) -> ToolResult:
+    """A file, a link or a folder removed; one that is not empty only with `recursive`, the root never."""
+    where = _not_the_root(workspace, path, "deleted")
+    with workspace.locate(where, follow=False) as spot:
+        status = _lstat(spot)
+        _demand_folder(path, status)
+        count = 1
+        if not stat.S_ISDIR(status.st_mode):
+            spot.unlink()
+        elif recursive:
+            count = 1 + sum(len(folder.entries) for folder in workspace.walk(where))
+            shutil.rmtree(spot.name, dir_fd=spot.directory)
+        else:
+            try:
+                os.rmdir(spot.name, dir_fd=spot.directory)
+            except OSError:
+                with workspace.folder(where) as folder:
+                    held = len(folder.entries)
+                if not held:
+                    raise
+                raise ToolError(
+                    f"The folder {shown(where)!r} is not empty: it holds {held:,} entries. "
+                    "Set recursive to true to delete it with all it holds.",
+                ) from None
+    kind = kind_of(status)
+    told = f"Deleted the {kind} {printable(where)}" + (f" with {count - 1:,} entries." if count > 1 else ".")
+    return ToolResult.json({"success": True, "path": shown(where), "kind": kind, "deleted": count}, told)
+
+
+def move(workspace: Workspace, path: str, destination: str | None) -> ToolResult:
+    """A file, a link or a folder under another name; nothing is replaced."""
+    where = _not_the_root(workspace, path, "moved")
+    target = _target(workspace, where, destination, "move")
+    with (
+        workspace.locate(where, follow=False) as source,
+        workspace.locate(target, follow=False, make_parents=True) as place,
+    ):
+        kind, made = kind_of(_lstat(source)), place.path
+        _demand_apart(where, made)
+        _demand_free(place)
+        source.rename(place)
+    return ToolResult.json(
+        {"success": True, "path": shown(where), "destination": shown(made), "kind": kind},
+        f"Moved {printable(where)} to {printable(made)}.",
+    )
+
+
+def copy(workspace: Workspace, path: str, destination: str | None, context: ToolContext) -> ToolResult:
+    """A file or a folder with all it holds, once more under another name; nothing is replaced.
+
+    Links are copied as links; what is neither file, folder nor link is left out, and that is said.
+    """
+    where = workspace.relative(path)
+    target = _target(workspace, where, destination, "copy")
+    copied = _Copy(workspace, context)
+    kind = workspace.stat(where).kind
+    with workspace.locate(target, follow=False, make_parents=True) as place:
+        target = place.path
+        _demand_apart(where, target)
+        _demand_free(place)
+        try:
+            if kind == "directory":
+                copied.tree(where, target)
+            else:
+                with workspace.open(where) as file:
+                    copied.file(file, place)
+        except BaseException:
+            copied.take_back(target)
+            raise
+    value = {
+        "success": True,
+        "path": shown(where),
+        "destination": shown(target),
+        "kind": kind,
+        "files": copied.files,
+        "size": copied.size,
+        "left_out": copied.left_out,
+    }
+    told = (
+        f"Copied {printable(where)} to {printable(target)} ({copied.files:,} files, {copied.size:,} bytes)."
+    )
+    if copied.left_out:
+        told += f" {copied.left_out:,} entries that are no files, folders or links were left out."
+    return ToolResult.json(value, told)
+
+
+class _Copy:
+    """One copy under way, and what it made."""
+
+    def __init__(self, workspace: Workspace, context: ToolContext) -> None:
+        self._workspace, self._context = workspace, context
+        self.files = self.size = self.left_out = 0
+        self._entries = 0
+        self._began = False
+
+    def file(self, source: int, place: ResolvedPath) -> None:
+        """One regular file, with its permission bits as far as they can be given."""
+        status = os.fstat(source)
+        self._count(status.st_size)
+        made = os.open(place.name, _CREATE, stat.S_IMODE(status.st_mode) & 0o777, dir_fd=place.directory)
+        self._began = True
+        try:
+            while data := os.read(source, 1 << 20):
+                self.size += len(data)
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(made, view) :]
+        finally:
+            os.close(made)
+        self.files += 1
+
+    def tree(self, where: str, target: str) -> None:
+        """A folder with all it holds."""
+        self._make_folder(target)
+        for folder in self._workspace.walk(where):
+            if folder.error is not None:
+                raise folder.error
+            below = target + folder.path[len(where) :] if where != "." else f"{target}/{folder.path}"
+            for entry in folder.entries:
+                self._entry(folder.directory, entry, f"{below}/{entry.name}")
+
+    def _entry(self, directory: int, entry: os.DirEntry[str], target: str) -> None:
+        if entry.is_dir(follow_symlinks=False):
+            self._make_folder(target)
+        elif entry.is_symlink():
+            self._count(0)
+            with self._workspace.locate(target, follow=False) as place:
+                os.symlink(os.readlink(entry.name, dir_fd=directory), place.name, dir_fd=place.directory)
+        elif entry.is_file(follow_symlinks=False):
+            source = os.open(entry.name, _READ, dir_fd=directory)
+            try:
+                with self._workspace.locate(target, follow=False) as place:
+                    self.file(source, place)
+            finally:
+                os.close(source)
+        else:
+            self.left_out += 1
+
+    def _make_folder(self, path: str) -> None:
+        self._count(0)
+        with self._workspace.locate(path, follow=False) as place:
+            os.mkdir(place.name, dir_fd=place.directory)
+        self._began = True
+
+    def _count(self, size: int) -> None:
+        self._entries += 1
+        if self._entries > MAX_COPY_ENTRIES or self.size + size > MAX_COPY_BYTES:
+            raise ToolError(
+                f"That is more than {MAX_COPY_ENTRIES:,} entries or {MAX_COPY_BYTES:,} bytes; nothing "
+                "was copied. "
+                "Copy a part, or use sandbox_bash (cp -r)."
+            )
+        if not self._entries % _REPORT_EVERY:
+            self._context.emit("progress", done=self._entries, what="entries copied")
+        if self._context.cancellation.cancelled:
+            raise ToolError("The copy was cancelled; nothing was copied.")
+
+    def take_back(self, target: str) -> None:
+        """Remove what was made, after a failure."""
+        if not self._began:
+            return
+        with suppress(OSError), self._workspace.locate(target, follow=False) as place:
+            if stat.S_ISDIR(_lstat(place).st_mode):
+                shutil.rmtree(place.name, dir_fd=place.directory)
+            else:
+                place.unlink()
+
+
+def _not_the_root(workspace: Workspace, path: str, what: str) -> str:
+    where = workspace.relative(path.rstrip("/") or path, follow=False)
+    if where == ".":
+        raise ToolError(
+            f"{shown(path)!r} is the workspace itself, which is never {what}. Name what is in it."
+        )
+    return where
+
+
+def _target(workspace: Workspace, where: str, destination: str | None, operation: str) -> str:
+    """Where a move or copy leads: the destination, or into it if it is a folder."""
+    if destination is None:
+        raise ToolError(
+            f"operation '{operation}' needs destination: the new path, or a folder to put it into."
+        )
+    try:
+        into = workspace.stat(destination).kind == "directory"
+    except FileNotFoundError:
+        into = destination.endswith("/")
+    return f"{destination.rstrip('/')}/{where.rpartition('/')[2]}" if into else destination
+
+
+def _demand_apart(where: str, target: str) -> None:
+    if where == "." or f"{target}/".startswith(f"{where}/"):
+        told = "itself" if target == where else f"a part of itself, {shown(target)!r}"
+        raise ToolError(f"{shown(where)!r} cannot be put into {told}. Give another destination.")
+
+
+def _lstat(spot: ResolvedPath) -> os.stat_result:
+    return os.stat(spot.name, dir_fd=spot.directory, follow_symlinks=False)
+
+
+def _demand_folder(path: str, status: os.stat_result) -> None:
+    if path.endswith("/") and not stat.S_ISDIR(status.st_mode):
+        raise ToolError(f"{shown(path)!r} asks for a folder, and this is a {kind_of(status)}.")
+
+
+def _demand_free(place: ResolvedPath) -> None:
+    with suppress(FileNotFoundError):
+        kind = kind_of(_lstat(place))
+        raise ToolError(
+            f"{shown(place.path)!r} is there already, a {kind}, and is not replaced. "
+            "Give another destination, or delete it first.",
+        )
+
+
+_MAX_NAMES = 2_000
+"""How many names of a folder are compared with a missing one."""
+
+
+@contextmanager
+def for_the_model(workspace: Workspace, path: str) -> Iterator[None]:
+    """Turn what fails in the `with` block into a `ToolError` about `path`.
+
+    Raises:
+        ToolError: Naming the path, what is wrong with it, and what to do.
+    """
+    told = repr(path)
+    try:
+        yield
+    except WorkspaceError as error:
+        raise ToolError(str(error)) from None
+    except FileNotFoundError:
+        raise ToolError(_missing(workspace, path)) from None
+    except IsADirectoryError:
+        raise ToolError(
+            f"{told} is a folder, not a file. See what is in it with the tool file, operation 'list'.",
+        ) from None
+    except NotADirectoryError:
+        raise ToolError(_not_a_folder(workspace, path)) from None
+    except PermissionError:
+        raise ToolError(
+            f"{told} may not be used that way: permission denied. Its mode is told by the tool file, "
+            "operation 'metadata'; it cannot be changed from here. Use another path.",
+        ) from None
+    except OSError as error:
+        raise ToolError(f"{told}: {error.strerror or error}.") from None
+
+
+def _missing(workspace: Workspace, path: str) -> str:
+    above, name = _nearest(workspace, path)
+    if above.kind != "directory":
+        return _not_a_folder(workspace, path)
+    where = "the workspace" if above.path == "." else f"the folder {shown(above.path)!r}"
+    told = f"There is no {name!r} in {where}."
+    try:
+        with workspace.folder(above.path) as folder:
+            names = [entry.name for entry in itertools.islice(folder.entries, _MAX_NAMES)]
+    except OSError as error:
+        return f"{told} What else is there cannot be told: {error.strerror}."
+    if not names:
+        return f"{told} It is empty."
+    by_lower = {one.lower(): one for one in names}
+    near = [by_lower[one] for one in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
+    listed = ", ".join(printable(one) for one in near or names[:5])
+    more = f" and {len(names) - 5:,} more" if not near and len(names) > 5 else ""
+    return f"{told} {'The nearest names there are' if near else 'It holds'}: {listed}{more}."
+
+
+def _not_a_folder(workspace: Workspace, path: str) -> str:
+    above, _ = _nearest(workspace, path.rstrip("/") + "/below")
+    if above.kind == "directory":  # it became one in the meantime
+        return f"{shown(path)!r} was no folder just now. Try again."
+    return f"{shown(above.path)!r} is a {above.kind}, not a folder. Read a file with operation 'read'."
+
+
+def _nearest(workspace: Workspace, path: str) -> tuple[Entry, str]:
+    """What exists nearest above a path, and the name that is missing in it."""
+    above, name = posixpath.split(path.rstrip("/"))
+    while True:
+        try:
+            return workspace.stat(above or "."), name
+        except OSError:
+            if above in {"", "/"}:
+                raise
+            above, name = posixpath.split(above.rstrip("/"))

@@ -9,14 +9,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from aisotools.builtin import file_changes as changes
+from aisotools.builtin import file_operations as changes
 from aisotools.builtin import file_operations as operations
-from aisotools.builtin.file_errors import for_the_model
-from aisotools.contracts import ToolContext
-from aisotools.events import Effect, Facts, Json, ToolResult
-from aisotools.exceptions import ToolError
-from aisotools.function_tool import tool
-from aisotools.workspace import Workspace
+from aisotools.builtin.file_operations import for_the_model
+from aisotools.core.exceptions import ToolError
+from aisotools.core.protocols import ToolContext
+from aisotools.core.types import Effect, Facts, Json, ToolResult
+from aisotools.tools.function import tool
+from aisotools.workspace.workspace import Workspace
 
 _READS = frozenset({"read", "search", "list", "metadata"})
 _WRITES = frozenset({"write", "append"})

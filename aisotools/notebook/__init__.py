@@ -1,1 +1,1 @@
-"""The notebook: approval in the cell, rendering, magics."""
+"""The user interface in Jupyter: magics, approval cards, rendering, traces, and a kernel."""

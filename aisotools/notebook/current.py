@@ -1,17 +1,210 @@
-"""The notebook's own session: the one the magics use."""
+"""The notebook's own session: the one the magics use.
+
+`%tools --set NAME`: which of the built-in tools a session has.
+
+The settings of the notebook: `%config AisoTools`, `ipython_config.py`, and one TOML file.
+
+::
+
+    %config AisoTools.mode = "plan"           # in a cell
+    c.AisoTools.min_level = "confined"        # in ipython_config.py
+
+    [settings]                                # in aisotools.toml, in the Jupyter config folder
+    call_timeout_s = 30
+
+A cell beats `ipython_config.py`, which beats the file. They are about the notebook's own session, the one of
+`current_session()`; a program says what it wants when it makes its `Session`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import os
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
-from aisotools.events import ToolResult
-from aisotools.notebook.settings import AisoTools
-from aisotools.notebook.toolsets import choose_set
-from aisotools.policy_file import user_policy
-from aisotools.session import Session
+from traitlets import Bool, Enum, Float, Int, List, TraitError, TraitType, Unicode
+from traitlets.config import Configurable
+
+from aisotools.builtin import TOOLSETS, builtin_tools
+from aisotools.core.exceptions import UsageError
+from aisotools.core.types import ToolResult
+from aisotools.policy.config import user_file, user_policy, user_settings
+from aisotools.sandbox.confinement import levels
+from aisotools.sandbox.limits import Limits
+from aisotools.session.session import Session
+from aisotools.tools.adapter import source_of
+from aisotools.tools.registry import ToolRegistry
+
+
+def choose_set(registry: ToolRegistry, name: str) -> str:
+    """Have exactly the built-in tools of a set registered, beside all tools that are none of ours.
+
+    Returns:
+        What was done, in words.
+
+    Raises:
+        UsageError: If there is no such set.
+    """
+    wanted = builtin_tools(name)
+    names = {tool.name for tool in wanted}
+    for tool in registry.list():
+        if source_of(tool) == "built-in" and tool.name in TOOLSETS["all"] and tool.name not in names:
+            registry.unregister(tool.name)
+    for tool in wanted:
+        if tool.name not in registry:
+            registry.register(tool)
+    return f"{len(registry)} tools: {', '.join(tool.name for tool in registry.list())}."
+
+
+MODES = ("plan", "safe", "auto")
+_LIMITS = tuple(field.name for field in dataclasses.fields(Limits))
+_DEFAULT: Final = Limits()
+
+
+class AisoTools(Configurable):
+    """The settings of the notebook's own session."""
+
+    mode: Any = Enum(
+        MODES,
+        default_value=None,
+        allow_none=True,
+        help="What runs unasked: plan, safe or auto. None takes the mode of aisotools.toml, else safe. "
+        "A change counts at once.",
+    ).tag(config=True)
+    level: Any = Enum(
+        levels.LEVELS,
+        default_value=None,
+        allow_none=True,
+        help="Exactly this confinement level. None takes the strongest that holds.",
+    ).tag(config=True)
+    min_level: Any = Enum(
+        levels.LEVELS,
+        default_value=None,
+        allow_none=True,
+        help="At least this confinement level. None takes AISOTOOLS_MIN_LEVEL, else guarded.",
+    ).tag(config=True)
+    workspace: Any = Unicode(
+        help="The only folder that tools may change. Empty takes ./workspace/ and the notebook's name.",
+    ).tag(config=True)
+    read_only: Any = List(Unicode(), help="Further files and folders that tools may read.").tag(config=True)
+    toolset: Any = Enum(
+        tuple(TOOLSETS),
+        default_value=None,
+        allow_none=True,
+        help=f"The built-in tools to begin with: {', '.join(TOOLSETS)}. None takes the usual ones.",
+    ).tag(config=True)
+    model: Any = Unicode(
+        help="The model of %%agent where -m does not name one, such as openai:NAME or human.",
+    ).tag(config=True)
+    approval_timeout_s: Any = Float(
+        300.0,
+        allow_none=True,
+        help="Seconds that a person has to answer; silence denies. None waits for ever.",
+    ).tag(config=True)
+    card_timeout_s: Any = Float(
+        2.0,
+        help="Seconds that a page has to show a card, before a plain input box asks instead.",
+    ).tag(config=True)
+    trust_output: Any = Bool(
+        False,
+        help="Whether a client of %sandbox attach gets all output as it is. What the sandbox prints may "
+        "then act on the page: only for code that you trust.",
+    ).tag(config=True)
+    call_timeout_s: Any = Float(
+        _DEFAULT.call_timeout_s,
+        help="Seconds that a call may take when neither it nor its tool says otherwise.",
+    ).tag(config=True)
+    memory_bytes: Any = Int(
+        _DEFAULT.memory_bytes, allow_none=True, help="Memory of the sandbox. None for no limit."
+    ).tag(config=True)
+    disk_bytes: Any = Int(
+        _DEFAULT.disk_bytes, allow_none=True, help="Disk space that it writes. None for no limit."
+    ).tag(config=True)
+    file_bytes: Any = Int(_DEFAULT.file_bytes, help="Size of any file that it writes.").tag(config=True)
+    processes: Any = Int(_DEFAULT.processes, help="Processes and threads.").tag(config=True)
+    open_files: Any = Int(_DEFAULT.open_files, help="Open files of each process.").tag(config=True)
+    cpu_s: Any = Float(
+        _DEFAULT.cpu_s, allow_none=True, help="Processor time of each process. None for no limit."
+    ).tag(config=True)
+    stream_bytes: Any = Int(_DEFAULT.stream_bytes, help="Printed bytes kept of one call.").tag(config=True)
+
+    def session_options(self, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+        """What a `Session` is made with.
+
+        Raises:
+            UsageError: If a setting does not fit; the message names it.
+        """
+        try:
+            limits = Limits(**{name: getattr(self, name) for name in _LIMITS})
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"AisoTools: {error}. Change it by %config AisoTools.") from None
+        policy = None if self.mode is None else dataclasses.replace(user_policy(environ), mode=self.mode)
+        return {
+            "workspace": self.workspace or None,
+            "policy": policy,
+            "limits": limits,
+            "level": self.level,
+            "min_level": self.min_level,
+            "read_only": list(self.read_only),
+            "approval_timeout_s": self.approval_timeout_s,
+        }
+
+
+def settings_for(shell: Any, environ: Mapping[str, str] = os.environ) -> AisoTools:
+    """The settings of an IPython shell: its own configuration over the user's file.
+
+    Raises:
+        UsageError: If the file is no good; nothing is loosened by a broken file.
+    """
+    given = shell.config.get("AisoTools", {})
+    told = user_settings(environ)
+    path = user_file(environ)
+    unknown = sorted(set(told) - set(AisoTools.class_trait_names(config=True)))
+    if unknown:
+        known = ", ".join(name for name, _ in described())
+        raise UsageError(f"{path}, [settings]: unknown: {', '.join(unknown)}. Known: {known}.")
+    where = "The configuration of IPython"
+    try:
+        settings = AisoTools(parent=shell)
+        where = f"{path}, [settings]"
+        for name in told.keys() - given.keys():
+            setattr(settings, name, told[name])
+    except TraitError as error:
+        raise UsageError(f"{where}: {error}") from None
+    return settings
+
+
+def described() -> Iterator[tuple[str, TraitType[Any, Any]]]:
+    """The settings in the order of the class, each with its trait."""
+    traits = AisoTools.class_traits(config=True)
+    for name in vars(AisoTools):
+        if name in traits:
+            yield name, traits[name]
+
+
+def settings_table() -> str:
+    """All settings with what they take and their defaults, as a table in Markdown."""
+    lines = ["| setting | takes | default | meaning |", "|---|---|---|---|"]
+    for name, trait in described():
+        default = trait.default()
+        lines.append(f"| `{name}` | {_takes(trait)} | `{default!r}` | {trait.help} |")
+    return "\n".join(lines) + "\n"
+
+
+def _takes(trait: TraitType[Any, Any]) -> str:
+    values = getattr(trait, "values", None)
+    if values:
+        words = [f"`{value}`" for value in values]
+    else:
+        words = [
+            {"Unicode": "text", "List": "a list of texts", "Float": "seconds", "Int": "a whole number"}.get(
+                type(trait).__name__, "`True` or `False`"
+            )
+        ]
+    return ", ".join([*words, *(["`None`"] if trait.allow_none else [])])
+
 
 _session: Session | None = None
 _settings: AisoTools | None = None

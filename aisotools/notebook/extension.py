@@ -7,20 +7,19 @@ import types
 from pathlib import Path
 from typing import Any
 
-from aisotools.approval import set_default_approver_factory
-from aisotools.changes import Changes
-from aisotools.contracts import Approver
-from aisotools.events import ToolResult
-from aisotools.exceptions import AisotoolsError
-from aisotools.models.human import HumanAsker, set_default_asker_factory
-from aisotools.notebook.completion import matcher
-from aisotools.notebook.magics import AisotoolsMagics
-from aisotools.notebook.mcp_magic import McpMagics
-from aisotools.notebook.policy_magics import PolicyMagics
-from aisotools.notebook.settings import AisoTools, settings_for
-from aisotools.notebook.tool_magic import ToolMagics
-from aisotools.notebook.transform import rewrite
-from aisotools.notebook.undo_magics import UndoMagics, show_changes
+from aisotools.agent.models.human import HumanAsker, set_default_asker_factory
+from aisotools.core.exceptions import AisotoolsError
+from aisotools.core.protocols import Approver
+from aisotools.core.types import ToolResult
+from aisotools.notebook.current import AisoTools, settings_for
+from aisotools.notebook.magics.arguments import matcher
+from aisotools.notebook.magics.mcp import McpMagics
+from aisotools.notebook.magics.policy import PolicyMagics
+from aisotools.notebook.magics.session import AisotoolsMagics, ToolMagics
+from aisotools.notebook.magics.transform import rewrite
+from aisotools.notebook.magics.undo import UndoMagics, show_changes
+from aisotools.session.approvers import set_default_approver_factory
+from aisotools.workspace.diff import Changes
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _MAGICS = {
@@ -79,7 +78,7 @@ def unload(shell: Any) -> None:
 
 
 def _notebook_asker() -> HumanAsker | None:
-    from aisotools.notebook.human_model import notebook_asker
+    from aisotools.notebook.approval.steering import notebook_asker
 
     return notebook_asker()
 
@@ -102,7 +101,7 @@ def _load_settings(shell: Any) -> None:
 def _notebook_approver() -> Approver | None:
     from IPython import get_ipython
 
-    from aisotools.notebook.ask import NotebookApprover, can_ask
+    from aisotools.notebook.approval.approver import NotebookApprover, can_ask
     from aisotools.notebook.current import current_settings
 
     hello_s = current_settings().card_timeout_s
@@ -111,7 +110,7 @@ def _notebook_approver() -> Approver | None:
 
 def _shown_result(result: ToolResult, **_: Any) -> dict[str, Any]:
     from aisotools.notebook.current import kept_text
-    from aisotools.notebook.render import render_result
+    from aisotools.notebook.render.results import render_result
 
     return render_result(result, str(result.metadata.get("tool", "tool")), kept_text(result))
 

@@ -1,1 +1,1 @@
-"""The sandbox: a confined worker, and what starts, drives and stops it."""
+"""A confined worker process. Knows nothing of sessions."""

@@ -15,12 +15,12 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from aisotools.contracts import OutputCaps
-from aisotools.events import ErrorKind, MimeBundle, ToolResult, Truncation
-from aisotools.exceptions import ChannelError
-from aisotools.returns import collector_at_rest
-from aisotools.sandbox.channel import LIMITS
-from aisotools.sandbox.streams import json_bundle, sendable
+from aisotools.core.exceptions import ChannelError
+from aisotools.core.protocols import OutputCaps
+from aisotools.core.types import ErrorKind, MimeBundle, ToolResult, Truncation
+from aisotools.sandbox.frames import LIMITS
+from aisotools.sandbox.worker.output import json_bundle, sendable
+from aisotools.tools.results import collector_at_rest
 
 VALUE_DROPPED = "value_dropped"
 """Key in a result's metadata: why its value is missing, in words."""

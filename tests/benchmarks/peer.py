@@ -11,7 +11,7 @@ from typing import Any, Self
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-from tests.notebook.kernel import private_home
+from tests.notebook.client import private_home
 
 
 class RawKernel:

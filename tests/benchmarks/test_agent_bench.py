@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.agent import Agent
-from aisotools.budgets import Budgets
-from aisotools.events import Effect
-from aisotools.models.scripted import ScriptedModel
-from aisotools.registry import ToolRegistry
-from aisotools.session import Session
-from aisotools.testing import FakeSandbox, MockTool
+from aisotools.agent.agent import Agent
+from aisotools.agent.budgets import Budgets
+from aisotools.agent.models.scripted import ScriptedModel
+from aisotools.core.types import Effect
+from aisotools.session.session import Session
+from aisotools.testing.fakes import FakeSandbox, MockTool
+from aisotools.tools.registry import ToolRegistry
 from tests.benchmarks.figures import Figure, show
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-from aisotools.approval import AllowAll
-from aisotools.events import Effect
-from aisotools.function_tool import tool
-from aisotools.session import Session
+from aisotools.core.types import Effect
+from aisotools.policy.approvers import AllowAll
+from aisotools.session.session import Session
+from aisotools.tools.function import tool
 from tests.benchmarks.figures import Figure, show
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.checkpoint import Checkpoints
+from aisotools.workspace.checkpoints.timeline import Checkpoints
 
 pytestmark = pytest.mark.benchmark
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from aisotools.approval import AllowAll
-from aisotools.session import Session
+from aisotools.policy.approvers import AllowAll
+from aisotools.session.session import Session
 from tests.benchmarks.figures import Figure, show
 from tests.benchmarks.peer import RawKernel
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.figures import Figure, show
-from tests.sandbox.jupyter import Client, kernel
+from tests.notebook.kernel.jupyter import Client, kernel
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(300)]
 

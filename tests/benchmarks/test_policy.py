@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from aisotools.events import Decision, Facts, ToolCall
-from aisotools.policy import Policy, Rule
+from aisotools.core.types import Decision, Facts, ToolCall
+from aisotools.policy.rules import Policy, Rule
 from tests.benchmarks.figures import Figure, show
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(60)]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.policy import Policy
-from aisotools.pool import SessionPool
+from aisotools.policy.rules import Policy
+from aisotools.session.pool import SessionPool
 from tests.benchmarks.figures import Figure, show
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(300)]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.function_tool import tool
-from aisotools.sandbox import processes, spawn
-from aisotools.sandbox.channel import FrameReader, encode
+from aisotools.sandbox.frames import FrameReader, encode
+from aisotools.sandbox.process import spawn, tree
+from aisotools.tools.function import tool
 from tests.benchmarks.figures import Figure, show
 from tests.benchmarks.peer import RawKernel, pss_bytes
 from tests.sandbox.rig import Rig, rig, rss_bytes
@@ -121,8 +121,8 @@ async def test_one_more_worker(tmp_path: Path, raw: RawKernel) -> None:
             ready.append((time.perf_counter() - began_s) * 1000)
             await r.python("1+1")
             first.append((time.perf_counter() - began_s) * 1000)
-            table = processes.table()
-            memory.append(sum(map(pss_bytes, {server, *processes.below(server, table)})) / MIB)
+            table = tree.table()
+            memory.append(sum(map(pss_bytes, {server, *tree.below(server, table)})) / MIB)
     finally:
         for r in rigs:
             await r.kernel.close()

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from aisotools.events import Effect
-from aisotools.shell import classify_shell
+from aisotools.core.types import Effect
+from aisotools.policy.shell.classify import classify_shell
 from tests.benchmarks.figures import Figure, show
-from tests.corpus import of_kind
+from tests.policy.shell.corpus import of_kind
 
 pytestmark = pytest.mark.benchmark
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.figures import Figure, show
-from tests.notebook.kernel import private_home
+from tests.notebook.client import private_home
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(300)]
 

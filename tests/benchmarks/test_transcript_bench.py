@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.agent import Agent
-from aisotools.approval import AllowAll
-from aisotools.budgets import Budgets
-from aisotools.models.scripted import ScriptedModel
-from aisotools.notebook.exporting import export_session
-from aisotools.resume import resumed
-from aisotools.session import Session
-from aisotools.testing import FakeSandbox
+from aisotools.agent.agent import Agent
+from aisotools.agent.budgets import Budgets
+from aisotools.agent.models.scripted import ScriptedModel
+from aisotools.agent.resume import resumed
+from aisotools.notebook.magics.export import export_session
+from aisotools.policy.approvers import AllowAll
+from aisotools.session.session import Session
+from aisotools.testing.fakes import FakeSandbox
 from tests.benchmarks.figures import Figure, show
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.contracts import SandboxCall
-from aisotools.events import ToolCall
-from aisotools.sandbox import labels
+from aisotools.core.protocols import SandboxCall
+from aisotools.core.types import ToolCall
+from aisotools.sandbox.host import fork_handle
 from tests.benchmarks.figures import Figure, show
 from tests.benchmarks.peer import RawKernel
 from tests.sandbox.rig import PYTHON, Rig, eventually, rig
@@ -45,7 +45,7 @@ async def test_a_kept_state(tmp_path: Path, raw: RawKernel, megabytes: int) -> N
         samples = [await kept(r, number) for number in range(60)][10:]
         history = r.kernel.variables
         await eventually(lambda: all(fork.settled.done() for fork in history._shelf.all()))
-        memory = [labels.private_bytes(pid) / MIB for pid in history.pids()][2:]
+        memory = [fork_handle.private_bytes(pid) / MIB for pid in history.pids()][2:]
         back, forth = [], []
         for number in range(30):
             await kept(r, 100 + number)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.approval import AllowAll
 from aisotools.builtin import BUILTINS, builtin_tools
-from aisotools.events import Effect
-from aisotools.registry import ToolRegistry
-from aisotools.tool_members import classify, shipment_of
+from aisotools.core.types import Effect
+from aisotools.policy.approvers import AllowAll
+from aisotools.tools.adapter import classify, shipment_of
+from aisotools.tools.registry import ToolRegistry
 from tests.conftest import OpenSession
 
 

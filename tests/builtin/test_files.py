@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from aisotools.builtin import file_operations
 from aisotools.builtin.files import file, sandbox_read, sandbox_write
-from aisotools.contracts import OutputCaps, Tool, ToolContext
-from aisotools.events import Effect, Facts, ToolResult
-from aisotools.exceptions import ArgumentError, ToolError
-from aisotools.function_tool import FunctionTool
-from aisotools.result_store import CAP
+from aisotools.core.exceptions import ArgumentError, ToolError
+from aisotools.core.protocols import OutputCaps, Tool, ToolContext
+from aisotools.core.truncation import CAP
+from aisotools.core.types import Effect, Facts, ToolResult
+from aisotools.tools.function import FunctionTool
 from tests.sandbox.inside import user_of
 
 
@@ -612,8 +612,8 @@ def test_not_permitted(root: Path) -> None:
 import asyncio
 from pathlib import Path
 from aisotools.builtin.files import file
-from aisotools.contracts import ToolContext
-from aisotools.exceptions import ToolError
+from aisotools.core.protocols import ToolContext
+from aisotools.core.exceptions import ToolError
 for arguments in (
     {{"operation": "read", "path": "secret"}},
     {{"operation": "write", "path": "secret", "content": ""}},

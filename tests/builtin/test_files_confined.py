@@ -15,9 +15,9 @@ SCRIPT = """
 import json, os, sys
 from pathlib import Path
 from aisotools.builtin.files import file, sandbox_read, sandbox_write
-from aisotools.contracts import ToolContext
-from aisotools.exceptions import LevelUnavailable, ToolError
-from aisotools.sandbox.confine import Confinement, confine
+from aisotools.core.protocols import ToolContext
+from aisotools.core.exceptions import LevelUnavailable, ToolError
+from aisotools.sandbox.confinement.levels import Confinement, confine
 
 root = Path(sys.argv[1])
 os.umask(0o022)

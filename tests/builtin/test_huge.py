@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.approval import AllowAll
-from aisotools.events import ToolResult
+from aisotools.core.types import ToolResult
+from aisotools.policy.approvers import AllowAll
 from aisotools.sandbox.limits import Limits
-from aisotools.session import Session
+from aisotools.session.session import Session
 from tests.conftest import OpenSession
 
 MIB = 1 << 20

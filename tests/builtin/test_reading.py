@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from aisotools.contracts import OutputCaps, SandboxCall
-from aisotools.events import ToolCall, ToolResult
+from aisotools.core.protocols import OutputCaps, SandboxCall
+from aisotools.core.types import ToolCall, ToolResult
 from tests.sandbox.rig import BASH, Rig, open_files, rig
 
 _ids = itertools.count()

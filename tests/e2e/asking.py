@@ -13,9 +13,9 @@ SETUP = """
 import uuid
 from aisotools import NotebookApprover
 from aisotools.builtin import builtin_tools
-from aisotools.contracts import Inquiry
-from aisotools.events import ApprovalRequest, Effect, Facts, ToolCall, ToolDefinition
-from aisotools.tool_members import definition_of, gather_facts
+from aisotools.core.protocols import UserQuestion
+from aisotools.core.types import ApprovalRequest, Effect, Facts, ToolCall, ToolDefinition
+from aisotools.tools.adapter import definition_of, gather_facts
 
 LOCAL = Effect.LOCAL_MUTATION
 TOOLS = {tool.name: tool for tool in builtin_tools()}
@@ -54,7 +54,8 @@ async def ask(*arguments, hello_s=2.0, **more):
     return answer
 
 async def inquire(text, *choices, agent_id="researcher", timeout_s=300):
-    inquiry = Inquiry(id=uuid.uuid4().hex, text=text, choices=choices, agent_id=agent_id, timeout_s=timeout_s)
+    key = uuid.uuid4().hex
+    inquiry = UserQuestion(id=key, text=text, choices=choices, agent_id=agent_id, timeout_s=timeout_s)
     print("->", repr(await NotebookApprover().inquire(inquiry)))
 
 async def ask_many(*wishes):

@@ -37,11 +37,11 @@ AUDIT = """async (root) => {
 }"""
 TRACE = """
 import asyncio, time
-from aisotools.events import ToolCall
-from aisotools.journal import Journal
-from aisotools.notebook.live_trace import follow
-from aisotools.session_events import CallOutput, CallRequested
-journal = Journal()
+from aisotools.core.types import ToolCall
+from aisotools.session.event_log import EventLog
+from aisotools.notebook.trace.view import follow
+from aisotools.core.events import CallOutput, CallRequested
+journal = EventLog()
 async def work():
     journal.add(CallRequested, "c1", call=ToolCall("c1", "python", {"code": "fit()"}, origin="model"))
     journal.output("c1", "stdout", "epoch 1\\n\\rtrain:  40%|####      | 4/10 [00:01<00:02, 3.1it/s]")

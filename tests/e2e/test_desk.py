@@ -19,7 +19,7 @@ pytestmark = [
 SETUP = """
 %load_ext aisotools
 from aisotools import Effect, ScriptedModel, current_session, tool
-from aisotools.messages import CallPart, Finished, Proposal, TextDelta
+from aisotools.core.messages import CallPart, Finished, Proposal, TextDelta
 session = current_session()
 await session.start()
 (session.workspace / "letter.txt").write_text("The answer is 42.")

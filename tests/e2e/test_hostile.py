@@ -21,8 +21,8 @@ BEFORE = f"""{SETUP}
 import asyncio, json
 from IPython.display import display
 from aisotools import ToolResult
-from aisotools.notebook.ask import pending_questions
-from aisotools.notebook.render import render_result, sanitize_bundle
+from aisotools.notebook.approval.approver import pending_questions
+from aisotools.notebook.render.results import render_result, sanitize_bundle
 
 task = asyncio.create_task({ASK.removeprefix("await ")})
 await asyncio.sleep(0.5)

@@ -27,7 +27,7 @@ async def test_the_harness_sees_what_hostile_output_does(open_notebook: Opener) 
 GALLERY = """
 import pandas as pd, matplotlib.pyplot as plt, io, base64
 from aisotools import ToolResult
-from aisotools.notebook.render import display_result
+from aisotools.notebook.render.results import display_result
 
 frame = pd.DataFrame({"species": ["Adelie", "Gentoo"], "cost": ["$5 and $6", "<b>7</b>"]}, index=[1, 2])
 figure, file = plt.figure(figsize=(4, 1.6)), io.BytesIO()

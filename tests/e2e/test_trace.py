@@ -18,7 +18,7 @@ pytestmark = [
 
 RUN = """
 from aisotools import current_session
-from aisotools.notebook.live_trace import follow
+from aisotools.notebook.trace.view import follow
 session = current_session()
 code = '''
 import time

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.notebook.kernel import Notebook, Run, private_home
+from tests.notebook.client import Notebook, Run, private_home
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import json
 
+from tests.notebook.client import Notebook
 from tests.notebook.conftest import usage_error
-from tests.notebook.kernel import Notebook
 
 STATE = """
 import json, threading
 from pathlib import Path
-from aisotools import approval
+from aisotools.session import approvers
 from aisotools.notebook import current
 
 def state():
@@ -21,7 +21,7 @@ def state():
         "formats": [str(t) for f in ip.display_formatter.formatters.values()
                     for t in [*f.type_printers, *f.deferred_printers] if "aisotools" in str(t)],
         "bundles": [str(t) for t in ip.display_formatter.mimebundle_formatter.type_printers],
-        "factory": approval._factory is not None,
+        "factory": approvers._factory is not None,
         "session": current._session is not None,
     }
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from traitlets.config import Config, Configurable
 
-from aisotools.exceptions import UsageError
-from aisotools.notebook.settings import AisoTools, described, settings_for
-from aisotools.policy_file import policy_from_toml
+from aisotools.core.exceptions import UsageError
+from aisotools.notebook.current import AisoTools, described, settings_for
+from aisotools.policy.config import policy_from_toml
 from aisotools.sandbox.limits import Limits
-from aisotools.session import Session
+from aisotools.session.session import Session
 from tests.conftest import OpenSession
+from tests.notebook.client import Notebook, private_home
 from tests.notebook.conftest import usage_error
-from tests.notebook.kernel import Notebook, private_home
 
 
 def shell(**config: Any) -> Configurable:

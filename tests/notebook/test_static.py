@@ -11,15 +11,14 @@ from typing import Any
 import nbformat
 import pytest
 
-from aisotools.events import Approval, Effect, Facts, ToolResult
-from aisotools.notebook.cards.batch import batch_record
-from aisotools.notebook.cards.view import question_bundle, record_bundle
-from aisotools.notebook.render import render_result
-from aisotools.notebook.trace import Trace
-from aisotools.notebook.trace_page import trace_bundle
+from aisotools.core.types import Approval, Effect, Facts, ToolResult
+from aisotools.notebook.approval.view import batch_record, question_bundle, record_bundle
+from aisotools.notebook.render.results import render_result
+from aisotools.notebook.trace.model import Trace
+from aisotools.notebook.trace.view import trace_bundle
 from tests.notebook.inert import assert_inert
-from tests.notebook.test_trace import a_run
-from tests.test_question import a_request
+from tests.notebook.trace.test_model import a_run
+from tests.policy.test_prompts import a_request
 
 DIFF = {"diff": {"path": "a.txt", "lines": ["-old", "+new"], "added": 1, "removed": 1, "note": ""}}
 

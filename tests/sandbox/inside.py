@@ -30,22 +30,25 @@ def play():
     os.write(job["answer"], json.dumps(space.get("answer")).encode())
 
 def confined():
-    from aisotools.sandbox import confine, limits
+    from aisotools.sandbox.confinement import levels
+    from aisotools.sandbox import limits
     limits.apply_rlimits(limits.Limits())
-    plan = confine.Confinement(
+    plan = levels.Confinement(
         level=job["level"],
         writable=tuple(job["writable"]),
-        readable=(*confine.interpreter_paths(), *job["readable"]),
+        readable=(*levels.interpreter_paths(), *job["readable"]),
         landlock_abi=job["landlock_abi"],
     )
-    confine.confine(plan)
-    failures = confine.verify(plan)
+    levels.confine(plan)
+    failures = levels.verify(plan)
     assert not failures, failures
     play()
 
 def isolated():
-    from aisotools import policy
-    from aisotools.sandbox import isolate, limits, namespaces, shields, supervisor
+    from aisotools.workspace import protected
+    from aisotools.sandbox.confinement import isolated as isolate, namespaces, rootfs
+    from aisotools.sandbox import limits
+    from aisotools.sandbox.process import supervisor
 
     def child(parted):
         status = 1
@@ -66,11 +69,11 @@ def isolated():
         readable=tuple(job["readable"]),
         workspace=job["workspace"],
         scratch=job["scratch"],
-        protected=shields.Names(files=policy.PROTECTED_NAMES, folders=policy.PROTECTED_FOLDERS),
+        protected=rootfs.ProtectedNames(files=protected.PROTECTED_NAMES, folders=protected.PROTECTED_FOLDERS),
         landlock_abi=job["landlock_abi"],
     )
     supervisor.become_subreaper()
-    started = isolate.start(wanted, namespaces.Users(namespaces.identity(os.getpid())), child)
+    started = isolate.start(wanted, namespaces.UserNamespaces(namespaces.identity(os.getpid())), child)
     status = os.waitstatus_to_exitcode(os.waitpid(started.worker, 0)[1])
     os.kill(started.init, 9)
     os.waitpid(started.init, 0)

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aisotools.contracts import OutputCaps, SandboxCall, SandboxStatus, Shipment
-from aisotools.events import Json, ToolCall, ToolResult
-from aisotools.function_tool import FunctionTool
-from aisotools.sandbox import spawn
-from aisotools.sandbox.kernel import Kernel
+from aisotools.core.protocols import OutputCaps, SandboxCall, SandboxStatus, ToolPayload
+from aisotools.core.types import Json, ToolCall, ToolResult
+from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
+from aisotools.sandbox.process import spawn
+from aisotools.tools.function import FunctionTool
 
-PYTHON = Shipment(key="python", import_path="aisotools.builtin.python_tool:python", concurrency="exclusive")
-BASH = Shipment(key="bash", import_path="aisotools.builtin.shell_tool:sandbox_bash", concurrency="overlap")
+PYTHON = ToolPayload(key="python", import_path="aisotools.builtin.python:python", concurrency="exclusive")
+BASH = ToolPayload(key="bash", import_path="aisotools.builtin.shell:sandbox_bash", concurrency="overlap")
 _ids = itertools.count(1)
 
 
@@ -58,12 +58,12 @@ class Rig:
         level = level or spawn.detection().level
         assert level is not None
         self.level = level
-        self.wanted = spawn.Spawn(level=level, workspace=str(workspace), limits=limits or Limits())
-        self.kernel = Kernel(self.wanted, self.heard)
+        self.wanted = spawn.WorkerSpec(level=level, workspace=str(workspace), limits=limits or Limits())
+        self.kernel = LocalSandbox(self.wanted, self.heard)
 
     async def call(
         self,
-        shipment: Shipment,
+        shipment: ToolPayload,
         arguments: Mapping[str, Json],
         *,
         timeout_s: float = 20,

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # run as a program, its own folder is on the path
 
-from aisotools.sandbox import seccomp, syscalls
+from aisotools.sandbox.confinement import seccomp, syscalls
 
 REFUSED_IN_CONTAINERS = """
     acct add_key bpf clock_settime delete_module finit_module fsconfig fsmount fsopen fspick init_module

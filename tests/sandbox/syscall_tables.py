@@ -1,4 +1,4 @@
-"""The tables of `aisotools.sandbox.syscalls`, written from the kernel's own headers.
+"""The tables of `aisotools.sandbox.confinement.syscalls`, written from the kernel's own headers.
 
     python -m tests.sandbox.syscall_tables
 
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from aisotools.sandbox import syscalls
+from aisotools.sandbox.confinement import syscalls
 
 HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
@@ -45,7 +45,7 @@ def ours() -> dict[str, Row]:
 
 
 def written(rows: Mapping[str, Row]) -> str:
-    """The rows as `aisotools/sandbox/syscalls.py` has them."""
+    """The rows as `aisotools/sandbox/confinement/syscalls.py` has them."""
     shared = {name: one for name, (one, other) in rows.items() if one == other and (one or 0) >= SHARED_FROM}
     lines = ["_BEFORE_424: dict[str, tuple[int | None, int | None]] = {"]
     lines += ["    # name: (x86_64, aarch64); None where the machine never had that call"]

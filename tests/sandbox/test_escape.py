@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aisotools.sandbox import landlock
+from aisotools.sandbox.confinement import landlock
 from tests.sandbox import escape_more, inside
 from tests.sandbox.conftest import Places
 from tests.sandbox.escape_table import NEW, OPEN, PROBES, Stage, may_succeed, names

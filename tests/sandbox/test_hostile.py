@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.contracts import ToolContext
-from aisotools.function_tool import tool
-from aisotools.sandbox import processes
+from aisotools.core.protocols import ToolContext
 from aisotools.sandbox.limits import Limits
+from aisotools.sandbox.process import tree as processes
+from aisotools.tools.function import tool
 from tests.sandbox.rig import Rig, eventually, processes_of, rig, rss_bytes
 
 GROWTH_BYTES = 20 << 20
@@ -322,7 +322,8 @@ gc.collect()
 async def test_the_worker_s_modules_can_be_broken_and_nothing_else(r: Rig) -> None:
     code = """
 import sys
-from aisotools.sandbox import channel, worker, results
+from aisotools.sandbox import frames, results
+from aisotools.sandbox.worker import worker
 results.encode_result = worker.encode_result = lambda *a: (b'{}', b'', b'', b'')
 """
     assert "malformed result" in (await r.python(code)).content

@@ -101,8 +101,8 @@ import time; time.sleep(1)
 
 async def test_silence_at_the_end_of_a_call(r: Rig) -> None:
     code = """
-from aisotools.sandbox import channel
-channel.BlockingChannel.send = lambda *a, **k: None
+from aisotools.sandbox import frames
+frames.BlockingChannel.send = lambda *a, **k: None
 """
     began_s = time.monotonic()
     result = await r.python(code, timeout_s=0.5)

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from aisotools.events import ToolResult
-from aisotools.session import Session
+from aisotools.core.types import ToolResult
+from aisotools.session.session import Session
 from tests.conftest import OpenSession
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.sandbox import confine, landlock
+from aisotools.sandbox.confinement import landlock, levels
 from tests.sandbox import inside
 from tests.sandbox.conftest import Places
 from tests.sandbox.inside import Who
 from tests.sandbox.rig import rig
 
 pytestmark = pytest.mark.skipif(
-    landlock.abi() < confine.LANDLOCK_NEEDED["confined"],
+    landlock.abi() < levels.LANDLOCK_NEEDED["confined"],
     reason="this kernel cannot confine: Landlock is too old",
 )
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aisotools.contracts import OutputCaps
-from aisotools.events import ToolResult
-from aisotools.exceptions import ChannelError
-from aisotools.sandbox.channel import LIMITS
+from aisotools.core.exceptions import ChannelError
+from aisotools.core.protocols import OutputCaps
+from aisotools.core.types import ToolResult
+from aisotools.sandbox.frames import LIMITS
 from aisotools.sandbox.results import VALUE_DROPPED, Printed, cut, encode_result, result_from_worker
 
 CAPS = OutputCaps()

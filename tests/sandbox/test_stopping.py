@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.contracts import ToolContext
-from aisotools.function_tool import tool
-from aisotools.sandbox import processes
+from aisotools.core.protocols import ToolContext
 from aisotools.sandbox.limits import Limits
+from aisotools.sandbox.process import tree
+from aisotools.tools.function import tool
 from tests.sandbox.rig import Rig, eventually, processes_of, rig, sleepers
 
 DEADLINE_S = 0.2
@@ -410,12 +410,12 @@ time.sleep(1000)
 """
     await r.kernel.start()
     assert r.kernel._link is not None
-    before = processes.below(r.kernel._link.supervisor, processes.table())
+    before = tree.below(r.kernel._link.supervisor, tree.table())
     result = await r.python(code, timeout_s=0.4)
     assert result.metadata["state_kept"] is True
     assert r.kernel.status().pid in before
     parked = {*r.kernel.variables.pids()}
-    assert processes.below(r.kernel._link.supervisor, processes.table()) - parked == before - parked
+    assert tree.below(r.kernel._link.supervisor, tree.table()) - parked == before - parked
 
 
 async def test_limits_end_a_runaway_and_say_so(tmp_path: Path) -> None:

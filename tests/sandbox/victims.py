@@ -65,7 +65,7 @@ class Victims:
         self.facts: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        from aisotools.sandbox import syscalls
+        from aisotools.sandbox.confinement import syscalls
 
         other: dict[str, Any] = (
             {} if self._uid is None else {"user": self._uid, "group": self._uid, "extra_groups": []}

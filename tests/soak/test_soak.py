@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.sandbox import processes, spawn
 from aisotools.sandbox.limits import Limits
+from aisotools.sandbox.process import spawn, tree
 from tests.sandbox.rig import Rig, eventually, is_there, open_files, processes_of, rig, rss_bytes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -53,7 +53,7 @@ class Before:
 
 def below_the_server() -> set[int]:
     """What the fork server has below it."""
-    return processes.below(spawn.server().pid, processes.table())
+    return tree.below(spawn.server().pid, tree.table())
 
 
 async def test_ten_thousand_calls_on_one_session(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The model loop over a session: the loop itself, models, and transcripts."""

@@ -1,0 +1,1 @@
+"""Models: scripted, replayed, a person, a small local one, and providers."""

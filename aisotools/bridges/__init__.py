@@ -1,1 +1,0 @@
-"""Doors to other frameworks: each module is thin, and imports its framework when it is imported itself."""

@@ -1,0 +1,1 @@
+"""Values, events, protocols and errors: imports nothing else of this package."""

@@ -1,0 +1,118 @@
+"""Secrets out of what is written down: by the shape they have, and by what a tool's schema declares.
+
+A safety net, not a proof: a secret of an unknown shape in a parameter that is not declared `SecretStr` stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aisotools.core.types import Json
+
+REDACTED = "[redacted]"
+"""What stands where a secret was."""
+
+_SHAPES = re.compile(
+    r"""
+      \bsk-[A-Za-z0-9_-]{16,}                                     # OpenAI, Anthropic and many after them
+    | \b(?:gh[pousr]|github_pat|glpat|hf|npm|pypi)[_-][A-Za-z0-9_-]{16,}
+    | \bxox[abeoprs]-[A-Za-z0-9-]{10,}                            # Slack
+    | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b                               # AWS access keys
+    | \bAIza[A-Za-z0-9_-]{30,}                                    # Google
+    | \beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+ # JSON web tokens
+    | -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----.*?(?:-----END[ ][A-Z ]*PRIVATE[ ]KEY-----|\Z)
+    | (?<=://)[^\s/:@]+:[^\s/@]+(?=@)                             # user:password@host
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_NAMED = re.compile(
+    r"""(?P<name>(?:password|passwd|secret|token|api[_-]?key|authorization)[A-Za-z0-9_-]*)
+        (?P<between>["']?\s*[:=]\s*(?:bearer\s+|basic\s+)?["']?)
+        (?P<value>[^\s"',;&]{6,})""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+# What a text must hold for a pattern to match; looking for these is far cheaper than trying the patterns.
+_SHAPE_MARKS = (
+    "sk-",
+    "gh",
+    "glpat",
+    "hf",
+    "npm",
+    "pypi",
+    "xox",
+    "AKIA",
+    "ASIA",
+    "AIza",
+    "eyJ",
+    "-----",
+    "://",
+)
+_NAME_MARKS = ("passw", "secret", "token", "key", "authorization")
+
+
+def redact_text(text: str) -> str:
+    """`text` with everything that looks like a secret replaced."""
+    if any(mark in text for mark in _SHAPE_MARKS):
+        text = _SHAPES.sub(REDACTED, text)
+    lowered = text.lower()
+    if any(mark in lowered for mark in _NAME_MARKS):
+        text = _NAMED.sub(lambda m: m["name"] + m["between"] + REDACTED, text)
+    return text
+
+
+def shortened(value: Json, max_chars: int) -> Json:
+    """JSON in which a longer text is its beginning, its length and its SHA-256, so that it can be proven."""
+    if isinstance(value, str) and len(value) > max_chars:
+        digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+        return {"beginning": value[:max_chars], "chars": len(value), "sha256": digest}
+    if isinstance(value, Mapping):
+        return {key: shortened(item, max_chars) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [shortened(item, max_chars) for item in value]
+    return value
+
+
+def redact(value: Json) -> Json:
+    """JSON with everything that looks like a secret replaced, in keys' values and in text."""
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, Mapping):
+        return {key: redact(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact(item) for item in value]
+    return value
+
+
+def redact_arguments(arguments: Mapping[str, Json], secret: Iterable[str]) -> dict[str, Json]:
+    """Arguments with the declared secret ones replaced whole, and the rest by shape."""
+    hidden = set(secret)
+    return {name: REDACTED if name in hidden else redact(value) for name, value in arguments.items()}
+
+
+def secret_parameters(schema: Mapping[str, Any]) -> frozenset[str]:
+    """Names of the parameters that a schema declares secret (`SecretStr` gives `writeOnly`)."""
+    properties, shared = schema.get("properties", {}), schema.get("$defs", {})
+    return frozenset(name for name, about in properties.items() if _holds_secret(about, shared))
+
+
+def _holds_secret(about: Any, shared: Mapping[str, Any]) -> bool:
+    """Whether a schema, or anything it refers to, declares a secret; types may nest themselves."""
+    todo, seen = [about], set()
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Mapping):
+            if node.get("writeOnly") is True or node.get("format") == "password":
+                return True
+            name = str(node.get("$ref", "")).rpartition("/")[2]
+            if name in shared and name not in seen:
+                seen.add(name)
+                todo.append(shared[name])
+            todo.extend(node.values())
+        elif isinstance(node, list):
+            todo.extend(node)
+    return False

@@ -1,0 +1,1 @@
+"""Other frameworks, MCP, and remote Jupyter kernels, each behind its extra."""

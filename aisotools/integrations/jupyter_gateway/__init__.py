@@ -1,0 +1,1 @@
+"""A sandbox whose kernel runs at a Jupyter Server or Enterprise Gateway."""

@@ -1,0 +1,1 @@
+"""The Model Context Protocol, as a client and as a server."""

@@ -1,0 +1,79 @@
+"""The tools of a session for the OpenAI Agents SDK.
+
+agent = Agent(name="Helper", tools=session_tools(session))
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from agents import FunctionTool, ToolOutputImage, ToolOutputText
+
+from aisotools.integrations.calls import Asking, Image, call, check_asking, images, needs_asking
+from aisotools.policy.approvers import AllowAll
+from aisotools.session.session import Session
+from aisotools.tools.export import Export, name_told
+from aisotools.tools.registry import ToolRegistry
+
+
+def session_tools(
+    session: Session,
+    *,
+    registry: ToolRegistry | None = None,
+    asking: Asking = "session",
+    strict: bool | None = None,
+) -> list[FunctionTool]:
+    """The tools of a session as the OpenAI Agents SDK has tools; every call passes the session's gate.
+
+    Args:
+        session: Makes the calls; it is opened by the first one and closed by whoever made it.
+        registry: Which of its tools; all without it.
+        asking: `framework` interrupts the run where somebody must be asked; approve or reject it in the
+            run's state.
+        strict: As for `ToolRegistry.exports`.
+    """
+    check_asking(asking)
+    exports = (registry or session.registry).exports("openai", strict=strict)
+    return [_tool(session, export, asking) for export in exports]
+
+
+def _tool(session: Session, export: Export, asking: str) -> FunctionTool:
+    function = export["function"]
+
+    async def invoke(context: Any, arguments: str) -> Any:
+        try:
+            given = json.loads(arguments or "{}")
+        except ValueError as error:
+            return f"The arguments are no JSON: {error}. Call again with an object."
+        if not isinstance(given, dict):
+            return f"The arguments are no object: {arguments[:200]!r}. Call again with an object."
+        # With needs_approval the SDK has asked before it comes here.
+        approver = AllowAll() if asking == "framework" else None
+        result = await call(
+            session,
+            export.tool_name,
+            export.restore(given),
+            call_id=getattr(context, "tool_call_id", None),
+            approver=approver,
+        )
+        pictures = [] if result.is_error else list(images(result))
+        if not pictures:
+            return result.content
+        return [ToolOutputText(text=result.content), *map(_output, pictures)]
+
+    async def asks(_context: Any, given: dict[str, Any], _call_id: str) -> bool:
+        return needs_asking(session, export.tool_name, export.restore(given)) is not None
+
+    return FunctionTool(
+        name=name_told(export),
+        description=function["description"],
+        params_json_schema=function["parameters"],
+        on_invoke_tool=invoke,
+        strict_json_schema=function.get("strict", False),
+        needs_approval=asks if asking == "framework" else False,
+    )
+
+
+def _output(image: Image) -> ToolOutputImage:
+    return ToolOutputImage(image_url=f"data:{image.mime};base64,{image.base64}")

@@ -1,0 +1,96 @@
+"""The tools of a session for smolagents.
+
+    agent = ToolCallingAgent(tools=session_tools(session), model=model)
+
+smolagents calls tools from its own thread and blocks. In a notebook, run the agent beside the loop:
+`await asyncio.to_thread(agent.run, "task")`, with the session open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from smolagents import Tool
+
+from aisotools.integrations.calls import call_blocking, images
+from aisotools.session.session import Session
+from aisotools.tools.export import Export, name_told
+from aisotools.tools.registry import ToolRegistry
+
+_TYPES = {"string", "boolean", "integer", "number", "array", "object", "null"}
+
+
+class SmolagentsSessionTool(Tool):  # type: ignore[misc]  # smolagents is untyped
+    """One tool of a session as smolagents has tools; every call passes the session's gate."""
+
+    skip_forward_signature_validation = True
+    name = "session_tool"
+    description = "A tool of a session."
+    inputs: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - smolagents wants a class attribute
+    output_type = "any"
+
+    def __init__(self, session: Session, export: Export) -> None:
+        """Offer the tool that `export` describes."""
+        function = export["function"]
+        self.name = _identifier(name_told(export))
+        self.description = function["description"] or self.name
+        parameters = function["parameters"]
+        required = set(parameters.get("required", ()))
+        self.inputs = {
+            name: _input(about, optional=name not in required)
+            for name, about in parameters.get("properties", {}).items()
+        }
+        self._session, self._export = session, export
+        super().__init__()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Pass a call through the gate and block until its result is there.
+
+        Raises:
+            RuntimeError: With what the model should read, if the call failed; smolagents shows it to the
+                model.
+        """
+        given = {**dict(zip(self.inputs, args, strict=False)), **kwargs}
+        optional = {name for name, about in self.inputs.items() if about.get("nullable")}
+        told = {name: value for name, value in given.items() if value is not None or name not in optional}
+        result = call_blocking(self._session, self._export.tool_name, self._export.restore(told))
+        if result.is_error:
+            raise RuntimeError(result.content)
+        pictures = list(images(result)) if result.kind == "binary" else []
+        if pictures:
+            from smolagents import AgentImage
+
+            return AgentImage(pictures[0].data)
+        return result.value if isinstance(result.value, dict | list | int | float) else result.content
+
+
+def _input(about: object, *, optional: bool) -> dict[str, Any]:
+    """A parameter as smolagents describes it: one or several of few types."""
+    schema = about if isinstance(about, Mapping) else {}
+    kinds = schema.get("type", "any")
+    if isinstance(kinds, list):
+        kinds = [kind for kind in kinds if kind in _TYPES] or "any"
+    elif kinds not in _TYPES:
+        kinds = "any"
+    told: dict[str, Any] = {"type": kinds, "description": str(schema.get("description", ""))}
+    if optional:
+        told["nullable"] = True
+    return told
+
+
+def _identifier(name: str) -> str:
+    """A name that is one in Python, since smolagents writes code that calls it."""
+    plain = "".join(letter if letter.isalnum() or letter == "_" else "_" for letter in name)
+    return plain if plain.isidentifier() else f"tool_{plain}"
+
+
+def session_tools(session: Session, *, registry: ToolRegistry | None = None) -> list[SmolagentsSessionTool]:
+    """The tools of an open session for smolagents.
+
+    Args:
+        session: Makes the calls; it asks by its own approver.
+        registry: Which of its tools; all without it.
+    """
+    exports = (registry or session.registry).exports("openai", strict=False)
+    return [SmolagentsSessionTool(session, export) for export in exports]

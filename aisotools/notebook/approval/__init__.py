@@ -1,0 +1,1 @@
+"""Asking a person in the running cell."""

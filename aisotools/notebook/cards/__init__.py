@@ -1,1 +1,0 @@
-"""The cards: widgets that ask, and what they leave behind."""

@@ -1,0 +1,1 @@
+"""A Jupyter kernel whose cells run in a sandbox, and clients that attach to a live session."""

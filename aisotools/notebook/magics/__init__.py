@@ -1,0 +1,1 @@
+"""The magics, and what rewrites and completes them."""

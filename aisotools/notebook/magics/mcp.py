@@ -1,0 +1,194 @@
+"""`%mcp add|list|remove`: the tools of MCP servers in the notebook's session."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NoReturn
+from weakref import WeakKeyDictionary
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
+
+from aisotools.core.types import Effect
+from aisotools.notebook.current import current_session
+from aisotools.policy.prompts import visible
+from aisotools.session.session import Session
+
+if TYPE_CHECKING:
+    from aisotools.integrations.mcp.api import McpServer
+
+
+USAGE = (
+    "%mcp add NAME [--env VAR] [--read-only TOOL,...] -- COMMAND ...   |   "
+    "%mcp add NAME URL [--token-env VAR] [--read-only TOOL,...]   |   %mcp list   |   %mcp remove NAME"
+)
+
+_servers: WeakKeyDictionary[Session, dict[str, McpServer]] = WeakKeyDictionary()
+
+
+@magics_class
+class McpMagics(Magics):
+    """The plain form of a magic that must be awaited; see `aisotools.notebook.magics.transform`."""
+
+    @no_var_expand
+    @line_magic
+    def mcp(self, line: str) -> None:  # noqa: ARG002 - called by IPython with it
+        """Bring in the tools of an MCP server: `%mcp add NAME -- COMMAND ...` or `%mcp add NAME URL`.
+
+        `%mcp list` shows the servers, `%mcp remove NAME` takes one away. A program gets the variables that
+        `--env VAR` names, a URL the token in the variable that `--token-env` names. `--read-only TOOL,...`
+        is your word that these tools change nothing; all others are asked about.
+        """
+        _must_await()
+
+
+def _must_await() -> NoReturn:
+    raise UsageError(
+        "%mcp works at the top level of a cell of its own, not inside a function or another cell magic. "
+        "There, write: await add_mcp_server(current_session().registry, NAME, command=[...])",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """What `%mcp add` was told.
+
+    Attributes:
+        name: What the server is called.
+        command: A program to start, and its arguments; empty for an address.
+        url: An address; empty for a program.
+        env: Names of variables that the program gets.
+        token_env: Name of the variable with the token; empty without one.
+        read_only: Tools that change nothing, by the person's word.
+    """
+
+    name: str
+    command: tuple[str, ...] = ()
+    url: str = ""
+    env: tuple[str, ...] = ()
+    token_env: str = ""
+    read_only: tuple[str, ...] = ()
+
+
+def parse_addition(words: Sequence[str]) -> Addition:
+    """What stands behind `%mcp add`.
+
+    Raises:
+        UsageError: If it is not what `USAGE` tells.
+    """
+    own = list(words)
+    command: tuple[str, ...] = ()
+    if "--" in own:
+        cut = own.index("--")
+        own, command = own[:cut], tuple(own[cut + 1 :])
+    given: dict[str, list[str]] = {"--env": [], "--token-env": [], "--read-only": []}
+    plain: list[str] = []
+    while own:
+        word = own.pop(0)
+        option, equals, value = word.partition("=")
+        if option in given:
+            if not equals and not own:
+                raise UsageError(f"{option} needs a value. {USAGE}")
+            given[option].append(value if equals else own.pop(0))
+        elif word.startswith("--"):
+            raise UsageError(f"%mcp add does not take {word}. {USAGE}")
+        else:
+            plain.append(word)
+    url = "" if command else (plain.pop(1) if len(plain) == 2 else "")
+    if len(plain) != 1 or not (command or url):
+        raise UsageError(USAGE)
+    if (command and given["--token-env"]) or (url and given["--env"]):
+        raise UsageError(f"--env goes with a command, --token-env with a URL. {USAGE}")
+    return Addition(
+        name=plain[0],
+        command=command,
+        url=url,
+        env=tuple(given["--env"]),
+        token_env=(given["--token-env"] or [""])[-1],
+        read_only=tuple(name for names in given["--read-only"] for name in names.split(",") if name),
+    )
+
+
+async def run_mcp_magic(line: str) -> None:
+    """Run `%mcp`.
+
+    Args:
+        line: What was typed behind it.
+
+    Raises:
+        UsageError: In one line, for whatever the person who typed it can mend.
+    """
+    if find_spec("mcp") is None:
+        raise UsageError('MCP is not installed here. Install it with: pip install "aisotools[mcp]"')
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"%mcp: {error}. {USAGE}") from None
+    session = current_session()
+    servers = _servers.setdefault(session, {})
+    action, rest = (words[0], words[1:]) if words else ("list", [])
+    if action == "add":
+        await _add(session, servers, parse_addition(rest))
+    elif action == "list" and not rest:
+        print("\n".join(map(_told, servers.values())) or f"There are no MCP servers yet. {USAGE}")
+    elif action == "remove" and len(rest) == 1:
+        await _remove(servers, rest[0])
+    else:
+        raise UsageError(USAGE)
+
+
+async def _add(session: Session, servers: dict[str, McpServer], wanted: Addition) -> None:
+    from aisotools.integrations.mcp.api import add_mcp_server
+
+    if wanted.name in servers:
+        raise UsageError(f"There is an MCP server {wanted.name!r} already: %mcp remove {wanted.name}, first.")
+    server = await add_mcp_server(
+        session.registry,
+        wanted.name,
+        command=list(wanted.command) or None,
+        url=wanted.url or None,
+        env={name: _variable(name, os.environ) for name in wanted.env} or None,
+        token=_variable(wanted.token_env, os.environ) if wanted.token_env else None,
+        effects=dict.fromkeys(wanted.read_only, Effect.READ_ONLY),
+        session=session,
+    )
+    servers[wanted.name] = server
+    print(_told(server))
+
+
+async def _remove(servers: dict[str, McpServer], name: str) -> None:
+    server = servers.pop(name, None)
+    if server is None:
+        known = ", ".join(servers) or "none"
+        raise UsageError(f"There is no MCP server {name!r}. Added: {known}.")
+    await server.close()
+    print(f"{name} was removed, and its tools with it.")
+
+
+def _variable(name: str, environ: Mapping[str, str]) -> str:
+    try:
+        return environ[name]
+    except KeyError:
+        raise UsageError(
+            f"The variable {name} is not set; set it before, with os.environ[{name!r}]."
+        ) from None
+
+
+def _told(server: McpServer) -> str:
+    """One server in a few lines. What it says of itself is a stranger's."""
+    lines = [f"{server.name}: {server.reach.told} ({server.state}{_revision(server)})"]
+    lines.append(f"  tools: {', '.join(server.tools) or 'none'}")
+    lines += [f"  not taken: {visible(name, '')}: {visible(why, '')}" for name, why in server.refused.items()]
+    lines += [
+        f"  {visible(name, '')} changed since you declared it, and is asked about now"
+        for name in sorted(server.undeclared)
+    ]
+    return "\n".join(lines)
+
+
+def _revision(server: McpServer) -> str:
+    return f", protocol {server.protocol}" if server.protocol else ""

@@ -1,0 +1,239 @@
+"""`%policy` and `%approvals`: what may run, why, and what was allowed for the rest of the session.
+
+What `%policy` shows: a policy in sentences, as a page and as plain text. Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, cast, get_args
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from aisotools.core.exceptions import AisotoolsError
+from aisotools.core.types import Decision, ToolCall
+from aisotools.notebook.approval.approver import pending_questions
+from aisotools.notebook.current import current_session
+from aisotools.notebook.magics.arguments import parse_call
+from aisotools.notebook.render import html
+from aisotools.notebook.render.listing import table
+from aisotools.notebook.render.text import readable
+from aisotools.policy.grants import Grant
+from aisotools.policy.prepared import PreparedCall
+from aisotools.policy.prompts import EFFECT_WORDS
+from aisotools.policy.rules import Condition, Mode, Policy, Rule
+from aisotools.session.session import Session
+from aisotools.workspace.protected import PROTECTED_FOLDERS, PROTECTED_NAMES
+
+MODES: Mapping[str, str] = {
+    "plan": "only what reads runs; everything else is denied",
+    "safe": "what reads runs; everything else is asked about",
+    "auto": "what stays in the workspace runs; what destroys, reaches out or leaves it is asked about",
+}
+"""What each mode does, in words."""
+
+_DECISIONS = {Decision.ALLOW: "run", Decision.ASK: "are asked about", Decision.DENY: "are denied"}
+_TYPED = (
+    "What you type in a cell runs in the sandbox without a card. A card asks when it runs on the host, or "
+    "when it destroys what undo cannot bring back."
+)
+_CONDITIONS = {
+    "paths": "that touch a path like {}",
+    "reads": "that read a path like {}",
+    "writes": "that write a path like {}",
+    "hosts": "that talk to a host like {}",
+    "commands": "that run a command like {}",
+    "effect": "whose effect is {}",
+    "origin": "made by a {}",
+}
+_FACTS = {
+    ("outside", True): "that write outside the workspace",
+    ("outside", False): "that write nothing outside the workspace",
+    ("certain", True): "of which everything could be seen beforehand",
+    ("certain", False): "of which not everything could be seen beforehand",
+}
+
+
+def show_policy(policy: Policy, grants: Sequence[Grant] = ()) -> dict[str, str]:
+    """A policy as a page: its mode, its rules, what narrows it, what is protected, what was allowed."""
+    first = f"Mode {policy.mode}: {MODES[policy.mode]}."
+    told = [first] if policy.mode == "plan" else [first, _TYPED]
+    sections: list[tuple[str, list[str]]] = [("", told)]
+    if policy.rules:
+        title = "Rules (where several fit, the strictest decides)"
+        sections.append((title, [rule_sentence(rule) for rule in policy.rules]))
+    for bound in policy.bounds:
+        narrower = [f"Mode {bound.mode}: {MODES[bound.mode]}."]
+        narrower += [rule_sentence(rule) for rule in bound.rules]
+        sections.append(("Narrowed further (by the workspace's own file, or for an agent)", narrower))
+    protected = (
+        f"No call may write {', '.join(PROTECTED_NAMES)}, nor anything in {', '.join(PROTECTED_FOLDERS)}: "
+        "something outside the sandbox might run it. What is changed there all the same is put back."
+    )
+    sections.append(("Always protected", [protected]))
+    allowed = [f"{grant.id}. {grant.words}" for grant in grants]
+    if allowed:
+        sections.append(("You allowed, until the session ends (%approvals revoke NUMBER)", allowed))
+    else:
+        sections.append(("You allowed", ["Nothing beyond single calls."]))
+    hint = "%policy plan, safe or auto sets the mode; %policy why NAME key=value explains a call."
+    return _page(f"policy \N{MIDDLE DOT} mode {policy.mode}", sections, hint)
+
+
+def rule_sentence(rule: Rule) -> str:
+    """A rule as a sentence."""
+    whose = "Calls of any tool" if rule.tool == "*" else f"Calls of {rule.tool}"
+    words = " ".join(filter(None, [whose, when_words(rule), _DECISIONS[rule.decision]]))
+    return f"{words}: {rule.reason.rstrip('.')}." if rule.reason else f"{words}."
+
+
+def when_words(rule: Rule) -> str:
+    """The further condition of a rule, in words; empty without one."""
+    if rule.when is None:
+        return ""
+    if not isinstance(rule.when, Condition):
+        return f"for which {getattr(rule.when, '__name__', 'a function')} says so"
+    return " and ".join(_condition(key, value) for key, value in rule.when.wanted.items())
+
+
+def _condition(key: str, wanted: Any) -> str:
+    if key == "arguments":
+        return "with " + " and ".join(f"{name} like {_listed(value)}" for name, value in wanted.items())
+    return _FACTS[key, wanted] if isinstance(wanted, bool) else _CONDITIONS[key].format(_listed(wanted))
+
+
+def _listed(wanted: Any) -> str:
+    return " or ".join(map(str, wanted)) if isinstance(wanted, list | tuple) else str(wanted)
+
+
+def _page(title: str, sections: Sequence[tuple[str, Sequence[str]]], hint: str) -> dict[str, str]:
+    body, lines = "", [title]
+    for heading, sentences in sections:
+        shown = [readable(sentence) for sentence in sentences]
+        items = "".join(f"<li>{html.escape(one)}</li>" for one in shown)
+        top = f'<div style="margin-top:6px;opacity:.75">{html.escape(heading)}</div>' if heading else ""
+        body += f'{top}<ul style="margin:2px 0;padding-left:1.4em;list-style:none">{items}</ul>'
+        lines += ["", heading] if heading else [""]
+        lines += [f"  {one}" for one in shown]
+    return {
+        "text/html": html.box(f"<strong>{html.escape(title)}</strong>", body + html.note(hint)),
+        "text/plain": "\n".join([*lines, "", hint]),
+    }
+
+
+@magics_class
+class PolicyMagics(Magics):
+    """The magics about what may run."""
+
+    @no_var_expand
+    @line_magic
+    def policy(self, line: str) -> None:
+        """Show the policy, set its mode, or explain a call.
+
+        `%policy` shows it; `%policy plan`, `safe` or `auto` sets the mode for this session; `%policy why NAME
+        key=value ...` tells what would happen to a call that a model makes, and why.
+        """
+        word, _, rest = line.strip().partition(" ")
+        session = current_session()
+        if word == "why":
+            _display(_explained(session, rest))
+        elif word in get_args(Mode) and not rest:
+            try:
+                session.policy = dataclasses.replace(session.policy, mode=cast("Mode", word))
+            except AisotoolsError as error:
+                raise UsageError(str(error)) from None
+            print(f"Mode {word}: {MODES[word]}.")
+        elif not line.strip():
+            _display(show_policy(session.effective_policy, session.grants.list()))
+        else:
+            raise UsageError(f"%policy takes plan, safe, auto or `why NAME key=value`, not {line.strip()!r}.")
+
+    @magic_arguments()
+    @argument("action", nargs="?", help="revoke")
+    @argument("which", nargs="?", help="the number of a grant, or all")
+    @no_var_expand
+    @line_magic
+    def approvals(self, line: str) -> None:
+        """List what was allowed for the session and ask again what is open; or take something back.
+
+        `%approvals revoke 2` takes back the second grant, `%approvals revoke all` all of them.
+        """
+        options = parse_argstring(self.approvals, line)
+        grants = current_session().grants
+        if options.action is None:
+            _display(show_approvals(current_session()))
+            for question in pending_questions():
+                question.show()  # a page that was loaded again may have lost the card
+        elif options.action != "revoke" or options.which is None:
+            raise UsageError("%approvals takes nothing, or `revoke NUMBER`, or `revoke all`.")
+        elif options.which == "all":
+            print(f"{len(grants)} approvals were taken back.")
+            grants.clear()
+        else:
+            grant = grants.revoke(int(options.which)) if options.which.isdecimal() else None
+            if grant is None:
+                known = ", ".join(str(g.id) for g in grants.list()) or "none"
+                raise UsageError(f"There is no approval {options.which!r} to take back. Numbers: {known}.")
+            print(f"Taken back: {grant.words}.")
+
+
+def show_approvals(session: Session) -> dict[str, str]:
+    """What was allowed for the rest of the session, and what is being asked."""
+    rows: list[tuple[str, ...]] = [
+        (str(grant.id), grant.scope, grant.words, time.strftime("%H:%M", time.localtime(grant.granted_s)))
+        for grant in session.grants.list()
+    ]
+    rows += [("asked", "", question.matter.words, "waiting") for question in pending_questions()]
+    if not rows:
+        told = "Nothing was allowed beyond single calls, and nothing is being asked."
+        return {"text/html": html.note(told), "text/plain": told}
+    return table(("", "scope", "allows", "since"), rows)
+
+
+def _explained(session: Session, line: str) -> dict[str, str]:
+    schemas = {tool.name: tool.parameters_schema() for tool in session.registry.list()}
+    try:
+        typed = parse_call(line, schemas)
+        call = ToolCall("why", typed.name, typed.arguments, origin="model")
+        ticket = session.explain(call)
+    except AisotoolsError as error:
+        raise UsageError(str(error)) from None
+    facts = ticket.facts
+    grant = session.grants.covering(ticket)
+    decision = ticket.evaluation.decision
+    rows = [
+        ("a model's call", _DECIDED[decision], "; ".join(ticket.evaluation.reasons)),
+        (
+            "effect",
+            EFFECT_WORDS[ticket.effect],
+            "" if facts.certain else "not all could be seen",
+        ),
+        *((name, ", ".join(values), "") for name, values in _seen(ticket) if values),
+        *(("rule", rule.decision.value, rule_sentence(rule)) for rule in ticket.evaluation.matched),
+    ]
+    if decision is Decision.ASK and grant is not None:
+        rows.append(("but", "allowed", f"you allowed {grant.words}"))
+    return table(("", "", "because"), rows)
+
+
+_DECIDED = {Decision.ALLOW: "runs", Decision.ASK: "is asked about", Decision.DENY: "is denied"}
+
+
+def _seen(ticket: PreparedCall) -> list[tuple[str, tuple[str, ...]]]:
+    facts = ticket.facts
+    return [
+        ("runs", facts.commands),
+        ("reads", facts.reads),
+        ("writes", facts.writes),
+        ("talks to", facts.hosts),
+    ]
+
+
+def _display(bundle: dict[str, Any]) -> None:
+    from IPython.display import display
+
+    display(bundle, raw=True)

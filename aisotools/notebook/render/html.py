@@ -1,0 +1,409 @@
+"""HTML from a stranger: its structure inline, its looks only in a frame that can do nothing.
+
+Jupyter trusts the output of a running cell: script runs with the rights of the page, a `data-commandlinker`
+button runs commands of JupyterLab, a fixed position covers the real Approve button, any address that is
+fetched carries data away. So nothing with such meaning is kept, and the looks of what has some go into a
+sandboxed frame without script, links or network.
+
+The look that results and records share: quiet boxes that read well without any style at all.
+
+Colours come from JupyterLab's variables where they mean something, else they are translucent, so that light
+and dark both work, and a page that drops styles still shows title, text and order.
+
+Images from a stranger: what they say they are, and of a size that a browser can bear.
+"""
+
+# ruff: noqa: SIM905 - a table of words reads better as words
+from __future__ import annotations
+
+import base64
+import html
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aisotools.core.types import Effect
+from aisotools.notebook.render.text import KEEP, text_of
+from aisotools.policy.prompts import visible
+
+LINE = "rgba(127,127,127,.35)"
+"""Colour of a quiet line, on light and dark."""
+
+ERROR_COLOUR = "var(--jp-error-color1,#d32f2f)"
+"""Colour of what failed."""
+
+EFFECT_COLOURS = {
+    Effect.READ_ONLY: "var(--jp-success-color1,#388e3c)",
+    Effect.REMOTE_ACTION: "var(--jp-info-color1,#0288d1)",
+    Effect.LOCAL_MUTATION: "var(--jp-warn-color1,#f57c00)",
+    Effect.DESTRUCTIVE: ERROR_COLOUR,
+}
+"""Colour of each effect."""
+
+_MONO = "var(--jp-code-font-family,monospace)"
+
+
+def box(title: str, body: str, colour: str = LINE) -> str:
+    """A box with a title; `title` and `body` are safe HTML. Nothing in it can be painted outside of it."""
+    return (
+        f'<div class="mathjax_ignore" style="border:1px solid {LINE};border-left:3px solid {colour};'
+        'border-radius:3px;margin:2px 0;overflow:hidden;contain:content">'
+        f'<div style="padding:4px 10px 3px;font-size:90%;opacity:.8">{title}</div>'
+        f'<div style="padding:0 10px 6px;overflow-x:auto">{body}</div></div>'
+    )
+
+
+def block(text: str, *, exact: bool = False, markup: str = "") -> str:
+    """Text as it is, in a fixed width; `text` is plain.
+
+    Args:
+        text: What to show.
+        markup: The same as safe HTML, if it has more to show, such as colours.
+        exact: Whether right-to-left letters stand where they stand in `text`, as code must, or read well.
+    """
+    order = "direction:ltr;unicode-bidi:bidi-override;" if exact else ""
+    return (
+        f'<pre style="margin:2px 0;padding:0;max-height:32em;overflow:auto;white-space:pre-wrap;{order}'
+        "overflow-wrap:anywhere;word-break:normal;background:none;color:inherit;"
+        f'font-family:{_MONO}">{markup or html.escape(text)}</pre>'
+    )
+
+
+def said(text: str) -> str:
+    """What somebody said, in its lines; `text` is plain."""
+    return f'<div style="white-space:pre-wrap;overflow-wrap:anywhere">{html.escape(text)}</div>'
+
+
+_DIFF_COLOURS = {"+": "rgba(46,160,67,.18)", "-": "rgba(248,81,73,.18)", "@": "rgba(127,127,127,.12)"}
+
+
+def diff(lines: Iterable[str]) -> str:
+    """The lines of a unified diff; each is plain. Its signs say the same as the colours."""
+    rows = "".join(
+        f'<span style="display:block;background:{_DIFF_COLOURS.get(line[:1], "none")}">'
+        f"{html.escape(line) or ' '}</span>"
+        for line in lines
+    )
+    return (
+        '<pre style="margin:2px 0;padding:0;max-height:32em;overflow:auto;white-space:pre-wrap;'
+        "direction:ltr;unicode-bidi:bidi-override;overflow-wrap:anywhere;background:none;color:inherit;"
+        f'font-family:{_MONO}">{rows}</pre>'
+    )
+
+
+def bar(percent: float, words: str) -> str:
+    """A progress bar; `words` are plain."""
+    shape = "height:8px;border-radius:4px;background:"
+    fill = f'<div style="width:{percent:.1f}%;{shape}var(--jp-brand-color1,#1976d2)"></div>'
+    track = f'<div style="{shape}{LINE}">{fill}</div>'
+    return f'<div style="margin:3px 0;max-width:32em">{track}{html.escape(words)}</div>'
+
+
+def note(text: str) -> str:
+    """A remark of ours, set apart from what it is about; `text` is plain."""
+    return f'<div style="margin:2px 0;font-size:90%;opacity:.7"><em>{html.escape(text)}</em></div>'
+
+
+def quiet(*lines: str) -> str:
+    """Lines of small print; each is plain."""
+    inside = "<br>".join(map(html.escape, lines))
+    return f'<div style="font-size:90%;line-height:1.45;opacity:.8">{inside}</div>'
+
+
+def folded(title: str, body: str) -> str:
+    """Something to unfold; `title` is plain, `body` safe HTML."""
+    summary = (
+        f'<summary style="font-size:90%;opacity:.8;overflow-wrap:anywhere">{html.escape(title)}</summary>'
+    )
+    return f"<details>{summary}{body}</details>"
+
+
+def code(text: str) -> str:
+    """A name within a line; `text` is plain."""
+    return f"<code>{html.escape(text)}</code>"
+
+
+def escape(text: str) -> str:
+    """Plain text as HTML."""
+    return html.escape(text)
+
+
+MAX_IMAGE_BYTES = 4 << 20
+"""Largest image that is shown."""
+
+MAX_SVG_CHARS = 1 << 20
+"""Longest SVG that is shown."""
+
+MAX_PIXELS = 40_000_000
+"""Largest area that is shown: a small file can ask for gigabytes of memory."""
+
+_PNG_START = b"\x89PNG\r\n\x1a\n"
+_JPEG_START = b"\xff\xd8\xff"
+# Markers of a JPEG that carry its height and width: start of frame, without the three that are tables.
+_JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_EMBEDDED = re.compile(r"data:image/(?:png|jpeg|svg\+xml);base64,[A-Za-z0-9+/=]+")
+_DATA_URI = re.compile(r"data:(image/(?:png|jpeg));base64,([A-Za-z0-9+/=\s]*)", re.ASCII)
+
+
+def checked_image(mime: str, data: Any) -> str:
+    """The base64 text of a PNG or JPEG image, written anew.
+
+    Args:
+        mime: `image/png` or `image/jpeg`.
+        data: Base64 text, or bytes.
+
+    Raises:
+        ValueError: If it is not such an image, or too large; says which.
+    """
+    raw = _decoded(data)
+    if len(raw) > MAX_IMAGE_BYTES:
+        raise ValueError(f"{len(raw):,} bytes are more than {MAX_IMAGE_BYTES:,}")
+    width, height = _png_size(raw) if mime == "image/png" else _jpeg_size(raw)
+    if not 0 < width * height <= MAX_PIXELS:
+        raise ValueError(f"{width:,} x {height:,} is no size to show")
+    return base64.b64encode(raw).decode("ascii")
+
+
+def checked_data_uri(uri: str) -> str:
+    """A `data:` URI of a sound PNG or JPEG image, written anew.
+
+    Raises:
+        ValueError: If it is anything else.
+    """
+    match = _DATA_URI.fullmatch(uri.strip())
+    if match is None:
+        raise ValueError("not a data: URI of a PNG or JPEG image")
+    mime, data = match.groups()
+    return f"data:{mime};base64,{checked_image(mime, data)}"
+
+
+def svg_data_uri(data: Any) -> str:
+    """A `data:` URI of an SVG image; as the source of an `<img>` it neither runs nor fetches anything.
+
+    Raises:
+        ValueError: If it is no SVG text, too large, or defines entities, which can grow without bound.
+    """
+    source = text_of(data)
+    if len(source) > MAX_SVG_CHARS:
+        raise ValueError(f"{len(source):,} characters are more than {MAX_SVG_CHARS:,}")
+    if "<svg" not in source or "<!ENTITY" in source.upper():
+        raise ValueError("it is no plain SVG")
+    return "data:image/svg+xml;base64," + base64.b64encode(source.encode("utf-8", "replace")).decode("ascii")
+
+
+def weight(markup: str) -> int:
+    """Length of `markup` without the images in it."""
+    return len(_EMBEDDED.sub("", markup))
+
+
+def _decoded(data: Any) -> bytes:
+    if isinstance(data, bytes):
+        return data
+    text = text_of(data)
+    if len(text) > MAX_IMAGE_BYTES * 2:
+        raise ValueError(f"{len(text):,} characters are too many")
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except ValueError:
+        raise ValueError("it is not base64 text") from None
+
+
+def _png_size(raw: bytes) -> tuple[int, int]:
+    if not raw.startswith(_PNG_START) or raw[12:16] != b"IHDR":
+        raise ValueError("the bytes are not a PNG image")
+    return int.from_bytes(raw[16:20]), int.from_bytes(raw[20:24])
+
+
+def _jpeg_size(raw: bytes) -> tuple[int, int]:
+    position = 2
+    while raw.startswith(_JPEG_START) and position + 9 <= len(raw) and raw[position] == 0xFF:
+        marker = raw[position + 1]
+        if marker in _JPEG_FRAMES:
+            return int.from_bytes(raw[position + 7 : position + 9]), int.from_bytes(
+                raw[position + 5 : position + 7]
+            )
+        position += 2 + max(2, int.from_bytes(raw[position + 2 : position + 4]))
+    raise ValueError("the bytes are not a JPEG image")
+
+
+_TEXT_TAGS = frozenset(
+    """
+    abbr b bdi blockquote br caption code col colgroup dd del details div dl dt em figcaption figure h1
+    h2 h3 h4 h5 h6 hr i img ins kbd li mark ol p pre q s samp small span strong sub summary sup table
+    tbody td tfoot th thead tr u ul var
+    """.split()
+)
+_ATTRIBUTES = {
+    "col": {"span"},
+    "colgroup": {"span"},
+    "details": {"open"},
+    "img": {"src", "alt", "width", "height"},
+    "ol": {"start"},
+    "td": {"colspan", "rowspan", "align"},
+    "th": {"colspan", "rowspan", "align", "scope"},
+    "tr": {"align"},
+}
+_NUMBERS = frozenset({"span", "width", "height", "start", "colspan", "rowspan"})
+_WITH_CONTENT = frozenset(
+    """
+    audio button canvas iframe math noscript object script select style svg template textarea title
+    video
+    """.split()
+)
+_LOOKS = {"*": {"style", "class", "id"}}
+_LOOKS_TAGS = _TEXT_TAGS | {"style", "center", "font", "section", "header", "footer", "article"}
+# Looks that are no loss: what every table of pandas carries along.
+_PLAIN_STYLES = frozenset({"text-align", "vertical-align", "white-space", "width", "min-width", "max-width"})
+_PANDAS_STYLE = re.compile(
+    r"<style scoped>(?:\s*\.dataframe [\w :,-]+\{[\w\s:;-]*\})+\s*</style>", re.IGNORECASE
+)
+_LEFT_OUT = re.compile(
+    r"<(script|iframe|object|embed|applet|form|button|input|svg|canvas|audio|video|link|meta|base)\b",
+    re.IGNORECASE,
+)
+_HEADING = re.compile(r"<(/?)h[1-6]>")
+_TAG = re.compile(r"<(/?)([a-z][^\s/>]*)")
+# Elements without content, and those that the next of their kind closes: they add no depth.
+_SHALLOW = frozenset("br col dd dt hr img input li link meta option p tbody td tfoot th thead tr wbr".split())
+_MAX_DEPTH = 200
+_IMAGE = re.compile(r"data:image/(?:png|jpeg);base64,[A-Za-z0-9+/=\s]+")
+_MAX_IMAGES_CHARS = 8 << 20
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Markup:
+    """HTML made safe.
+
+    Attributes:
+        html: What may stand in the page.
+        left_out: Names of elements that are not in it.
+    """
+
+    html: str
+    left_out: tuple[str, ...] = ()
+
+
+def clean_markup(source: str, room: int) -> Markup:
+    """Make `source` safe, in about `room` characters without counting images.
+
+    Raises:
+        ValueError: If it is built to overwhelm the reader, or nothing that can be seen is left.
+    """
+    source, images = _lift_images(source)
+    # Parsers are quadratic in what follows from here, so it is small before they see it.
+    whole, source = len(source), _PANDAS_STYLE.sub("", source[: 2 * room])
+    if _depth(source) > _MAX_DEPTH:
+        raise ValueError(f"it is nested deeper than {_MAX_DEPTH} elements")
+    left_out = tuple(dict.fromkeys(name.lower() for name in _LEFT_OUT.findall(source)))
+    inline = _inline(source, images)
+    cut = len(source) if whole <= 2 * room else 2 * room
+    while weight(inline) > room and cut:
+        cut = cut * room // (weight(inline) + 1) * 9 // 10
+        inline = _inline(source[:cut], images)
+    if "<img src" not in inline and not html.unescape(re.sub("<[^>]*>", "", inline)).strip():
+        raise ValueError("nothing in it can be shown" + (f" ({', '.join(left_out)})" if left_out else ""))
+    if cut < len(source) or whole > 2 * room:
+        inline += f"<p>[... cut after {cut:,} of {whole:,} characters ...]</p>"
+    elif (framed := _framed(source, images)) and weight(framed) + weight(inline) <= room:
+        inline = framed + folded("the same without its style", inline)
+    return Markup(html=inline, left_out=left_out)
+
+
+def _lift_images(source: str) -> tuple[str, dict[str, str]]:
+    """Put a short name in place of every image; also the sound images by that name."""
+    images: dict[str, str] = {}
+    total = 0
+
+    def lift(match: re.Match[str]) -> str:
+        nonlocal total
+        name = f"data:,{len(images)}"
+        total += len(match[0])
+        try:
+            images[name] = checked_data_uri(match[0]) if total <= _MAX_IMAGES_CHARS else ""
+        except ValueError:
+            images[name] = ""
+        return name
+
+    return _IMAGE.sub(lift, source), images
+
+
+def _depth(source: str) -> int:
+    """At least how deep the elements of `source` nest, mistaken only by closing tags inside comments."""
+    opened: dict[str, int] = {}
+    depth = deepest = 0
+    for closing, name in _TAG.findall(source.lower()):
+        if name in _SHALLOW or (closing and not opened.get(name)):
+            continue
+        step = -1 if closing else 1
+        opened[name] = opened.get(name, 0) + step
+        depth += step
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _inline(source: str, images: Mapping[str, str]) -> str:
+    """Structure only. Headings become bold lines: JupyterLab would list them among the notebook's own."""
+    cleaned = _clean(
+        source, _TEXT_TAGS, _ATTRIBUTES, lambda _tag, name, value: _attribute(name, value, images)
+    )
+    return _HEADING.sub(lambda tag: "</strong></p>" if tag[1] else "<p><strong>", cleaned)
+
+
+def _framed(source: str, images: Mapping[str, str]) -> str:
+    """`source` with its looks, in a sandboxed frame; empty if it has none worth a frame."""
+    styled = False
+
+    def keep(_tag: str, name: str, value: str) -> str | None:
+        nonlocal styled
+        styled = styled or (name == "style" and not _is_plain(value))
+        return _attribute(name, value, images)
+
+    body = _clean(source, _LOOKS_TAGS, _ATTRIBUTES | _LOOKS, keep)
+    if not styled and "<style>" not in body:
+        return ""
+    height = min(480, 32 + 21 * len(re.findall(r"<(?:tr|p|li|h\d|br|div)\b", body)))
+    page = (
+        f'<!doctype html><html><head><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        "<style>body{margin:4px;background:#fff;color:#111;font:13px sans-serif}"
+        "table{border-collapse:collapse}td,th{padding:2px 6px}</style></head>"
+        f"<body>{body}</body></html>"
+    )
+    return (
+        f'<iframe sandbox="" srcdoc="{html.escape(page)}" title="output" referrerpolicy="no-referrer"'
+        f' style="width:100%;height:{height}px;border:0;resize:vertical;display:block"></iframe>'
+    )
+
+
+def _is_plain(style: str) -> bool:
+    names = {part.partition(":")[0].strip().lower() for part in style.split(";") if part.strip()}
+    return names <= _PLAIN_STYLES
+
+
+def _attribute(name: str, value: str, images: Mapping[str, str]) -> str | None:
+    if name == "src":
+        return images.get(value) or None
+    if name in _NUMBERS and not (value.isascii() and value.isdigit() and int(value[:5]) <= 4000):
+        return None
+    return value
+
+
+def _clean(
+    source: str,
+    tags: frozenset[str],
+    attributes: Mapping[str, set[str]],
+    keep: Callable[[str, str, str], str | None],
+) -> str:
+    import nh3
+
+    cleaned = nh3.clean(
+        source,
+        tags=tags,
+        clean_content_tags=_WITH_CONTENT - tags,
+        attributes=attributes,
+        attribute_filter=keep,
+        url_schemes={"data"},
+        link_rel=None,
+    )
+    return visible(cleaned, KEEP)

@@ -1,0 +1,196 @@
+"""What `%tools` and `%sandbox status` show: MIME bundles made by pure functions."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aisotools.core.protocols import Tool
+from aisotools.core.types import Effect
+from aisotools.notebook.render import html as frame
+from aisotools.notebook.render.text import one_line, readable
+from aisotools.policy.prompts import EFFECT_WORDS
+from aisotools.session.status import SessionStatus, told_limits
+from aisotools.tools.adapter import classify, definition_of, shipment_of, source_of
+
+_CELL = "padding:3px 16px 3px 0;text-align:left;vertical-align:top"
+_TABLE = "border-collapse:collapse;margin:2px 0;table-layout:auto"
+_WIDTHS = ((20, ";white-space:nowrap"), (60, ";min-width:7em"))
+
+
+_CHARS_PER_TOKEN = 4
+
+
+def token_cost(tool: Tool) -> int:
+    """About how many tokens it costs to tell a model of the tool, in each request."""
+    definition = definition_of(tool)
+    told = [definition.name, definition.description, json.dumps(definition.parameters)]
+    return -(-sum(map(len, told)) // _CHARS_PER_TOKEN)
+
+
+def effect_word(tool: Tool) -> str:
+    """What the tool may do, in words; it may depend on the arguments."""
+    effects = _effects(tool)
+    if isinstance(effects, str):
+        return effects
+    return " or ".join(EFFECT_WORDS[effect] for effect in effects)
+
+
+def _effects(tool: Tool) -> list[Effect] | str:
+    """The effect, or one for each of the operations that the schema lists, the mildest first."""
+    try:
+        operations = tool.parameters_schema().get("properties", {}).get("operation", {}).get("enum", ())
+        calls = [{"operation": operation} for operation in operations] or [{}]
+        return sorted({classify(tool, arguments) for arguments in calls})
+    except Exception as error:  # tools are written by strangers too
+        return f"unknown ({type(error).__name__})"
+
+
+def show_tools(tools: Sequence[Tool]) -> dict[str, str]:
+    """All tools as a table: name, effect, where it runs, tokens it costs, what it does, source."""
+    rows = [
+        (
+            tool.name,
+            effect_word(tool),
+            _place(tool),
+            f"~{token_cost(tool):,}",
+            one_line(tool.description.partition("\n")[0], 100),
+            one_line(source_of(tool), 60),
+        )
+        for tool in tools
+    ]
+    if not rows:
+        told = "No tools are registered. Put @tool above a function and register it."
+        return {"text/html": frame.note(told), "text/plain": told}
+    head = ("tool", "effect", "runs in", "tokens", "what it does", "from")
+    if len({source for *_, source in rows}) == 1:
+        return table(head[:-1], [row[:-1] for row in rows])
+    return table(head, rows)
+
+
+def show_tool(tool: Tool) -> dict[str, str]:
+    """One tool in full: what a model is told, its arguments, its schema, examples."""
+    definition = definition_of(tool)
+    schema = json.dumps(definition.parameters, indent=2, ensure_ascii=False)
+    required = set(definition.parameters.get("required", ()))
+    rows = [
+        (
+            name,
+            _kind(about),
+            "required" if name in required else _default(about),
+            str(about.get("description", "")),
+        )
+        for name, about in definition.parameters.get("properties", {}).items()
+    ]
+    arguments = (
+        table(("argument", "type", "", "what it is"), rows) if rows else {"text/html": "", "text/plain": ""}
+    )
+    examples = [
+        f"{said}\n  {json.dumps(dict(given), ensure_ascii=False)}" for given, said in definition.examples
+    ]
+    said = "".join(frame.block(readable(example)) for example in examples)
+    body = (
+        frame.block(readable(definition.description))
+        + arguments["text/html"]
+        + (frame.note("For example:") + said if examples else "")
+        + f"<details><summary>JSON Schema</summary>{frame.block(readable(schema))}</details>"
+    )
+    title = f"{frame.code(tool.name)} · {effect_word(tool)} · runs in the {_place(tool)}"
+    effects = _effects(tool)
+    colour = frame.ERROR_COLOUR if isinstance(effects, str) else frame.EFFECT_COLOURS[effects[-1]]
+    plain = "\n\n".join(
+        p
+        for p in (
+            f"{tool.name} - {effect_word(tool)} - runs in the {_place(tool)}",
+            readable(definition.description),
+            arguments["text/plain"],
+            *(readable(example) for example in examples),
+        )
+        if p
+    )
+    return {"text/html": frame.box(title, body, colour), "text/plain": plain}
+
+
+def show_status(status: SessionStatus, mode: str, protects: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """A session's sandbox: its level with what that means, its worker, its folder."""
+    if not status.level:
+        told = f"The sandbox has not started yet; the first call starts it. Policy mode: {mode}."
+        return {"text/html": frame.note(told), "text/plain": told}
+    does, does_not = protects.get(status.level, ("", ""))
+    worker = (
+        f"process {status.pid}, up for {status.age_s:.0f} s, {status.memory_bytes / 2**20:.0f} MiB"
+        if status.alive
+        else "not up; the next call starts one"
+    )
+    shown = status.level if status.level != "limited" else "limited - not a sandbox"
+    rows = [
+        ("level", shown),
+        ("protects", does),
+        ("does not", does_not),
+        ("worker", worker),
+        ("workspace", status.workspace),
+        ("policy mode", mode),
+        ("calls so far", str(status.calls)),
+    ]
+    if status.limits is not None:
+        rows.append(("limits", told_limits(status.limits)))
+    rows += [("not available", told) for told in status.missing]
+    return table(("sandbox", ""), rows)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Rows of plain text, as an HTML table and as aligned text. Columns of short texts do not wrap."""
+    styles = [_CELL + _width(max(map(len, column))) for column in zip(head, *rows, strict=True)]
+    cells = "".join(
+        "<tr>"
+        + "".join(f'<td style="{styles[n]}">{_cell(n, text)}</td>' for n, text in enumerate(row))
+        + "</tr>"
+        for row in rows
+    )
+    titles = "".join(
+        f'<th style="{style};opacity:.7;font-weight:normal">{html.escape(title)}</th>'
+        for style, title in zip(styles, head, strict=True)
+    )
+    markup = f'<table style="{_TABLE}"><tr>{titles}</tr>{cells}</table>'
+    return {
+        "text/html": f'<div style="overflow-x:auto">{markup}</div>',
+        "text/plain": _aligned([head, *rows]),
+    }
+
+
+def _width(longest_chars: int) -> str:
+    return next((style for chars, style in _WIDTHS if longest_chars <= chars), ";min-width:14em")
+
+
+def _cell(column: int, text: str) -> str:
+    return frame.code(readable(text)) if column == 0 else html.escape(readable(text))
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    """The last column is cut late: nothing stands behind it."""
+    plain = [[*(one_line(text, 100) for text in row[:-1]), one_line(row[-1], 1000)] for row in rows]
+    widths = [max(len(row[n]) for row in plain) for n in range(len(plain[0]) - 1)]
+    return "\n".join(
+        "  ".join([*(t.ljust(w) for t, w in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in plain
+    )
+
+
+def _place(tool: Tool) -> str:
+    return "sandbox" if shipment_of(tool) is not None else "HOST"
+
+
+def _kind(about: Any) -> str:
+    if "enum" in about:
+        return " | ".join(json.dumps(v) for v in about["enum"])
+    if "anyOf" in about:
+        return " or ".join(dict.fromkeys(_kind(option) for option in about["anyOf"]))
+    if "$ref" in about:
+        return str(about["$ref"]).rsplit("/", 1)[-1]
+    return str(about.get("type", "any"))
+
+
+def _default(about: Any) -> str:
+    return f"default {json.dumps(about['default'], ensure_ascii=False)}" if "default" in about else ""

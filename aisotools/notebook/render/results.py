@@ -1,0 +1,171 @@
+"""What a notebook shows of a result. Pure: values in, MIME bundles out.
+
+Everything a tool gave is hostile, although Jupyter trusts the output of a running cell. It is made safe type
+by type in `mime`, bounded, and put in a box that says whose output it is, so that it cannot pose as anything
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aisotools.core.types import MimeBundle, ToolResult
+from aisotools.notebook.render import html
+from aisotools.notebook.render.html import weight
+from aisotools.notebook.render.mime import MAX_HTML_CHARS, SafeOutput, show_bundle
+from aisotools.notebook.render.text import one_line, readable, seconds, shorten
+
+_MAX_PARTS = 40
+_MAX_IMAGES_CHARS = 12 << 20
+_TITLE_ROOM = 2_000
+_ERROR_WORDS = {
+    "invalid": "not run: the call was wrong",
+    "failed": "failed",
+    "denied": "not run: it was not allowed",
+    "environment": "failed: not the tool but what runs it",
+}
+
+
+def sanitize_bundle(bundle: MimeBundle) -> dict[str, Any]:
+    """The MIME bundle that may be shown in place of `bundle`, which is untrusted. Not in a box.
+
+    Returns:
+        Always `text/plain`; besides it at most one of `text/html`, `text/latex`, `image/png`, `image/jpeg`,
+        `application/json`. Bounded, without ids, metadata or anything else that is no MIME type.
+    """
+    shown = show_bundle(bundle)
+    clean = dict(shown.native)
+    if "text/html" in clean and shown.notes:
+        clean["text/html"] += "".join(map(html.note, shown.notes))
+    clean["text/plain"] = "\n".join(filter(None, [shown.plain, *shown.notes]))
+    return clean
+
+
+def render_result(result: ToolResult, tool_name: str, whole: str | None = None) -> dict[str, Any]:
+    """The MIME bundle of a result for people: `text/html` and `text/plain`, in a box named after the tool.
+
+    Of a single image there is its own type too, for what reads no HTML. Of JSON there is not: JupyterLab
+    would prefer it, and show it outside of the box.
+
+    Args:
+        result: Untrusted.
+        tool_name: Untrusted as well.
+        whole: The whole text of a result whose content was cut, if it is still kept; untrusted, too.
+    """
+    parts = list(_parts(result, whole))
+    notes = _notes(result)
+    name, outcome = one_line(tool_name), _outcome(result)
+    body = "".join([*(part.html for part in parts), *map(html.note, notes)]) or html.note("No output.")
+    title = f"output of {html.code(name)}" + (f" · <strong>{outcome}</strong>" if outcome else "")
+    text = "\n".join(filter(None, [*(part.plain for part in parts), *notes]))
+    lines = [
+        f"output of {name}" + (f" - {outcome}" if outcome else ""),
+        *shorten(text, MAX_HTML_CHARS).split("\n"),
+    ]
+    native = parts[0].native if len(parts) == 1 else {}
+    return {
+        **{mime: data for mime, data in native.items() if mime.startswith("image/")},
+        "text/html": html.box(title, body, html.ERROR_COLOUR if result.is_error else html.LINE),
+        "text/plain": "\n| ".join(lines),
+    }
+
+
+def display_result(result: ToolResult, tool_name: str) -> None:
+    """Show a result below the running cell."""
+    from IPython.display import display
+
+    display(render_result(result, tool_name), raw=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One thing to show, with a label of ours where it needs one."""
+
+    bundle: MimeBundle
+    label: str = ""
+
+
+def _parts(result: ToolResult, whole: str | None) -> Iterator[SafeOutput]:
+    """The pieces made safe, as far as there is room."""
+    room, image_room = MAX_HTML_CHARS - _TITLE_ROOM, _MAX_IMAGES_CHARS
+    for number, piece in enumerate(_pieces(result, whole)):
+        shown = show_bundle(piece.bundle, max(room, 0))
+        notes = "".join(map(html.note, shown.notes))
+        label = html.note(piece.label) if piece.label else ""
+        markup = label + shown.html + notes
+        room -= weight(markup)
+        image_room -= len(markup) - weight(markup)
+        if room < 0 or image_room < 0 or number == _MAX_PARTS:
+            said = f"There is more than fits here: {number} of the outputs are shown."
+            yield SafeOutput(html=html.note(said), plain=said)
+            return
+        plain = "\n".join(filter(None, [piece.label, shown.plain, *shown.notes]))
+        yield SafeOutput(html=markup, plain=plain, native=shown.native)
+
+
+def _pieces(result: ToolResult, whole: str | None) -> Iterator[_Piece]:
+    """What a person should see of `result`, in order.
+
+    The text for the model tells of figures and tables only in words. So where these are, they are shown, with
+    the printed text before them; elsewhere the text is all there is.
+    """
+    displays = _displays(result)
+    value = result.value if isinstance(result.value, Mapping) else {}
+    # A command's own output has colours and all of its length, which the text for the model has not.
+    command = not displays and _whole_number(value.get("exitCode")) is not None and "stdout" in value
+    printed = value if displays or command else result.metadata
+    for stream in ("stdout", "stderr"):
+        if isinstance(text := printed.get(stream), str) and text.strip():
+            yield _Piece({"text/plain": text}, "stderr" if stream == "stderr" else "")
+    for bundle in displays:
+        yield _Piece(bundle)
+    if command:
+        last = result.content.rstrip().rpartition("\n")[2]
+        if result.is_error and last.startswith("["):  # why it ended
+            yield _Piece({"text/plain": last})
+    elif displays and result.is_error:
+        error = value.get("error")
+        traceback = error.get("traceback") if isinstance(error, Mapping) else None
+        yield _Piece({"text/plain": traceback if isinstance(traceback, str) else result.content})
+    elif not displays and result.kind == "json" and result.content[:1] in {"{", "["}:
+        yield _Piece({"application/json": result.value, "text/plain": result.content})
+    elif not displays:
+        yield _Piece({"text/plain": result.content if whole is None else whole})
+
+
+def _displays(result: ToolResult) -> list[MimeBundle]:
+    displays = result.metadata.get("displays")
+    if isinstance(displays, (list, tuple)) and displays:
+        return [d if isinstance(d, Mapping) else {"text/plain": readable(repr(d)[:200])} for d in displays]
+    return [result.data] if result.data else []
+
+
+def _notes(result: ToolResult) -> list[str]:
+    """What is missing from the result itself, in words."""
+    notes = []
+    cut = result.truncation
+    if cut is not None:
+        said = cut.note or f"{cut.shown_chars:,} of {cut.total_chars:,} characters are kept."
+        notes.append(shorten(readable(said), 300))
+    for name, noun in (("dropped_bytes", "bytes of printed output"), ("dropped_displays", "displays")):
+        if isinstance(count := result.metadata.get(name), int) and count:
+            notes.append(f"{count:,} more {noun} were dropped.")
+    return notes
+
+
+def _outcome(result: ToolResult) -> str:
+    """How the call ended, its exit code, and how long it took if that was long, as far as it is known."""
+    value = result.value if isinstance(result.value, Mapping) else {}
+    words = [_ERROR_WORDS.get(result.error_kind or "failed", "failed")] if result.is_error else []
+    code, took_ms = _whole_number(value.get("exitCode")), _whole_number(value.get("executionTime"))
+    if code is not None:
+        words.append(f"exit code {code}")
+        # A shorter time tells nothing, and would make every run of a notebook differ from the one before.
+        words += [seconds(took_ms / 1000)] if took_ms is not None and took_ms >= 1_000 else []
+    return " \N{MIDDLE DOT} ".join(words)
+
+
+def _whole_number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**12 else None

@@ -1,0 +1,1 @@
+"""Whether a call may run: rules, shell analysis, remembered approvals, stock approvers."""

@@ -1,0 +1,367 @@
+"""Confinement: a process gives up, for good, what it does not need; then checks that it is so.
+
+`confine` is called in a freshly forked process before any code of a stranger runs. It stacks independent
+layers, so that a hole in one is not a hole in the sandbox: no new privileges, empty capability sets,
+Landlock, and the seccomp filter last, because it also takes away calls that the other steps need. At level
+`isolated` all this comes on top of namespaces and a root of its own, which are made before (see
+`aisotools.sandbox.confinement.isolated`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from aisotools.core.exceptions import LevelUnavailable, SandboxError
+from aisotools.sandbox.confinement import landlock, seccomp, syscalls
+
+LEVELS = ("limited", "guarded", "confined", "isolated")
+"""Every level, the weakest first."""
+
+LANDLOCK_NEEDED = {"limited": 0, "guarded": 1, "confined": 6, "isolated": 0}
+"""The version of Landlock that each level takes; `isolated` stacks it, too, where there is one."""
+
+_SCOPES_SINCE = 6
+
+
+def _rank(level: str) -> int:
+    if level not in LEVELS:
+        raise ValueError(f"there is no level {level!r}; levels, the weakest first: {', '.join(LEVELS)}")
+    return LEVELS.index(level)
+
+
+def at_least(level: str, minimum: str) -> bool:
+    """Whether `level` is as strong as `minimum`, or stronger.
+
+    Raises:
+        ValueError: One of them is no level.
+    """
+    return _rank(level) >= _rank(minimum)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confinement:
+    """What a worker is left with.
+
+    Attributes:
+        level: One of `LEVELS`.
+        writable: Folders it may change at will; they must exist.
+        readable: Files and folders it may read and execute, with what the interpreter needs already among
+            them; missing ones are skipped.
+        landlock_abi: Use at most this version of Landlock, as if the kernel were older; None for what it has.
+    """
+
+    level: str
+    writable: tuple[str, ...]
+    readable: tuple[str, ...] = ()
+    landlock_abi: int | None = None
+
+    def __post_init__(self) -> None:
+        _rank(self.level)
+        for path in (*self.writable, *self.readable):
+            if not path.startswith("/") or not os.path.normpath(path).strip("/"):
+                raise ValueError(f"a confinement takes absolute paths below the root folder, not {path!r}")
+
+
+# ---------------------------------------------------------------- what an interpreter needs
+
+_SYSTEM = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store"),
+    *("/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/localtime", "/etc/timezone", "/etc/mime.types"),
+    *("/etc/fonts", "/var/cache/fontconfig", "/sys/devices/system/cpu", "/sys/devices/system/node"),
+    # not /etc/ssl as a whole: beside the certificates lie private keys, which the user root may read
+    *("/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf", "/etc/ca-certificates"),
+    *(
+        "/etc/pki/tls/certs",
+        "/etc/pki/tls/openssl.cnf",
+        "/etc/pki/ca-trust/extracted",
+        "/etc/crypto-policies",
+    ),
+)
+_MAPPED_CODE = re.compile(r"^\S+ ..x\S \S+ \S+ \S+ +(/.*)$", re.MULTILINE)
+
+
+def _below(path: str, folders: Iterable[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+
+def _homes() -> Iterator[str]:
+    yield os.path.expanduser("~")
+    yield os.path.expanduser(f"~{os.environ.get('USER', '')}")
+
+
+def _mapped_libraries() -> Iterator[str]:
+    """Files that this process runs code from, wherever the dynamic linker found them."""
+    try:
+        maps = Path("/proc/self/maps").read_text("utf-8", "surrogateescape")
+    except OSError:  # another kind of system: the prefixes have to do
+        return
+    yield from (path for path in _MAPPED_CODE.findall(maps) if Path(path).is_file())
+
+
+def interpreter_paths() -> tuple[str, ...]:
+    """The files and folders that the running interpreter and ordinary commands must read; no user's data.
+
+    A plain entry of `sys.path` is not among them: it may be the root of a repository, with its history and
+    its `.env`. Nor are /proc, the lists of users, and home folders.
+
+    Raises:
+        SandboxError: The interpreter lives directly in a home folder, so that reading it would be reading
+            everything there.
+    """
+    system = [path for path in _SYSTEM if Path(path).exists()]
+    system += sorted(str(path) for path in Path("/etc").glob("python3*"))  # Debian's sitecustomize is there
+    homes = tuple(_homes())
+
+    def exposes_home(folder: str) -> bool:
+        return folder == "/" or any(_below(home, (folder,)) for home in homes)
+
+    prefixes = [os.path.realpath(prefix) for prefix in (sys.prefix, sys.exec_prefix, sys.base_prefix)]
+    prefixes += [sys.prefix, sys.base_prefix]
+    for prefix in prefixes:
+        if exposes_home(prefix) and not _below(prefix, system):
+            raise SandboxError(
+                f"This Python lives in {prefix!r}, which holds a home folder, so a sandbox could read "
+                "everything in there. Use a Python in a virtual environment."
+            )
+    packages = [
+        entry
+        for entry in sys.path
+        if Path(entry).name in {"site-packages", "dist-packages"} and Path(entry).is_dir()
+    ]
+    own = str(Path(__file__).resolve().parents[2])
+    executables = [os.path.realpath(sys.executable)] if sys.executable else []
+    found: list[str] = []
+    for path in (*system, *prefixes, *packages, own, *executables, *_mapped_libraries()):
+        if not _below(path, found) and (path in system or not exposes_home(path)):
+            found.append(path)
+    return tuple(found)
+
+
+def files_in_use(paths: Iterable[str]) -> tuple[str, ...]:
+    """Files that a worker cannot do without, among those that `paths` cover."""
+    entries = [entry for entry in sys.path if entry and _below(entry, paths)]
+    return (sys.executable, os.__file__, __file__, *entries, *_mapped_libraries())
+
+
+# ---------------------------------------------------------------- capabilities
+
+_PR_GET_SECCOMP, _PR_CAPBSET_DROP, _PR_GET_SECUREBITS, _PR_SET_SECUREBITS = 21, 24, 27, 28
+_PR_GET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 39, 47, 4
+_CAP_SETPCAP = 8
+_KEEP_CAPS = 0x10
+_ROOT_IS_NOBODY = 0xEF  # NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, and KEEP_CAPS off, all locked
+_CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)  # version 3, this thread
+
+
+def _prctl(option: int, argument: int = 0) -> int:
+    return syscalls.call("prctl", option, argument, 0, 0, 0)
+
+
+def _capabilities() -> tuple[int, ...]:
+    """The words of the effective, permitted and inheritable sets, low words first."""
+    sets = ctypes.create_string_buffer(24)
+    syscalls.call("capget", _CAPABILITY_HEADER, sets)
+    return struct.unpack("=6I", sets.raw)
+
+
+def _drop_capabilities() -> None:
+    """Empty every set; and where that is still possible, take the road back away from the user root too."""
+    may_lock = _capabilities()[0] >> _CAP_SETPCAP & 1
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    if may_lock:
+        for capability in range(64):
+            try:
+                _prctl(_PR_CAPBSET_DROP, capability)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                break  # one more than this kernel has
+        _prctl(_PR_SET_SECUREBITS, _prctl(_PR_GET_SECUREBITS) & ~_KEEP_CAPS | _ROOT_IS_NOBODY)
+    syscalls.call("capset", _CAPABILITY_HEADER, bytes(24))
+    if any(_capabilities()):
+        raise SandboxError("capabilities are left")
+
+
+# ---------------------------------------------------------------- confining
+
+
+def _require_one_thread() -> None:
+    try:
+        threads = len(os.listdir("/proc/self/task"))
+    except OSError:
+        threads = threading.active_count()
+    if threads != 1:
+        raise SandboxError(f"the process has {threads} threads, and Landlock would hold only for one")
+
+
+def _require_namespaces() -> None:
+    if os.getppid() != 0:
+        raise SandboxError("the process is in the host's namespaces still")
+
+
+def landlock_abi(level: str, at_most: int | None = None) -> int:
+    """The version of Landlock that a worker of `level` gets here; 0 for none."""
+    if level == "limited":
+        return 0
+    offered = landlock.abi()
+    return offered if at_most is None else min(offered, at_most)
+
+
+def signals_are_scoped(plan: Confinement) -> bool:
+    """Whether a worker of this plan can signal only what it has started."""
+    scoped = landlock_abi(plan.level, plan.landlock_abi) >= _SCOPES_SINCE
+    return plan.level == "isolated" or (plan.level != "limited" and scoped)
+
+
+def _restrict_files(plan: Confinement) -> None:
+    needed, found = LANDLOCK_NEEDED[plan.level], landlock_abi(plan.level, plan.landlock_abi)
+    if found < needed:
+        raise SandboxError(f"the kernel offers Landlock ABI {found}, and this level needs {needed}")
+    if found:
+        landlock.restrict(plan.readable, plan.writable, version=found)
+
+
+def _load_filter(plan: Confinement, arch: str) -> None:
+    abi = landlock_abi(plan.level, plan.landlock_abi)
+    seccomp.load_filter(seccomp.build_filter(arch, plan.level, abi))
+
+
+def _steps(plan: Confinement, arch: str) -> Iterator[tuple[str, Callable[[], None]]]:
+    yield "one thread", _require_one_thread
+    if plan.level == "isolated":
+        yield "namespaces", _require_namespaces
+    yield "no new privileges", syscalls.set_no_new_privileges
+    yield "capabilities", _drop_capabilities
+    if plan.level != "limited":
+        yield "Landlock", lambda: _restrict_files(plan)
+    yield "seccomp", lambda: _load_filter(plan, arch)
+
+
+def confine(plan: Confinement) -> None:
+    """Give up everything that `plan` does not leave, for this process and all it starts, for good.
+
+    To be called with one thread, right after a fork. After an error the process is neither free nor confined:
+    it must end. At level `limited` files stay open; where we have no system call table (see
+    `syscalls.architecture`), that level does nothing at all and resource limits are all there is.
+
+    Raises:
+        LevelUnavailable: The level cannot be had here.
+        SandboxError: A step failed; the message names it.
+    """
+    arch = syscalls.architecture()
+    if arch is None and plan.level != "limited":
+        raise LevelUnavailable(
+            f"aisotools cannot confine at level {plan.level!r} on this machine. "
+            "`aisotools doctor` tells what it can do here."
+        )
+    if arch is None:
+        return
+    for name, step in _steps(plan, arch):
+        try:
+            step()
+        except (OSError, SandboxError) as error:
+            raise SandboxError(
+                f"The process could not be confined at level {plan.level!r}, step {name!r}: {error}."
+            ) from error
+
+
+# ---------------------------------------------------------------- checking
+
+
+def verify(plan: Confinement) -> tuple[str, ...]:
+    """Try what `confine` should have made impossible; nothing is left behind where it is still possible.
+
+    Returns:
+        What does not hold, in words; empty when all holds.
+    """
+    arch = syscalls.architecture()
+    if arch is None:
+        return () if plan.level == "limited" else ("this machine has no confinement",)
+    checks = [*_PROCESS_CHECKS]
+    if plan.level != "limited":
+        checks += _FILE_CHECKS
+        checks += _ISOLATION_CHECKS if plan.level == "isolated" else _SHARED_ROOT_CHECKS
+        if signals_are_scoped(plan):
+            checks += _SIGNAL_CHECKS
+        parents = {os.path.dirname(os.path.normpath(folder)) for folder in plan.writable}
+        checks += [
+            (f"files can still be made in {parent!r}", partial(_refused, _make_file, parent))
+            for parent in sorted(parents)
+            if not _below(parent, plan.writable)
+        ]
+    return tuple(sentence for sentence, holds in checks if not holds())
+
+
+def _refused(action: Callable[..., int], *arguments: int | str) -> bool:
+    """Whether `action` is denied; what it opens is closed again."""
+    try:
+        opened = action(*arguments)
+    except OSError as error:
+        return error.errno in _DENIALS
+    os.close(opened)
+    return False
+
+
+_DENIALS = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT),
+    *(errno.EOPNOTSUPP, errno.EISDIR),  # this file system has no nameless files
+}
+
+
+def _make_file(folder: str) -> int:
+    return os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)  # it never gets a name
+
+
+def _call_refused(name: str, *arguments: int) -> bool:
+    try:
+        result = syscalls.call(name, *arguments)
+    except OSError as error:
+        return error.errno == errno.EPERM
+    if name == "socket":
+        os.close(result)
+    return False
+
+
+def _signals_refused() -> bool:
+    parent = os.getppid()
+    if parent == 0:  # in another pid namespace, so out of reach anyway
+        return True
+    try:
+        os.kill(parent, 0)
+    except (PermissionError, ProcessLookupError):
+        return True
+    return False
+
+
+_Checks = tuple[tuple[str, Callable[[], bool]], ...]
+
+_PROCESS_CHECKS: _Checks = (
+    ("new privileges can still be gained", lambda: _prctl(_PR_GET_NO_NEW_PRIVS) == 1),
+    ("capabilities are left", lambda: not any(_capabilities())),
+    ("there is no system call filter", lambda: _prctl(_PR_GET_SECCOMP) == 2),
+    ("sockets can still be made", partial(_call_refused, "socket", 1, 1, 0)),
+    ("namespaces can still be made", partial(_call_refused, "unshare", 0)),
+)
+_FILE_CHECKS: _Checks = (
+    ("what may be read can still be written", lambda: _refused(os.open, os.__file__, os.O_WRONLY)),
+    ("files can still be made in the root folder", partial(_refused, _make_file, "/")),
+)
+_SHARED_ROOT_CHECKS: _Checks = (
+    ("the root folder can still be listed", partial(_refused, os.open, "/", os.O_RDONLY)),
+    ("/proc can still be read", partial(_refused, os.open, "/proc/self/status", os.O_RDONLY)),
+    ("what may be read can still be written", partial(_refused, os.open, "/dev/full", os.O_WRONLY)),
+)
+_ISOLATION_CHECKS: _Checks = (
+    ("the host's processes can still be seen", lambda: not os.path.exists("/proc/cmdline")),
+)
+_SIGNAL_CHECKS: _Checks = (("the parent process can still be signalled", _signals_refused),)

@@ -1,0 +1,365 @@
+"""The seccomp filter: which system calls a worker may make; a pure function of machine, level, Landlock.
+
+Landlock decides about files by path. This filter closes what Landlock does not look at. It is a table from
+system calls to answers, compiled into a classic BPF program:
+
+1. A call that no rule names runs. A number outside the ranges we judged (`syscalls.JUDGED`) is answered
+   ENOSYS, so a newer kernel brings no call that nobody here has thought about, and the x32 forms are shut.
+   Another architecture's entry (32-bit code) kills: its numbers mean other calls.
+2. The worker needs one inherited socket and pairs for its own children, nothing else: sockets cannot be made,
+   bound or connected.
+3. A file outside that may be read can be opened for reading, and Linux lets its owner change mode, owner,
+   times, attributes and flags through that descriptor. These calls answer 0 without acting (tools such as `cp
+   -p` and `git` give up on an error), by path and by descriptor alike; only "set to now" by path is refused,
+   because `Path.touch` takes success to mean that there is a file. Of ioctl, only commands that do no harm
+   run.
+4. What acts on other processes by number answers 0 without acting where libraries pin their own threads
+   (OpenMP aborts on an error), and EPERM elsewhere. Signals are scoped by Landlock.
+5. `clone3` and `openat2` take their flags from memory, where a filter cannot look: ENOSYS makes the C library
+   use `clone` and `openat`.
+6. Nothing is created setuid or setgid: on a shared machine such a file in the workspace would lend the
+   owner's rights to whoever runs it.
+7. No core dump reaches the host's crash handler (see `limits.apply_rlimits`), which runs as root.
+
+Arguments are compared by their low 32 bits, because that is what the kernel itself reads of an `int`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import itertools
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from aisotools.sandbox.confinement import syscalls
+
+LEVELS_WITH_FILTER = ("limited", "guarded", "confined", "isolated")
+"""Levels that `build_filter` knows."""
+
+
+class Instruction(NamedTuple):
+    """One instruction of classic BPF; `if_true` and `if_false` count the instructions to skip."""
+
+    code: int
+    if_true: int
+    if_false: int
+    value: int
+
+
+Program = tuple[Instruction, ...]
+"""Instructions that end in an answer on every path."""
+
+_LOAD, _AND, _JUMP, _EQUAL, _ABOVE, _AT_LEAST, _ANY_BIT, _RETURN = (
+    0x20,
+    0x54,
+    0x05,
+    0x15,
+    0x25,
+    0x35,
+    0x45,
+    0x06,
+)
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
+_AUDIT_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+
+def _answer(action: int) -> Program:
+    return (Instruction(_RETURN, 0, 0, action),)
+
+
+def fail(code: int) -> Program:
+    """Do not run the call; give it this errno, or a result of 0 if `code` is 0."""
+    return _answer(0x00050000 | code)
+
+
+ALLOW = _answer(0x7FFF0000)
+KILL = _answer(0x80000000)
+REFUSE = fail(errno.EPERM)
+PRETEND = fail(0)
+
+
+def _load(argument: int, *, high: bool = False) -> Instruction:
+    return Instruction(_LOAD, 0, 0, _ARGUMENTS + 8 * argument + 4 * high)
+
+
+def if_equal(
+    argument: int, values: Iterable[int], then: Program, otherwise: Program, *, mask: int = 0xFFFFFFFF
+) -> Program:
+    """`then` if the argument, under `mask`, is one of `values`."""
+    wanted = tuple(values)
+    masked = () if mask == 0xFFFFFFFF else (Instruction(_AND, 0, 0, mask),)
+    tests = tuple(
+        Instruction(_EQUAL, left + len(otherwise), 0, value)
+        for left, value in zip(itertools.count(len(wanted) - 1, -1), wanted, strict=False)
+    )
+    return (_load(argument), *masked, *tests, *otherwise, *then)
+
+
+def if_any_bit(argument: int, bits: int, then: Program, otherwise: Program) -> Program:
+    """`then` if any of `bits` is set in the argument."""
+    return (_load(argument), Instruction(_ANY_BIT, len(otherwise), 0, bits), *otherwise, *then)
+
+
+def if_above(argument: int, bound: int, then: Program, otherwise: Program) -> Program:
+    """`then` if the argument, unsigned, is greater than `bound`."""
+    return (_load(argument), Instruction(_ABOVE, len(otherwise), 0, bound), *otherwise, *then)
+
+
+def if_null(argument: int, then: Program, otherwise: Program) -> Program:
+    """`then` if the whole 64-bit argument is 0."""
+    return (
+        _load(argument, high=True),
+        Instruction(_EQUAL, 0, 2 + len(then), 0),
+        _load(argument),
+        Instruction(_EQUAL, 0, len(then), 0),
+        *then,
+        *otherwise,
+    )
+
+
+_REFUSED = {
+    "other processes": """
+        ptrace process_vm_readv process_vm_writev process_madvise process_mrelease pidfd_getfd kcmp
+        setpriority ioprio_set
+    """,
+    "namespaces, mounts, file handles": """
+        unshare setns mount umount2 pivot_root chroot open_tree open_tree_attr move_mount fsopen fsconfig
+        fsmount fspick mount_setattr statmount listmount listns name_to_handle_at open_by_handle_at
+        quotactl quotactl_fd acct swapon swapoff uselib lookup_dcookie
+    """,
+    "the kernel and the machine": """
+        bpf perf_event_open userfaultfd memfd_secret io_uring_setup io_uring_enter io_uring_register
+        add_key request_key keyctl init_module finit_module delete_module kexec_load kexec_file_load
+        reboot syslog personality iopl ioperm modify_ldt vhangup settimeofday clock_settime adjtimex
+        clock_adjtime sethostname setdomainname lsm_get_self_attr lsm_set_self_attr lsm_list_modules
+    """,
+    "named by numbers that can be guessed, shared with the whole machine": """
+        shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open
+        mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr
+    """,
+    "watching folders, which needs no right to list them": """
+        inotify_init inotify_init1 inotify_add_watch fanotify_init fanotify_mark
+    """,
+    "network": "bind connect listen accept accept4",
+}
+_PRETENDED = {
+    "mode": "chmod fchmod fchmodat fchmodat2",
+    "owner": "chown fchown lchown fchownat",
+    "attributes": """
+        setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat
+    """,
+}
+_UNSUPPORTED = {
+    "attributes": "getxattr lgetxattr fgetxattr getxattrat listxattr llistxattr flistxattr listxattrat",
+    "flags": "file_getattr file_setattr",
+}
+_ABSENT = {"flags in memory": "clone3 openat2", "a pool of the whole machine": "io_setup"}
+
+# NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; and PARENT, which hides a child from its maker
+_CLONE_REFUSED = 0x7E020000 | 0x8000
+_AF_UNIX, _SOCK_STREAM, _SOCK_SEQPACKET, _SOCK_TYPE = 1, 1, 5, 0xF
+_CREATING = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE
+_O_ACCMODE, _O_TRUNC = 0o3, 0o1000
+_SET_ID_BITS = 0o6000
+_RLIMIT_CORE = 4
+
+# SETOWN, SETSIG, SETOWN_EX, SETLEASE, NOTIFY, SET_RW_HINT; above 1038 are commands not judged here
+_FCNTL_REFUSED, _FCNTL_LAST = (8, 10, 15, 1024, 1026, 1036), 1038
+
+_IOCTL_ALLOWED = (
+    0x5401,  # TCGETS: is this a terminal?
+    0x5413,  # TIOCGWINSZ
+    0x5421,  # FIONBIO
+    0x541B,  # FIONREAD
+    0x5451,  # FIOCLEX
+    0x5450,  # FIONCLEX
+    0x5452,  # FIOASYNC
+    0x802C542A,  # TCGETS2
+    0x540F,  # TIOCGPGRP
+    0x5429,  # TIOCGSID
+    0x5411,  # TIOCOUTQ
+    0x5460,  # FIOQSIZE
+    0x40049409,  # FICLONE: the target must be open for writing
+    0x4020940D,  # FICLONERANGE
+    0x80086601,  # FS_IOC_GETFLAGS
+    0xC020660B,  # FS_IOC_FIEMAP
+)
+
+
+def _by_arguments() -> dict[str, Program]:
+    """Calls whose answer depends on what they ask for."""
+    plain_mode = {at: if_any_bit(at, _SET_ID_BITS, REFUSE, ALLOW) for at in (1, 2, 3)}
+    own_only = if_equal(0, [0], ALLOW, PRETEND)
+    core = {
+        "setrlimit": if_equal(0, [_RLIMIT_CORE], PRETEND, ALLOW),
+        "prlimit64": if_equal(0, [0], if_equal(1, [_RLIMIT_CORE], if_null(2, ALLOW, PRETEND), ALLOW), REFUSE),
+    }
+    to_now = {at: if_null(at, REFUSE, PRETEND) for at in (1, 2)}
+    pair = if_equal(1, [_SOCK_STREAM, _SOCK_SEQPACKET], ALLOW, REFUSE, mask=_SOCK_TYPE)
+    return core | {
+        "clone": if_any_bit(0, _CLONE_REFUSED, REFUSE, ALLOW),
+        "socket": if_equal(0, [_AF_UNIX], REFUSE, fail(errno.EAFNOSUPPORT)),
+        "socketpair": if_equal(0, [_AF_UNIX], pair, fail(errno.EAFNOSUPPORT)),
+        "fcntl": if_equal(1, _FCNTL_REFUSED, REFUSE, if_above(1, _FCNTL_LAST, fail(errno.EINVAL), ALLOW)),
+        "ioctl": if_equal(1, _IOCTL_ALLOWED, ALLOW, fail(errno.ENOTTY)),
+        "creat": plain_mode[1],
+        "open": if_any_bit(1, _CREATING, plain_mode[2], ALLOW),
+        "openat": if_any_bit(2, _CREATING, plain_mode[3], ALLOW),
+        "mknod": plain_mode[1],
+        "mknodat": plain_mode[2],
+        "utime": to_now[1],
+        "utimes": to_now[1],
+        "futimesat": if_null(1, PRETEND, to_now[2]),  # without a path it means the descriptor
+        "utimensat": if_null(1, PRETEND, to_now[2]),
+        "sched_setaffinity": own_only,
+        "sched_setscheduler": own_only,
+        "sched_setparam": own_only,
+        "sched_setattr": own_only,
+        "migrate_pages": own_only,
+        "move_pages": own_only,
+    }
+
+
+def _with_a_root_of_its_own() -> dict[str, Program]:
+    """Mode and times, where only the workspace and folders in memory can be written at all.
+
+    Nobody can reach a file of the host that is not in a read-only mount, so these calls may do their work;
+    set-id bits are refused all the same, because files of the workspace are the host's.
+    """
+    plain = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
+    modes = {name: if_any_bit(at, _SET_ID_BITS, REFUSE, ALLOW) for name, at in plain.items()}
+    return modes | dict.fromkeys(("utime", "utimes", "futimesat", "utimensat"), ALLOW)
+
+
+def _without_truncation(rules: Mapping[str, Program]) -> dict[str, Program]:
+    """Landlock knows truncation from ABI 3 on; below, opening to read could empty what it lets be read."""
+
+    def guarded(flags: int, rule: Program) -> Program:
+        # 3 opens for neither reading nor writing, which Landlock therefore lets pass
+        reading = if_equal(flags, [0, 3], fail(errno.EACCES), rule, mask=_O_ACCMODE)
+        return if_any_bit(flags, _O_TRUNC, reading, rule)
+
+    return {
+        "truncate": fail(errno.EACCES),
+        "open": guarded(1, rules["open"]),
+        "openat": guarded(2, rules["openat"]),
+    }
+
+
+def _each(topics: Mapping[str, str], program: Program) -> dict[str, Program]:
+    return dict.fromkeys(" ".join(topics.values()).split(), program)
+
+
+def rules(level: str, abi: int) -> Mapping[str, Program]:
+    """What happens to each call that does not simply run.
+
+    Args:
+        level: One of `LEVELS_WITH_FILTER`.
+        abi: The version of Landlock that will stand beside the filter; 0 for none.
+
+    Raises:
+        ValueError: There is no filter for `level`.
+    """
+    if level not in LEVELS_WITH_FILTER:
+        raise ValueError(
+            f"there is no filter for level {level!r}; levels with one: {', '.join(LEVELS_WITH_FILTER)}"
+        )
+    table = (
+        _each(_REFUSED, REFUSE)
+        | _each(_PRETENDED, PRETEND)
+        | _each(_UNSUPPORTED, fail(errno.EOPNOTSUPP))
+        | _each(_ABSENT, fail(errno.ENOSYS))
+        | _by_arguments()
+    )
+    if level == "isolated":
+        return table | _with_a_root_of_its_own()
+    if level != "limited" and abi < 3:
+        table |= _without_truncation(table)
+    return table
+
+
+def _intervals(arch: str, by_name: Mapping[str, Program]) -> Iterator[tuple[int, Program]]:
+    """(first number, what happens from there on), over all 32-bit numbers, neighbours differing."""
+    numbers = syscalls.NUMBERS[arch]
+    by_number = {numbers[name]: program for name, program in by_name.items() if name in numbers}
+    judged = syscalls.JUDGED[arch]
+    starts = {0, *(n for first, last in judged for n in (first, last + 1))}
+    starts |= {n for number in by_number for n in (number, number + 1)}
+    before: Program | None = None
+    for number in sorted(starts):
+        known = any(first <= number <= last for first, last in judged)
+        program = by_number.get(number, ALLOW if known else fail(errno.ENOSYS))
+        if program != before:
+            yield number, program
+        before = program
+
+
+def _bisect(intervals: Sequence[tuple[int, Program]]) -> Program:
+    """A binary search for the number that is loaded: about eight comparisons instead of two hundred."""
+    if len(intervals) == 1:
+        return intervals[0][1]
+    middle = len(intervals) // 2
+    below, above = _bisect(intervals[:middle]), _bisect(intervals[middle:])
+    pivot = intervals[middle][0]
+    if len(below) <= 255:
+        return (Instruction(_AT_LEAST, len(below), 0, pivot), *below, *above)
+    far = Instruction(_JUMP, 0, 0, len(below))  # a conditional jump reaches 255 instructions at most
+    return (Instruction(_AT_LEAST, 0, 1, pivot), far, *below, *above)
+
+
+def compile_rules(arch: str, by_name: Mapping[str, Program]) -> bytes:
+    """The BPF program that answers named calls so, calls nobody judged with ENOSYS, and lets the rest run.
+
+    Args:
+        arch: A key of `syscalls.NUMBERS`.
+        by_name: What happens to each call; names that this machine never had are left out.
+
+    Raises:
+        ValueError: `arch` is not known.
+    """
+    if arch not in syscalls.NUMBERS:
+        raise ValueError(f"no system call table for {arch!r}; there is one for {', '.join(syscalls.NUMBERS)}")
+    program = (
+        Instruction(_LOAD, 0, 0, _ARCHITECTURE),
+        Instruction(_EQUAL, len(KILL), 0, _AUDIT_ARCHITECTURE[arch]),
+        *KILL,
+        Instruction(_LOAD, 0, 0, _NUMBER),
+        *_bisect(list(_intervals(arch, by_name))),
+    )
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+
+
+@functools.cache
+def build_filter(arch: str, level: str, abi: int) -> bytes:
+    """The filter of a level, ready for `load_filter`; kept, so that a fork of one that asked has it at once.
+
+    Args:
+        arch: A key of `syscalls.NUMBERS`.
+        level: One of `LEVELS_WITH_FILTER`.
+        abi: The version of Landlock that stands beside it; 0 for none.
+
+    Raises:
+        ValueError: `arch` or `level` is not known.
+    """
+    return compile_rules(arch, rules(level, abi))
+
+
+_SECCOMP_SET_MODE_FILTER = 1
+_ALL_THREADS = 1
+
+
+def load_filter(program: bytes) -> None:
+    """Put this process, all its threads and all they start under `program`, for good.
+
+    Raises:
+        OSError: The kernel refused it.
+    """
+    syscalls.set_no_new_privileges()
+    memory = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(memory))
+    thread = syscalls.call("seccomp", _SECCOMP_SET_MODE_FILTER, _ALL_THREADS, header)
+    if thread:
+        raise OSError(errno.EBUSY, f"thread {thread} has another filter of its own")

@@ -1,0 +1,1 @@
+"""The host's side of a worker: connection, calls, scheduling, limits, snapshots of variables."""

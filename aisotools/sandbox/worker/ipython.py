@@ -1,0 +1,433 @@
+"""The worker's IPython: a plain `InteractiveShell` whose output goes to the record of the running call.
+
+Built and warmed once in the fork server, so that a worker has it at once.
+
+What a notebook asks about the worker's variables: completions, what an object is, whether code is whole.
+
+These run in the worker as tools of our own, so that whatever they meet there (a property that never returns)
+is stopped like any other call. The host asks through `notebook.kernel.session`, which checks the answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import builtins
+import contextlib
+import functools
+import getpass
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+import types
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import comm
+from IPython.core.compilerop import CachingCompiler
+from IPython.core.completer import provisionalcompleter, rectify_completions
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.error import TryNext
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.profiledir import ProfileDir
+from IPython.utils.tokenutil import token_at_cursor
+from traitlets import Type
+
+from aisotools.core.exceptions import ToolError
+from aisotools.core.protocols import ToolContext
+from aisotools.core.types import Json, ToolResult
+from aisotools.sandbox.results import cut
+from aisotools.sandbox.worker.output import (
+    CallRecord,
+    ExecuteOptions,
+    Recorder,
+    Stream,
+    json_bundle,
+    refusal,
+    sendable,
+    use_comms,
+    without_colours,
+)
+
+_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_MESSAGE_CHARS, _TRACEBACK_CHARS = 10_000, 100_000
+_BRIEF_LINES = 20
+_CHAINED = 20
+
+
+class _Publisher(DisplayPublisher):
+    """Puts what is displayed into the record of the running call."""
+
+    recorder: Recorder
+
+    def publish(  # type: ignore[override]  # the base takes deprecated arguments as well
+        self,
+        data: Mapping[str, Any],
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        transient: Mapping[str, Any] | None = None,
+        update: bool = False,
+        **_: Any,
+    ) -> None:
+        flush()
+        display_id = str((transient or {}).get("display_id", ""))
+        record = self.recorder.current()
+        record.display(data, display_id=display_id, update=update, metadata=metadata)
+
+    def clear_output(self, wait: bool = False) -> None:
+        flush()
+        self.recorder.current().clear(wait=wait)
+
+
+class _DisplayHook(DisplayHook):
+    """Puts the value of the last expression into the record of the running call."""
+
+    recorder: Recorder
+
+    def write_output_prompt(self) -> None:
+        """No prompt: the result is a value, not text."""
+
+    def write_format_data(self, format_dict: Mapping[str, Any], md_dict: Any = None) -> None:
+        flush()
+        self.recorder.current().show_result(format_dict, md_dict)
+
+    def finish_displayhook(self) -> None:
+        self._is_active = False
+        flush()
+
+
+class _Compiler(CachingCompiler):
+    """Names cells as ipykernel does: after a file that is not there.
+
+    Tracebacks are made several times faster for those, and some libraries know user code by such names.
+    """
+
+    def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:  # noqa: ARG002 - IPython's
+        folder = os.path.join(tempfile.gettempdir(), f"ipykernel_{os.getpid()}")
+        return os.path.join(folder, f"{zlib.crc32(raw_code.encode('utf-8', 'backslashreplace'))}.py")
+
+
+class ZMQInteractiveShell(InteractiveShell):
+    """The worker's shell.
+
+    It bears the name of ipykernel's because pandas and rich look for that name to decide whether they are in
+    a notebook.
+    """
+
+    compiler_class = Type(_Compiler)
+    displayhook_class = Type(_DisplayHook)
+    display_pub_class = Type(_Publisher)
+    recorder: Recorder
+    value_unshown = False
+    """Whether the last traceback was that of a value which could not be shown."""
+
+    def init_history(self) -> None:
+        """Keep no history file; inputs stay in memory for tracebacks."""
+        self.config.HistoryManager.enabled = False
+        super().init_history()  # type: ignore[no-untyped-call]  # IPython's
+
+    def enable_gui(self, gui: Any = None) -> None:
+        """No event loop of a toolkit runs here; `%matplotlib inline` asks all the same."""
+
+    def set_next_input(self, s: str, replace: bool = False) -> None:
+        """`%load` and its like put text into a cell; whoever watches decides about that."""
+        watch = self.recorder.current().watch
+        if watch is not None:
+            watch.show("next_input", {"text/plain": sendable(s)}, replace=replace)
+        else:
+            super().set_next_input(s, replace)
+
+    def ask_exit(self) -> None:
+        """`exit` and `quit`: the worker stays."""
+        raise SystemExit
+
+    def _get_exc_info(self, exc_tuple: Any = None) -> tuple[type, BaseException, Any]:
+        kind, error, trace = super()._get_exc_info(exc_tuple)  # type: ignore[no-untyped-call]  # IPython's
+        before = error.__cause__ or error.__context__
+        for _ in range(_CHAINED):
+            if before is None:
+                break
+            before.__traceback__ = without_ours(before.__traceback__)
+            before = before.__cause__ or before.__context__
+        return kind, error, without_ours(trace)
+
+    def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
+        """Show what was raised; an interruption briefly, because somebody waits for the call to end."""
+        kind, error, trace = self._get_exc_info(exc_tuple)
+        if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
+            self._showtraceback(kind, error, self._brief(kind, trace))
+        else:
+            super().showtraceback(exc_tuple, *args, **kwargs)
+
+    def _brief(self, kind: type, trace: types.TracebackType | None) -> list[str]:
+        """Where it struck. IPython's own way parses every file on the way, which takes too long here."""
+        told = []
+        for frame in traceback.extract_tb(trace)[1:]:  # the first one is IPython's
+            name = self.compile.format_code_name(frame.filename)
+            file = " ".join(name) if name is not None else f'File "{frame.filename}"'
+            told.append(f"{file}, line {frame.lineno}" + (f", in {frame.name}" if name is None else ""))
+            told.append(f"    {frame.line}")
+        return ["Traceback (most recent call last):", *told[-_BRIEF_LINES:], kind.__name__]
+
+    def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
+        # IPython would make every traceback a second time, for a history that is not kept here.
+        return {"ename": type(exception).__name__, "evalue": "", "traceback": []}
+
+    def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
+        flush()
+        self.value_unshown = self.displayhook.is_active
+        try:
+            message = str(evalue)
+        except Exception as error:
+            message = f"(its message cannot be shown: {type(error).__name__})"
+        trace = cut(sendable("\n".join(stb)), _TRACEBACK_CHARS)[0]
+        told = {"ename": sendable(etype.__name__), "evalue": cut(sendable(message), _MESSAGE_CHARS)[0]}
+        record = self.recorder.current()
+        record.error = {**told, "traceback": without_colours(trace)}
+        if record.watch is not None:
+            record.watch.show("error", {**told, "traceback": trace})
+
+    @contextlib.contextmanager
+    def _tee(self, channel: str) -> Iterator[None]:  # noqa: ARG002 - the name is IPython's
+        # IPython would keep every output of every cell in memory for good.
+        yield
+
+    def system(self, cmd: str) -> None:
+        """`!cmd`: run it without a terminal, its output line by line."""
+        command = self.var_expand(cmd, depth=1)  # type: ignore[no-untyped-call]  # IPython's
+        with subprocess.Popen(
+            ["/bin/bash", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    sys.stdout.write(line)
+            except BaseException:  # interrupted: the command must not outlive its cell
+                process.kill()
+                raise
+        self.user_ns["_exit_code"] = process.returncode
+
+    def run_script(self, program: str, line: str, cell: str) -> None:
+        """`%%bash` and `%%sh`; IPython's own takes a thread, and does not survive an interrupt.
+
+        The host hears the program's output itself. With options, it is IPython's after all.
+        """
+        if line.strip():
+            self.run_cell_magic("script", f"{program} {line}", cell)  # type: ignore[no-untyped-call]  # IPython's
+            return
+        flush()
+        with tempfile.TemporaryFile() as script:
+            script.write(cell.encode())
+            script.seek(0)
+            status = subprocess.run([program], stdin=script, check=False).returncode
+        if status:
+            raise subprocess.CalledProcessError(status, cell.encode())
+
+
+def flush() -> None:
+    """Send everything printed so far, so that order is kept."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def build(recorder: Recorder) -> ZMQInteractiveShell:
+    """Make the one shell of this process, with its streams installed."""
+    _may_ask(recorder)
+    use_comms(lambda: recorder.current().watch)
+    sys.stdout = Stream("stdout", 1, recorder)
+    sys.stderr = Stream("stderr", 2, recorder)
+    with tempfile.TemporaryDirectory(prefix="aisotools-profile-") as folder:
+        # IPython insists on a profile folder while it is built and hardly looks at it afterwards.
+        profile = ProfileDir.create_profile_dir(folder)
+        shell = ZMQInteractiveShell.instance(ipython_dir=folder, profile_dir=profile, colors="nocolor")
+    parts: tuple[Any, ...] = (shell, shell.display_pub, shell.displayhook)
+    for part in parts:
+        part.recorder = recorder
+    shell.autoawait = True
+    register: Any = shell.register_magic_function  # its decorators hide its type
+    for program in ("bash", "sh"):
+        register(functools.partial(shell.run_script, program), "cell", program)
+    shell.set_hook("show_in_pager", _show_page, 1)  # type: ignore[no-untyped-call]  # IPython's
+    sys.displayhook = shell.displayhook
+    return shell
+
+
+def warm(shell: ZMQInteractiveShell) -> None:
+    """Run a little of everything, so that forked workers find it imported and compiled."""
+    recorder = shell.recorder
+    recorder.main = CallRecord(call_id="warm")
+    for code in ("1+1", "print(1)", "1/0", "%pwd", "import asyncio", "x = !true"):
+        shell.run_cell(code)  # type: ignore[no-untyped-call]  # IPython's
+    shell.reset(new_session=False)  # type: ignore[no-untyped-call]  # IPython's
+    shell.execution_count = 1
+    recorder.main = None
+
+
+async def run_cell(shell: ZMQInteractiveShell, code: str) -> None:
+    """Run one cell; what it shows lands in the current record.
+
+    The whole cell runs in the current task: top-level `await` works, and sync code holds the loop.
+    """
+    try:
+        transformed, problem = shell.transform_cell(code), None  # type: ignore[no-untyped-call]  # IPython's
+    except Exception:
+        transformed, problem = code, sys.exc_info()
+    result = None
+    watch = shell.recorder.current().watch
+    manner = watch.manner if watch is not None else ExecuteOptions()
+    shell.colors = "neutral" if watch is not None else "nocolor"
+    if manner.count is not None:
+        shell.execution_count = manner.count
+    try:
+        result = await shell.run_cell_async(
+            code,
+            store_history=manner.store_history,
+            silent=manner.silent,
+            transformed_cell=transformed,
+            preprocessing_exc_tuple=problem,
+        )
+    finally:
+        shell.events.trigger("post_execute")
+        shell.events.trigger("post_run_cell", result)
+        record = shell.recorder.current()
+        shown_only = result is not None and result.success and not shell.value_unshown
+        if shown_only and record.error is not None and watch is None:
+            print(record.error["traceback"], file=sys.stderr)  # one that was only shown, as by `%tb`
+        if shown_only:
+            record.error = None
+        flush()
+
+
+def without_ours(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """A traceback without our own frames at its end: they raise what is meant for the user's code."""
+    last = step = trace
+    while step is not None:
+        if not step.tb_frame.f_code.co_filename.startswith(_HERE):
+            last = step
+        step = step.tb_next
+    if last is not None:
+        last.tb_next = None
+    return trace
+
+
+def _show_page(shell: ZMQInteractiveShell, data: str | Mapping[str, Any], *_: Any, **__: Any) -> None:
+    """What `obj?` tells goes to the pager of whoever watches, else it is printed."""
+    watch = shell.recorder.current().watch
+    if watch is None:
+        raise TryNext
+    watch.show("page", json_bundle(data if isinstance(data, Mapping) else {"text/plain": data}))
+
+
+def _may_ask(recorder: Recorder) -> None:
+    """Have `input` and `getpass` ask whoever watches the call."""
+
+    def ask(prompt: object, *, password: bool) -> str:
+        watch = recorder.current().watch
+        if watch is None:
+            raise refusal(prompt)
+        return watch.ask(prompt, password=password)
+
+    def asks(prompt: object = "", /) -> str:
+        """Read a line from whoever watches this cell."""
+        return ask(prompt, password=False)
+
+    def asks_password(
+        prompt: object = "Password: ",
+        stream: object = None,  # noqa: ARG001 - as getpass has it
+        **_: object,
+    ) -> str:
+        """Read a line from whoever watches this cell, without showing it."""
+        return ask(prompt, password=True)
+
+    builtins.input, getpass.getpass = asks, asks_password
+
+
+MOST_MATCHES = 1_000
+"""How many completions are told."""
+
+_Answer = Callable[[ZMQInteractiveShell, Mapping[str, Json]], Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enquiry:
+    """A `Tool` of the worker's own: asks its shell something."""
+
+    name: str
+    description: str
+    answer: _Answer
+
+    def parameters_schema(self) -> Mapping[str, Json]:
+        """Anything: the host makes the arguments itself."""
+        return {"type": "object"}
+
+    async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
+        """Ask."""
+        shell = context.metadata_get("shell")
+        if not isinstance(shell, ZMQInteractiveShell):
+            raise ToolError(f"{self.name} runs only in a sandbox worker, and this is none.")
+        return ToolResult.json(self.answer(shell, arguments), content="")
+
+
+def _complete(shell: ZMQInteractiveShell, arguments: Mapping[str, Json]) -> Json:
+    # The objects are here, so that looking at them is better than jedi's reading of their source files, which
+    # takes five seconds for a data frame and starts anew in every sandbox.
+    shell.Completer.use_jedi = False
+    code, cursor = arguments["code"], arguments["cursor"]
+    with provisionalcompleter():
+        found = shell.Completer.completions(code, cursor)
+        matches = list(itertools.islice(rectify_completions(code, found), MOST_MATCHES))
+    return {
+        "start": matches[0].start if matches else cursor,
+        "end": matches[0].end if matches else cursor,
+        "matches": [
+            {
+                "text": sendable(m.text),
+                "type": sendable(m.type or ""),
+                "signature": sendable(m.signature or ""),
+            }
+            for m in matches
+        ],
+    }
+
+
+def _inspect(shell: ZMQInteractiveShell, arguments: Mapping[str, Json]) -> Json:
+    name = token_at_cursor(arguments["code"], arguments["cursor"])
+    shell.colors = "neutral"
+    try:
+        bundle = shell.object_inspect_mime(name, detail_level=arguments["detail"])  # type: ignore[no-untyped-call]  # IPython's
+    except KeyError:
+        return None
+    text = bundle.get("text/plain", "")
+    return json_bundle({"text/plain": text})
+
+
+def _is_complete(shell: ZMQInteractiveShell, arguments: Mapping[str, Json]) -> Json:
+    status, indent = shell.input_transformer_manager.check_complete(arguments["code"])
+    return {"status": status, "indent": indent or 0}
+
+
+def _take_message(_shell: ZMQInteractiveShell, arguments: Mapping[str, Json]) -> Json:
+    message = {
+        "content": arguments["content"],
+        "metadata": {},
+        "buffers": [memoryview(base64.b64decode(buffer)) for buffer in arguments["buffers"]],
+    }
+    getattr(comm.get_comm_manager(), arguments["kind"])(None, None, message)
+    return None
+
+
+complete = Enquiry(name="complete", description="What may stand at the cursor.", answer=_complete)
+inspect = Enquiry(name="inspect", description="What the object at the cursor is.", answer=_inspect)
+is_complete = Enquiry(name="is_complete", description="Whether code is whole.", answer=_is_complete)
+take_message = Enquiry(name="take_message", description="A message to a widget.", answer=_take_message)

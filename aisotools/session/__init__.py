@@ -1,0 +1,1 @@
+"""The runtime: one gate that every call passes, history, ledger, and pools of sessions."""

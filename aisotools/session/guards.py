@@ -1,0 +1,334 @@
+"""Where calls run, and who looks at the workspace before and after each call that may change it.
+
+Keeps the protected files of a workspace: compared around every call that may change anything, put back.
+
+A call during which one was changed, removed or planted fails and says which. Between calls a person may edit
+these files, and something that the sandbox left running may as well. Which of the two it was is told by
+whether anything in the sandbox ran at all meanwhile: if nothing did, it was the person, and what is there is
+what should be there; otherwise it is put back, and the next call is refused once, saying so. What is taken
+away is never lost: it lies in the state folder.
+
+Feeds the read cache, and holds back edits of what was not read or has changed since.
+
+What a call read is taken from its result only where the host finds the same text in the file; a worker cannot
+make the host believe that something was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from aisotools.core.events import CallFinished, CallStarted, SessionEvent
+from aisotools.core.exceptions import SandboxError
+from aisotools.core.protocols import Sandbox, ToolPayload
+from aisotools.core.types import Json, ToolResult
+from aisotools.policy.prepared import PreparedCall
+from aisotools.policy.rules import normal_path
+from aisotools.workspace.protected import MOST_FOLDERS, ProtectedFileChange, ProtectedFiles
+from aisotools.workspace.read_tracker import FileTouch, ReadCache, SupportsTouches
+
+
+class Guard(Protocol):
+    """Looks at the workspace around every call that may change anything: checkpoints, protected files."""
+
+    async def before(self, ticket: PreparedCall) -> None:
+        """Get ready for the approved call, which is about to run.
+
+        Raises:
+            SandboxError: If the call must not run; the message says why and what would help.
+            ToolError: If the caller has to do something else first; the message says what.
+        """
+
+    async def after(self, ticket: PreparedCall, result: ToolResult | None) -> ToolResult | None:
+        """Look at what came of it, also when it was cancelled, which has no result.
+
+        Returns:
+            The result that the caller gets: the given one, or one that says more, or an error.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallEnvironment:
+    """Where calls run, settled when the session opened.
+
+    Attributes:
+        sandbox: Runs what runs in the sandbox.
+        level: Its confinement level.
+        workspace: The folder that tools may change.
+        guards: Look at the workspace around every call that may change anything: `before` in this order,
+            `after` in the opposite one.
+        heard: Gets what a call that only reads gave, and returns what its caller gets; None for nobody.
+        undo_note: Tells what undo will bring back of a call, for its card; None where nothing is known.
+    """
+
+    sandbox: Sandbox
+    level: str
+    workspace: Path
+    guards: Sequence[Guard] = ()
+    heard: Callable[[PreparedCall, ToolResult], ToolResult] | None = None
+    undo_note: Callable[[PreparedCall], Awaitable[str]] | None = None
+
+
+_log = logging.getLogger(__name__)
+
+_SETTLED_S = 0.1
+_QUICK_S, _BEARABLE_S = 0.002, 0.02
+
+Activity = Callable[[], Mapping[tuple[int, int], int]]
+"""How often each thread of the sandbox has run so far, by process and thread; empty when there is none."""
+
+PROTECTED = "protected"
+"""Key in a result's metadata: the protected files that the call changed."""
+
+
+class Protection:
+    """A guard (see `aisotools.session.guards`) around the protected files of one workspace.
+
+    It also hears the session's events, since calls that only read move the sandbox, too.
+    """
+
+    def __init__(self, files: ProtectedFiles, activity: Activity) -> None:
+        """Keep `files`; `activity` tells whether the sandbox was at rest."""
+        self._files = files
+        self._activity = activity
+        self._fresh = True  # nothing has run yet
+        self._at_rest: Mapping[tuple[int, int], int] | None = None
+        self._settling: asyncio.TimerHandle | None = None
+        self._running: set[str] = set()
+        self._unseen = False  # whether what happened between two calls is still to be looked at
+        self._late: list[ProtectedFileChange] = []
+        self._looking = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Protection of {self._files!r}, {len(self._running)} calls run>"
+
+    def hear(self, event: SessionEvent) -> None:
+        """Take note of calls that begin and end."""
+        if isinstance(event, CallStarted):
+            if not self._running:
+                self._stop_settling()
+                self._unseen = True
+                if self._files.took_s < _BEARABLE_S:
+                    self._look_between()
+            self._running.add(event.call_id)
+        elif isinstance(event, CallFinished) and event.call_id in self._running:
+            self._running.discard(event.call_id)
+            if not self._running:
+                self._fresh, self._at_rest = False, None
+                self._settling = asyncio.get_running_loop().call_later(_SETTLED_S, self._settle)
+
+    async def before(self, ticket: PreparedCall) -> None:
+        """Have everything as it should be; see `aisotools.session.guards.Guard`.
+
+        Raises:
+            SandboxError: If something that an earlier call left running has changed a protected file, or if
+                there are more folders than can be watched.
+        """
+        async with self._looking:
+            if self._unseen:
+                await asyncio.to_thread(self._look_between)
+        if not self._files.complete:
+            raise SandboxError(
+                f"{ticket.made.name} was not run: the workspace has more than {MOST_FOLDERS} folders, or is "
+                "nested too deeply, so files such as conftest.py could be planted unseen. Remove some "
+                "folders, or use a smaller workspace."
+            )
+        if self._late:
+            late, self._late = self._late, []
+            raise SandboxError(
+                f"{ticket.made.name} was not run: something that an earlier call left running had changed "
+                f"protected files: {_listed(late)}. Make the call again; a restart of the sandbox ends what "
+                "runs there."
+            )
+
+    async def after(self, ticket: PreparedCall, result: ToolResult | None) -> ToolResult | None:
+        """Put back what the call changed; see `aisotools.session.guards.Guard`."""
+        async with self._looking:
+            declared = _declared(ticket)
+            if self._files.took_s < _QUICK_S:
+                changes = self._files.restore(declared)
+            else:
+                changes = await asyncio.to_thread(self._files.restore, declared)
+        if not changes and self._files.complete:
+            return result
+        _log.warning("The call %s of %s: %s", ticket.made.id, ticket.made.name, _listed(changes))
+        return None if result is None else _failed(ticket.made.name, result, changes, self._files.complete)
+
+    def accept(self) -> None:
+        """Take what is there for what should be there: the host itself has just changed the workspace."""
+        self._files.accept()
+
+    def ending(self) -> None:
+        """Note whether the sandbox was at rest, just before it is ended."""
+        self._stop_settling()
+        if self._at_rest is not None and self._activity() != self._at_rest:
+            self._at_rest = None
+
+    async def close(self) -> None:
+        """Look a last time, when nothing of the sandbox runs any more."""
+        async with self._looking:
+            late = await asyncio.to_thread(self._put_back_late)
+        if late:
+            _log.warning("After the last call: %s", _listed(late))
+
+    # ---- between calls
+
+    def _put_back_late(self) -> Sequence[ProtectedFileChange]:
+        return () if self._fresh or self._at_rest is not None else self._files.restore()
+
+    def _look_between(self) -> None:
+        """What differs now was changed by a person if the sandbox was at rest; else it is put back."""
+        self._unseen = False
+        if not self._files.differs():
+            return
+        if self._fresh or (self._at_rest is not None and self._activity() == self._at_rest):
+            self._files.accept()
+        else:
+            self._late += self._files.restore()
+
+    def _settle(self) -> None:
+        """The last call's echoes have faded: from here on the sandbox should be at rest."""
+        self._at_rest = self._activity()
+        if self._files.took_s < _BEARABLE_S:
+            self._late += self._files.restore()
+
+    def _stop_settling(self) -> None:
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
+
+
+def _declared(ticket: PreparedCall) -> frozenset[str]:
+    """The notebooks that the call said it writes."""
+    return frozenset(normal_path(path) for path in ticket.facts.writes if path.endswith(".ipynb"))
+
+
+def _listed(changes: Sequence[ProtectedFileChange]) -> str:
+    return ", ".join(map(str, changes[:10])) + (f" and {len(changes) - 10} more" if len(changes) > 10 else "")
+
+
+def _failed(
+    name: str, result: ToolResult, changes: Sequence[ProtectedFileChange], complete: bool
+) -> ToolResult:
+    told = []
+    if changes:
+        told.append(
+            f"{name} changed protected files, which programs outside the sandbox would run or obey: "
+            f"{_listed(changes)}. Everything else it did stays. Ask the user to make such changes."
+        )
+    if not complete:
+        told.append(
+            f"{name} left more than {MOST_FOLDERS} folders in the workspace, more than can be watched for "
+            "protected files. Remove some."
+        )
+    if result.content:
+        told += ["What it gave:", result.content]
+    failed = dataclasses.replace(
+        result, content="\n".join(told), is_error=True, recoverable=True, error_kind="denied", kind="error"
+    )
+    return failed.with_metadata(**{PROTECTED: [change.path for change in changes]})
+
+
+_FILES = "aisotools.builtin.files:"
+_SHORT_CHARS = 400
+"""Below this, saying that a text is unchanged is no shorter than the text."""
+
+
+class ReadGuard:
+    """A guard (see `aisotools.session.guards`) for tools that need a read before they write."""
+
+    def __init__(self, reads: ReadCache) -> None:
+        """Keep `reads`."""
+        self._reads = reads
+        self._before: dict[str, dict[str, bytes]] = {}
+
+    async def before(self, ticket: PreparedCall) -> None:
+        """Refuse what was not read; see `aisotools.session.guards.Guard`.
+
+        Raises:
+            ToolError: Naming the file and what to read.
+        """
+        touches = _touches(ticket)
+        self._reads.check(touches)
+        kept = {touch.path: self._reads.content(touch.path) for touch in touches}
+        self._before[ticket.made.id] = {path: data for path, data in kept.items() if data is not None}
+
+    async def after(self, ticket: PreparedCall, result: ToolResult | None) -> ToolResult | None:
+        """What a call wrote is known to who made it; see `aisotools.session.guards.Guard`."""
+        before = self._before.pop(ticket.made.id, {})
+        if result is None or result.is_error:
+            return result
+        for touched, data in before.items():
+            now = self._reads.content(touched)
+            if now is not None:
+                self._reads.note_edit(touched, data, now)
+        if _runs(ticket, "sandbox_write") or (_runs(ticket, "file") and _operation(ticket) == "write"):
+            self._heard_of_writing(ticket.arguments)
+        return result
+
+    def _heard_of_writing(self, arguments: Mapping[str, Json]) -> None:
+        path, content = arguments.get("path"), arguments.get("content")
+        if isinstance(path, str) and isinstance(content, str):
+            written = self._reads.content(path)
+            if written is not None and written == content.encode("utf-8", "surrogatepass"):
+                self._reads.note_read(path, written)
+
+    def heard(self, ticket: PreparedCall, result: ToolResult) -> ToolResult:
+        """Take down what a call that only reads has read; shortened if its reader still has it."""
+        value = result.value
+        if result.is_error or not isinstance(value, dict) or not _reads_a_file(ticket):
+            return result
+        path, text = value.get("path"), value.get("content")
+        if not isinstance(path, str) or not isinstance(text, str):
+            return result
+        if ticket.made.origin == "model" and result.truncation is not None:
+            text = text[: result.truncation.shown_chars].rpartition("\n")[0]  # no more was seen
+        data = self._reads.content(path)
+        first = value.get("start_line", 1)
+        if data is None or not isinstance(first, int) or (not text and data):
+            return result
+        count = text.count("\n") + (not text.endswith("\n") and text != "")
+        if _lines(data, first, count).rstrip(b"\n") != text.encode("utf-8", "surrogatepass").rstrip(b"\n"):
+            return result
+        self._reads.note_read(path, data, first, first + count - 1)
+        return self._shortened(ticket, result, path, first, first + count - 1)
+
+    def _shortened(
+        self, ticket: PreparedCall, result: ToolResult, path: str, first: int, last: int
+    ) -> ToolResult:
+        call = ticket.made
+        if call.origin != "model":
+            return result
+        since = self._reads.unchanged_since(call.agent_id, path, first, last)
+        if since is None or len(result.content) < _SHORT_CHARS:
+            self._reads.note_shown(call.agent_id, path, call.id, first, last)
+            return result
+        told = f"[Unchanged since {since}: lines {first}-{last} of {path} are as that result shows them.]"
+        return dataclasses.replace(result, content=told, truncation=None).with_metadata(unchanged_since=since)
+
+
+def _touches(ticket: PreparedCall) -> Sequence[FileTouch]:
+    return ticket.tool.touches(ticket.arguments) if isinstance(ticket.tool, SupportsTouches) else ()
+
+
+def _runs(ticket: PreparedCall, name: str) -> bool:
+    shipment: ToolPayload | None = ticket.shipment
+    return shipment is not None and shipment.import_path == _FILES + name
+
+
+def _reads_a_file(ticket: PreparedCall) -> bool:
+    return _runs(ticket, "sandbox_read") or (_runs(ticket, "file") and _operation(ticket) == "read")
+
+
+def _operation(ticket: PreparedCall) -> Json:
+    return ticket.arguments.get("operation")
+
+
+def _lines(data: bytes, first: int, count: int) -> bytes:
+    return b"\n".join(data.split(b"\n")[first - 1 : first - 1 + count])

@@ -1,0 +1,133 @@
+"""What a call that writes a file would change there, worked out on the host before anybody is asked.
+
+The file lies in a folder that hostile code may write to, so it is read through the path guard, bounded, and
+never through a link that leads out; what cannot be read is said and keeps nobody from asking.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aisotools.core.exceptions import WorkspaceError
+from aisotools.core.protocols import ToolPayload
+from aisotools.core.types import Json
+from aisotools.workspace.workspace import Workspace
+
+MAX_BYTES = 1 << 20
+"""Longer files are not compared."""
+
+MAX_LINES = 4_000
+"""Files of more lines are not compared."""
+
+_BUILTINS = "aisotools.builtin."
+_CONTEXT = 3
+
+
+def preview_of(
+    arguments: Mapping[str, Json], shipment: ToolPayload | None, workspace: Path | None
+) -> dict[str, Json]:
+    """What the card of a call may show besides its arguments, by kind.
+
+    Only our own tools' arguments are taken for what they say: what a stranger calls `content` need not become
+    the content of a file.
+
+    Returns:
+        Empty, or `{"diff": {"path", "lines", "added", "removed", "note"}}`; each line starts with a space,
+        `+`, `-` or `@`. All of it is untrusted text.
+    """
+    if shipment is None or workspace is None or not shipment.import_path.startswith(_BUILTINS):
+        return {}
+    path = arguments.get("path")
+    if not isinstance(path, str) or not _is_write(arguments):
+        return {}
+    try:
+        before, exists = _read(workspace, path)
+        after = _after(arguments, before)
+    except UnicodeDecodeError:
+        return {"diff": _note(path, "The file is not text, so what changes in it cannot be shown.")}
+    except (OSError, ValueError, WorkspaceError) as error:
+        return {"diff": _note(path, f"What changes cannot be shown: {error}")}
+    return {"diff": _diff(path, before, after, exists=exists)}
+
+
+def _is_write(arguments: Mapping[str, Json]) -> bool:
+    operation = arguments.get("operation", "write")
+    writes = operation == "write" and isinstance(arguments.get("content"), str)
+    return writes or (operation in {"write", "edit"} and _is_edits(arguments.get("edits")))
+
+
+def _is_edits(edits: Json) -> bool:
+    return (
+        isinstance(edits, Sequence)
+        and bool(edits)
+        and all(
+            isinstance(edit, Mapping)
+            and isinstance(edit.get("old"), str)
+            and isinstance(edit.get("new"), str)
+            for edit in edits
+        )
+    )
+
+
+def _read(workspace: Path, path: str) -> tuple[str, bool]:
+    """The file's text, and whether there is a file."""
+    try:
+        data = Workspace(workspace).read_bytes(path, max_bytes=MAX_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return "", False
+    return data.decode("utf-8"), True
+
+
+def _after(arguments: Mapping[str, Json], before: str) -> str:
+    """The text that the call leaves.
+
+    Raises:
+        ValueError: If an edit finds nothing to replace; says which.
+    """
+    content = arguments.get("content")
+    if isinstance(content, str):
+        return content
+    text = before
+    for number, edit in enumerate(arguments["edits"], 1):
+        if not edit["old"] or edit["old"] not in text:
+            raise ValueError(f"edit {number} replaces a text that is not in the file, so the call will fail.")
+        text = text.replace(edit["old"], edit["new"], -1 if edit.get("replace_all") else 1)
+        if len(text) > 4 * MAX_BYTES:
+            raise ValueError(f"after edit {number} the file is too long to compare.")
+    return text
+
+
+def _diff(path: str, before: str, after: str, *, exists: bool) -> dict[str, Json]:
+    old, new = before.split("\n"), after.split("\n")
+    if len(after) > MAX_BYTES or max(len(old), len(new)) > MAX_LINES:
+        told = f"{len(old):,} lines become {len(new):,}; too many to compare here."
+        return _note(path, told)
+    if before == after:
+        return _note(path, "Nothing changes: the file holds this already." if exists else "An empty file.")
+    if not exists:
+        lines, old = [f"+{line}" for line in _ended(new)], []
+    else:
+        lines = list(difflib.unified_diff(_ended(old), _ended(new), lineterm="", n=_CONTEXT))[2:]
+    note = "A new file." if not exists else ""
+    if exists and bool(before) and bool(after) and before.endswith("\n") != after.endswith("\n"):
+        ends = "gains" if after.endswith("\n") else "loses"
+        note = f"The file {ends} its line end at the very end."
+    return {
+        "path": path,
+        "lines": lines,
+        "added": sum(line.startswith("+") for line in lines),
+        "removed": sum(line.startswith("-") for line in lines),
+        "note": note,
+    }
+
+
+def _ended(lines: list[str]) -> list[str]:
+    """Without the empty text behind the last line end."""
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _note(path: str, told: str) -> dict[str, Any]:
+    return {"path": path, "lines": [], "added": 0, "removed": 0, "note": told}

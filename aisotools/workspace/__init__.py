@@ -1,0 +1,1 @@
+"""One folder, safely: paths, locking, protected files, checkpoints, diffs."""

@@ -1,0 +1,258 @@
+"""What changed between two states of a workspace, with diffs made by the host. The texts are untrusted.
+
+The difference of two texts as a unified diff, in bounded time.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints.store import Node, NodeChange, Store, TreePath, TreeReader
+from aisotools.workspace.paths import printable
+
+MAX_DIFFS = 50
+"""How many files are shown with a diff; of the others only the names are."""
+
+_MAX_BYTES = 200_000
+_MAX_LINES = 4_000
+
+ChangeKind = Literal["added", "changed", "removed", "moved"]
+"""What happened to a path."""
+
+_SIGNS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "removed": "-", "moved": ">"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathChange:
+    """What happened to one path.
+
+    Attributes:
+        path: Relative to the workspace, with control characters escaped.
+        kind: What happened.
+        was: Where it was before, if it was moved.
+        what: `file`, `folder`, `link`, or another kind of thing.
+        diff: Unified diff of a text file, untrusted; empty where there is none.
+        note: Why there is no diff, or what else there is to say.
+    """
+
+    path: str
+    kind: ChangeKind
+    was: str = ""
+    what: str = "file"
+    diff: str = ""
+    note: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.was} -> {self.path}" if self.was else self.path
+        about = "" if self.what == "file" else f" ({self.what})"
+        return f"{_SIGNS[self.kind]} {where}{about}" + (f": {self.note}" if self.note else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """All that changed between two states of a workspace; true if anything did.
+
+    Attributes:
+        every: The changes, by path.
+        uncovered: What is not covered, in words.
+    """
+
+    every: tuple[PathChange, ...] = ()
+    uncovered: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.every)
+
+    def __len__(self) -> int:
+        return len(self.every)
+
+    def __iter__(self) -> Iterator[PathChange]:
+        return iter(self.every)
+
+    def __str__(self) -> str:
+        lines = [self.headline, *map(str, self.every), *(f"! not covered: {one}" for one in self.uncovered)]
+        diffs = [change.diff for change in self.every if change.diff]
+        return "\n".join(lines) + "".join(f"\n\n{diff.rstrip()}" for diff in diffs)
+
+    @property
+    def headline(self) -> str:
+        """How much changed, in a few words."""
+        kinds: tuple[ChangeKind, ...] = ("added", "changed", "removed", "moved")
+        counts = [f"{len(self._of(kind))} {kind}" for kind in kinds if self._of(kind)]
+        return ", ".join(counts) or "Nothing changed."
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """Paths that are new."""
+        return self._of("added")
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """Paths whose content, kind or mode is another."""
+        return self._of("changed")
+
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """Paths that are gone."""
+        return self._of("removed")
+
+    @property
+    def moved(self) -> tuple[tuple[str, str], ...]:
+        """Files that are elsewhere: from, to."""
+        return tuple((change.was, change.path) for change in self.every if change.kind == "moved")
+
+    def _of(self, kind: ChangeKind) -> tuple[str, ...]:
+        return tuple(change.path for change in self.every if change.kind == kind)
+
+
+def changes_between(store: Store, before: str, after: str, uncovered: tuple[str, ...] = ()) -> Changes:
+    """What changed from one tree to another.
+
+    Raises:
+        WorkspaceError: If one of them is not kept any more.
+    """
+    found = TreeReader(store).differences(before, after)
+    moved = _moves(found)
+    sources = set(moved.values())
+    every = []
+    diffs = 0
+    for path, (was, now) in sorted(found.items()):
+        if path in sources:
+            continue
+        if path in moved:
+            every.append(PathChange(path=_text(path), kind="moved", was=_text(moved[path])))
+            continue
+        diff, told = "", _note(was, now)
+        if told is None and diffs < MAX_DIFFS:
+            diff, told = _diff(store, path, was, now)
+            diffs += 1
+        note = "there are too many diffs to show all" if told is None else told
+        kind: ChangeKind = "added" if was is None else "removed" if now is None else "changed"
+        what = (now or was or Node("file")).kind
+        every.append(
+            PathChange(path=_text(path), kind=kind, what=_WHAT.get(what, what), diff=diff, note=note)
+        )
+    return Changes(every=tuple(every), uncovered=uncovered)
+
+
+_WHAT = {"other": "special file", "unkept": "not kept", "fifo": "FIFO"}
+
+
+def _text(path: TreePath) -> str:
+    return printable("/".join(path))
+
+
+def _moves(found: dict[TreePath, NodeChange]) -> dict[TreePath, TreePath]:
+    """Files that are new somewhere and gone elsewhere with the same content: new path to old."""
+    gone: dict[tuple[str, int], list[TreePath]] = {}
+    for path, (was, now) in found.items():
+        if was is not None and now is None and was.kind == "file" and was.size:
+            gone.setdefault((was.content, was.size), []).append(path)
+    moved = {}
+    for path, (was, now) in found.items():
+        if was is None and now is not None and now.kind == "file":
+            sources = gone.get((now.content, now.size))
+            if sources:
+                moved[path] = sources.pop(0)
+    return moved
+
+
+def _note(was: Node | None, now: Node | None) -> str | None:
+    """What there is to say of a change that has no diff; None for one that should have a diff."""
+    if was is not None and now is not None:
+        if was.kind != now.kind:
+            return f"{_WHAT.get(was.kind, was.kind)} before, {_WHAT.get(now.kind, now.kind)} now"
+        if was.content == now.content:
+            return f"mode {was.mode:04o} before, {now.mode:04o} now"
+    nodes = [node for node in (was, now) if node is not None]
+    if any(node.kind == "unkept" for node in nodes):
+        return next(node.why_unkept for node in nodes if node.kind == "unkept")
+    if nodes[-1].kind == "link":
+        return "to " + " instead of ".join(repr(printable(node.content)) for node in nodes[::-1])
+    if any(node.kind != "file" for node in nodes):
+        return ""
+    if sum(node.size for node in nodes) > _MAX_BYTES:
+        return f"{nodes[-1].size:,} bytes, too large for a diff"
+    return None
+
+
+def _diff(store: Store, path: TreePath, was: Node | None, now: Node | None) -> tuple[str, str]:
+    """Unified diff of two text files, or why there is none."""
+    try:
+        texts = [store.get(node.content).decode() if node is not None else "" for node in (was, now)]
+    except UnicodeDecodeError:
+        return "", "binary"
+    except WorkspaceError as error:
+        return "", str(error)
+    if any("\0" in text for text in texts):
+        return "", "binary"
+    left, right = map(_lines, texts)
+    if len(left) + len(right) > _MAX_LINES:
+        return "", f"{len(right):,} lines, too many for a diff"
+    name = _text(path)
+    old, new = ("/dev/null" if was is None else f"a/{name}"), ("/dev/null" if now is None else f"b/{name}")
+    return "\n".join(difflib.unified_diff(left, right, old, new, lineterm="")) + "\n", ""
+
+
+def _lines(text: str) -> list[str]:
+    lines = text.split("\n")
+    if lines[-1]:
+        lines[-1] += "\n\\ No newline at end of file"
+        return lines
+    return lines[:-1]
+
+
+MAX_COMPARED_LINES = 2_000
+"""Where more lines than this differ, they are shown as one block, not matched with each other."""
+
+CONTEXT = 3
+
+
+def unified(before: str, after: str, old_name: str, new_name: str) -> str:
+    r"""A unified diff; empty when nothing differs. Only `\\n` ends a line."""
+    if before == after:
+        return ""
+    old, new = before.split("\n"), after.split("\n")
+    shorter = min(len(old), len(new))
+    head = next((n for n in range(shorter) if old[n] != new[n]), shorter)
+    left = shorter - head
+    tail = next((n for n in range(left) if old[-1 - n] != new[-1 - n]), left)
+    start = max(0, head - CONTEXT)
+    old_end, new_end = len(old) - max(0, tail - CONTEXT), len(new) - max(0, tail - CONTEXT)
+    if max(old_end, new_end) - start > MAX_COMPARED_LINES:
+        rows = _block(old, new, head, tail)
+    else:
+        rows = [
+            row if not row.startswith("@@") else _moved(row, start)
+            for row in list(
+                difflib.unified_diff(old[start:old_end], new[start:new_end], n=CONTEXT, lineterm="")
+            )[2:]
+        ]
+    return "\n".join([f"--- {old_name}", f"+++ {new_name}", *rows])
+
+
+def _block(old: list[str], new: list[str], head: int, tail: int) -> list[str]:
+    gone, come = old[head : len(old) - tail], new[head : len(new) - tail]
+    title = f"@@ -{head + 1},{len(gone)} +{head + 1},{len(come)} @@"
+    return [title, *(f"-{line}" for line in gone), *(f"+{line}" for line in come)]
+
+
+def _moved(title: str, by: int) -> str:
+    """A hunk's title with its line numbers counted from the beginning of the text."""
+    _, old, new, _ = title.split(" ")
+    return f"@@ -{_shifted(old[1:], by)} +{_shifted(new[1:], by)} @@"
+
+
+def _shifted(span: str, by: int) -> str:
+    first, comma, count = span.partition(",")
+    return f"{int(first) + by}{comma}{count}"
+
+
+def counts(diff: str) -> tuple[int, int]:
+    """How many lines a diff of ours adds and removes."""
+    rows = diff.split("\n")[2:]
+    return sum(row.startswith("+") for row in rows), sum(row.startswith("-") for row in rows)

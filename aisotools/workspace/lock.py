@@ -1,0 +1,322 @@
+"""Which folder becomes a workspace, and which process may change it.
+
+A workspace is handed to code that nobody has read, so a folder is refused when what lies in it would later
+be run or trusted outside the sandbox: an interpreter, this package, the state folder, Jupyter's own folders,
+a git checkout with its hooks. Two processes never change one workspace at the same time: the first claims it
+with a lock that the system drops when the process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import pwd
+import site
+import stat
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from aisotools.core.exceptions import WorkspaceError, WorkspaceRefused
+
+SCAN_DEPTH = 4
+"""How many levels below a workspace are searched for checkouts and environments."""
+
+SCAN_ENTRIES = 5_000
+"""How many directory entries that search looks at; what lies beyond is not seen."""
+
+SERVER_ROOT = "AISOTOOLS_SERVER_ROOT"
+"""The environment variable that tells a kernel the root folder of its Jupyter server."""
+
+NUMBERS = 100
+"""How many numbered default workspaces there may be beside one notebook."""
+
+_MARKS = {
+    ".git": "a git checkout",
+    "pyvenv.cfg": "a virtual environment",
+    "conda-meta": "a conda environment",
+}
+
+
+# ---- which folder
+
+
+def state_folder(environ: Mapping[str, str]) -> Path:
+    """Where aisotools keeps what it remembers, made if missing, open to its owner alone.
+
+    `$XDG_STATE_HOME/aisotools`, else `~/.local/state/aisotools`.
+
+    Raises:
+        WorkspaceError: If it cannot be made, or belongs to somebody else.
+    """
+    base = Path(environ.get("XDG_STATE_HOME", ""))
+    if not base.is_absolute():  # which the XDG specification says to ignore
+        base = _home(environ) / ".local" / "state"
+    folder = base / "aisotools"
+    advice = "Set XDG_STATE_HOME to a folder of your own."
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+        if status.st_uid != os.geteuid():
+            raise WorkspaceError(f"The state folder {str(folder)!r} belongs to another user. {advice}")
+        if status.st_mode & 0o077:
+            folder.chmod(0o700)
+    except OSError as error:
+        told = f"The state folder {str(folder)!r} cannot be used: {error.strerror}."
+        raise WorkspaceError(f"{told} {advice}") from error
+    return folder
+
+
+def default_workspace(base: Path, stem: str, *, number: int = 1) -> Path:
+    """The folder `workspace/<stem>` in `base`, made if missing; with `-2`, `-3` ... for further numbers.
+
+    Args:
+        base: The folder of the notebook or script.
+        stem: The notebook's file name without its ending; `default` when there is none.
+        number: Which of the notebook's workspaces, from 1.
+
+    Raises:
+        WorkspaceRefused: If it cannot be made.
+    """
+    name = stem.replace("/", "-").replace("\0", "").strip()
+    name = "default" if name in {"", ".", ".."} else name
+    folder = base / "workspace" / (name if number == 1 else f"{name}-{number}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WorkspaceRefused(
+            f"The workspace {str(folder)!r} cannot be made: {error.strerror}. "
+            "Give another one with Session(workspace=...).",
+        ) from error
+    return folder.resolve()
+
+
+def refuse_workspace(
+    path: Path,
+    *,
+    state_folder: Path,
+    level: str,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """Raise if this folder cannot be a workspace.
+
+    Checkouts and environments inside it are searched for `SCAN_DEPTH` levels deep among the first
+    `SCAN_ENTRIES` entries, the upper levels first; one that hides deeper is not found.
+
+    Args:
+        path: An existing folder.
+        state_folder: Where aisotools keeps its state.
+        level: The confinement level; at `isolated` checkouts and environments are allowed.
+        environ: Where to look up the user's folders; the process's environment without it.
+
+    Raises:
+        WorkspaceRefused: Saying why, and what would do.
+    """
+    environ = os.environ if environ is None else environ
+    told = f"{str(path)!r} cannot be the workspace: "
+    try:
+        if not stat.S_ISDIR(path.stat().st_mode):
+            raise WorkspaceRefused(f"{told}it is not a folder. Give a folder.")
+    except FileNotFoundError:
+        raise WorkspaceRefused(f"{told}it does not exist. Create it first.") from None
+    except (OSError, ValueError) as error:
+        raise WorkspaceRefused(f"{told}{error}. Use another folder.") from error
+    advice = "Use a folder made for this, such as ./workspace/mine."
+    ours, above = _identity(path), _lineage(path)
+    for kept, what in _kept(state_folder, environ):
+        if ours in _lineage(kept):
+            relation = "is" if ours == _identity(kept) else "contains"
+            raise WorkspaceRefused(f"{told}it {relation} {what} ({kept}). {advice}")
+        if kept.parent != kept and what != _HOME and _identity(kept) in above:
+            raise WorkspaceRefused(f"{told}it lies in {what} ({kept}). {advice}")
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        raise WorkspaceRefused(
+            f"{told}this process may not read and write it. Change its permissions, or use another folder.",
+        )
+    if level != "isolated":
+        found = _find_mark(path)
+        if found is not None:
+            mark, where = found
+            relation = "is" if where == path else "contains"
+            raise WorkspaceRefused(
+                f"{told}it {relation} {_MARKS[mark]} ({where}), whose files are run outside the sandbox. "
+                f"A new folder below would do, such as {str(path / 'workspace')!r}.",
+            )
+
+
+_HOME = "your home folder"
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    home = Path(environ.get("HOME", ""))
+    return home if home.is_absolute() else Path(pwd.getpwuid(os.geteuid()).pw_dir)
+
+
+def _kept(state_folder: Path, environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    """Folders that no workspace may contain or, but for the home folder, lie in."""
+    home = _home(environ)
+    yield Path("/"), "the root of the file system"
+    yield home, _HOME
+    for prefix in dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)):
+        yield Path(prefix), "the Python installation"
+    yield Path(site.getusersitepackages()), "the user's Python packages"
+    yield Path(__file__).parents[1], "the package aisotools"
+    yield state_folder, "the state folder of aisotools"
+    for variable, usual in (
+        ("JUPYTER_CONFIG_DIR", ".jupyter"),
+        ("JUPYTER_DATA_DIR", ".local/share/jupyter"),
+        ("IPYTHONDIR", ".ipython"),
+    ):
+        yield Path(environ.get(variable) or home / usual), "Jupyter's own folder"
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _lineage(path: Path) -> set[tuple[int, int] | None]:
+    """A folder and all above it, by identity: so neither links nor bind mounts nor spelling matter."""
+    real = path.resolve()
+    return {_identity(one) for one in (real, *real.parents)} - {None}
+
+
+def _find_mark(path: Path) -> tuple[str, Path] | None:
+    """The topmost checkout or environment in `path`, as far as the bounds allow."""
+    level, seen = [path], 0
+    for _ in range(SCAN_DEPTH + 1):
+        below: list[Path] = []
+        for folder in level:
+            try:
+                names = list(os.scandir(folder))
+                below += [Path(entry.path) for entry in names if entry.is_dir(follow_symlinks=False)]
+            except OSError:
+                continue  # what this user may not read, the sandbox may not either
+            mark = next((entry.name for entry in names if entry.name in _MARKS), None)
+            if mark is not None:
+                return mark, folder
+            seen += len(names)
+            if seen > SCAN_ENTRIES:
+                return None
+        level = below
+    return None
+
+
+# ---- whose it is
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceLease:
+    """Whether this process may change a workspace, until `release`.
+
+    Attributes:
+        path: The workspace's real path.
+        holder: Process id of the other process that holds it; 0 when it could not be told; None: ours.
+    """
+
+    path: Path
+    holder: int | None = None
+
+    @property
+    def ours(self) -> bool:
+        """Whether this process holds the workspace."""
+        return self.holder is None
+
+    def release(self) -> None:
+        """Give it up; the last of several claims in one process frees the workspace."""
+        if self.ours:
+            _HELD.release(self.path)
+
+
+def claim_workspace(path: Path, state_folder: Path) -> WorkspaceLease:
+    """Claim a workspace for this process; several sessions of one process share it.
+
+    Raises:
+        WorkspaceError: If the state folder cannot hold locks.
+    """
+    real = path.resolve()
+    return WorkspaceLease(real, _HELD.take(real, state_folder))
+
+
+def claim_default_workspace(base: Path, stem: str, state_folder: Path) -> WorkspaceLease:
+    """Claim the first default workspace of a notebook that no other process holds; see `default_workspace`.
+
+    Raises:
+        WorkspaceRefused: If all numbers are taken, or the folder cannot be made.
+    """
+    for number in range(1, NUMBERS):
+        claim = claim_workspace(default_workspace(base, stem, number=number), state_folder)
+        if claim.ours:
+            return claim
+    raise WorkspaceRefused(
+        f"Other processes hold all of the {NUMBERS - 1} workspaces of {stem!r}. End some, or give another "
+        "folder with Session(workspace=...).",
+    )
+
+
+class _Held:
+    """The locks of this process, counted: a lock belongs to the open file, so a second would shut us out."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[Path, tuple[int, int]] = {}  # workspace -> descriptor, claims
+        os.register_at_fork(after_in_child=self._forget)
+
+    def take(self, workspace: Path, state_folder: Path) -> int | None:
+        """Count one more claim; who else holds the workspace, or None."""
+        with self._guard:
+            if workspace in self._locks:
+                lock, claims = self._locks[workspace]
+                self._locks[workspace] = lock, claims + 1
+                return None
+            lock = _open_lock(workspace, state_folder)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(lock, 20, 0)
+                os.close(lock)
+                return int(holder) if holder.isdigit() else 0
+            except OSError as error:
+                os.close(lock)
+                raise WorkspaceError(
+                    f"The folder {str(state_folder)!r} cannot hold locks: {error.strerror}. "
+                    "Set XDG_STATE_HOME to a folder on a local disk.",
+                ) from error
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
+            self._locks[workspace] = lock, 1
+            return None
+
+    def release(self, workspace: Path) -> None:
+        """Count one claim less."""
+        with self._guard:
+            if workspace not in self._locks:
+                return
+            lock, claims = self._locks.pop(workspace)
+            if claims > 1:
+                self._locks[workspace] = lock, claims - 1
+            else:
+                os.close(lock)
+
+    def _forget(self) -> None:
+        # A forked child shares the open files; closing them there leaves the parent's locks alone.
+        self._guard = threading.Lock()
+        for lock, _ in self._locks.values():
+            os.close(lock)
+        self._locks.clear()
+
+
+def _open_lock(workspace: Path, state_folder: Path) -> int:
+    digest = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
+    folder = state_folder / "claims"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(folder / f"{digest}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+_HELD = _Held()

@@ -1,0 +1,271 @@
+"""Where a path leads beneath a root, found by walking there instead of by comparing names.
+
+Any check of a name can be outdated by the time the name is used: whoever may write in the folder can put a
+symbolic link in its place in between. So a walk opens one directory after the other, each relative to the one
+before and never through a link, reads links itself and walks on from their text, and ends holding the
+directory in which the last name lies. What is then done is done relative to that descriptor. There is no
+moment at which the kernel resolves more than one component for us, hence nothing to swap.
+
+The rules:
+
+- `..` goes to the directory the walk came from; above the root it is an error.
+- An absolute path, also that of a link, must begin with the root's own path; a path that was asked for may
+  begin with `/workspace` instead.
+- A link is followed when it stays beneath the root. `~`, `$HOME` and `%2e` are ordinary names.
+- A trailing slash asks for a directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from aisotools.core.exceptions import PathOutside, WorkspaceError
+
+ALIAS = ("workspace",)
+"""Components of the path under which every workspace may be addressed, wherever it lies."""
+
+MAX_LINKS = 40
+"""Links followed for one path, as in Linux."""
+
+MAX_DEPTH = 200
+"""Directories held open at once, by a walk or a listing; well below the usual limit of 1,024."""
+
+# O_PATH needs no right to read the directory; where it is missing, reading must be allowed.
+_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The top of a tree that no walk leaves.
+
+    Attributes:
+        path: Its real path.
+        spellings: Components of the paths by which links and callers may name it.
+    """
+
+    path: str
+    spellings: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> Root:
+        """The root at an existing path."""
+        real = os.path.realpath(path)
+        spelled = os.fspath(Path(path).absolute())
+        return cls(real, tuple(dict.fromkeys(tuple(_components(p)) for p in (spelled, real))))
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedPath:
+    """Where a path led: a name in a directory that is held open.
+
+    Attributes:
+        directory: Descriptor of the directory; good for `dir_fd`, not for reading. Closed by `locate`.
+        name: The last component, which need not exist; `.` for the directory itself.
+        path: The same spot relative to the root, without links; `.` for the root.
+    """
+
+    directory: int
+    name: str
+    path: str
+
+    def unlink(self) -> None:
+        """Remove a file or a link."""
+        os.unlink(self.name, dir_fd=self.directory)
+
+    def rename(self, place: ResolvedPath) -> None:
+        """Move what is here to `place`, replacing a file there."""
+        os.rename(self.name, place.name, src_dir_fd=self.directory, dst_dir_fd=place.directory)
+
+
+@contextmanager
+def locate(
+    root: Root, path: str, *, follow: bool = True, make_parents: bool = False
+) -> Iterator[ResolvedPath]:
+    """Walk to `path` and hold on to where it leads.
+
+    An `OSError` raised inside the `with` block is given `path` as its file name. Directories that were made
+    on the way are removed again when the block fails.
+
+    Args:
+        root: The tree to stay in.
+        path: Relative to the root, or absolute beneath it.
+        follow: Whether a link at the very end is followed.
+        make_parents: Make missing directories on the way; not the last component.
+
+    Raises:
+        PathOutside: If the path leaves the root at any point.
+        WorkspaceError: If it is empty, holds a NUL, or is nested too deeply.
+        OSError: If the walk fails: nothing there, a file on the way, no permission.
+    """
+    check_path(path)
+    walk = _PathWalk(root, path)
+    try:
+        yield walk.run(follow=follow, make_parents=make_parents)
+    except OSError as error:
+        walk.remove_made()
+        raise type(error)(error.errno, error.strerror or str(error), shown(path)) from None
+    except BaseException:
+        walk.remove_made()
+        raise
+    finally:
+        walk.close()
+
+
+def check_path(path: str) -> None:
+    """Refuse what cannot be a path at all.
+
+    Raises:
+        WorkspaceError: If it is empty, holds a NUL, or cannot be encoded.
+    """
+    if not path:
+        raise WorkspaceError("The path is empty. Use '.' for the workspace itself.")
+    if "\0" in path:
+        raise WorkspaceError(f"The path {path!r} holds a NUL character, which no file name can.")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise WorkspaceError(f"The path {path!r} holds characters that no file name can.") from None
+
+
+def shown(name: str) -> str:
+    r"""A file name as text that can be encoded: bytes that are not UTF-8 appear as `\xff`."""
+    return name if name.isascii() else os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def printable(name: str) -> str:
+    r"""A file name for a line of text: control and direction characters appear as escapes such as `\n`."""
+    if name.isprintable():
+        return name
+    escaped = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in shown(name))
+    return "".join(escaped)
+
+
+def _components(path: str) -> list[str]:
+    """The names of a path; `.` only as the last, where it asks for a directory."""
+    names = [name for name in path.split("/") if name not in {"", "."}]
+    return [*names, "."] if path == "." or path.endswith(("/", "/.")) else names
+
+
+def _link_text(directory: int, name: str) -> str | None:
+    """What a symbolic link says; None for anything else, or nothing."""
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError as error:
+        if error.errno in {errno.EINVAL, errno.ENOENT}:
+            return None
+        raise
+
+
+class _PathWalk:
+    """One walk down from the root, and the directories it holds open."""
+
+    def __init__(self, root: Root, path: str) -> None:
+        self._root = root
+        self._path = path
+        self._open: list[int] = []
+        self._names: list[str] = []  # of the open directories but the first
+        self._todo: list[str] = []  # components still to go, the next one last
+        self._links = 0
+        self._link = ""  # the last one followed
+        self._made: list[tuple[int, str]] = []  # position of the parent in _open, name
+
+    def run(self, *, follow: bool, make_parents: bool) -> ResolvedPath:
+        """Walk to the end."""
+        self._todo = self._beneath(self._path, (*self._root.spellings, ALIAS))[::-1]
+        try:
+            self._open.append(os.open(self._root.path, _DIRECTORY))
+        except (FileNotFoundError, NotADirectoryError):
+            raise WorkspaceError(f"The workspace {self._root.path!r} is not there any more.") from None
+        while self._todo:
+            name = self._todo.pop()
+            if name == "..":
+                self._up()
+            elif name == ".":
+                continue
+            elif self._todo:
+                self._down(name, make_parents=make_parents and self._may_make())
+            elif follow and (text := _link_text(self._open[-1], name)) is not None:
+                self._follow(name, text)
+            else:
+                return ResolvedPath(self._open[-1], name, "/".join([*self._names, name]))
+        return ResolvedPath(self._open[-1], ".", "/".join(self._names) or ".")
+
+    def close(self) -> None:
+        """Let go of all directories."""
+        while self._open:
+            os.close(self._open.pop())
+
+    def remove_made(self) -> None:
+        """Remove what was made on the way, as far as it is still empty."""
+        for position, name in reversed(self._made):
+            with suppress(OSError):
+                os.rmdir(name, dir_fd=self._open[position])
+
+    def _up(self) -> None:
+        if not self._names:
+            raise self._outside()
+        self._names.pop()
+        os.close(self._open.pop())
+
+    def _down(self, name: str, *, make_parents: bool) -> None:
+        try:
+            directory = os.open(name, _DIRECTORY, dir_fd=self._open[-1])
+        except FileNotFoundError:
+            if not make_parents:
+                raise
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=self._open[-1])
+                self._made.append((len(self._open) - 1, name))
+            directory = os.open(name, _DIRECTORY, dir_fd=self._open[-1])
+        except OSError as error:
+            # A link, or no directory: Linux says ENOTDIR for both, others ELOOP for a link.
+            if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
+                raise
+            text = _link_text(self._open[-1], name)
+            if text is None:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+            self._follow(name, text)
+            return
+        self._open.append(directory)
+        self._names.append(name)
+        if len(self._names) > MAX_DEPTH:
+            raise WorkspaceError(
+                f"The path {self._path[:80]!r}... is more than {MAX_DEPTH} folders deep; use a shorter way.",
+            )
+
+    def _follow(self, name: str, text: str) -> None:
+        self._links += 1
+        if self._links > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        self._link = "/".join([*self._names, name])
+        names = self._beneath(text, self._root.spellings)
+        if text.startswith("/"):
+            while self._names:
+                self._up()
+        self._todo.extend(reversed(names))
+
+    def _may_make(self) -> bool:
+        # Only for a plain way down to a name: nothing is made for a path that turns back or is a directory.
+        return ".." not in self._todo and self._todo[0] != "."
+
+    def _beneath(self, path: str, spellings: Sequence[tuple[str, ...]]) -> list[str]:
+        """The components of a path from the root."""
+        names = _components(path)
+        if not path.startswith("/"):
+            return names
+        for spelling in spellings:
+            if tuple(names[: len(spelling)]) == spelling:
+                return names[len(spelling) :]
+        raise self._outside()
+
+    def _outside(self) -> PathOutside:
+        through = f" (through the link {shown(self._link)!r})" if self._link else ""
+        return PathOutside(
+            f"The path {self._path!r} leads outside the workspace{through}. "
+            "Use a path inside it, relative like 'notes/today.txt'.",
+        )

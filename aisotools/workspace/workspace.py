@@ -1,0 +1,275 @@
+"""The workspace: the one folder in which tools work, and every file operation that stays inside it.
+
+Host and worker use the same guard. Inside the sandbox the confinement stands behind it; on the host, where
+diffs and undo touch a folder that hostile code writes to, it stands alone. See `workspace.paths` for how a
+path is followed; everything here works on the descriptor that the walk ends with.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace import paths
+from aisotools.workspace.dirfd import (
+    MOST_ENTRIES,
+    READ,
+    Entry,
+    Folder,
+    demand_regular,
+    look_into,
+    open_directory,
+    read_to_end,
+)
+from aisotools.workspace.paths import ResolvedPath
+
+TEMPORARY = ".aisotools-write-"
+"""How the name of a half-written file begins; one remains only if a process was killed while writing."""
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_UMASK_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a write did.
+
+    Attributes:
+        path: The file, relative to the workspace, links resolved.
+        size: Its size in bytes.
+        created: Whether it is new.
+    """
+
+    path: str
+    size: int
+    created: bool
+
+
+class Workspace:
+    """A folder, and what may be done beneath it. Holds nothing open; use it from any thread.
+
+    Paths are relative to the folder, absolute beneath it, or beneath `/workspace`. Whatever leads out raises
+    `PathOutside`; what the system refuses raises `OSError` with the path as it was given.
+
+    Attributes:
+        root: The folder's real path.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        """Take an existing folder.
+
+        Raises:
+            WorkspaceError: If it is no folder.
+        """
+        self._root = paths.Root.of(root)
+        self.root = Path(self._root.path)
+        if not self.root.is_dir():
+            raise WorkspaceError(f"The workspace {os.fspath(root)!r} is not a folder. Create it first.")
+
+    def __repr__(self) -> str:
+        return f"<Workspace {self._root.path!r}>"
+
+    def locate(
+        self,
+        path: str,
+        *,
+        follow: bool = True,
+        make_parents: bool = False,
+    ) -> AbstractContextManager[ResolvedPath]:
+        """Walk to `path` and hold on to where it leads; the base of every other operation.
+
+        Args:
+            path: The last component need not exist.
+            follow: Whether a link at the very end is followed.
+            make_parents: Make missing folders on the way; removed again if the `with` block fails.
+        """
+        return paths.locate(self._root, path, follow=follow, make_parents=make_parents)
+
+    def relative(self, path: str, *, follow: bool = True) -> str:
+        """Where `path` really leads, relative to the workspace; the last component need not exist."""
+        with self.locate(path, follow=follow) as spot:
+            return spot.path
+
+    def stat(self, path: str, *, follow: bool = True) -> Entry:
+        """What `path` is."""
+        with self.locate(path, follow=follow) as spot:
+            return Entry(spot.path, os.stat(spot.name, dir_fd=spot.directory, follow_symlinks=False))
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[int]:
+        """A descriptor to read a regular file from, closed afterwards.
+
+        Raises:
+            IsADirectoryError: If it is a folder.
+            WorkspaceError: If it is a FIFO, a socket or a device.
+        """
+        with self.locate(path) as spot:
+            file = _open_regular(spot.directory, spot.name, spot.path)
+        try:
+            yield file
+        finally:
+            os.close(file)
+
+    def read_bytes(self, path: str, *, max_bytes: int) -> bytes:
+        """A whole regular file.
+
+        Raises:
+            WorkspaceError: If it is larger than `max_bytes`, or a FIFO, a socket or a device.
+            IsADirectoryError: If it is a folder.
+        """
+        with self.open(path) as file:
+            size = os.fstat(file).st_size
+            data = read_to_end(file, size, max_bytes + 1) if size <= max_bytes else b""
+        size = max(size, len(data))
+        if size > max_bytes:
+            raise WorkspaceError(f"{paths.shown(path)!r} has {size:,} bytes; at most {max_bytes:,} are read.")
+        return data
+
+    def write_bytes(self, path: str, data: bytes) -> Written:
+        """Replace a file at once, or make it; missing folders are made.
+
+        Readers see the old content or the new, never a part. The permission bits stay, setuid and setgid do
+        not. A link inside the workspace is written through; a hard link is broken, so that nothing outside
+        changes.
+
+        Raises:
+            IsADirectoryError: If a folder is in the way.
+            PermissionError: If the file or its folder may not be written.
+            WorkspaceError: If a FIFO, a socket or a device is in the way.
+        """
+        with self.locate(path, make_parents=True) as spot:
+            old = _lstat(spot)
+            if old is not None:
+                demand_regular(old, spot.path)
+                if not os.access(spot.name, os.W_OK, dir_fd=spot.directory):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            temporary = TEMPORARY + os.urandom(8).hex()
+            try:
+                _write_new(spot.directory, temporary, data, old)
+                os.replace(temporary, spot.name, src_dir_fd=spot.directory, dst_dir_fd=spot.directory)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=spot.directory)
+                raise
+            return Written(spot.path, len(data), created=old is None)
+
+    @contextmanager
+    def folder(
+        self, path: str = ".", *, wanted: Callable[[str], object] | None = None, most: int = MOST_ENTRIES
+    ) -> Iterator[Folder]:
+        """What a folder holds: of the names that are `wanted` the first `most` in order."""
+        with self.locate(path) as spot:
+            directory = open_directory(spot.directory, spot.name)
+            top = spot.path
+        try:
+            yield look_into(top, directory, wanted, most)
+        finally:
+            os.close(directory)
+
+    def walk(self, path: str = ".", *, enter: Callable[[str], bool] | None = None) -> Iterator[Folder]:
+        """A folder and those beneath it whose paths `enter` accepts, parents first; links are not followed.
+
+        What cannot be looked into, or lies too deep, comes as a `Folder` with an `error` and no entries.
+        """
+        with self.locate(path) as spot:
+            directory, top = open_directory(spot.directory, spot.name), spot.path
+        try:
+            yield from _walk(top, directory, 1, enter)
+        finally:
+            os.close(directory)
+
+
+def _walk(path: str, directory: int, depth: int, enter: Callable[[str], bool] | None) -> Iterator[Folder]:
+    folder = look_into(path, directory)
+    yield folder
+    for entry in folder.entries:
+        if not entry.is_dir(follow_symlinks=False):
+            continue
+        below = folder.path_of(entry.name)
+        if enter is not None and not enter(below):
+            continue
+        try:
+            if depth >= paths.MAX_DEPTH:
+                raise OSError(errno.ENAMETOOLONG, f"more than {paths.MAX_DEPTH} folders deep")
+            child = open_directory(directory, entry.name)
+        except OSError as error:
+            yield Folder(below, -1, (), error)
+            continue
+        try:
+            yield from _walk(below, child, depth + 1, enter)
+        finally:
+            os.close(child)
+
+
+def _lstat(spot: ResolvedPath) -> os.stat_result | None:
+    try:
+        return os.stat(spot.name, dir_fd=spot.directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _open_regular(directory: int, name: str, path: str) -> int:
+    # Looked at before it is opened, because opening a FIFO or a device can have effects of its own; and
+    # again afterwards, because it may have been swapped.
+    demand_regular(os.stat(name, dir_fd=directory, follow_symlinks=False), path)
+    file = os.open(name, READ, dir_fd=directory)
+    try:
+        demand_regular(os.fstat(file), path)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _write_new(directory: int, name: str, data: bytes, old: os.stat_result | None) -> None:
+    file = _create(directory, name, None if old is None else old.st_mode & 0o777)
+    try:
+        if old is not None and (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
+            with suppress(PermissionError):  # only root may give files away; others keep their own
+                os.fchown(file, old.st_uid, old.st_gid)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(file, view) :]
+    finally:
+        os.close(file)
+
+
+def _create(
+    directory: int,
+    name: str,
+    mode: int | None,
+    change_mode: Callable[[int, int], None] = os.fchmod,
+) -> int:
+    """A new file with exactly these permission bits; None for what is usual."""
+    file = os.open(name, _CREATE, 0o666 if mode is None else mode, dir_fd=directory)
+    try:
+        if mode is None or _has_mode(file, mode):
+            return file
+        # Inside the sandbox this changes nothing, without an error.
+        with suppress(PermissionError):
+            change_mode(file, mode)
+        if _has_mode(file, mode):
+            return file
+    except BaseException:
+        os.close(file)
+        raise
+    os.close(file)
+    os.unlink(name, dir_fd=directory)
+    with _UMASK_LOCK:
+        # The mask belongs to the process, so this comes last: other threads' new files would feel it.
+        umask = os.umask(0)
+        try:
+            return os.open(name, _CREATE, mode, dir_fd=directory)
+        finally:
+            os.umask(umask)
+
+
+def _has_mode(file: int, mode: int) -> bool:
+    return os.fstat(file).st_mode & 0o777 == mode

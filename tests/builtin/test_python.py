@@ -1,0 +1,241 @@
+"""The python tool in a real worker."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+
+from aisotools.core.types import ToolResult
+from aisotools.policy.approvers import AllowAll
+from aisotools.session.session import Session
+from tests.conftest import OpenSession
+
+
+@pytest.fixture
+def session(real_session: OpenSession) -> Session:
+    return real_session(approver=AllowAll())
+
+
+async def run(session: Session, code: str, **options: Any) -> ToolResult:
+    return await session.call("python", {"code": code, **options})
+
+
+@pytest.mark.parametrize(
+    ("code", "result", "stdout", "stderr"),
+    [
+        ("1 + 1", "2", "", ""),
+        ("1\n2", "2", "", ""),
+        ("x = 3", None, "", ""),
+        ("x = 3; x;", None, "", ""),
+        ("None", None, "", ""),
+        ("'\u00fc' * 2", "'\u00fc\u00fc'", "", ""),
+        ("print('a'); print('b', end=''); 5", "5", "a\nb", ""),
+        ("import sys; print('a', file=sys.stderr)", None, "", "a\n"),
+        ("", None, "", ""),
+        ("# nothing", None, "", ""),
+        ("import subprocess; subprocess.run(['echo', 'raw']).returncode", "0", "raw\n", ""),
+        ("!echo one; echo two", None, "one\ntwo\n", ""),
+        ("lines = !echo one\nlines", "['one']", "", ""),
+        ("%%bash\necho inner", None, "inner\n", ""),
+        (
+            "import threading; t = threading.Thread(target=print, args=('t',)); t.start(); t.join()",
+            None,
+            "t\n",
+            "",
+        ),
+        ("import asyncio\nawait asyncio.sleep(0.001)\n'slept'", "'slept'", "", ""),
+    ],
+)
+async def test_what_a_cell_gives(
+    session: Session, code: str, result: str | None, stdout: str, stderr: str
+) -> None:
+    given = await run(session, code)
+    assert not given.is_error, given.content
+    assert given.value == {"result": result, "stdout": stdout, "stderr": stderr, "error": None}
+    expected = [part for part in (stdout.rstrip("\n"), stderr.rstrip("\n"), result) if part]
+    assert given.content == "\n".join(expected)
+
+
+async def test_names_persist_from_call_to_call(session: Session) -> None:
+    await run(session, "import math\nx = 4\ndef double(n): return n * 2\nclass A: y = 5")
+    assert (await run(session, "double(x) + A.y + math.floor(1.5)")).value["result"] == "14"
+    assert (await run(session, "_ + 1")).value["result"] == "15"
+    assert (await session.run_cell("x")).value["result"] == "4"
+
+
+async def test_an_error_has_a_clean_traceback(session: Session) -> None:
+    result = await run(session, "print('before')\ndef f():\n    return 1 / 0\nf()")
+    assert (result.is_error, result.recoverable, result.error_kind) == (True, True, "failed")
+    error = result.value["error"]
+    assert (error["ename"], error["evalue"]) == ("ZeroDivisionError", "division by zero")
+    assert result.content.startswith("before\n")
+    assert result.content.endswith("ZeroDivisionError: division by zero")
+    assert "----> 4 f()" in error["traceback"]
+    for noise in ("\x1b[", "aisotools", "IPython", "site-packages"):
+        assert noise not in result.content
+    assert result.value["stdout"] == "before\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("x = (", "SyntaxError: incomplete input"),
+        ("raise KeyError('k')", "KeyError: 'k'"),
+        ("raise SystemExit(2)", "SystemExit: 2"),
+        ("class Odd:\n    def __repr__(self): raise ValueError('no repr')\nOdd()", "ValueError: no repr"),
+        ("%no_such_magic", "UsageError: Line magic function `%no_such_magic` not found."),
+        ("%%no_such_magic\n1", "UsageError: Cell magic `%%no_such_magic` not found."),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("await no_such_name", "NameError: name 'no_such_name' is not defined"),
+    ],
+)
+async def test_whatever_fails_is_an_error_and_the_next_call_works(
+    session: Session, code: str, told: str
+) -> None:
+    result = await run(session, code)
+    assert result.is_error
+    assert result.error_kind == "failed"
+    assert told in result.content
+    assert (await run(session, "1")).value["result"] == "1"
+
+
+@pytest.mark.parametrize("code", ["input('name? ')", "import getpass; getpass.getpass()"])
+async def test_nobody_can_be_asked_from_inside(session: Session, code: str) -> None:
+    result = await run(session, code)
+    assert result.is_error
+    assert "cannot ask anybody from inside the sandbox. Pass the value in as an argument" in result.content
+
+
+async def test_a_figure_is_shown(session: Session) -> None:
+    result = await run(session, "import matplotlib.pyplot as plt\nplt.plot([1, 2]);")
+    assert not result.is_error, result.content
+    assert base64.b64decode(result.data["image/png"]).startswith(b"\x89PNG")
+    assert result.content == "[image/png: <Figure size 640x480 with 1 Axes>]"
+
+
+async def test_a_table_is_shown(session: Session) -> None:
+    result = await run(session, "import pandas as pd\npd.DataFrame({'a': [1, 2]})")
+    assert "<table" in result.data["text/html"]
+    assert result.content == result.value["result"] == "   a\n0  1\n1  2"
+
+
+async def test_displays_come_in_order_and_can_be_changed(session: Session) -> None:
+    code = """
+from IPython.display import display, update_display, HTML
+display("one", display_id="d")
+display(HTML("<b>two</b>"))
+update_display("three", display_id="d")
+"last"
+"""
+    result = await run(session, code)
+    shown = [bundle["text/plain"] for bundle in result.metadata["displays"]]
+    assert shown == ["'three'", "<IPython.core.display.HTML object>", "'last'"]
+    assert result.metadata["displays"][1]["text/html"] == "<b>two</b>"
+    assert result.data["text/plain"] == "'last'"
+
+
+async def test_what_is_cleared_is_gone(session: Session) -> None:
+    await run(session, "from IPython.display import clear_output, display")
+    result = await run(session, "print('gone'); display(1); clear_output(); print('kept')")
+    assert result.content == "kept"
+    assert result.value["stdout"] == "kept\n"
+
+
+async def test_background_tasks_go_on_between_calls(session: Session) -> None:
+    code = """
+import asyncio
+async def later():
+    await asyncio.sleep(0.02)
+    print("from the background")
+    return "done"
+task = asyncio.create_task(later())
+"""
+    started = await run(session, code)
+    assert started.content == ""
+    assert (await run(session, "await task")).value["result"] == "'done'"
+
+
+async def test_a_flood_is_capped_and_said(session: Session) -> None:
+    result = await run(session, "print('x' * 3_000_000, 'the end')")
+    stdout = result.value["stdout"]
+    assert stdout.startswith("x" * session.limits.stream_bytes)
+    assert stdout.endswith("x the end\n")
+    assert len(result.content) <= 30_000
+    assert "x the end" in result.content
+    note = stdout[stdout.index("\n") : stdout.index("]\n") + 2]
+    dropped = 3_000_009 - (len(stdout) - len(note))
+    assert note == f"\n[{dropped:,} bytes of output left out here]\n"
+    assert result.content.endswith(f"[{dropped} more bytes of printed output were dropped.]")
+
+
+@pytest.mark.parametrize(
+    "code", ["while True: pass", "import time; time.sleep(30)", "import asyncio; await asyncio.sleep(30)"]
+)
+async def test_the_timeout_stops_it_and_keeps_the_variables(session: Session, code: str) -> None:
+    await run(session, "x = 5")
+    result = await run(session, f"print('begun', flush=True)\n{code}", timeout=200)
+    assert result.is_error
+    assert result.metadata["timed_out"] is True
+    assert "python was stopped: it ran longer than 0.2 s. The sandbox's variables are kept." in result.content
+    assert (await run(session, "x")).value["result"] == "5"
+
+
+async def test_a_worker_that_ends_is_told_and_its_state_is_kept(session: Session) -> None:
+    await run(session, "x = 5")
+    result = await run(session, "import os; os.write(2, b'last words'); os._exit(3)")
+    assert (result.is_error, result.error_kind) == (True, "environment")
+    assert "exited with status 3" in result.content
+    assert "last words" in result.content
+    assert "The state is kept: the variables are as they were before this call." in result.content
+    assert (await run(session, "x")).value["result"] == "5"
+
+
+async def test_cells_run_one_after_the_other(session: Session) -> None:
+    await run(session, "import asyncio; order = []")
+    cells = [f"order.append({n}); await asyncio.sleep(0.01); order.append({n})" for n in range(4)]
+    await asyncio.gather(*(run(session, cell) for cell in cells))
+    assert (await run(session, "order")).value["result"] == "[0, 0, 1, 1, 2, 2, 3, 3]"
+
+
+async def test_it_starts_in_the_workspace(session: Session) -> None:
+    result = await run(session, "open('a.txt', 'w').write('text'); import os; print(os.getcwd())")
+    assert session.workspace is not None
+    assert result.value["stdout"] == f"{session.workspace}\n"
+    assert (session.workspace / "a.txt").read_text() == "text"
+
+
+async def test_output_is_heard_as_it_comes(session: Session) -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    session.subscribe(lambda event: heard.put_nowait(getattr(event, "text", "")))
+    running = asyncio.ensure_future(run(session, "print('first', flush=True)\nimport time; time.sleep(30)"))
+    async with asyncio.timeout(5):
+        while "first" not in await heard.get():
+            assert not running.done()
+    await session.interrupt()
+    assert (await running).metadata["stopped"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, "code is missing"),
+        ({"code": "1", "timeout": 0}, "timeout: input should be greater than or equal to 1, got 0"),
+        ({"code": "1", "timeout": 10**9}, "timeout: input should be less than or equal to 3600000"),
+        ({"code": ["1"]}, "code: input should be a valid string"),
+        ({"code": "1", "context": {}}, "context is not an argument"),
+        ({"code": "'\ud800'"}, "are not JSON"),
+    ],
+)
+async def test_wrong_arguments_are_told(session: Session, arguments: dict[str, Any], told: str) -> None:
+    result = await session.call("python", arguments)
+    assert told in result.content
+    assert result.error_kind == "invalid"
+
+
+async def test_a_nul_in_the_code_is_told(session: Session) -> None:
+    result = await run(session, "1\0")
+    assert result.is_error
+    assert "null bytes" in result.content or "NUL" in result.content

@@ -1,0 +1,293 @@
+"""The sandbox_bash tool in a real worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.core.types import ToolResult
+from aisotools.policy.approvers import AllowAll
+from aisotools.session.session import Session
+from tests.conftest import OpenSession
+
+
+@pytest.fixture
+def session(real_session: OpenSession) -> Session:
+    return real_session(approver=AllowAll())
+
+
+async def bash(session: Session, command: str, **options: Any) -> ToolResult:
+    return await session.call("sandbox_bash", {"command": command, **options})
+
+
+def running(mark: str) -> list[int]:
+    """The processes whose environment or arguments bear `mark`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if mark.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+async def settled(mark: str, count: int) -> bool:
+    """Whether there are so many such processes, after a moment at most."""
+    for _ in range(300):
+        if len(running(mark)) == count:
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+async def gone(mark: str) -> bool:
+    return await settled(mark, 0)
+
+
+# ---- what a command gives
+
+
+@pytest.mark.parametrize(
+    ("command", "stdout", "stderr", "code"),
+    [
+        ("echo hi", "hi\n", "", 0),
+        ("echo out; echo err >&2; exit 3", "out\n", "err\n", 3),
+        ("printf 'no newline'", "no newline", "", 0),
+        ("true", "", "", 0),
+        ("   ", "", "", 0),
+        ("false", "", "", 1),
+        ("nosuchcommand", "", "/bin/bash: line 1: nosuchcommand: command not found\n", 127),
+        ("kill -KILL $$", "", "", 137),
+        ("kill -SEGV $$", "", "", 139),
+        ("cat", "", "", 0),
+        ('read line; echo "got $line"', "got \n", "", 0),
+        ("echo \"$(echo 'q\"q')\" $'\\t' '$HOME' \\$HOME", 'q"q \t $HOME $HOME\n', "", 0),
+        ("cat <<'EOF'\n$HOME `x` $(y)\nEOF", "$HOME `x` $(y)\n", "", 0),
+        ("echo \u00fc\u00f1 \u2713; echo a | tr a '\\000'", "\u00fc\u00f1 \u2713\n\x00\n", "", 0),
+        ("printf 'a\\xffb\\xe2\\x82'", "a\ufffdb\ufffd", "", 0),
+        ("printf 'a\\r\\nb'", "a\r\nb", "", 0),
+        ("seq 3 | tac | head -n1", "3\n", "", 0),
+        ("x=1; cd /; echo $x", "1\n", "", 0),
+        ("exec >&- 2>&-; exit 5", "", "", 5),
+    ],
+)
+async def test_streams_and_exit_code(
+    session: Session, command: str, stdout: str, stderr: str, code: int
+) -> None:
+    result = await bash(session, command)
+    took_ms = result.value.pop("executionTime")
+    assert result.value == {"stdout": stdout, "stderr": stderr, "exitCode": code}
+    assert isinstance(took_ms, int)
+    assert 0 <= took_ms < 5000
+    assert result.is_error is (code != 0)
+    assert result.error_kind == ("failed" if code else None)
+    assert result.recoverable is (code != 0)
+    assert result.kind == ("error" if code else "json")
+    assert (f"[exit code {code}]" in result.content) is (code != 0)
+
+
+async def test_each_command_is_a_shell_of_its_own(session: Session) -> None:
+    await bash(session, "x=1; export y=2; cd /")
+    result = await bash(session, 'echo "$x$y"; pwd')
+    assert result.value["stdout"] == f"\n{session.workspace}\n"
+
+
+async def test_files_persist(session: Session) -> None:
+    await bash(session, "mkdir d && echo text > d/a.txt")
+    assert session.workspace is not None
+    assert (session.workspace / "d" / "a.txt").read_text() == "text\n"
+    assert (await bash(session, "cat d/a.txt")).value["stdout"] == "text\n"
+
+
+async def test_ten_megabytes_are_capped_and_said(session: Session) -> None:
+    result = await bash(session, "head -c 10000000 /dev/zero | tr '\\0' x; echo end >&2")
+    cap = session.limits.stream_bytes
+    assert cap - 100 < len(result.value["stdout"]) + len(result.value["stderr"]) <= cap + 100
+    assert f"[{10_000_004 - cap:,} bytes of output left out here]" in result.value["stdout"]
+    assert result.value["stderr"] == "end\n"
+    assert len(result.content) <= 10_000
+    told = f"[of 10000004 bytes and 1 lines of output {10_000_004 - cap} bytes were dropped; "
+    assert told in result.content
+    assert not result.is_error
+
+
+async def test_output_is_heard_as_it_comes(session: Session) -> None:
+    heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+    session.subscribe(
+        lambda event: heard.put_nowait((getattr(event, "stream", ""), getattr(event, "text", ""))),
+    )
+    running = asyncio.ensure_future(bash(session, "echo first; echo other >&2; sleep 30"))
+    seen: set[tuple[str, str]] = set()
+    async with asyncio.timeout(5):
+        while not {("stdout", "first\n"), ("stderr", "other\n")} <= seen:
+            seen.add(await heard.get())
+            assert not running.done()
+    await session.interrupt()
+    assert (await running).metadata["stopped"] is True
+
+
+# ---- stopping
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sleep 30.{mark}",
+        "sleep 30.{mark} & sleep 30.{mark}",
+        "setsid sleep 30.{mark} & sleep 30.{mark}",
+        "(setsid bash -c 'sleep 30.{mark} & disown' &); sleep 30.{mark}",
+        "bash -c '(bash -c \"sleep 30.{mark} &\" &)'; sleep 30.{mark}",
+        "trap '' TERM INT HUP; sleep 30.{mark}",
+        "nohup setsid sleep 30.{mark} >/dev/null 2>&1 </dev/null & sleep 30.{mark}",
+        "env -i setsid sleep 30.{mark} & sleep 30.{mark}",
+        "while true; do :; done",
+    ],
+    ids=[
+        "child",
+        "children",
+        "setsid",
+        "setsid of a fork",
+        "double fork",
+        "traps",
+        "nohup",
+        "env -i",
+        "busy",
+    ],
+)
+async def test_the_timeout_ends_the_command_and_all_it_started(session: Session, command: str) -> None:
+    mark = f"{os.getpid()}{time.monotonic_ns() % 1_000_000_000}"
+    await session.start()
+    began_s = time.monotonic()
+    result = await bash(session, f"echo begun; {command.format(mark=mark)}", timeout=200)
+    assert time.monotonic() - began_s < 1.2, "the call ends one second after its timeout at most"
+    assert result.is_error
+    assert (result.error_kind, result.recoverable) == ("failed", True)
+    assert result.metadata["timed_out"] is True
+    assert result.value["stdout"] == "begun\n"
+    assert result.value["exitCode"] == 124
+    assert 200 <= result.value["executionTime"] < 1000
+    assert "[timed out after 200 ms; the command and all it started was stopped]" in result.content
+    assert await gone(mark), running(mark)
+    assert (await bash(session, "echo next")).value["stdout"] == "next\n"
+    assert session.status().generation == 1
+
+
+async def test_what_holds_the_pipe_does_not_hold_the_call(session: Session) -> None:
+    mark = f"{os.getpid()}{time.monotonic_ns() % 1_000_000_000}"
+    await session.start()
+    began_s = time.monotonic()
+    result = await bash(session, f"sleep 30.{mark} & echo started")
+    assert time.monotonic() - began_s < 1
+    assert (result.is_error, result.value["stdout"]) == (False, "started\n")
+    assert running(mark), "it goes on until the session ends"
+    await session.close()
+    assert await gone(mark)
+
+
+async def test_an_interrupt_ends_the_command(session: Session) -> None:
+    mark = f"{os.getpid()}{time.monotonic_ns() % 1_000_000_000}"
+    calling = asyncio.ensure_future(bash(session, f"setsid sleep 30.{mark} & sleep 30.{mark}"))
+    assert await settled(mark, 3), "the shell, and two that sleep"
+    await session.interrupt()
+    assert (await asyncio.wait_for(calling, 2)).metadata["stopped"] is True
+    assert await gone(mark), running(mark)
+
+
+async def test_cancelling_the_caller_ends_the_command(session: Session) -> None:
+    mark = f"{os.getpid()}{time.monotonic_ns() % 1_000_000_000}"
+    calling = asyncio.ensure_future(bash(session, f"sleep 30.{mark}"))
+    assert await settled(mark, 1)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert await gone(mark)
+
+
+async def test_commands_overlap(session: Session) -> None:
+    await session.start()
+    began_s = time.monotonic()
+    await asyncio.gather(*(bash(session, "sleep 0.2") for _ in range(4)))
+    assert time.monotonic() - began_s < 0.6
+
+
+# ---- where
+
+
+async def test_workdir(session: Session) -> None:
+    await bash(session, "mkdir -p 'a b/c'; ln -s 'a b' link; touch file")
+    root = session.workspace
+    for workdir, expected in [
+        (".", root),
+        ("a b/c", f"{root}/a b/c"),
+        ("a b/../a b", f"{root}/a b"),
+        (str(root), root),
+        ("link/c", f"{root}/a b/c"),
+    ]:
+        assert (await bash(session, "pwd", workdir=workdir)).value["stdout"] == f"{expected}\n", workdir
+
+
+@pytest.mark.parametrize(
+    ("workdir", "told"),
+    [
+        ("..", "The path '..' leads outside the workspace."),
+        ("{outside}", "The path '{outside}' leads outside the workspace."),
+        ("out", "leads outside the workspace"),
+        ("nope", "There is no 'nope' in the workspace."),
+        ("file", "workdir 'file' is not a folder. Use a folder of the workspace, or leave it out."),
+        ("~", "There is no '~' in the workspace."),
+        ("", "empty"),
+        ("a\0b", "NUL"),
+    ],
+)
+async def test_a_wrong_workdir_is_told_and_nothing_runs(session: Session, workdir: str, told: str) -> None:
+    assert session.workspace is not None
+    outside = session.workspace.parent / "outside"
+    outside.mkdir()
+    workdir, told = (text.format(outside=outside) for text in (workdir, told))
+    await bash(session, f"touch file; ln -s {shlex.quote(str(outside))} out")
+    result = await bash(session, "touch ran", workdir=workdir)
+    assert (result.is_error, result.error_kind) == (True, "invalid")
+    assert told.lower() in result.content.lower()
+    assert "Traceback" not in result.content
+    assert not (session.workspace / "ran").exists()
+    assert not list(outside.iterdir())
+
+
+# ---- what cannot be run
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("echo a\0b", "command holds a NUL character"),
+        ("echo " + "x" * 200_000, "command is too long for bash (200,005 bytes). Write it to a file"),
+        ("", "command: string should have at least 1 character"),
+    ],
+    ids=["NUL", "long", "empty"],
+)
+async def test_a_command_that_cannot_be_is_told(session: Session, command: str, told: str) -> None:
+    result = await bash(session, command)
+    assert told in result.content
+    assert (result.is_error, result.recoverable, result.error_kind) == (True, True, "invalid")
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 3_600_001, "soon", None])
+async def test_a_wrong_timeout_is_told(session: Session, wrong: object) -> None:
+    result = await bash(session, "true", timeout=wrong)
+    assert "timeout: input should be" in result.content
+
+
+async def test_the_environment_is_clean(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    await session.restart()
+    result = await bash(session, "env; echo; cat /proc/self/environ | tr '\\0' '\\n'")
+    assert "sk-secret" not in result.value["stdout"]
+    assert f"WORKSPACE={session.workspace}" in result.value["stdout"]

@@ -1,0 +1,113 @@
+"""How much of the package one call passes through: `python -m tests.call_paths`.
+
+Counts, for one read-only call, one write that is asked about, and one undo, each through a session on the
+real sandbox after a warm-up call of the same kind, in the process of the host:
+
+- modules: modules of the package whose code ran,
+- functions: functions, methods and generators of the package that ran,
+- crossings: calls from a function of one module into a function of another one.
+
+Counting uses `sys.setprofile` on the thread of the event loop and `threading.setprofile` on threads that
+start meanwhile, so callbacks of the loop count too. Times are not measured. A median of several calls is
+printed, because a poll more or less changes the counts by a few.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import aisotools
+from aisotools.policy.approvers import AllowAll
+from aisotools.session.session import Session
+
+PACKAGE = str(Path(aisotools.__file__).parent) + os.sep
+ROUNDS = 7
+
+
+@dataclass
+class CallPath:
+    """What ran between `start` and `stop`."""
+
+    modules: set[str] = field(default_factory=set)
+    functions: set[CodeType] = field(default_factory=set)
+    crossings: int = 0
+
+    def profile(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Note a call; the hook of `sys.setprofile`."""
+        del argument
+        if event != "call" or not frame.f_code.co_filename.startswith(PACKAGE):
+            return
+        name = frame.f_code.co_filename
+        self.modules.add(name)
+        self.functions.add(frame.f_code)
+        caller = frame.f_back
+        if caller is not None and caller.f_code.co_filename.startswith(PACKAGE):
+            self.crossings += caller.f_code.co_filename != name
+
+
+async def counted(act: Callable[[], Awaitable[Any]]) -> CallPath:
+    """What runs while `act` does."""
+    path = CallPath()
+    threading.setprofile(path.profile)
+    sys.setprofile(path.profile)
+    try:
+        result = await act()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    if getattr(result, "is_error", False):
+        raise RuntimeError(f"The call failed: {result.content}")
+    return path
+
+
+async def main() -> None:
+    """Print the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        environ = {**os.environ, "HOME": folder, "XDG_STATE_HOME": f"{folder}/state"}
+        async with Session(Path(folder, "workspace"), approver=AllowAll(), environ=environ) as session:
+            number = 0
+
+            async def read() -> Any:
+                return await session.call("sandbox_read", {"path": "a.txt"}, origin="model")
+
+            async def write() -> Any:
+                nonlocal number
+                number += 1
+                arguments = {"path": f"new-{number}.txt", "content": f"text {number}\n"}
+                return await session.call("sandbox_write", arguments, origin="model")
+
+            async def undo() -> Any:
+                return await session.undo()
+
+            await session.call("sandbox_write", {"path": "a.txt", "content": "text\n"}, origin="person")
+            print(f"{'':16} {'modules':>8} {'functions':>10} {'crossings':>10}")
+            for name, act, before in (
+                ("read-only call", read, None),
+                ("asked write", write, None),
+                ("undo", undo, write),
+            ):
+                paths = []
+                for _ in range(ROUNDS + 1):
+                    if before is not None:
+                        await before()
+                    paths.append(await counted(act))
+                figures = (
+                    statistics.median(len(path.modules) for path in paths[1:]),
+                    statistics.median(len(path.functions) for path in paths[1:]),
+                    statistics.median(path.crossings for path in paths[1:]),
+                )
+                print(f"{name:16} {figures[0]:8g} {figures[1]:10g} {figures[2]:10g}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, SecretStr
+
+from aisotools.core.redaction import (
+    REDACTED,
+    redact,
+    redact_arguments,
+    redact_text,
+    secret_parameters,
+    shortened,
+)
+from aisotools.tools.schema import function_schema
+
+SECRETS = [
+    "sk-proj-abcdefghijklmnopqrstuvwx",
+    "ghp_abcdefghijklmnopqrst0123456789",
+    "xoxb-1234567890-abcdefghij",
+    "AKIAABCDEFGHIJKLMNOP",
+    "AIzaSyA1234567890abcdefghijklmnopqrstu",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_what_looks_like_a_secret_goes(secret: str) -> None:
+    told = redact_text(f"before {secret} after")
+    assert secret not in told
+    assert told == f"before {REDACTED} after"
+
+
+@pytest.mark.parametrize(
+    ("text", "gone"),
+    [
+        ("curl -H 'Authorization: Bearer abcdef123456'", "abcdef123456"),
+        ("export API_KEY=abcdef123456", "abcdef123456"),
+        ('{"password": "hunter2222"}', "hunter2222"),
+        ("git clone https://me:pa55word@host/x", "pa55word"),
+        ("DB_PASSWORD=verysecret; ls", "verysecret"),
+    ],
+)
+def test_what_is_named_a_secret_goes(text: str, gone: str) -> None:
+    told = redact_text(text)
+    assert gone not in told
+    assert REDACTED in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ls -la", "the token count is 12", "def secret(): ...", "see https://host/a:b", "skip-this-and-that"],
+)
+def test_ordinary_text_stays(text: str) -> None:
+    assert redact_text(text) == text
+
+
+def test_every_depth_is_looked_at() -> None:
+    value = {"a": [{"b": SECRETS[0]}, 1, None, True], "c": 2.5}
+    assert redact(value) == {"a": [{"b": REDACTED}, 1, None, True], "c": 2.5}
+
+
+class Box(BaseModel):
+    inner: Box | None = None
+    key: SecretStr
+
+
+def nested(boxes: list[Box], user: str) -> str:
+    return f"{user} {boxes}"
+
+
+def test_declared_secrets_go_whole() -> None:
+    def login(user: str, pin: SecretStr, backup: SecretStr | None = None) -> str:
+        return user
+
+    secret = secret_parameters(function_schema(login).parameters)
+    assert secret == {"pin", "backup"}
+    assert secret_parameters(function_schema(nested).parameters) == {"boxes"}
+    assert redact_arguments({"user": "me", "pin": "1234"}, secret) == {"user": "me", "pin": REDACTED}
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda s: st.lists(s) | st.dictionaries(st.text(), s),
+    )
+)
+def test_redacting_is_total_and_settles(value: object) -> None:
+    once = redact(value)
+    assert redact(once) == once
+
+
+def test_long_texts_keep_their_beginning_and_what_proves_the_rest() -> None:
+    value = {"a": ["x" * 10, "short"], "b": 3}
+    told = shortened(value, 5)
+    assert told["a"][1] == "short"
+    assert told["b"] == 3
+    digest = hashlib.sha256(b"x" * 10).hexdigest()
+    assert told["a"][0] == {"beginning": "xxxxx", "chars": 10, "sha256": digest}

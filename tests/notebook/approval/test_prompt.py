@@ -1,0 +1,169 @@
+"""Stepping, choosing and being the model: what the card shows, what an answer means, and never a hang."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from aisotools.agent.models.human import HumanTurn
+from aisotools.agent.run import BeforeCall, BeforeRequest, StepChoice
+from aisotools.core.exceptions import ArgumentError
+from aisotools.core.messages import CallPart, UserMessage
+from aisotools.core.types import Effect
+from aisotools.notebook.approval import approver
+from aisotools.notebook.approval import prompt as desk
+from aisotools.notebook.approval.prompt import FormPrompt, FormSubject, ask_at_desk
+from aisotools.notebook.approval.steering import (
+    NotebookAsker,
+    NotebookChooser,
+    NotebookStepper,
+    before_call,
+    before_request,
+    being_the_model,
+    blank_fields,
+    choosing,
+    filled_call,
+)
+from aisotools.tools.function import tool
+from aisotools.tools.registry import ToolRegistry
+from tests.notebook.inert import assert_inert
+
+
+@tool(effect=Effect.READ_ONLY)
+def area(width: float, height: float, unit: str = "cm", digits: int | None = None) -> float:
+    """Area of a rectangle."""
+    return width * height
+
+
+REGISTRY = ToolRegistry([area])
+TOOLS = tuple(REGISTRY.to_llm_definitions())
+REQUEST = BeforeRequest(step=1, messages=(UserMessage("How <b>large</b>?\u202e"),), tools=TOOLS)
+CALL = BeforeCall(step=1, call=CallPart("1", "area", {"width": 1.0, "height": 2.0}))
+TURN = HumanTurn(messages=tuple(REQUEST.messages), tools=TOOLS)
+OPTIONS = tuple(CallPart("", "area", {"width": n, "height": 1}) for n in (1, 2, 3))
+
+
+def answer(asked: FormPrompt[Any], action: str, pick: Any = 0, text: str = "", **edits: str) -> Any:
+    message = {"action": action, "pick": pick, "edits": edits, "whole": None, "text": text}
+    return FormSubject(asked).read(message)
+
+
+def test_before_a_request() -> None:
+    asked = before_request(REQUEST)
+    assert answer(asked, "continue") == StepChoice()
+    assert answer(asked, "answer", text="Six.") == StepChoice("answer", text="Six.")
+    assert answer(asked, "stop") == StepChoice("stop")
+    edited = answer(asked, "edit", text="How small?")
+    assert edited.messages == [UserMessage("How small?")]
+
+
+def test_before_a_call() -> None:
+    asked = before_call(CALL, REGISTRY)
+    assert answer(asked, "continue") == StepChoice()
+    assert answer(asked, "continue", width="3.5") == StepChoice(
+        "edit", arguments={"width": 3.5, "height": 2.0}
+    )
+    assert answer(asked, "skip") == StepChoice("skip")
+    assert answer(asked, "answer", text="Two.") == StepChoice("answer", text="Two.")
+    with pytest.raises(ArgumentError, match="width"):
+        answer(asked, "continue", width='"wide"')
+
+
+def test_choosing() -> None:
+    asked = choosing("Which?", OPTIONS)
+    assert answer(asked, "pick", 1) == OPTIONS[1]
+    assert answer(asked, "say", text="the second") == "the second"
+    assert answer(asked, "none") is None
+    assert FormSubject(asked).view()["options"][0] == "area(width=1, height=1)"
+
+
+def test_being_the_model() -> None:
+    asked = being_the_model(TURN)
+    assert answer(asked, "call", width="2", height="3") == CallPart("", "area", {"width": 2, "height": 3})
+    assert answer(asked, "answer", text="Six.") == "Six."
+    assert answer(asked, "stop") is None
+    fields = blank_fields(TOOLS[0])["fields"]
+    assert [(one["name"], one["text"]) for one in fields[:2]] == [("width", ""), ("height", "")]
+    assert next(one for one in fields if one["name"] == "digits")["kind"] == "number"
+    called = filled_call(TOOLS[0], {"width": "2", "height": "3", "digits": "1"})
+    assert called.arguments == {"width": 2, "height": 3, "digits": 1}
+    with pytest.raises(ArgumentError, match="'height' of area is required"):
+        filled_call(TOOLS[0], {"width": "2"})
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"action": "pick", "pick": 7},
+        {"action": "pick", "pick": True},
+        {"action": "pick", "pick": "0"},
+        {"action": "say", "text": " "},
+        {"action": "say", "text": 5},
+        {"action": "say", "text": "x" * 60_000},
+        {"action": ["say"], "text": "x"},
+        {"action": "none", "edits": {"a": 1}},
+    ],
+)
+def test_a_page_is_not_believed(message: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError):
+        FormSubject(choosing("Which?", OPTIONS)).read(message)
+
+
+@pytest.mark.parametrize(
+    "asked", [before_request(REQUEST), before_call(CALL, REGISTRY), being_the_model(TURN)]
+)
+def test_what_is_left_is_inert(asked: FormPrompt[Any]) -> None:
+    matter = FormSubject(asked)
+    for bundle in (matter.question(), matter.record(asked.ended)):
+        assert_inert(bundle["text/html"])
+        assert "\u202e" not in str(bundle)
+
+
+class Typed:
+    """A kernel whose page shows no card, and in whose input box these lines are typed."""
+
+    def __init__(self, *lines: str) -> None:
+        self.lines = list(lines)
+
+    def raw_input(self, prompt: str) -> str:
+        if not self.lines:
+            raise EOFError
+        return self.lines.pop(0)
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    bundles: list[Any] = []
+    monkeypatch.setattr(approver, "_display", lambda bundle, *_, **__: bundles.append(bundle))
+    return bundles
+
+
+def shell(*lines: str) -> Any:
+    return SimpleNamespace(kernel=Typed(*lines))
+
+
+async def test_the_input_box_asks_where_no_card_is_shown(shown: list[Any]) -> None:
+    stepper = NotebookStepper(REGISTRY, shell=shell("nonsense?", "s", "Six."), hello_s=0.01)
+    assert (await stepper.pause(CALL)).action == "answer"
+    stepper = NotebookStepper(REGISTRY, shell=shell("a"), hello_s=0.01)
+    assert await stepper.pause(REQUEST) == StepChoice()
+    assert await NotebookChooser(shell=shell("2"), hello_s=0.01).choose("Which?", OPTIONS) == OPTIONS[1]
+    human = NotebookAsker(shell=shell("1", "2", "3", "", ""), hello_s=0.01)
+    assert await human.answer(TURN) == CallPart("", "area", {"width": 2, "height": 3})
+    assert any("Type" in str(bundle) for bundle in shown)
+
+
+async def test_the_end_of_input_stops(shown: list[Any]) -> None:
+    assert await NotebookStepper(REGISTRY, shell=shell(), hello_s=0.01).pause(CALL) == StepChoice("stop")
+    assert await NotebookChooser(shell=shell(), hello_s=0.01).choose("Which?", OPTIONS) is None
+
+
+async def test_headless_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "_takes_input", lambda kernel: False)
+    assert await NotebookStepper(REGISTRY, shell=shell()).pause(REQUEST) == StepChoice("stop")
+    assert await NotebookChooser(shell=shell()).choose("Which?", OPTIONS) is None
+    assert await NotebookAsker(shell=shell()).answer(TURN) is None
+    assert await ask_at_desk(being_the_model(TURN)) is None  # no shell, no terminal

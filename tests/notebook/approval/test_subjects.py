@@ -1,0 +1,125 @@
+"""A model's own question in the notebook: a card below the running cell, and never a hang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from aisotools.core.exceptions import ArgumentError
+from aisotools.core.protocols import UserQuestion
+from aisotools.notebook.approval.subjects import Reply, inquiry_record, inquiry_view, read_reply
+from tests.notebook.client import WIDGET_VIEW, Notebook
+from tests.notebook.inert import assert_inert
+
+SETUP = """
+from aisotools.policy.approvers import resolve_inquiry
+from aisotools.core.protocols import UserQuestion
+from aisotools.notebook.approval.approver import NotebookApprover, pending_questions
+
+async def inquire(text="Which <b>one</b>?", choices=("a", "b"), hello_s=5.0, timeout_s=30.0):
+    inquiry = UserQuestion(id="q1", text=text, choices=tuple(choices), agent_id="ann", timeout_s=timeout_s)
+    print(repr(await resolve_inquiry(NotebookApprover(hello_s=hello_s), inquiry)), len(pending_questions()))
+"""
+HOSTILE = "<script>alert(1)</script>\u202e which\nof these?"
+
+
+@pytest.fixture(scope="module")
+def notebook() -> Iterator[Notebook]:
+    notebook = Notebook()
+    notebook.run(SETUP)
+    yield notebook
+    notebook.close()
+
+
+def test_a_choice_on_the_card(notebook: Notebook) -> None:
+    run = notebook.start("await inquire()")
+    card = notebook.card(run)
+    assert WIDGET_VIEW in run.displays[0]
+    assert "1. a" in run.displays[0]["text/plain"]
+    (shown,) = run.from_kernel
+    assert shown["view"] == {
+        "question": "Which <b>one</b>?",
+        "who": "agent ann",
+        "choices": ["a", "b"],
+        "longest": 10_000,
+    }
+    notebook.decide(run, "answer", answer=7)
+    notebook.until(run, lambda: run.from_kernel[-1]["type"] == "invalid")
+    notebook.decide(run, "answer", answer=1)
+    notebook.until(run, lambda: run.ended)
+    assert run.text == "'b' 0\n"
+    assert card in run.closed
+    (record,) = run.shown.values()
+    assert record.keys() == {"text/html", "text/plain"}
+    assert_inert(record["text/html"])
+    assert "-> b" in record["text/plain"]
+    assert "other choices: a" in record["text/plain"]
+
+
+def test_text_on_the_card(notebook: Notebook) -> None:
+    run = notebook.start("await inquire(choices=())")
+    notebook.card(run)
+    notebook.decide(run, "answer", answer="  ")
+    notebook.until(run, lambda: "Type an answer" in run.from_kernel[-1].get("message", ""))
+    notebook.decide(run, "answer", answer=" report.md ")
+    notebook.until(run, lambda: run.ended)
+    assert run.text == "'report.md' 0\n"
+
+
+@pytest.mark.parametrize(("line", "answer"), [("2", "'b'"), ("a", "'a'"), ("", "None")])
+def test_where_no_page_shows_the_card_an_input_box_asks(notebook: Notebook, line: str, answer: str) -> None:
+    run = notebook.start("await inquire(hello_s=0.1)")
+    assert "answer" in notebook.typed(line)
+    notebook.until(run, lambda: run.ended)
+    assert run.text == f"{answer} 0\n"
+
+
+def test_no_answer_is_an_answer_too(notebook: Notebook) -> None:
+    run = notebook.start("await inquire()")
+    notebook.card(run)
+    notebook.decide(run, "none")
+    notebook.until(run, lambda: run.ended)
+    assert run.text == "None 0\n"
+    assert "No answer was given" in next(iter(run.shown.values()))["text/plain"]
+
+
+def test_time_runs_out(notebook: Notebook) -> None:
+    run = notebook.start("await inquire(timeout_s=0.6)")
+    notebook.card(run)
+    notebook.until(run, lambda: run.ended)
+    assert run.text == "None 0\n"
+    assert "Not answered in time" in next(iter(run.shown.values()))["text/plain"]
+
+
+def test_where_nobody_is_nobody_is_asked(notebook: Notebook) -> None:
+    run = notebook.run("await inquire()", allow_stdin=False)
+    assert run.text == "None 0\n"
+    assert not run.displays
+
+
+def test_stop_while_it_stands(notebook: Notebook) -> None:
+    run = notebook.start("await inquire()")
+    notebook.card(run)
+    notebook.manager.interrupt_kernel()
+    notebook.until(run, lambda: run.ended)
+    assert "Stopped before an answer" in next(iter(run.shown.values()))["text/plain"]
+    assert notebook.run("print(len(pending_questions()))").text == "0\n"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{}, {"outcome": "answer"}, {"outcome": "answer", "answer": True}, {"outcome": "answer", "answer": "a"}],
+)
+def test_what_answers_nothing_is_refused(message: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match="could not be read"):
+        read_reply(UserQuestion(id="i", text="?", choices=("a", "b")), message)
+
+
+def test_everything_in_it_can_be_seen_and_nothing_acts() -> None:
+    inquiry = UserQuestion(id="i", text=HOSTILE, choices=("<img src=x onerror=y>", "b\u200b"))
+    assert "\u202e" not in inquiry_view(inquiry)["question"]
+    record = inquiry_record(inquiry, Reply("answer", "b\u200b"))
+    assert_inert(record["text/html"])
+    assert "\u200b" not in record["text/plain"] + record["text/html"]

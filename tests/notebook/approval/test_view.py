@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts
+from aisotools.notebook.approval.view import (
+    MAX_CHARS,
+    MAX_DIFF_LINES,
+    card_view,
+    highlight,
+    is_diff,
+    preview,
+    question_bundle,
+    record_bundle,
+)
+from tests.notebook.inert import assert_inert
+from tests.policy.test_prompts import a_request
+
+HOSTILE = "<img src=x onerror=alert(1)>\u202e"
+
+
+def a_diff(*lines: str, **more: Any) -> dict[str, Any]:
+    return {"diff": {"path": "a.txt", "lines": list(lines), "added": 1, "removed": 1, "note": "", **more}}
+
+
+def wish(**more: Any) -> ApprovalRequest:
+    return a_request(
+        more.pop("arguments", {"path": "a.txt", "content": "x\ny\n"}), name="sandbox_write", **more
+    )
+
+
+# ---- what is shown
+
+
+def test_a_change_is_shown_instead_of_the_content() -> None:
+    request = wish(preview=a_diff("@@ -1 +1 @@", "-old", "+new"))
+    view = card_view(request)
+    assert view["preview"]["diff"]["lines"] == ["@@ -1 +1 @@", "-old", "+new"]
+    assert {f["name"]: f["folded"] for f in view["fields"]} == {"path": False, "content": True}
+
+
+@pytest.mark.parametrize("lines", [["+x"] * (MAX_DIFF_LINES + 5), ["+" + "x" * 5000]])
+def test_what_is_cut_does_not_replace_the_content(lines: list[str]) -> None:
+    view = card_view(wish(preview=a_diff(*lines)))
+    assert not view["preview"]["diff"]["whole"]
+    assert not any(field["folded"] for field in view["fields"])
+
+
+def test_a_request_that_goes_out_names_the_host_as_the_network_sees_it() -> None:
+    arguments = {"url": "https://exämple.org:8080/x?q=1", "method": "post"}
+    shown = preview(wish(arguments=arguments, effect=Effect.REMOTE_ACTION))["web"]
+    assert (shown["method"], shown["host"]) == ("POST", "xn--exmple-cua.org")
+    for url in ("https://user@evil.example@good.example/", "https://[::1", "x" * 9000, "https://\udcff/"):
+        assert preview(wish(arguments={"url": url}, effect=Effect.REMOTE_ACTION))["web"]["host"] is not None
+
+
+def test_findings_of_a_command() -> None:
+    facts = Facts(commands=("make", "rm -r x"), writes=("build", "../x"), outside=True, certain=False)
+    found = dict(preview(wish(facts=facts))["findings"][:2])
+    assert found == {"runs": "make, rm -r x", "writes": "build, ../x"}
+    assert [word for word, _ in preview(wish(facts=facts))["findings"]].count("beware") == 2
+
+
+def test_what_undo_covers() -> None:
+    assert preview(wish(preview={"undo": "puts a.txt back"}))["undo"] == "puts a.txt back"
+    assert "undo" not in preview(wish(preview={"undo": ["x"]}))
+
+
+def test_strangers_text_is_inert_and_visible_everywhere() -> None:
+    facts = Facts(commands=(HOSTILE,), writes=(HOSTILE,), hosts=(HOSTILE,))
+    shown = a_diff(f"+{HOSTILE}", path=HOSTILE, note=HOSTILE) | {"undo": HOSTILE}
+    request = wish(arguments={"url": HOSTILE, "command": HOSTILE}, facts=facts, preview=shown)
+    approval = Approval("approve", arguments={"url": "x" * 300 + HOSTILE, "command": f"{HOSTILE}\n"})
+    for bundle in (question_bundle(request), record_bundle(request, approval)):
+        assert_inert(bundle["text/html"])
+        assert "\u202e" not in repr(list(bundle.values())).replace("\\u202e", "")
+        assert "\u202e" not in "".join(bundle.values())
+    assert "\u202e" not in repr(card_view(request)["preview"])
+
+
+def test_the_record_says_what_was_changed() -> None:
+    request = wish(preview=a_diff("+stale"))
+    record = record_bundle(request, Approval("approve", arguments={"path": "b.txt", "content": "x\nz\n"}))
+    assert "  path: a.txt → b.txt" in record["text/plain"]
+    assert "<del>a.txt</del> → <ins>b.txt</ins>" in record["text/html"]
+    assert "-y" in record["text/html"]
+    assert "stale" not in record["text/html"], "it was worked out for other arguments"
+
+
+# ---- colours
+
+
+def test_a_shell_command_in_colours() -> None:
+    code = "FOO=1 make -j2 all > out.log 2>&1 | tail '-n' \"$X\" # then\nrm -r $HOME"
+    pieces = highlight(code, "shell", ("out.log",))
+    kinds = {text: kind for kind, text in pieces}
+    assert kinds["make"] == kinds["tail"] == kinds["rm"] == "command"
+    assert kinds["out.log"] == "written"
+    assert kinds["# then"] == "comment"
+    assert kinds["'-n'"] == "string"
+    assert kinds["$HOME"] == "name"
+
+
+def test_python_in_colours() -> None:
+    pieces = highlight("import os\nfor n in range(3):\n    print(f'{n}')  # count\n", "python")
+    kinds = {text: kind for kind, text in pieces}
+    assert (kinds["import"], kinds["range"], kinds["3"], kinds["# count"]) == (
+        "keyword",
+        "command",
+        "number",
+        "comment",
+    )
+
+
+@given(st.text(max_size=300), st.sampled_from(["shell", "python", "text"]))
+def test_the_pieces_are_the_code(code: str, language: str) -> None:
+    assert "".join(text for _, text in highlight(code, language)) == code
+
+
+@pytest.mark.parametrize(
+    "part", ["'", '"\\', "$(", "\\", "'''", "#", "a" * 10 + "\\", "(", "${", "\n'", "f'{"]
+)
+@pytest.mark.parametrize("language", ["shell", "python"])
+def test_colours_take_linear_time(part: str, language: str) -> None:
+    code = (part * MAX_CHARS)[:MAX_CHARS]
+    began_s = time.process_time()
+    assert "".join(text for _, text in highlight(code, language)) == code
+    assert time.process_time() - began_s < 1
+
+
+PATCH = "--- a/notes.md\n+++ b/notes.md\n@@ -1,2 +1,2 @@\n # Penguins\n-344 rows.\n+333 rows.\n"
+
+
+def test_a_patch_has_its_colours_and_every_character() -> None:
+    pieces = highlight(PATCH, "diff")
+    assert "".join(text for _, text in pieces) == PATCH
+    assert ("removed", "-344 rows.\n") in pieces
+    assert ("added", "+333 rows.\n") in pieces
+    assert pieces[0] == ("where", "--- a/notes.md\n+++ b/notes.md\n@@ -1,2 +1,2 @@\n")
+    assert is_diff(PATCH)
+    assert not is_diff("+ one\n- two\n")

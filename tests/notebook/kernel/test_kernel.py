@@ -1,0 +1,341 @@
+"""The front as a client of Jupyter meets it: what cells show, while they run; asking; stopping; dying."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.notebook.kernel.output import COMMS_DROPPED, NEXT_INPUT_DROPPED
+from tests.notebook.kernel.jupyter import Client, kernel
+
+STUCK = {
+    "sleep": "import time; time.sleep(60)",
+    "awaiting": "import asyncio; await asyncio.sleep(60)",
+    "loop": "while True: pass",
+    "regex": "import re; re.match(r'(a+)+$', 'a' * 40 + 'b')",
+    "child": "import subprocess; subprocess.run(['sleep', '60'])",
+    "question": "input('well?')",
+}
+HARD = "sum(range(10 ** 12))"
+
+
+@pytest.fixture(scope="module")
+def k(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with kernel(tmp_path_factory.mktemp("front")) as made:
+        yield made
+
+
+def interrupted(k: Client, code: str) -> tuple[Any, float]:
+    """Run code that says when it begins, interrupt it then; what it gave, and how long that took."""
+    began_s = 0.0
+
+    def interrupt(kind: str, content: Mapping[str, Any]) -> None:
+        nonlocal began_s
+        if kind == "stream" and content["text"] == "go\n":
+            time.sleep(0.1)
+            began_s = time.monotonic()
+            k.manager.interrupt_kernel()
+
+    ran = k.run(f"print('go')\n{code}", meanwhile=interrupt, answer=_slowly)
+    return ran, time.monotonic() - began_s
+
+
+def _slowly(_question: Mapping[str, Any]) -> str:
+    time.sleep(0.3)
+    return ""
+
+
+# ---- what cells show
+
+
+def test_text_displays_and_the_value_come_in_order(k: Client) -> None:
+    code = """
+import os, subprocess, sys
+from IPython.display import display, HTML
+print('one')
+display(HTML('<b>two</b>'))
+subprocess.run(['echo', 'three'])
+display({'text/plain': 'four'}, raw=True)
+print('five', file=sys.stderr)
+'six'
+"""
+    ran = k.run(code)
+    kinds = [kind for kind, _ in ran.messages]
+    assert kinds == ["stream", "display_data", "stream", "display_data", "stream", "execute_result"]
+    assert ran.text() == "one\nthree\n"
+    assert ran.text("stderr") == "five\n"
+    assert ran.result["text/plain"] == "'six'"
+    assert ran.reply["status"] == "ok"
+
+
+def test_text_shows_while_the_cell_runs(k: Client) -> None:
+    seen: list[float] = []
+    code = "import time\nfor n in range(3):\n    print(n)\n    time.sleep(0.2)"
+    k.run(code, meanwhile=lambda *_: seen.append(time.monotonic()))
+    assert len(seen) == 3
+    assert 0.15 < seen[1] - seen[0] < 0.35
+
+
+def test_errors(k: Client) -> None:
+    ran = k.run("def f():\n    raise ValueError('no such thing')\nf()")
+    (error,) = ran.of("error")
+    assert (error["ename"], error["evalue"]) == ("ValueError", "no such thing")
+    trace = "\n".join(error["traceback"])
+    assert "\x1b[" in trace  # coloured, as people expect
+    assert "raise" in trace
+    assert "aisotools" not in trace
+    assert ran.reply["status"] == "error"
+    assert ran.reply["traceback"] == error["traceback"]
+
+
+def test_numbers_of_cells(k: Client) -> None:
+    first = k.run("1").reply["execution_count"]
+    assert k.run("2", silent=True).messages == []
+    assert k.run("3", store_history=False).reply["execution_count"] == first + 1
+    ran = k.run("4")
+    assert ran.reply["execution_count"] == first + 1
+    assert ran.of("execute_result")[0]["execution_count"] == first + 1
+    assert k.run(f"In[{first + 1}], Out[{first + 1}], _{first + 1}").result["text/plain"] == "('4', 4, 4)"
+    assert f"In[{first + 3}]" in "\n".join(k.run("1/0").reply["traceback"]).replace("\x1b[32m", "")
+    assert k.run("  \n").reply["execution_count"] == first + 4
+
+
+def test_an_update_finds_the_display_of_an_earlier_cell(k: Client) -> None:
+    (shown,) = k.run("h = display('a', display_id='mine')").of("display_data")
+    (update,) = k.run("h.update('b')").of("update_display_data")
+    name = shown["transient"]["display_id"]
+    assert name not in {"mine", ""}
+    assert update["transient"]["display_id"] == name
+    assert (
+        k.run("from IPython.display import *\nupdate_display('c', display_id='of another notebook')").messages
+        == []
+    )
+
+
+def test_background_tasks_print_below_their_cell(k: Client) -> None:
+    code = "async def later():\n    await asyncio.sleep(0.3)\n    print('later')\n    display('shown')\n"
+    ran = k.run(f"import asyncio\n{code}t = asyncio.create_task(later())")
+    assert ran.messages == []
+    assert k.late() == [("stream", {"name": "stdout", "text": "later\n"})]
+    assert k.late()[0][0] == "display_data"
+
+
+def test_what_is_not_kept_of_a_magic_is_told(k: Client) -> None:
+    ran = k.run("%nosuch")
+    assert "UsageError" in ran.text("stderr")
+    assert ran.reply["ename"] == "UsageError"
+    assert ran.of("error") == []
+
+
+@pytest.mark.slow
+def test_much_text_is_cut_and_that_is_said(k: Client) -> None:
+    ran = k.run("for _ in range(12): print('x' * 1_000_000)")
+    assert 7_000_000 < len(ran.text()) < 9_000_000
+    assert "were dropped" in ran.text("stderr")
+
+
+# ---- asking
+
+
+def test_input_and_passwords(k: Client) -> None:
+    asked = []
+
+    def answer(question: Mapping[str, Any]) -> str:
+        asked.append((question["prompt"], question["password"]))
+        return "Ada"
+
+    code = "import getpass\nname = input('Who? ')\nword = getpass.getpass('Word: ')\nname, word"
+    assert k.run(code, answer=answer).result["text/plain"] == "('Ada', 'Ada')"
+    assert asked == [("Who? ", False), ("Word: ", True)]
+
+
+def test_a_thread_may_ask(k: Client) -> None:
+    code = "import asyncio\nawait asyncio.to_thread(input, '?')"
+    assert k.run(code, answer=lambda _: "yes").result["text/plain"] == "'yes'"
+
+
+def test_the_end_of_input(k: Client) -> None:
+    assert k.run("input()", answer=lambda _: "\x04").reply["ename"] == "EOFError"
+
+
+def test_nobody_to_ask(k: Client) -> None:
+    ran = k.run("input('name?')")
+    assert ran.reply["ename"] == "RuntimeError"
+    assert "Pass the value in" in ran.reply["evalue"]
+
+
+# ---- what people bring along
+
+
+def test_plotly_says_why_it_has_no_picture(k: Client) -> None:
+    ran = k.run("import plotly.graph_objects as go\nfig = go.Figure(go.Bar(y=[1, 2]))\nfig")
+    shown = [content["data"] for content in [*ran.of("display_data"), *ran.of("execute_result")]]
+    assert all(set(data) <= {"text/plain", "text/html"} for data in shown)
+    assert "<script" not in "".join(data.get("text/html", "") for data in shown)
+    assert "is not shown" in "".join(data["text/plain"] for data in shown)
+    ran = k.run("fig.to_image('png')")
+    assert ran.reply["status"] == "error"
+    assert "kaleido" in ran.reply["evalue"].lower()
+
+
+def test_a_style_of_pandas_keeps_its_looks_in_a_frame(k: Client) -> None:
+    ran = k.run("import pandas as pd\npd.DataFrame({'a': [1, 2]}).style.highlight_max()")
+    assert 'sandbox=""' in ran.result["text/html"]
+
+
+def test_processes_by_fork(k: Client) -> None:
+    code = "import multiprocessing as mp\nfork = mp.get_context('fork')\nours, theirs = fork.Pipe()\n"
+    code += "p = fork.Process(target=theirs.send, args=(42,)); p.start(); p.join(); ours.recv()"
+    assert k.run(code).result["text/plain"] == "42"
+
+
+# ---- typing
+
+
+def test_completion(k: Client) -> None:
+    k.run("import pandas as pd\ndf = pd.DataFrame({'alpha': [1]})")
+    assert ".alpha" in k.ask("complete", "df.al")["matches"]
+    reply = k.ask("complete", "x = df['al\nprint(x)", 10)
+    assert (reply["matches"], reply["cursor_start"], reply["cursor_end"]) == (["alpha"], 8, 10)
+    assert "%timeit" in k.ask("complete", "%time")["matches"]
+    reply = k.ask("complete", "pri")
+    assert {"start": 0, "end": 3, "text": "print"}.items() <= reply["metadata"][
+        "_jupyter_types_experimental"
+    ][0].items()
+
+
+def test_inspection(k: Client) -> None:
+    k.run("def twice(x):\n    'Twice as much.'\n    return 2 * x")
+    assert "Twice as much." in k.ask("inspect", "twice(", 3)["data"]["text/plain"]
+    assert "2" in k.ask("inspect", "twice", 3, detail_level=1)["data"]["text/plain"]
+    assert k.ask("inspect", "nosuchname", 3)["found"] is False
+
+
+@pytest.mark.slow
+def test_a_property_that_never_returns_does_not_hold_up_typing(k: Client) -> None:
+    k.run("class Slow:\n    def __dir__(self):\n        while True: pass\nslow = Slow()\nkept = 7")
+    began_s = time.monotonic()
+    assert k.ask("complete", "slow.x")["matches"] == []
+    assert time.monotonic() - began_s < 6
+    assert k.run("kept").result["text/plain"] == "7"
+
+
+# ---- stopping and dying
+
+
+@pytest.mark.parametrize("what", STUCK)
+def test_interrupt(k: Client, what: str) -> None:
+    k.run("kept = 42")
+    ran, took_s = interrupted(k, STUCK[what])
+    assert ran.reply["ename"] in {"KeyboardInterrupt", "CancelledError"}
+    assert took_s < 1.0
+    assert k.run("kept").result["text/plain"] == "42"
+
+
+def test_what_cannot_be_interrupted_is_ended(k: Client) -> None:
+    ran, took_s = interrupted(k, HARD)
+    assert ran.reply["status"] == "error"
+    assert took_s < 2.0
+    assert k.run("1 + 1").result["text/plain"] == "2"
+
+
+def test_a_signal_to_the_front_is_an_interrupt(k: Client) -> None:
+    def interrupt(kind: str, _content: Mapping[str, Any]) -> None:
+        if kind == "stream":
+            provisioner: Any = k.manager.provisioner
+            os.kill(provisioner.pid, signal.SIGINT)
+
+    ran = k.run("print('go')\nimport time; time.sleep(60)", meanwhile=interrupt)
+    assert ran.reply["ename"] == "KeyboardInterrupt"
+
+
+@pytest.mark.parametrize("how", ["import os; os.kill(os.getpid(), 9)", "import ctypes; ctypes.string_at(0)"])
+def test_a_worker_that_dies_is_reported_and_replaced(k: Client, how: str) -> None:
+    ran = k.run(how)
+    (error,) = ran.of("error")
+    assert error["ename"] == "WorkerDied"
+    assert ran.reply["status"] == "error"
+    assert k.run("6 * 7").result["text/plain"] == "42"
+
+
+def test_cells_behind_one_that_failed_are_not_run(k: Client) -> None:
+    requests = [k.client.execute(code) for code in ("import time; time.sleep(0.2); 1/0", "ran = True")]
+    statuses: dict[str, str] = {}
+    while len(statuses) < 2:
+        reply = k.client.get_shell_msg(timeout=10)
+        statuses[reply["parent_header"]["msg_id"]] = reply["content"]["status"]
+    assert [statuses[request] for request in requests] == ["error", "aborted"]
+    assert k.run("'ran' in globals()").result["text/plain"] == "False"
+
+
+# ---- what does not get out
+
+
+def test_widgets_show_their_text_and_their_messages_are_dropped(k: Client) -> None:
+    ran = k.run("import ipywidgets\nipywidgets.IntSlider(7)")
+    assert ran.result == {"text/plain": "IntSlider(value=7)"}
+    assert [kind for kind, _ in ran.messages] == ["stream", "execute_result"]
+    assert ran.text("stderr") == COMMS_DROPPED
+    assert k.ask("comm_info")["comms"] == {}
+
+
+def test_no_text_is_put_into_new_cells(k: Client) -> None:
+    ran = k.run("get_ipython().set_next_input('import os; os.system(...)', replace=True)")
+    assert ran.reply["payload"] == []
+    assert ran.text("stderr") == NEXT_INPUT_DROPPED
+
+
+def test_a_comm_of_the_page_is_dropped(k: Client) -> None:
+    k.run(
+        "import comm\nopened = []\ncomm.get_comm_manager().register_target('x', lambda *a: opened.append(a))"
+    )
+    message = k.client.session.msg("comm_open", {"comm_id": "c", "target_name": "x", "data": {}})
+    k.client.shell_channel.send(message)
+    assert k.run("opened").result["text/plain"] == "[]"
+
+
+def test_a_folder_full_of_traps_is_not_imported_from(tmp_path: Path) -> None:
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    for name in ("random", "aisotools", "zmq", "json", "IPython", "sitecustomize"):
+        (folder / f"{name}.py").write_text(
+            f"import os; os.close(os.open({str(tmp_path / name)!r}, 64, 0o600))"
+        )
+    (folder / "ipython_config.py").write_text(f"open({str(tmp_path / 'config')!r}, 'w')")
+    (folder / "ipython_kernel_config.py").write_text(f"open({str(tmp_path / 'config')!r}, 'w')")
+    with kernel(tmp_path, cwd=folder, more={"SECRET": "hunter2"}) as made:
+        assert made.run("1 + 1").result["text/plain"] == "2"
+        assert made.run("import os; 'SECRET' in os.environ").result["text/plain"] == "False"
+    assert {path.name for path in tmp_path.iterdir()} <= {
+        *("home", "state", "runtime", "jupyter", "notebooks", "connection.json"),
+    }
+
+
+@pytest.mark.slow
+def test_the_end_leaves_nothing(tmp_path: Path) -> None:
+    with kernel(tmp_path) as made:
+        made.run("import subprocess; p = subprocess.Popen(['sleep', '77'])")
+        provisioner: Any = made.manager.provisioner
+        os.kill(provisioner.pid, signal.SIGKILL)
+        ends_s = time.monotonic() + 3
+        folder = str(tmp_path / "notebooks")
+        while (left := _processes_in(folder)) and time.monotonic() < ends_s:
+            time.sleep(0.05)
+        assert left == []
+
+
+def _processes_in(folder: str) -> list[str]:
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and str((process / "cwd").readlink()) == folder:
+                found.append(process.name)
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,182 @@
+"""Which folder a kernel's session works in, and what our provisioner tells it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import KernelManager
+from traitlets.config import LoggingConfigurable
+
+from aisotools.cli.main import main
+from aisotools.core.types import ToolResult
+from aisotools.notebook.kernel.provisioner import SandboxProvisioner
+from aisotools.notebook.kernel.session import CellRequest, CellResult, open_here, outcome_of
+from aisotools.sandbox.host.calls import DisplayMessage
+from aisotools.sandbox.worker.output import ExecuteOptions
+from aisotools.workspace.lock import SERVER_ROOT, claim_workspace, state_folder
+from tests.notebook.kernel.jupyter import SPEC
+
+
+class Page:
+    """A page that keeps what is shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[DisplayMessage] = []
+        self.text = ""
+
+    def show(self, call_id: str, shown: DisplayMessage) -> None:
+        del call_id
+        self.shown.append(shown)
+
+    def printed(self, call_id: str, stream: str, text: str) -> None:
+        del call_id, stream
+        self.text += text
+
+    def dropped(self, call_id: str) -> None: ...
+
+    def lost(self, reason: str) -> None: ...
+
+    async def ask(self, call_id: str, prompt: str, *, password: bool) -> str | None:
+        return f"{call_id}{prompt}{password}"
+
+
+async def opened_in(folder: Path, environ: dict[str, str]) -> tuple[str, tuple[str, ...]]:
+    """Where cells run that are typed in `folder`, and what a person is told about it."""
+    before = Path.cwd()
+    os.chdir(folder)
+    page = Page()
+    try:
+        opened = await open_here(page, environ=environ)
+        try:
+            cell = CellRequest(call_id="one", code="import os; print(os.getcwd())", manner=ExecuteOptions())
+            assert await opened.desk.execute(cell) == CellResult()
+            return page.text.strip(), opened.notices
+        finally:
+            await opened.close()
+    finally:
+        os.chdir(before)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "home").mkdir()
+    return {"HOME": str(tmp_path / "home"), "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+async def test_the_notebook_s_own_folder(tmp_path: Path, home: dict[str, str]) -> None:
+    (tmp_path / "course").mkdir()
+    assert await opened_in(tmp_path / "course", home) == (str(tmp_path / "course"), ())
+
+
+@pytest.mark.parametrize("what", ["home", "root", "checkout"])
+async def test_folders_that_are_not_taken(tmp_path: Path, home: dict[str, str], what: str) -> None:
+    folder = tmp_path / what
+    folder.mkdir(exist_ok=True)
+    if what == "checkout":
+        (folder / ".git").mkdir()
+    environ = {**home, SERVER_ROOT: str(tmp_path / "root"), "JPY_SESSION_NAME": str(folder / "lesson.ipynb")}
+    where, notices = await opened_in(folder, environ)
+    assert where == str(folder / "workspace" / "lesson")
+    (notice,) = notices
+    assert where in notice
+
+
+async def test_two_kernels_in_one_folder(tmp_path: Path, home: dict[str, str]) -> None:
+    (tmp_path / "course").mkdir()
+    claims = state_folder(home) / "claims"
+    claims.mkdir()
+    name = hashlib.sha256(os.fsencode(tmp_path / "course")).hexdigest()[:32]
+    other = os.open(claims / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    try:
+        assert not claim_workspace(tmp_path / "course", state_folder(home)).ours
+        where, notices = await opened_in(tmp_path / "course", home)
+    finally:
+        os.close(other)
+    assert where == str(tmp_path / "course" / "workspace" / "default")
+    assert "in use" in notices[0]
+
+
+async def test_the_provisioner_tells_the_server_s_root(tmp_path: Path) -> None:
+    class Server(LoggingConfigurable):
+        root_dir = str(tmp_path)
+
+    connection = str(tmp_path / "connection.json")
+    manager = KernelManager(parent=Server(), connection_file=connection)
+    provisioner = SandboxProvisioner(parent=manager, kernel_id="x", kernel_spec=_spec())
+    told = await provisioner.pre_launch(env={SERVER_ROOT: "/forged", "HOME": "/x"})
+    assert told["env"][SERVER_ROOT] == str(tmp_path)
+    alone = KernelManager(connection_file=connection)
+    lonely = SandboxProvisioner(parent=alone, kernel_id="x", kernel_spec=_spec())
+    assert SERVER_ROOT not in (await lonely.pre_launch(env={SERVER_ROOT: "/forged"}))["env"]
+
+
+async def test_trust_is_a_person_s_setting(tmp_path: Path) -> None:
+    for trusted in (True, False):
+        manager = KernelManager(connection_file=str(tmp_path / "connection.json"))
+        manager._kernel_spec = _spec()
+        provisioner = SandboxProvisioner(
+            parent=manager, kernel_id="x", kernel_spec=_spec(), trust_output=trusted
+        )
+        command = (await provisioner.pre_launch(env={}))["cmd"]
+        assert ("--SandboxKernel.trust_output=True" in command) is trusted
+
+
+def _spec() -> Any:
+    return KernelSpec.from_resource_dir(str(SPEC))
+
+
+# ---- the kernelspec
+
+
+def test_it_can_be_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernelspec", "install", "--prefix", str(tmp_path)]) == 0
+    folder = tmp_path / "share" / "jupyter" / "kernels" / "aisotools"
+    assert str(folder) in capsys.readouterr().out
+    spec = json.loads((folder / "kernel.json").read_text())
+    assert spec["argv"][:4] == [sys.executable, "-P", "-m", "aisotools.notebook.kernel.kernel"]
+    assert spec["interrupt_mode"] == "message"
+    assert spec["metadata"]["kernel_provisioner"] == {"provisioner_name": "aisotools", "config": {}}
+    assert {path.name for path in folder.iterdir()} == {
+        *("kernel.json", "logo-32x32.png", "logo-64x64.png", "logo-svg.svg"),
+    }
+
+
+def test_trust_can_be_installed(tmp_path: Path) -> None:
+    assert main(["kernelspec", "install", "--prefix", str(tmp_path), "--trust-output"]) == 0
+    spec = json.loads((tmp_path / "share/jupyter/kernels/aisotools/kernel.json").read_text())
+    assert spec["metadata"]["kernel_provisioner"]["config"] == {"trust_output": True}
+    assert "trusted" in spec["display_name"]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["kernelspec", "install", "--prefix", str(tmp_path / "file")]) == 1
+    assert "--user or --sys-prefix" in capsys.readouterr().err
+
+
+# ---- what a result says
+
+
+@pytest.mark.parametrize(
+    ("metadata", "kind", "name"),
+    [
+        ({"worker_died": True}, "environment", "WorkerDied"),
+        ({"stopped": True}, "failed", "KeyboardInterrupt"),
+        ({"timed_out": True}, "failed", "TimeoutError"),
+        ({}, "denied", "Denied"),
+        ({}, "environment", "SandboxError"),
+    ],
+)
+def test_names_of_errors(metadata: dict[str, Any], kind: Any, name: str) -> None:
+    error = outcome_of(ToolResult.error("why", error_kind=kind).with_metadata(**metadata)).error
+    assert error is not None
+    assert (error["ename"], error["evalue"]) == (name, "why")

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.notebook.client import WIDGET_VIEW, Notebook
+from tests.notebook.conftest import the_display, usage_error
+from tests.notebook.inert import assert_inert
+
+SETUP = """
+from aisotools import Approval, Policy, Rule, ScriptedApprover, Session, current_session
+from aisotools.notebook.current import use_session
+approver = ScriptedApprover([Approval("approve", remember="shape"), Approval("approve", remember="tool")])
+s = use_session(Session(approver=approver))
+"""
+
+
+@pytest.fixture(scope="module")
+def notebook(loaded: Notebook) -> Notebook:
+    assert not loaded.run(SETUP).error
+    return loaded
+
+
+def plain(notebook: Notebook, line: str) -> str:
+    shown = the_display(notebook.run(line))
+    assert_inert(shown["text/html"])
+    return str(shown["text/plain"])
+
+
+def test_the_policy_is_readable(notebook: Notebook) -> None:
+    rule = "Rule(tool='web*', decision='deny', reason='<b>never</b>', when={'paths': 'a*'})"
+    notebook.run(f"s.policy = Policy(mode='safe', rules=[{rule}])")
+    told = plain(notebook, "%policy")
+    for words in (
+        "Mode safe: what reads runs; everything else is asked about.",
+        "Calls of web* that touch a path like a* are denied: <b>never</b>.",
+        "No call may write conftest.py",
+        "Nothing beyond single calls.",
+    ):
+        assert words in told, words
+
+
+def test_the_mode_can_be_set(notebook: Notebook) -> None:
+    assert notebook.run("%policy plan").text.startswith("Mode plan: only what reads runs")
+    assert notebook.run("print(s.policy.mode, len(s.policy.rules))").text == "plan 1\n"
+    assert "not run" in notebook.run("%call sandbox_write path=a content=b").result["text/plain"]
+    assert notebook.run("%policy safe").text.startswith("Mode safe")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("%policy paln", "plan, safe, auto or `why NAME key=value`, not 'paln'"),
+        ("%policy plan now", "not 'plan now'"),
+        ("%policy why", "Which tool?"),
+        ("%policy why fiel", "Did you mean file?"),
+        ("%policy why file operation=fly", "operation"),
+        ("%approvals revoke", "revoke NUMBER"),
+        ("%approvals remove 1", "revoke NUMBER"),
+        ("%approvals revoke 99", "There is no approval '99' to take back. Numbers: none."),
+        ("%approvals revoke \u00b2", "There is no approval"),
+    ],
+)
+def test_a_typo_is_told_in_one_line(notebook: Notebook, line: str, told: str) -> None:
+    assert told in usage_error(notebook.run(line))
+
+
+def test_why(notebook: Notebook) -> None:
+    told = plain(notebook, "%policy why sandbox_write path=out/a.txt content=x")
+    assert "is asked about" in told
+    assert "out/a.txt" in told
+    assert "runs" in plain(notebook, "%policy why sandbox_read path=a.txt")
+    assert "events" not in notebook.run("print(len(s.events))").text
+
+
+def test_what_was_allowed_is_listed_and_taken_back(notebook: Notebook) -> None:
+    assert "Nothing was allowed beyond single calls" in plain(notebook, "%approvals")
+    notebook.run(
+        "for n in 'ab':\n    await s.call('sandbox_write', {'path': f'{n}/x', 'content': ''}, origin='model')"
+    )
+    listed = plain(notebook, "%approvals")
+    assert "shape" in listed
+    assert "sandbox_write writing only to a" in listed
+    assert "sandbox_write with any arguments" in listed
+    assert "1. sandbox_write writing only to a" in plain(notebook, "%policy")
+    assert "you allowed sandbox_write" in plain(notebook, "%policy why sandbox_write path=a/y content=x")
+    assert notebook.run("%approvals revoke 1").text.startswith("Taken back: sandbox_write writing only to a")
+    assert "writing only" not in plain(notebook, "%approvals")
+    assert notebook.run("%approvals revoke all").text == "1 approvals were taken back.\n"
+    assert "is asked about" in plain(notebook, "%policy why sandbox_write path=a/y content=x")
+
+
+def test_open_questions_are_listed_and_shown_again(notebook: Notebook) -> None:
+    run = notebook.start(
+        "import asyncio\nuse_session(Session())\n"
+        "t = asyncio.ensure_future(current_session().call('sandbox_write', {'path': 'a', 'content': ''}))\n"
+        "await asyncio.sleep(0.5)\n%approvals\nawait t"
+    )
+    notebook.card(run)
+    notebook.until(run, lambda: any("waiting" in d["text/plain"] for d in run.displays))
+    notebook.until(run, lambda: sum(WIDGET_VIEW in shown for shown in run.displays) == 2)
+    notebook.decide(run, "deny")
+    notebook.until(run, lambda: run.ended)
+    assert not any(WIDGET_VIEW in shown for shown in run.shown.values())

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import time
+
+import pytest
+
+import aisotools
+from aisotools.core.types import Effect
+from aisotools.policy.shell.classify import MOST_BYTES, ShellReport, classify_shell, shell_facts
+
+
+def test_a_report_says_what_a_command_does_in_words() -> None:
+    report = classify_shell("cat a.txt | sort -o b.txt && curl -sd @c https://example.org:8080/x")
+    assert report == ShellReport(
+        effect=Effect.LOCAL_MUTATION,
+        commands=("cat a.txt", "sort -o b.txt", "curl -sd @c https://example.org:8080/x"),
+        reads=("a.txt",),
+        writes=("b.txt",),
+        hosts=("example.org",),
+        reasons=(
+            "it writes b.txt",
+            "curl talks to another machine",
+            "it contacts https://example.org:8080/x",
+        ),
+        certain=True,
+    )
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        report.certain = False  # type: ignore[misc]  # frozen
+
+
+def test_reading_is_read_only_and_says_what_is_read() -> None:
+    report = classify_shell("head -n 5 data.csv; cat < notes.md")
+    assert report.effect is Effect.READ_ONLY
+    assert report.certain
+    assert report.reads == ("data.csv", "notes.md")
+    assert report.writes == report.hosts == report.reasons == ()
+
+
+def test_the_worst_of_all_commands_counts() -> None:
+    assert classify_shell("ls; touch a; rm b").effect is Effect.DESTRUCTIVE
+    assert classify_shell("ls; touch a; curl https://x.example").effect is Effect.LOCAL_MUTATION
+    assert classify_shell("ls; curl https://x.example").effect is Effect.REMOTE_ACTION
+
+
+def test_what_is_not_certain_is_never_read_only() -> None:
+    report = classify_shell('"$program" a')
+    assert (report.effect, report.certain) == (Effect.LOCAL_MUTATION, False)
+    assert report.reasons == ("it cannot be told which program $program is",)
+
+
+@pytest.mark.parametrize(
+    ("command", "commands"),
+    [
+        ("git push origin main", ("git push origin main",)),
+        ("/bin/ls -l", ("ls -l",)),
+        ("./ls -l", ("./ls -l",)),
+        ("r''m \"a b\"", ("rm a b",)),
+        ("find . -name '*.py' | xargs -n1 wc -l", ("find . -name *.py", "xargs -n1 wc -l", "wc -l …")),
+        ("timeout 5 nice cat a", ("timeout 5 nice cat a", "nice cat a", "cat a")),
+        ("bash -c 'ls; pwd'", ("bash -c ls; pwd", "ls", "pwd")),
+        ("echo {a,b}.txt", ("echo a.txt b.txt",)),
+        ("echo $(date) `pwd`", ("echo $(date) `pwd`", "date", "pwd")),
+        ("x=1 LC_ALL=C sort a", ("sort a",)),
+        ("cat é.txt", ("cat é.txt",)),
+    ],
+)
+def test_commands_are_told_with_their_arguments(command: str, commands: tuple[str, ...]) -> None:
+    assert classify_shell(command).commands == commands
+
+
+@pytest.mark.parametrize(
+    ("command", "writes"),
+    [
+        ("ls > a 2> b", ("a", "b")),
+        ("ls > /dev/null 2>&1", ()),
+        ("cp a b", ("b",)),
+        ("cp a/b c d/", ("d/b", "d/c")),
+        ("cp -t d a/b", ("d/b",)),
+        ("cp a/conftest.py .", ("./conftest.py",)),
+        ("ln -s a/b", ("./b",)),
+        ("mv a/b c d", ("a/b", "c", "d/b", "d/c")),
+        ("mv -t d a", ("a", "d/a")),
+        ("cp a{,.bak}", ("a.bak",)),
+        ("tee -a x y >(cat) < z", ("x", "y")),
+        ("sed -i s/a/b/ x y", ("x", "y")),
+        ("sed -i.bak s/a/b/ x", ("x.bak", "x")),
+        ("uniq a b", ("b",)),
+        ("dd if=a of=b", ("b",)),
+        ("chmod +x a b", ("a", "b")),
+        ("mkdir -p a/b", ("a/b",)),
+        ("sort -uoout in", ("out",)),
+        ("curl -o page https://x.example", ("page",)),
+        ("find . -fprintf list %p", ("list",)),
+        ("rm -rf a b", ("a", "b")),
+        ("mv a b", ("a", "b")),
+        ("gzip a", ("a",)),
+        ("ls > $TMPDIR/x", ("$TMPDIR/x",)),
+    ],
+)
+def test_writes_are_told_by_path(command: str, writes: tuple[str, ...]) -> None:
+    assert classify_shell(command).writes == writes
+
+
+@pytest.mark.parametrize(
+    ("command", "hosts"),
+    [
+        ("curl -X POST -d a https://me:pw@x.example/y z.example", ("x.example", "z.example")),
+        ("ssh me@x.example ls", ("x.example",)),
+        ("scp a me@x.example:b", ("x.example",)),
+        ("rsync -a a/ b/", ()),
+        ("nc -v x.example 80", ("x.example",)),
+        ("cat < /dev/tcp/x.example/80", ("x.example",)),
+        ("git clone git@x.example:a/b.git", ("x.example",)),
+        ("git push origin main", ("origin",)),
+        ("wget", ()),
+        ("curl $url", ("$url",)),
+        ("curl https://good.example@bad.example/x", ("bad.example",)),
+        ("curl https://a@good.example@bad.example", ("bad.example",)),
+        ("curl https://bad.example#@good.example/", ("bad.example",)),
+    ],
+)
+def test_hosts_are_told(command: str, hosts: tuple[str, ...]) -> None:
+    assert classify_shell(command).hosts == hosts
+
+
+@pytest.mark.parametrize(
+    ("path", "outside"),
+    [
+        ("a", False),
+        ("a/b/../c", False),
+        ("./a", False),
+        ("/workspace/a", False),
+        ("$TMPDIR/a", False),
+        ("$WORKSPACE/a", False),
+        ("../a", True),
+        ("a/../../b", True),
+        ("/etc/passwd", True),
+        ("/workspace/../a", True),
+        ("/workspaces", True),
+        ("$TMPDIR/../a", True),
+        ("~/a", True),
+        ("$HOME/a", True),
+    ],
+)
+def test_facts_tell_writing_outside_the_workspace(path: str, outside: bool) -> None:
+    facts = shell_facts(f"ls > {path}")
+    assert facts.outside is outside
+    assert facts.effect is Effect.LOCAL_MUTATION
+
+
+def test_facts_are_relative_to_the_workspace() -> None:
+    facts = shell_facts("cat a /b > ../c", "sub/folder")
+    assert facts.reads == ("sub/folder/a", "/b")
+    assert facts.writes == ("sub/folder/../c",)
+    assert not facts.outside
+    assert shell_facts("ls > ../../../c", "sub/folder").outside
+
+
+def test_a_change_of_folder_makes_relative_writes_uncertain() -> None:
+    assert classify_shell("cd sub && touch a").certain
+    for elsewhere in ("cd /etc", "cd ..", "cd", "cd -", "cd $x", "cd a/../..", "pushd /", "cd ~"):
+        report = classify_shell(f"{elsewhere} && touch a")
+        assert not report.certain, elsewhere
+        assert "it writes after changing the folder" in report.reasons
+    assert classify_shell("cd /etc && cat passwd").effect is Effect.READ_ONLY
+    assert classify_shell("cd /etc && touch /tmp/a").certain
+
+
+def test_too_long_a_command_is_not_looked_into() -> None:
+    fits = "echo " + "a" * (MOST_BYTES - 5)
+    assert classify_shell(fits).effect is Effect.READ_ONLY
+    for long in (fits + "a", "echo " + "é" * (MOST_BYTES // 2)):
+        report = classify_shell(long)
+        assert (report.effect, report.certain) == (Effect.LOCAL_MUTATION, False)
+        assert report.reasons == ("it is too long to look into",)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\n", "# nothing", "  # nothing\n"])
+def test_nothing_reads_only(text: str) -> None:
+    assert classify_shell(text) == ShellReport(effect=Effect.READ_ONLY)
+
+
+MANY = [
+    "$(",
+    "`",
+    "((",
+    "a<<b\n",
+    "{a,b}",
+    '"$(',
+    "${a",
+    "&",
+    "a|",
+    "{",
+    "[[ ",
+    "a=(",
+    "case x in a) ",
+    "$((1+",
+]
+MANY += [
+    "0x1 ",
+    "<(",
+    "a;",
+    "a=b ",
+    "eval ",
+    "env ",
+    "xargs ",
+    "$x ",
+    "{1..9}",
+    "find . -exec ",
+    "awk /",
+    "é",
+]
+MANY += ["bash -c 'ls' ;", "((a[1]))\n", "\\\n", 'echo "a$(b)" ;', "a=$((0x1 0x1 @))\n", "[[ -v x ]]\n", "! "]
+
+
+@pytest.mark.parametrize("part", MANY)
+def test_no_text_takes_long(part: str) -> None:
+    text = part * (MOST_BYTES // len(part.encode()))
+    began_s = time.monotonic()
+    report = classify_shell(text)
+    assert time.monotonic() - began_s < 5
+    assert len(report.reasons) <= 50
+    assert all(len(reason) < 200 for reason in report.reasons)
+
+
+def test_importing_the_package_does_not_load_the_grammar() -> None:
+    code = (
+        "import sys, aisotools, aisotools.policy.shell.classify; assert 'tree_sitter' not in sys.modules; "
+        "aisotools.classify_shell('ls'); assert 'tree_sitter' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_names_are_public() -> None:
+    assert {"classify_shell", "ShellReport"} <= set(dir(aisotools))
+    assert aisotools.__getattr__("classify_shell") is classify_shell
+    assert aisotools.__getattr__("ShellReport") is ShellReport

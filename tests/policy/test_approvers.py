@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from aisotools.core.exceptions import UsageError
+from aisotools.core.protocols import Approver
+from aisotools.core.types import Approval, ApprovalRequest, Effect, ToolCall, ToolDefinition
+from aisotools.policy.approvers import AllowAll, DenyAll, ScriptedApprover, resolve, resolve_all
+
+
+def a_request(timeout_s: float | None = 5.0, **arguments: Any) -> ApprovalRequest:
+    return ApprovalRequest(
+        id="r1",
+        call=ToolCall("c1", "file", arguments or {"path": "a.txt"}, origin="model"),
+        definition=ToolDefinition("file", "Files.", {"type": "object"}),
+        effect=Effect.LOCAL_MUTATION,
+        level="confined",
+        timeout_s=timeout_s,
+    )
+
+
+# --- the contract: every approver answers every request with an Approval, and lets itself be cancelled
+
+
+APPROVERS: dict[str, Callable[[], Approver]] = {
+    "allow": AllowAll,
+    "deny": DenyAll,
+    "script": lambda: ScriptedApprover(["approve"]),
+    "empty script": ScriptedApprover,
+}
+
+
+@pytest.mark.parametrize("make", APPROVERS.values(), ids=APPROVERS.keys())
+async def test_every_approver_gives_an_approval(make: Callable[[], Approver]) -> None:
+    first, second = await resolve(make(), a_request()), await make().ask(a_request())
+    assert isinstance(first, Approval)
+    assert first == second
+    assert first.outcome in {"approve", "deny"}
+    assert first.arguments is None
+
+
+@pytest.mark.parametrize("make", APPROVERS.values(), ids=APPROVERS.keys())
+async def test_every_approver_serves_many_at_once(make: Callable[[], Approver]) -> None:
+    approver = make()
+    answers = await asyncio.gather(*(approver.ask(a_request()) for _ in range(5)))
+    assert all(isinstance(answer, Approval) for answer in answers)
+
+
+# --- scripted
+
+
+async def test_a_script_answers_in_order_then_denies() -> None:
+    edited = Approval("approve", arguments={"path": "b.txt"})
+    approver = ScriptedApprover(
+        ["approve", "deny", edited, lambda request: "cancel" if request.id == "r1" else "deny"]
+    )
+    outcomes = [await approver.ask(a_request(path=str(i))) for i in range(6)]
+    assert [o.outcome for o in outcomes] == ["approve", "deny", "approve", "cancel", "deny", "deny"]
+    assert outcomes[2] is edited
+    assert "4 answers" in outcomes[5].reason
+    assert [r.call.arguments["path"] for r in approver.requests] == list("012345")
+
+
+@pytest.mark.parametrize("answer", ["aprove", 3, None])
+def test_a_script_refuses_what_is_no_answer(answer: Any) -> None:
+    with pytest.raises(UsageError, match=r"Answer 1 of the script.*"):
+        ScriptedApprover(["approve", answer])
+
+
+# --- console
+
+
+# --- run_blocking
+
+
+# --- resolve: whatever an approver does, the answer is an Approval
+
+
+class Odd:
+    """An approver that does what `act` does."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self._act = act
+
+    async def ask(self, request: ApprovalRequest) -> Approval:
+        answer = self._act()
+        return await answer if asyncio.iscoroutine(answer) else answer  # type: ignore[no-any-return]  # any is the point
+
+
+def fail(error: Exception) -> Any:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda: fail(RuntimeError("no screen")), "RuntimeError: no screen"),
+        (lambda: fail(TimeoutError("theirs")), "TimeoutError: theirs"),
+        (lambda: None, "NoneType"),
+        (lambda: True, "bool"),
+        (lambda: "approve", "str"),
+        (lambda: Approval("approve", arguments=[1]), "list"),  # type: ignore[arg-type]  # wrong is the point
+        (lambda: Approval("approve", reason=3), "int"),  # type: ignore[arg-type]  # wrong is the point
+    ],
+)
+async def test_a_broken_approver_denies(act: Callable[[], Any], words: str) -> None:
+    answer = await resolve(Odd(act), a_request())
+    assert answer.outcome == "deny"
+    assert words in answer.reason
+
+
+async def test_an_approver_that_is_not_async_denies() -> None:
+    class NotAsync:
+        def ask(self, request: ApprovalRequest) -> Approval:
+            return Approval("approve")
+
+    answer = await resolve(NotAsync(), a_request())  # type: ignore[arg-type]  # wrong is the point
+    assert answer.outcome == "deny"
+
+
+async def test_nobody_denies() -> None:
+    assert (await resolve(None, a_request())).outcome == "deny"
+
+
+async def test_time_runs_out() -> None:
+    answer = await resolve(Odd(lambda: asyncio.sleep(30)), a_request(timeout_s=0.05))
+    assert answer == Approval("timeout", reason="Nobody answered within 0.05 s.")
+
+
+async def test_cancelling_passes_through() -> None:
+    asking = asyncio.create_task(resolve(Odd(lambda: asyncio.sleep(30)), a_request()))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+
+# --- the default
+
+
+async def test_edited_arguments_are_approved_for_this_call_only() -> None:
+    answer = Approval("approve", arguments={"n": 2}, remember="tool")
+    (kept, limited) = await resolve_all(
+        ScriptedApprover([Approval("approve", remember="tool"), answer]), [a_request(), a_request()]
+    )
+    assert kept.remember == "tool"
+    assert limited.remember is None
+    assert limited.arguments == {"n": 2}
+
+
+async def test_a_batch_that_nobody_answers_says_how_long_it_stood() -> None:
+    class Never:
+        async def ask(self, request: ApprovalRequest) -> Approval:
+            raise AssertionError
+
+        async def ask_many(self, requests: Sequence[ApprovalRequest]) -> list[Approval]:
+            await asyncio.sleep(30)
+            return []
+
+    brief = a_request(0.05)
+    answers = await resolve_all(Never(), [a_request(), brief])
+    assert [answer.reason for answer in answers] == ["Nobody answered within 0.05 s."] * 2

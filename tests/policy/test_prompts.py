@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aisotools.core.types import ApprovalRequest, Effect, Facts, ToolCall, ToolDefinition
+from aisotools.policy.prompts import (
+    argument_fields,
+    describe,
+    is_risky,
+    parse_answer,
+    remember_choices,
+    summarize,
+    visible,
+    visible_json,
+)
+
+
+def a_request(arguments: dict[str, Any], **more: Any) -> ApprovalRequest:
+    name = more.pop("name", "sandbox_bash")
+    call = ToolCall(
+        "c1", name, arguments, origin=more.pop("origin", "model"), agent_id=more.pop("agent_id", "")
+    )
+    return ApprovalRequest(
+        **{
+            "id": "r1",
+            "call": call,
+            "definition": ToolDefinition(name, "Runs a command.", {"type": "object"}),
+            "effect": Effect.LOCAL_MUTATION,
+            "level": "confined",
+            **more,
+        }
+    )
+
+
+HIDING = [
+    "\x00",
+    "\x07",
+    "\x08",
+    "\r",
+    "\x1b",
+    "\x7f",
+    "\x9b",
+    "\xad",
+    "\u034f",
+    "\u061c",
+    "\u115f",
+    "\u180e",
+    "\u200b",
+    "\u200d",
+    "\u200e",
+    "\u2028",
+    "\u202a",
+    "\u202e",
+    "\u2066",
+    "\u2800",
+    "\u3164",
+    "\ufe0f",
+    "\ufeff",
+    "\uffa0",
+    "\ud800",
+    "\U000e0041",
+    "\U000e0100",
+]
+
+
+@pytest.mark.parametrize("char", HIDING, ids=ascii)
+def test_what_hides_is_written_down(char: str) -> None:
+    shown = visible(f"a{char}b")
+    assert char not in shown
+    assert shown.isascii()
+    assert json.loads(f'"{shown}"') == f"a{char}b" if char != "\ud800" else "\\ud800" in shown
+
+
+def test_what_can_be_seen_stays() -> None:
+    text = "def f(x):\n\treturn 'grün 日本 ∫ 😀'"
+    assert visible(text) == text
+
+
+@given(st.text(max_size=60))
+def test_nothing_unprintable_is_left(text: str) -> None:
+    shown = visible(text, keep="")
+    assert shown.isprintable()
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
+def test_visible_json_is_the_same_value(value: Any) -> None:
+    assert json.loads(visible_json(value)) == value
+    assert visible_json(value).replace("\n", "").isprintable()
+
+
+def test_code_is_shown_raw_and_the_rest_as_json() -> None:
+    fields = argument_fields(a_request({"timeout": 5, "command": "ls -la", "stdin": "a\nb"}))
+    assert [(f.name, f.kind, f.text) for f in fields] == [
+        ("command", "shell", "ls -la"),
+        ("", "json", '{\n  "timeout": 5\n}'),
+        ("stdin", "text", "a\nb"),
+    ]
+
+
+def test_preview_names_what_is_code() -> None:
+    fields = argument_fields(
+        a_request({"q": "rm -rf /", "p": "1/0"}, preview={"shell": "q", "python": ["p"]})
+    )
+    assert [(f.name, f.kind) for f in fields] == [("q", "shell"), ("p", "python")]
+
+
+@pytest.mark.parametrize("command", ["echo a\r\necho b", "rm \u202ex", "a\u200bb", "x\x00y"])
+def test_code_that_hides_something_goes_to_json_where_it_shows(command: str) -> None:
+    (field,) = argument_fields(a_request({"command": command}))
+    assert field.kind == "json"
+    assert "\\" in field.text
+    assert field.hides
+    assert json.loads(field.text) == {"command": command}
+
+
+def test_a_backslash_is_nothing_hidden() -> None:
+    (field,) = argument_fields(a_request({"pattern": "\\u202e", "n": "ü"}))
+    assert not field.hides
+
+
+def test_no_arguments_are_an_empty_object() -> None:
+    (field,) = argument_fields(a_request({}))
+    assert (field.name, field.text) == ("", "{}")
+
+
+def test_a_very_long_field_says_what_is_missing() -> None:
+    request = a_request({"content": "x\n" * 100_000})
+    (field,) = argument_fields(request)
+    assert "150,000 characters are not shown" in field.shown
+    assert len(field.shown) < 51_000
+    assert not field.editable
+
+
+def test_the_question_as_text() -> None:
+    request = a_request(
+        {"command": "make\nmake install", "timeout": 5},
+        reasons=("it writes files",),
+        agent_id="bob\u202e",
+    )
+    assert describe(request).splitlines() == [
+        "May this run?  sandbox_bash",
+        "  local change, sandbox level confined, asked by a model, agent bob\\u202e",
+        "  because it writes files",
+        "  command:",
+        "    make",
+        "    make install",
+        "  arguments:",
+        "    {",
+        '      "timeout": 5',
+        "    }",
+    ]
+
+
+@pytest.mark.parametrize("level", ["host", "limited"])
+def test_the_question_does_not_promise_a_sandbox_where_there_is_none(level: str) -> None:
+    words = describe(a_request({}, level=level))
+    assert "outside the sandbox" in words or "not a sandbox" in words
+
+
+@pytest.mark.parametrize(
+    ("typed", "outcome", "reason"),
+    [
+        ("y", "approve", ""),
+        (" YES \n", "approve", ""),
+        ("", "deny", ""),
+        ("n", "deny", ""),
+        ("No, too broad", "deny", "too broad"),
+        ("n: later", "deny", "later"),
+        ("yse", "deny", "yse"),
+        ("y but only once", "deny", "y but only once"),
+        ("never", "deny", "never"),
+    ],
+)
+def test_typed_answers(typed: str, outcome: str, reason: str) -> None:
+    approval = parse_answer(typed)
+    assert (approval.outcome, approval.reason) == (outcome, reason)
+
+
+# ---- secrets
+
+SECRETS = ToolDefinition(
+    "login",
+    "Logs in.",
+    {
+        "properties": {
+            "password": {"type": "string", "format": "password"},
+            "token": {"anyOf": [{"type": "string", "writeOnly": True}, {"type": "null"}]},
+            "user": {"type": "string"},
+        }
+    },
+)
+
+
+def a_login() -> ApprovalRequest:
+    return a_request(
+        {"user": "ann", "password": "hunter2!", "token": "tiger3\nx"}, name="login", definition=SECRETS
+    )
+
+
+def test_secrets_are_not_shown() -> None:
+    request = a_login()
+    for told in (describe(request), summarize(request), repr(argument_fields(request))):
+        assert "hunter2" not in told
+        assert "tiger3" not in told
+        assert "secret, not shown" in told
+        assert "ann" in told
+
+
+def test_a_secret_without_a_name_is_not_shown_either() -> None:
+    schema = {"properties": {"": {"writeOnly": True}}}
+    request = a_request({"": "hunter2!", "a": 1}, definition=ToolDefinition("t", "", schema))
+    assert "hunter2" not in describe(request) + summarize(request)
+
+
+# ---- remembering
+
+WORDS = {"tool": "any\u202e", "call": "just this", "shape": "such"}
+
+
+def test_what_can_be_remembered_is_told_in_words_the_narrowest_first() -> None:
+    request = a_request({"n": 1}, preview={"remember": WORDS})
+    assert remember_choices(request) == {"call": "just this", "shape": "such", "tool": "any\\u202e"}
+    told = describe(request)
+    for line in ("c  for just this", "s  for such", "t  for any\\u202e"):
+        assert line in told
+    assert "not be asked again" not in describe(a_request({"n": 1}))
+
+
+@pytest.mark.parametrize("preview", [{}, {"remember": "all"}, {"remember": {"world": "x", "call": 3}}])
+def test_what_is_no_choice_is_not_offered(preview: dict[str, Any]) -> None:
+    assert remember_choices(a_request({}, preview=preview)) == {}
+
+
+def test_answers_that_remember() -> None:
+    assert parse_answer(" S ", ["call", "shape"]).remember == "shape"
+    assert parse_answer("s", ["call", "shape"]).outcome == "approve"
+    assert parse_answer("t", ["call", "shape"]).outcome == "deny", "it was not offered"
+    assert parse_answer("s", []).reason == "s"
+    assert parse_answer("s is too broad", ["shape"]).reason == "s is too broad"
+    assert parse_answer("y", ["shape"]).remember is None
+
+
+# ---- among others
+
+
+@pytest.mark.parametrize(
+    ("more", "risky"),
+    [
+        ({}, False),
+        ({"effect": Effect.READ_ONLY}, False),
+        ({"effect": Effect.DESTRUCTIVE}, True),
+        ({"effect": Effect.REMOTE_ACTION}, True),
+        ({"level": "host"}, True),
+        ({"facts": Facts(runs_in="host")}, True),
+        ({"facts": Facts(certain=False)}, True),
+        ({"facts": Facts(outside=True)}, True),
+    ],
+)
+def test_what_deserves_a_look_of_its_own(more: dict[str, Any], risky: bool) -> None:
+    assert is_risky(a_request({"n": 1}, **more)) is risky
+
+
+def test_a_call_in_one_line() -> None:
+    assert summarize(a_request({"command": "make\n\u202eall", "n": 1})) == "command=make ↵ \\u202eall n=1"
+    assert summarize(a_request({"command": "make\nall", "n": 1})) == "make ↵ all"
+    assert summarize(a_request({"a": "x" * 500})).endswith("…")
+    assert len(summarize(a_request({"a": "x" * 500, "b": ["y"] * 500}))) == 120
+    assert summarize(a_request({})) == ""
+    assert summarize(a_request({"command": "ls" + " " * 300 + "\t; make"})) == "ls ; make"

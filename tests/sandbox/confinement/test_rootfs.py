@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from aisotools.sandbox.confinement import namespaces, rootfs
+from aisotools.sandbox.confinement import rootfs as shields
+from aisotools.sandbox.confinement.rootfs import Attribute, HostEntry, RootPlan, plan_root
+
+FOLDER, FILE = HostEntry(kind="folder"), HostEntry(kind="file")
+INTERPRETER = {
+    "/usr": FOLDER,
+    "/usr/lib/python3": FOLDER,
+    "/lib": HostEntry(kind="link", text="usr/lib"),
+    "/etc/localtime": HostEntry(kind="link", text="/usr/share/zoneinfo/UTC"),
+    "/etc/ld.so.cache": FILE,
+    "/dev/null": FILE,
+}
+
+
+def plan(
+    workspace: str = "/srv/me/work", *, scratch: str = "/tmp/scratch", readable: Iterable[str] = ()
+) -> RootPlan:
+    return plan_root(
+        interpreter=INTERPRETER,
+        readable=dict.fromkeys(readable, FOLDER),
+        workspace=workspace,
+        scratch=scratch,
+        memory_bytes=1 << 20,
+    )
+
+
+# ---------------------------------------------------------------- the plan
+
+
+def test_only_the_workspace_and_the_scratch_folder_can_be_written() -> None:
+    made = plan(readable=["/data"])
+    writable = {bind.path for bind in made.binds if Attribute.READ_ONLY not in bind.attributes}
+    assert writable == {"/srv/me/work", "/tmp/scratch"}
+    assert all(Attribute.NO_SETUID in bind.attributes for bind in made.binds)
+    assert {b.path for b in made.binds if Attribute.NO_DEVICES not in b.attributes} == {"/dev/null"}
+
+
+def test_what_is_shown_already_is_not_mounted_again() -> None:
+    assert [bind.path for bind in plan().binds].count("/usr/lib/python3") == 0
+
+
+def test_files_of_others_become_the_workers_only_where_the_user_named_them() -> None:
+    made = plan(readable=["/data"])
+    assert {bind.path for bind in made.binds if bind.mapped} == {"/srv/me/work", "/tmp/scratch", "/data"}
+
+
+def test_links_are_made_anew() -> None:
+    links = dict(plan().links)
+    assert links["/lib"] == "usr/lib"
+    assert links["/etc/localtime"] == "/usr/share/zoneinfo/UTC"
+    assert links["/dev/fd"] == "/proc/self/fd"
+
+
+def test_folders_come_before_what_lies_in_them() -> None:
+    paths = [bind.path for bind in plan("/data/work", readable=["/data"]).binds]
+    assert paths.index("/data") < paths.index("/data/work")
+
+
+def test_nothing_below_the_workspace_is_a_mount_of_its_own() -> None:
+    """A worker of the past may have put a link to elsewhere in that place."""
+    made = plan("/w", readable=["/w/data"])
+    assert "/w/data" not in {bind.path for bind in made.binds}
+
+
+@pytest.mark.parametrize(
+    ("workspace", "readable", "alias"),
+    [
+        ("/srv/me/work", [], True),
+        ("/workspace", [], False),  # it lies there anyway
+        ("/workspace/mine", [], False),  # which could not be seen any more
+        ("/srv/me/work", ["/workspace/data"], False),
+        ("/srv/me/work", ["/workspaces"], True),
+    ],
+)
+def test_the_alias_gives_way(workspace: str, readable: list[str], alias: bool) -> None:
+    made = plan(workspace, readable=readable)
+    assert made.alias is alias
+    assert ("/workspace" in made.points()) is (alias or workspace == "/workspace")
+
+
+def test_a_private_folder_gives_way_to_one_that_was_asked_for() -> None:
+    assert dict(plan(readable=["/tmp"]).memory).keys() == {"/dev/shm"}
+    assert dict(plan("/dev/shm").memory).keys() == {"/tmp"}
+
+
+def test_looking_follows_links_only_where_told(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    link, real = str(tmp_path / "link"), str(tmp_path / "real")
+    assert rootfs.look([link, str(tmp_path / "missing")], follow=False) == {
+        link: HostEntry(kind="link", text="real")
+    }
+    assert rootfs.look([link], follow=True) == {link: HostEntry(kind="link", text="real"), real: FOLDER}
+
+
+# ---------------------------------------------------------------- the check
+
+TABLE = """1 2 0:1 / / ro,nosuid - tmpfs none rw
+2 1 0:2 / /proc ro,nosuid - proc none rw
+3 1 0:3 / /tmp rw,nosuid - tmpfs none rw
+4 1 0:4 / /srv/me/my\\040work rw,nosuid - ext4 none rw
+"""
+
+
+def test_the_mount_table_is_read() -> None:
+    assert dict(rootfs.read_mounts(TABLE))["/srv/me/my work"] == {"rw", "nosuid"}
+
+
+def test_flaws_are_named(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("")
+    needed = rootfs.identities([str(tmp_path / "kept"), str(tmp_path / "missing")])
+    assert len(needed) == 1
+    (tmp_path / "other").write_text("")
+    (tmp_path / "other").replace(tmp_path / "kept")
+    made = plan("/srv/me/my work")
+    table = (
+        TABLE.replace("ro,nosuid - tmpfs", "rw - tmpfs") + "5 1 0:5 / /mnt/leak rw,nosuid - ext4 none rw\n"
+    )
+    found = list(rootfs.flaws(made, made.points(), needed | {"/no/such": (1, 1)}, table))
+    assert "'/no/such' is needed and cannot be reached (No such file or directory)" in found
+    assert f"{str(tmp_path / 'kept')!r} is another file than before" in found
+    assert "something is mounted at '/mnt/leak'" in found
+    assert "'/' can be written" in found
+    assert "programs at '/' could gain rights" in found
+    assert "nothing is mounted at '/usr'" in found
+    assert any(flaw.endswith("lies in the root folder") for flaw in found)  # this test sees all of the host
+
+
+# ---------------------------------------------------------------- shields
+
+NAMES = shields.ProtectedNames(files=("conftest.py", "*.pth"), folders=(".git/hooks",))
+
+
+def test_names_cover_whatever_the_case() -> None:
+    assert NAMES.cover("a/Conftest.PY", folder=False)
+    assert NAMES.cover("x.pth", folder=False)
+    assert NAMES.cover("a/.git/hooks", folder=True)
+    assert not NAMES.cover("a.git/hooks", folder=True)
+    assert not NAMES.cover("conftest.py", folder=True)
+    assert not NAMES.cover(".git/hooks", folder=False)
+
+
+def test_folders_above_are_held_in_place_and_what_lies_below_is_covered() -> None:
+    made = shields.shields(["a/b/conftest.py", ".git/hooks", ".git/hooks/x.pth", "conftest.py"])
+    assert [(shield.path, shield.read_only) for shield in made] == [
+        ("a", False),
+        (".git", False),
+        ("conftest.py", True),
+        ("a/b", False),
+        (".git/hooks", True),
+        ("a/b/conftest.py", True),
+    ]
+
+
+def test_what_is_protected_is_found_and_links_are_not_followed(tmp_path: Path) -> None:
+    for name in (".git/hooks/pre-commit", "a/conftest.py", "x.pth", "plain.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "outside").symlink_to("/")
+    (tmp_path / "linked.pth").symlink_to("plain.py")
+    assert sorted(shields.find(str(tmp_path), NAMES)) == [".git/hooks", "a/conftest.py", "x.pth"]
+
+
+def test_the_search_is_bounded(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["d"] * (shields.DEPTH + 1))
+    deep.mkdir(parents=True)
+    (deep / "conftest.py").write_text("")
+    assert shields.find(str(tmp_path), NAMES) == []
+
+
+# ---------------------------------------------------------------- who the worker is
+
+ALL_IDS = "         0          0 4294967295\n"
+
+
+def test_a_root_user_has_ids_to_spare() -> None:
+    first, second = namespaces.spare_id(ALL_IDS, 1), namespaces.spare_id(ALL_IDS, 2)
+    assert first is not None
+    assert second is not None
+    assert first != second
+    assert 1 << 29 < first < 1 << 31  # above what accounts and containers have, and still a positive number
+
+
+def test_in_a_container_of_few_ids_one_of_the_last_is_taken() -> None:
+    for seed in (0, 1, 4095, 4096, 123456):
+        found = namespaces.spare_id("0 100000 65536\n", seed)
+        assert found is not None
+        assert 60000 < found < 65535
+
+
+@pytest.mark.parametrize("table", ["0 1000 1\n", "", "0 100000 500\n"])
+def test_without_ids_to_spare_there_is_none(table: str) -> None:
+    assert namespaces.spare_id(table, 7) is None
+
+
+def test_an_ordinary_user_stays_who_it_is() -> None:
+    if os.geteuid() == 0:
+        found = namespaces.identity(5)
+        assert not found.is_ours
+        assert 0 not in found.outer
+    else:
+        assert namespaces.identity(5).is_ours

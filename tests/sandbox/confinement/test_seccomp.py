@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import errno
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aisotools.sandbox.confinement import seccomp, syscalls
+from tests.sandbox import bpf
+
+ALLOW, KILL = bpf.ALLOW, bpf.KILL
+PRETEND = bpf.ERROR
+EPERM = bpf.ERROR | errno.EPERM
+ENOSYS = bpf.ERROR | errno.ENOSYS
+EACCES = bpf.ERROR | errno.EACCES
+O_CREAT, O_TMPFILE, O_TRUNC, O_RDWR = 0o100, 0o20200000, 0o1000, 2
+
+HARMLESS = {
+    "memory of its own": """
+        mmap mprotect munmap brk mremap msync mincore madvise mlock munlock mlockall munlockall mlock2
+        mbind set_mempolicy get_mempolicy set_mempolicy_home_node remap_file_pages pkey_mprotect
+        pkey_alloc pkey_free memfd_create
+    """,
+    "descriptors of its own, opened under Landlock": """
+        read write close fstat poll lseek pread64 pwrite64 readv writev preadv pwritev preadv2 pwritev2
+        select pselect6 ppoll dup dup2 dup3 pipe pipe2 sendfile splice tee vmsplice copy_file_range fsync
+        fdatasync ftruncate fallocate fadvise64 readahead sync_file_range getdents getdents64 eventfd
+        eventfd2 signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime epoll_create
+        epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2 close_range io_destroy
+        io_getevents io_pgetevents io_submit io_cancel inotify_rm_watch flock
+    """,
+    "sockets of its own: one inherited, and pairs": """
+        sendto recvfrom sendmsg recvmsg sendmmsg recvmmsg shutdown getsockname getpeername setsockopt
+        getsockopt
+    """,
+    "paths, decided by Landlock": """
+        rename renameat renameat2 mkdir mkdirat rmdir link linkat unlink unlinkat symlink symlinkat execve
+        execveat
+    """,
+    "names and sizes, which nothing hides": """
+        stat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat statfs fstatfs ustat
+        sysfs chdir fchdir getcwd uname sysinfo
+    """,
+    "signals, decided by Landlock from ABI 6": """
+        kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal
+    """,
+    "children and itself": """
+        fork vfork exit exit_group wait4 waitid getpid getppid gettid getpgrp setpgid setsid
+        set_tid_address set_robust_list rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending
+        rt_sigtimedwait rt_sigsuspend sigaltstack pause alarm getitimer setitimer times umask getrlimit
+        getrusage sched_yield prctl arch_prctl set_thread_area get_thread_area seccomp
+        landlock_create_ruleset landlock_add_rule landlock_restrict_self restart_syscall rseq getcpu
+        membarrier futex futex_waitv getrandom sync syncfs
+    """,
+    "identity, fixed without capabilities": """
+        getuid getgid geteuid getegid setuid setgid setreuid setregid getgroups setgroups setresuid
+        getresuid setresgid getresgid setfsuid setfsgid capget capset
+    """,
+    "facts about processes: that they exist, and how they are scheduled": """
+        getpgid getsid getpriority sched_getparam sched_getscheduler sched_getattr sched_getaffinity
+        sched_get_priority_max sched_get_priority_min sched_rr_get_interval ioprio_get pidfd_open
+        get_robust_list
+    """,
+    "time": """
+        nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time timer_create timer_settime
+        timer_gettime timer_getoverrun timer_delete
+    """,
+    "removed from Linux long before Landlock, or never there": """
+        _sysctl create_module get_kernel_syms query_module nfsservctl getpmsg putpmsg afs_syscall tuxcall
+        security epoll_ctl_old epoll_wait_old vserver
+    """,
+}
+"""Every call of the headers that runs unfiltered, and why it may."""
+
+
+def ask(name: str, *arguments: int, arch: str = "x86_64", level: str = "confined", abi: int = 7) -> int:
+    program = seccomp.build_filter(arch, level, abi)
+    number = syscalls.NUMBERS[arch][name]
+    return bpf.run(program, number, *arguments, architecture=bpf.ARCHITECTURES[arch]).action
+
+
+def test_every_call_of_the_headers_has_been_judged() -> None:
+    path = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
+    if not path.exists():
+        pytest.skip(f"no kernel headers here: {path} is missing")
+    all_calls = set(re.findall(r"#define __NR_(\w+)\s+\d+", path.read_text()))
+    harmless = " ".join(HARMLESS.values()).split()
+    ruled = set(seccomp.rules("confined", 1))
+    assert len(harmless) == len(set(harmless))
+    assert ruled & set(harmless) == set()
+    assert all_calls - ruled == set(harmless)
+
+
+@pytest.mark.parametrize("arch", syscalls.NUMBERS)
+@pytest.mark.parametrize(
+    ("level", "abi"), [("limited", 0), ("guarded", 1), ("guarded", 4), ("confined", 7), ("isolated", 0)]
+)
+def test_the_program_is_well_formed(arch: str, level: str, abi: int) -> None:
+    program = seccomp.build_filter(arch, level, abi)
+    length = len(program) // 8
+    assert length * 8 == len(program)
+    assert length <= 4096
+    assert all(0 < target < length for target in bpf.endings(program))
+
+
+@pytest.mark.parametrize("arch", syscalls.NUMBERS)
+def test_every_number_gets_its_rule(arch: str) -> None:
+    """Against the table the tree was made from, for each number there is and many there are not."""
+    program = seccomp.build_filter(arch, "confined", 7)
+    numbers = syscalls.NUMBERS[arch]
+    rules = {numbers[n]: rule for n, rule in seccomp.rules("confined", 7).items() if n in numbers}
+    header = program[: 8 * 4]
+    for number in (*range(700), *range(0x40000000, 0x40000300), 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF):
+        judged = any(first <= number <= last for first, last in syscalls.JUDGED[arch])
+        rule = rules.get(number, seccomp.ALLOW if judged else seccomp.fail(errno.ENOSYS))
+        alone = header + b"".join(struct.pack("=HBBI", *instruction) for instruction in rule)
+        for arguments in ((0, 0, 0, 0), (1, 1, 1, 1), ((1 << 64) - 1,) * 4):
+            expected = bpf.run(alone, number, *arguments, architecture=bpf.ARCHITECTURES[arch])
+            found = bpf.run(program, number, *arguments, architecture=bpf.ARCHITECTURES[arch])
+            assert found.action == expected.action, (number, arguments)
+
+
+@given(
+    number=st.integers(0, 0xFFFFFFFF),
+    architecture=st.integers(0, 0xFFFFFFFF),
+    arguments=st.lists(st.integers(0, (1 << 64) - 1), min_size=6, max_size=6),
+)
+def test_any_call_is_answered(number: int, architecture: int, arguments: list[int]) -> None:
+    ran = bpf.run(
+        seccomp.build_filter("x86_64", "confined", 7), number, *arguments, architecture=architecture
+    )
+    assert ran.action in {ALLOW, KILL} or ran.action & 0xFFFF0000 == bpf.ERROR
+    assert ran.steps < 40
+
+
+@pytest.mark.parametrize("arch", syscalls.NUMBERS)
+def test_another_architecture_is_killed(arch: str) -> None:
+    program = seccomp.build_filter(arch, "confined", 7)
+    i386, x86_64, aarch64 = 0x40000003, *bpf.ARCHITECTURES.values()
+    for other in {i386, x86_64, aarch64, 0} - {bpf.ARCHITECTURES[arch]}:
+        assert bpf.run(program, 0, architecture=other).action == KILL
+
+
+@pytest.mark.parametrize("number", [0x40000000, 0x40000000 + 59, 512, 521, 547, 337, 423, 472, 1000])
+def test_numbers_nobody_judged_do_not_exist(number: int) -> None:
+    program = seccomp.build_filter("x86_64", "confined", 7)
+    assert bpf.run(program, number, architecture=bpf.ARCHITECTURES["x86_64"]).action == ENOSYS
+
+
+ANSWERS: list[tuple[str, tuple[int, ...], int]] = [
+    ("clone", (0x11,), ALLOW),
+    ("clone", (0x003D0F00,), ALLOW),  # a thread
+    *(
+        ("clone", (flag | 0x11,), EPERM)
+        for flag in (1 << 17, 1 << 25, 1 << 26, 1 << 27, 1 << 28, 1 << 29, 1 << 30)
+    ),
+    ("clone", (0x8011,), EPERM),  # a child of the parent
+    ("clone3", (), ENOSYS),
+    ("openat2", (), ENOSYS),
+    ("io_setup", (1,), ENOSYS),
+    ("socket", (2, 1), bpf.ERROR | errno.EAFNOSUPPORT),
+    ("socket", (16, 3), bpf.ERROR | errno.EAFNOSUPPORT),
+    ("socket", (1, 1), EPERM),
+    ("socketpair", (1, 1), ALLOW),
+    ("socketpair", (1, 1 | 0o2004000), ALLOW),  # close on exec, not blocking
+    ("socketpair", (1, 5), ALLOW),
+    ("socketpair", (1, 2), EPERM),
+    ("socketpair", (1, 3), EPERM),
+    ("socketpair", (16, 1), bpf.ERROR | errno.EAFNOSUPPORT),
+    *((name, (), EPERM) for name in ("bind", "connect", "listen", "accept", "accept4")),
+    ("prlimit64", (0, 7, 1, 1), ALLOW),
+    ("prlimit64", (1, 7, 0, 1), EPERM),
+    ("prlimit64", (0, 4, 0, 1), ALLOW),
+    ("prlimit64", (0, 4, 1, 0), PRETEND),
+    ("prlimit64", (0, 4, 1 << 32, 0), PRETEND),  # a pointer whose low half is 0
+    ("setrlimit", (4, 1), PRETEND),
+    ("setrlimit", (7, 1), ALLOW),
+    ("sched_setaffinity", (0,), ALLOW),
+    ("sched_setaffinity", (1,), PRETEND),
+    ("sched_setscheduler", (0xFFFFFFFF,), PRETEND),
+    ("move_pages", (0,), ALLOW),
+    ("migrate_pages", (7,), PRETEND),
+    ("fcntl", (3, 1), ALLOW),
+    ("fcntl", (3, 4, 0x2000), ALLOW),
+    ("fcntl", (3, 1030), ALLOW),  # F_DUPFD_CLOEXEC
+    ("fcntl", (3, 6), ALLOW),  # a POSIX lock
+    *(("fcntl", (3, command), EPERM) for command in (8, 10, 15, 1024, 1026, 1036)),
+    ("fcntl", (3, 1040), bpf.ERROR | errno.EINVAL),
+    ("ioctl", (0, 0x5401), ALLOW),
+    ("ioctl", (0, 0x5413), ALLOW),
+    ("ioctl", (0, 0x541B), ALLOW),
+    *(
+        ("ioctl", (3, command), bpf.ERROR | errno.ENOTTY)
+        # TIOCSTI, TIOCLINUX, SETFLAGS (both), SETVERSION, FSSETXATTR, ENABLE_VERITY, encryption, SCSI, btrfs
+        for command in (
+            *(0x5412, 0x541C, 0x40086602, 0x40046602, 0x40087602, 0x401C5820, 0x40806685, 0x800C6613),
+            *(0x2285, 0x50009401, 0x8901, 0xFF04, 0xC040FF0B, 0xB701),
+        )
+    ),
+    ("open", (0, 0, 0o7777), ALLOW),  # nothing is created, so the mode means nothing
+    ("open", (0, O_CREAT | 1, 0o777), ALLOW),
+    ("open", (0, O_CREAT | 1, 0o4755), EPERM),
+    ("openat", (0, 0, O_CREAT, 0o644), ALLOW),
+    ("openat", (0, 0, O_CREAT, 0o1644), ALLOW),  # sticky
+    ("openat", (0, 0, O_CREAT, 0o2644), EPERM),
+    ("openat", (0, 0, O_TMPFILE | 1, 0o4755), EPERM),
+    ("creat", (0, 0o4755), EPERM),
+    ("creat", (0, 0o644), ALLOW),
+    ("mknod", (0, 0o104755), EPERM),
+    ("mknodat", (0, 0, 0o104755), EPERM),
+    ("mknodat", (0, 0, 0o10644), ALLOW),  # a FIFO
+    *(
+        (name, (), PRETEND)
+        for name in ("chmod", "fchmod", "fchmodat2", "fchown", "fsetxattr", "fremovexattr")
+    ),
+    ("utimensat", (0, 1, 1, 0), PRETEND),
+    ("utimensat", (3, 0, 0, 0), PRETEND),  # now, by descriptor
+    ("utimensat", (0, 1, 0, 0), EPERM),  # now, by path
+    ("utimensat", (0, 1 << 32, 0, 0), EPERM),
+    ("futimesat", (0, 1, 0), EPERM),
+    ("utime", (1, 0), EPERM),
+    ("utimes", (1, 1), PRETEND),
+    *(
+        (name, (), bpf.ERROR | errno.EOPNOTSUPP)
+        for name in ("getxattr", "flistxattr", "file_getattr", "file_setattr")
+    ),
+    ("truncate", (), ALLOW),  # Landlock decides
+    ("openat", (0, 0, O_TRUNC, 0), ALLOW),
+]
+
+
+ON_EACH_MACHINE = [
+    (arch, *answer)
+    for arch, numbers in syscalls.NUMBERS.items()
+    for answer in ANSWERS
+    if answer[0] in numbers
+]
+
+
+@pytest.mark.parametrize(("arch", "name", "arguments", "action"), ON_EACH_MACHINE, ids=str)
+def test_answer(arch: str, name: str, arguments: tuple[int, ...], action: int) -> None:
+    assert ask(name, *arguments, arch=arch) == action
+
+
+@pytest.mark.parametrize("name", ["clone", "socket", "prlimit64", "fcntl", "ioctl", "sched_setaffinity"])
+def test_the_upper_half_of_an_int_changes_nothing(name: str) -> None:
+    """The kernel reads 32 bits of these; a filter that compared 64 would be passed by a dirty upper half."""
+    for arguments in ((0, 1), (1, 1), (1, 1024), (1 << 28, 0x5401)):
+        dirty = [argument | 0xDEAD << 32 for argument in arguments]
+        assert ask(name, *dirty) == ask(name, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("flags", "action"),
+    [(O_TRUNC, EACCES), (3 | O_TRUNC, EACCES), (1 | O_TRUNC, ALLOW), (O_RDWR | O_TRUNC, ALLOW), (0, ALLOW)],
+)
+def test_below_abi_3_reading_cannot_truncate(flags: int, action: int) -> None:
+    for abi in (1, 2):
+        assert ask("openat", 0, 0, flags, 0, level="guarded", abi=abi) == action
+        assert ask("open", 0, flags, 0, level="guarded", abi=abi) == action
+        assert ask("truncate", level="guarded", abi=abi) == EACCES
+    assert ask("openat", 0, 0, 1 | O_TRUNC | O_CREAT, 0o4755, level="guarded", abi=1) == EPERM
+    assert ask("openat", 0, 0, flags, 0, level="guarded", abi=3) == ALLOW
+    assert ask("openat", 0, 0, flags, 0, level="limited", abi=0) == ALLOW
+
+
+def test_isolated_may_change_mode_and_times_but_not_to_set_id() -> None:
+    for name, at in (("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2)):
+        before = [0] * at
+        assert ask(name, *before, 0o755, level="isolated") == ALLOW
+        for bits in (0o4755, 0o2755, 0o6000):
+            assert ask(name, *before, bits, level="isolated") == EPERM
+    for name in ("utime", "utimes", "futimesat", "utimensat"):
+        assert ask(name, 1, 2, 3, level="isolated") == ALLOW
+    for name in ("chown", "fsetxattr", "setxattr"):
+        assert ask(name, level="isolated") == PRETEND
+    for name in ("unshare", "setns", "mount", "open_tree", "move_mount", "pivot_root", "umount2", "bind"):
+        assert ask(name, level="isolated") == EPERM
+
+
+def test_levels_and_machines_without_a_filter() -> None:
+    with pytest.raises(ValueError, match=r"no filter for level 'none'.*guarded, confined, isolated"):
+        seccomp.build_filter("x86_64", "none", 7)
+    with pytest.raises(ValueError, match="no system call table for 'riscv64'"):
+        seccomp.build_filter("riscv64", "confined", 7)
+
+
+def test_far_jumps() -> None:
+    """More rules than a conditional jump can cross."""
+    numbers = syscalls.NUMBERS["x86_64"]
+    deep = seccomp.if_equal(0, range(200), seccomp.REFUSE, seccomp.ALLOW)
+    program = seccomp.compile_rules("x86_64", dict.fromkeys(numbers, deep))
+    run: Any = lambda number, argument: bpf.run(program, number, argument, architecture=0xC000003E).action  # noqa: E731 - a short name for this test
+    for number in numbers.values():
+        assert [run(number, argument) for argument in (0, 199, 200)] == [EPERM, EPERM, ALLOW]
+    assert len(program) // 8 > 10_000

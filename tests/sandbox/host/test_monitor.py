@@ -1,0 +1,258 @@
+"""Limits: what the kernel does not count is watched, and each has an error that names it and its size."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from aisotools.core.types import ToolResult
+from aisotools.sandbox.host.monitor import Disk, ResourceUsage, look, overrun, switches_below
+from aisotools.sandbox.limits import LimitExceeded, Limits, explained
+from tests.sandbox.rig import Rig, eventually, rig
+
+MIB = 1 << 20
+
+
+def told(result: ToolResult, limit: str) -> None:
+    """The error that every limit has: which, how much, what to raise."""
+    assert result.is_error, result.content
+    assert result.metadata["limit"] == limit, result.content
+    assert result.metadata["used"] >= result.metadata["allowed"] > 0
+    assert f"limits=Limits({limit}=...)" in result.content
+
+
+# ---- deciding
+
+
+def test_deciding_is_pure() -> None:
+    limits = Limits(memory_bytes=100 * MIB, processes=10, disk_bytes=MIB)
+    assert overrun(ResourceUsage(memory_bytes=100 * MIB, processes=10, disk_bytes=MIB), limits) is None
+    for name, used in (("memory_bytes", 101 * MIB), ("processes", 11), ("disk_bytes", MIB + 1)):
+        found = overrun(ResourceUsage(**{name: used}), limits)
+        assert found == LimitExceeded(limit=name, used=used, allowed=getattr(limits, name))
+    lifted = Limits(memory_bytes=None, disk_bytes=None)
+    assert overrun(ResourceUsage(memory_bytes=1 << 60, disk_bytes=1 << 60), lifted) is None
+
+
+def test_an_overrun_in_words() -> None:
+    words = str(LimitExceeded(limit="memory_bytes", used=5 << 30, allowed=4 << 30))
+    assert "5 GiB, 4 GiB allowed" in words
+    assert "limits=Limits(memory_bytes=...)" in words
+
+
+@pytest.mark.parametrize(
+    ("content", "limit"),
+    [
+        ("Traceback ...\nMemoryError", "memory_bytes"),
+        ("OSError: [Errno 27] File too large", "file_bytes"),
+        ("bash: x: Too many open files", "open_files"),
+        ("bash: fork: retry: Resource temporarily unavailable", "processes"),
+        ("RuntimeError: can't start new thread", "processes"),
+        ("it was ended by SIGXCPU; it had used up its processor time", "cpu_s"),
+    ],
+)
+def test_what_the_kernel_refused_is_named(content: str, limit: str) -> None:
+    limits = Limits(cpu_s=5)
+    told(explained(ToolResult.error(content), limits), limit)
+    assert explained(ToolResult.text(content), limits) == ToolResult.text(content)
+
+
+def test_what_is_no_limit_is_left_alone() -> None:
+    result = ToolResult.error("ZeroDivisionError: division by zero")
+    assert explained(result, Limits()) is result
+    assert "limit" not in explained(ToolResult.error("SIGXCPU"), Limits(cpu_s=None)).metadata
+
+
+# ---- disk
+
+
+def test_disk_counts_what_was_written_since(tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes(b"x" * MIB)
+    time.sleep(0.05)
+    disk = Disk([str(tmp_path)], Limits(disk_bytes=4 * MIB))
+    time.sleep(0.05)
+    assert disk.used_bytes(0) == 0
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "new").write_bytes(b"x" * MIB)
+    (tmp_path / "again").hardlink_to(tmp_path / "deep" / "er" / "new")
+    (tmp_path / "out").symlink_to("/")
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 30)
+    assert MIB <= disk.used_bytes(0) < 1.1 * MIB
+
+
+def test_a_file_without_a_name_counts(tmp_path: Path) -> None:
+    disk = Disk([str(tmp_path)], Limits())
+    child = os.fork()
+    if child == 0:
+        held = (tmp_path / "gone").open("wb")
+        held.write(b"x" * MIB)
+        held.flush()
+        (tmp_path / "gone").unlink()
+        time.sleep(30)
+        os._exit(0)
+    try:
+        deadline_s = time.monotonic() + 5
+        while disk.used_bytes(os.getpid()) < MIB:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+# ---- a real sandbox
+
+
+@pytest.fixture
+async def tight(tmp_path: Path) -> AsyncIterator[Rig]:
+    limits = Limits(
+        memory_bytes=1 << 30, processes=40, file_bytes=64 * MIB, disk_bytes=96 * MIB, open_files=64
+    )
+    async with rig(tmp_path, limits, level="confined") as made:
+        yield made
+
+
+async def works(r: Rig) -> None:
+    assert await r.value("1 + 1") == 2
+
+
+async def test_memory_of_one_process(tight: Rig) -> None:
+    told(await tight.python("bytearray(2 << 30)"), "memory_bytes")
+    await works(tight)
+
+
+async def test_memory_of_many_processes(tight: Rig) -> None:
+    """Each stays below the limit of a process; all together do not."""
+    code = """
+import os, time
+for _ in range(8):
+    if os.fork() == 0:
+        held = bytearray(b'x') * (200 << 20)
+        time.sleep(60)
+time.sleep(60)
+"""
+    began_s = time.monotonic()
+    result = await tight.python(code, timeout_s=20)
+    told(result, "memory_bytes")
+    assert result.metadata["used"] < 2 << 30
+    assert time.monotonic() - began_s < 10
+    await works(tight)
+
+
+async def test_memory_files(tight: Rig) -> None:
+    code = """
+import os, mmap, time
+held = []
+for _ in range(8):
+    if os.fork() == 0:
+        fd = os.memfd_create('x')
+        os.ftruncate(fd, 50 << 20)
+        for _ in range(4):
+            fd = os.memfd_create('x')
+            os.ftruncate(fd, 50 << 20)
+            m = mmap.mmap(fd, 50 << 20)
+            m[:] = bytes(50 << 20)
+            held.append(m)
+        time.sleep(60)
+time.sleep(60)
+"""
+    told(await tight.python(code, timeout_s=20), "memory_bytes")
+    await works(tight)
+
+
+async def test_processes(tight: Rig) -> None:
+    code = "import os, time\nfor _ in range(60):\n    if os.fork() == 0: time.sleep(60)\ntime.sleep(60)"
+    told(await tight.python(code, timeout_s=20), "processes")
+    await works(tight)
+
+
+async def test_processes_of_a_daemon_after_its_call(tight: Rig) -> None:
+    code = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(0.5)
+    for _ in range(60):
+        if os.fork() == 0: time.sleep(60)
+    time.sleep(60)
+"""
+    assert not (await tight.python(code)).is_error
+    await eventually(lambda: tight.heard.losses, within_s=10)
+    assert "processes" in tight.heard.losses[0][1]
+    await works(tight)
+
+
+async def test_one_file(tight: Rig) -> None:
+    told(await tight.python("open('big', 'wb').write(bytes(65 << 20))"), "file_bytes")
+    told(await tight.bash("head -c 70000000 /dev/zero > big"), "file_bytes")
+
+
+async def test_disk(tight: Rig) -> None:
+    code = """
+import time
+for n in range(10):
+    open(f'part{n}', 'wb').write(bytes(20 << 20))
+time.sleep(60)
+"""
+    result = await tight.python(code, timeout_s=20)
+    told(result, "disk_bytes")
+    assert "KeyboardInterrupt" in result.content
+    # the variables are kept, and cleaning up is possible
+    assert await tight.value("n") > 3
+    cleaned = await tight.bash("rm part*; sleep 1; ls")
+    assert not cleaned.is_error, cleaned.content
+    await works(tight)
+
+
+async def test_disk_of_the_scratch_folder(tight: Rig) -> None:
+    code = """
+import os, tempfile, time
+for n in range(10):
+    open(f'{tempfile.gettempdir()}/part{n}', 'wb').write(bytes(20 << 20))
+time.sleep(60)
+"""
+    told(await tight.python(code, timeout_s=20), "disk_bytes")
+
+
+async def test_open_files(tight: Rig) -> None:
+    told(await tight.python("held = [open('/dev/null') for _ in range(100)]"), "open_files")
+
+
+async def test_processor_time(tmp_path: Path) -> None:
+    async with rig(tmp_path, Limits(cpu_s=1), level="confined") as r:
+        told(await r.python("while True: pass", timeout_s=20), "cpu_s")
+        told(await r.bash("while true; do :; done"), "cpu_s")
+        await works(r)
+
+
+async def test_watching_is_cheap(tight: Rig) -> None:
+    await tight.python("1")
+    supervisor = tight.kernel.supervisor
+    began_s = time.thread_time()
+    for _ in range(20):
+        look(supervisor, Limits())
+    print(
+        f"\none look: {(time.thread_time() - began_s) / 20 * 1000:.2f} ms, and a hundred times that between"
+    )
+
+
+async def test_a_worker_at_rest_does_not_run(tight: Rig) -> None:
+    await tight.python("1")
+    supervisor = tight.kernel.supervisor
+
+    def settled() -> bool:
+        before = switches_below(supervisor)
+        time.sleep(0.1)
+        return switches_below(supervisor) == before != {}
+
+    await eventually(settled)
+    await tight.python("2")
+    before = switches_below(supervisor)
+    await tight.python("import time; time.sleep(0.01)")
+    assert switches_below(supervisor) != before
+    assert switches_below(0) == {}

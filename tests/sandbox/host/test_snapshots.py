@@ -1,0 +1,375 @@
+"""Kept states of variables: back, forth, aside, after crashes, and against code that forges them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from aisotools.core.exceptions import SandboxError
+from aisotools.sandbox.host import fork_handle, snapshots
+from aisotools.sandbox.process import spawn, tree
+from tests.sandbox.rig import Rig, eventually, open_files, rig
+
+LEVELS = [p.name for p in spawn.detection().probes if p.ok and p.name in {"isolated", "confined"}]
+
+
+@pytest.fixture(params=LEVELS)
+async def r(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with rig(tmp_path, level=request.param) as made:
+        yield made
+
+
+async def settled(r: Rig) -> None:
+    """Every state that was asked for is there, or is known not to be."""
+    await asyncio.gather(*(asyncio.shield(fork.settled) for fork in r.kernel.variables._shelf.all()))
+
+
+def calls(r: Rig) -> list[str]:
+    return [point.call_id for point in r.kernel.variables.points()]
+
+
+# ---- back and forth
+
+
+async def test_back_and_forth(r: Rig) -> None:
+    history = r.kernel.variables
+    await r.python("x = 1", call_id="one")
+    await r.python("x = 2; y = [x]", call_id="two")
+    await r.python("y.append(3)", call_id="three")
+    pid, generation = r.kernel.status().pid, r.kernel.status().generation
+    point = await history.restore("two")
+    assert (point.call_id, point.label, point.lost) == ("two", "exact", ())
+    assert calls(r) == ["one"]
+    assert r.kernel.status().pid != pid
+    assert r.kernel.status().generation == generation + 1
+    again = await history.redo()
+    assert again is not None
+    assert again.call_id == "two"
+    assert calls(r) == ["one", "two", "three"]
+    assert r.kernel.status().pid == pid
+    assert await r.value("(x, y)") == (2, [2, 3])
+    await history.restore("two")
+    assert await r.value("'y' in dir(), x") == (False, 1)
+    assert await history.redo() is None, "a call has gone another way"
+
+
+async def test_step_by_step(r: Rig) -> None:
+    history = r.kernel.variables
+    for number in range(5):
+        await r.python(f"x = {number}", call_id=str(number))
+    for number in (4, 3, 1):
+        await history.restore(str(number))
+    for _ in range(3):
+        assert await history.redo() is not None
+    assert await history.redo() is None
+    assert await r.value("x") == 4
+    assert r.heard.losses == []
+
+
+async def test_what_is_not_kept_is_refused_with_the_reason(r: Rig) -> None:
+    await r.python("x = 1", call_id="one")
+    with pytest.raises(SandboxError, match=r"before the call 'never' cannot be had: none was kept for this"):
+        await r.kernel.variables.restore("never")
+    await r.kernel.variables.forget()
+    with pytest.raises(SandboxError, match=r"'one' cannot be had: it was forgotten"):
+        await r.kernel.variables.restore("one")
+    await r.python("x = 2", call_id="two")
+    await r.kernel.restart()
+    with pytest.raises(SandboxError, match=r"'two' cannot be had: the sandbox was restarted"):
+        await r.kernel.variables.restore("two")
+
+
+async def test_calls_that_only_read_and_commands_are_not_kept(r: Rig) -> None:
+    await r.bash("true")
+    assert calls(r) == []
+
+
+async def test_random_repeats_and_tasks_go_on(r: Rig) -> None:
+    code = """
+import asyncio, random
+random.seed(7)
+ticks = []
+async def tick():
+    while True:
+        ticks.append(len(ticks))
+        await asyncio.sleep(0.01)
+task = asyncio.create_task(tick())
+await asyncio.sleep(0.05)
+generator = iter(range(100)); next(generator)
+"""
+    await r.python(code)
+    first = await r.value("(random.random(), next(generator))", call_id="draw")
+    await r.python("await asyncio.sleep(0.1)")
+    await r.kernel.variables.restore("draw")
+    assert await r.value("(random.random(), next(generator))") == first
+    before = await r.value("len(ticks)")
+    await r.python("await asyncio.sleep(0.2)")
+    after, ended = await r.value("len(ticks), task.done()")
+    assert after > before + 2
+    assert not ended
+
+
+async def test_a_file_is_read_on_from_where_it_was(r: Rig) -> None:
+    await r.python("open('f', 'w').write('0123456789'); f = open('f'); g = open('f', 'rb', buffering=0)")
+    await r.python("f.read(2), g.read(2)")
+    await r.python("f.read(3), g.read(3)", call_id="more")
+    await r.kernel.variables.restore("more")
+    assert await r.value("f.read(2), g.read(2)") == ("23", b"23")
+
+
+async def test_secrets_are_forgotten_for_good(r: Rig) -> None:
+    await r.python("secret = 'x' * 10")
+    await r.python("del secret", call_id="gone")
+    await r.kernel.variables.restore("gone")
+    await r.kernel.variables.redo()
+    await r.kernel.variables.forget()
+    assert calls(r) == []
+    assert await r.kernel.variables.redo() is None
+    await eventually(lambda: len(below(r)) <= 2 + (r.level == "isolated"))
+
+
+def below(r: Rig) -> set[int]:
+    supervisor = r.kernel.supervisor
+    return tree.below(supervisor, tree.table())
+
+
+# ---- aside
+
+
+async def test_a_copy_in_another_sandbox(r: Rig, tmp_path: Path) -> None:
+    await r.python("x = [1]; y = {'x': x}; f = lambda: x[0]", call_id="one")
+    await r.python("x[0] = 2", call_id="two")
+    history = r.kernel.variables
+    async with rig(tmp_path, level=r.level, name="other") as other:
+        for call_id, expected in ((None, 2), ("two", 1)):
+            copy = await history.branch(call_id)
+            point = await other.kernel.variables.load(copy)
+            assert (point.label, point.lost) == ("data only", ())
+            assert await other.value("x[0], f(), y['x'] is x") == (expected, expected, True)
+            copy.close()
+            with pytest.raises(SandboxError, match="is closed"):
+                await other.kernel.variables.load(copy)
+    assert await r.value("x") == [2]
+
+
+# ---- crashes
+
+
+async def test_uninterruptible_code_costs_nothing_else(r: Rig) -> None:
+    await r.python("import numpy as np; kept = np.arange(10)")
+    await r.python("other = [1, 2]")
+    result = await r.python("other.append(3); sum(range(10**10))", timeout_s=0.3)
+    assert result.metadata["timed_out"] is True
+    assert result.metadata["state_kept"] is True
+    began_s = time.monotonic()
+    assert await r.value("other, int(kept.sum())") == ([1, 2], 45)
+    assert time.monotonic() - began_s < 1
+    assert r.heard.losses == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+async def test_a_crash_in_a_state_that_was_gone_back_to(r: Rig, number: signal.Signals) -> None:
+    await r.python("x = 1")
+    await r.python("x = 2", call_id="two")
+    await r.kernel.variables.restore("two")
+    os.kill(r.kernel.status().pid, number)
+    await eventually(lambda: r.kernel.status().generation == 3)
+    assert await r.value("x") == 1
+    assert r.heard.losses == []
+
+
+async def test_crash_after_crash(r: Rig) -> None:
+    await r.python("x = 1")
+    for _ in range(5):
+        result = await r.python("x = 2; import os; os.abort()")
+        assert result.metadata["state_kept"] is True, result.content
+        assert await r.value("x") == 1
+
+
+# ---- attacks: nothing of a kept state is believed, and nothing of the host can be had by it
+
+
+async def test_killing_ones_own_past_costs_only_the_past(r: Rig) -> None:
+    for number in range(4):
+        await r.python(f"x = {number}", call_id=str(number))
+    await settled(r)
+    for pid in r.kernel.variables.pids():
+        os.kill(pid, signal.SIGKILL)  # as user code of the same domain may
+    await eventually(lambda: calls(r) == [])
+    with pytest.raises(SandboxError, match="cannot be had"):
+        await r.kernel.variables.restore("2")
+    assert await r.value("x") == 3
+    result = await r.python("import os; os.abort()")
+    assert result.metadata["state_kept"] is True, "the call had a state of its own"
+    assert await r.value("x") == 3
+
+
+CHANNELS = """
+import os, socket, stat
+def sockets():
+    found = []
+    for fd in range(3, 256):
+        try:
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                found.append(fd)
+        except OSError:
+            pass
+    return found
+"""
+
+
+async def test_closing_every_socket_ends_the_worker_and_not_its_past(r: Rig) -> None:
+    await r.python("x = 1")
+    result = await r.python(f"x = 2{CHANNELS}\nfor fd in sockets(): os.close(fd)", timeout_s=2)
+    assert result.is_error
+    assert await r.value("x") == 1
+
+
+async def test_a_fork_of_user_code_cannot_answer_for_a_kept_state(r: Rig) -> None:
+    """It forges the first words of a fork, on every socket it finds, and so do two at once."""
+    await r.python("x = 1")
+    code = f"""{CHANNELS}
+import json, struct
+def frame(op, **header):
+    head = json.dumps({{'op': op, 'sizes': [], **header}}).encode()
+    return struct.pack('!II', len(head), 0) + head
+for _ in range(2):
+    if os.fork() == 0:
+        for fd in sockets():
+            for op in ('parked', 'woke', 'copying', 'copied'):
+                try:
+                    os.write(fd, frame(op, lost=['forged'], ours=[], threads=['forged']))
+                except OSError:
+                    pass
+        os._exit(0)
+x = 2
+"""
+    await r.python(code, timeout_s=2)
+    await settled(r)
+    assert "forged" not in str(r.kernel.variables.points())
+    assert await r.value("x") in {1, 2}
+    assert await r.value("1 + 1") == 2
+
+
+async def test_a_state_that_wakes_itself_is_not_heard(r: Rig) -> None:
+    """What is continued or signalled without the host's order waits on, and has no channel to speak on."""
+    await r.python("x = 1", call_id="one")
+    await r.python("x = 2", call_id="two")
+    await settled(r)
+    for pid in r.kernel.variables.pids():
+        for number in (signal.SIGCONT, signal.SIGINT, signal.SIGUSR1):
+            os.kill(pid, number)
+    await asyncio.sleep(0.1)
+    assert await r.value("x") == 2
+    assert r.kernel.status().generation == 1
+
+
+async def test_a_stopped_state_is_given_up_in_time(r: Rig) -> None:
+    await r.python("x = 1", call_id="one")
+    await r.python("x = 2", call_id="two")
+    await settled(r)
+    for pid in r.kernel.variables.pids():
+        os.kill(pid, signal.SIGSTOP)
+    began_s = time.monotonic()
+    with pytest.raises(SandboxError, match="did not answer within 1 s"):
+        await r.kernel.variables.restore("two")
+    assert time.monotonic() - began_s < 3
+    assert await r.value("x") == 2, "nothing was changed"
+
+
+@pytest.mark.slow
+async def test_at_fork_hooks_of_user_code_hold_nobody_up_for_ever(r: Rig) -> None:
+    await r.python("x = 1; import os, time", call_id="one")
+    await r.python("os.register_at_fork(after_in_child=lambda: time.sleep(1000))")
+    await r.python("x = 2", call_id="two")
+    with pytest.raises(SandboxError, match="cannot be had"):
+        async with asyncio.timeout(15):
+            await r.kernel.variables.restore("two")
+    assert await r.value("x") == 2
+    assert r.kernel.status().generation == 1
+
+
+async def test_labels_claimed_by_the_worker_are_bounded(r: Rig) -> None:
+    code = "import threading, time\nfor n in range(30): "
+    code += "threading.Thread(target=time.sleep, args=(20,), name='n' * 1000, daemon=True).start()"
+    await r.python(code)
+    await r.python("x = 1", call_id="after")
+    await settled(r)
+    (point,) = [p for p in r.kernel.variables.points() if p.call_id == "after"]
+    assert point.label == "partial"
+    assert len(str(point.lost)) < 1000
+
+
+# ---- budgets
+
+
+def test_which_states_stay() -> None:
+    numbers = list(range(1, 401))
+    kept = numbers[:1]
+    for number in numbers[1:]:
+        kept = sorted(snapshots.thinned([*kept, number]))
+        assert number in kept
+        assert kept[0] == 1
+        assert set(range(max(1, number - 7), number + 1)) <= set(kept)
+        assert len(kept) <= 21
+    gaps = [b - a for a, b in itertools.pairwise(kept[1:])]
+    assert all(gap & (gap - 1) == 0 for gap in gaps), "by powers of two"
+
+
+def test_the_largest_goes_first_and_the_newest_never() -> None:
+    budget = snapshots.Budget(most_bytes=100)
+    assert budget.over({1: 10, 2: 60, 3: 50, 4: 70}) == [2, 3]
+    assert budget.over({1: 10, 2: 200}) == [1]
+    assert budget.over({1: 50, 2: 50}) == []
+
+
+async def test_memory_of_states_is_bounded(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        shelf = r.kernel.variables._shelf
+        shelf._budget = snapshots.Budget(most_bytes=60 << 20)
+        for number in range(8):
+            await r.python(f"big = bytearray(b'x' * (30 << 20)); n = {number}")
+        await eventually(lambda: sum(map(fork_handle.private_bytes, shelf.pids())) < 100 << 20, within_s=5)
+        assert len(calls(r)) < 8
+        assert await r.value("n") == 7
+
+
+async def test_a_slow_fork_makes_some_calls_go_without(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        shelf = r.kernel.variables._shelf
+        shelf._slow_s = 0.0
+        for number in range(6):
+            await r.python(f"x = {number}", call_id=str(number))
+            await settled(r)
+        with pytest.raises(SandboxError, match="the last fork took so long that some calls went without"):
+            await r.kernel.variables.restore("5")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_five_hundred_undos_leave_nothing(r: Rig) -> None:
+    history = r.kernel.variables
+    await r.python("x = list(range(1000))")
+    figures = []
+    for number in range(500):
+        await r.python(f"x[0] = {number}", call_id=str(number))
+        await history.restore(str(number))
+        if number % 100 == 99:
+            await settled(r)
+            pid = r.kernel.status().pid
+            figures.append(
+                (fork_handle.private_bytes(pid) >> 20, open_files(pid), open_files(), len(below(r)))
+            )
+    assert await r.value("x[0]") == 0
+    first, last = figures[0], figures[-1]
+    assert last[0] - first[0] <= 8, figures
+    assert last[1] == first[1], figures
+    assert last[2] - first[2] <= 2, figures
+    assert last[3] - first[3] <= 3, figures

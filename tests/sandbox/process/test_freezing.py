@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aisotools.sandbox.process.tree import descendants, left_running, standing_still
+
+SCRIPT = "while :; do echo x >> busy; done & (while :; do sleep 0.001; echo y >> lazy; done) & wait"
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Iterator[int]:
+    shell = subprocess.Popen(["sh", "-c", SCRIPT], cwd=tmp_path, start_new_session=True)
+    try:
+        while not ((tmp_path / "busy").exists() and (tmp_path / "lazy").exists()):
+            time.sleep(0.001)
+        yield shell.pid
+    finally:
+        os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
+
+
+def sizes(folder: Path) -> list[int]:
+    return [(folder / name).stat().st_size for name in ("busy", "lazy")]
+
+
+def test_nothing_is_written_meanwhile_and_all_goes_on_afterwards(busy: int, tmp_path: Path) -> None:
+    for _ in range(5):
+        with standing_still(busy):
+            before = sizes(tmp_path)
+            time.sleep(0.02)
+            assert sizes(tmp_path) == before
+        while any(now <= then for now, then in zip(sizes(tmp_path), before, strict=True)):
+            time.sleep(0.001)
+
+
+def test_what_stood_still_before_stays_so(busy: int) -> None:
+    writer = min(descendants(busy))
+    os.kill(writer, signal.SIGSTOP)
+    while "\nState:\tT" not in Path(f"/proc/{writer}/status").read_text():
+        time.sleep(0.001)
+    with standing_still(busy):
+        pass
+    time.sleep(0.01)
+    assert "\nState:\tT" in Path(f"/proc/{writer}/status").read_text()
+    assert writer not in left_running(busy, 0)
+
+
+def test_what_was_left_running_is_told_by_name(busy: int) -> None:
+    worker = min(descendants(busy))
+    found = left_running(busy, worker)
+    assert worker not in found
+    assert set(found.values()) <= {"sh", "sleep", "dash"}
+    assert left_running(0, 0) == {}
+    assert descendants(0) == set()

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from aisotools.core.exceptions import SandboxError
+from aisotools.sandbox.limits import Limits
+from aisotools.sandbox.process import spawn
+from tests.sandbox.rig import open_files
+
+HOSTILE = {
+    "OPENAI_API_KEY": "secret",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "PYTHONPATH": "/evil",
+    "PYTHONSTARTUP": "/evil.py",
+    "LD_PRELOAD": "/evil.so",
+    "BASH_ENV": "/evil.sh",
+    "HOME": "/root",
+    "PATH": "/evil/bin",
+    "SSH_AUTH_SOCK": "/run/agent",
+    "TZ": "Europe/Vienna",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@pytest.fixture
+def wanted(tmp_path: Path) -> spawn.WorkerSpec:
+    level = spawn.detection().level
+    assert level
+    return spawn.WorkerSpec(level=level, workspace=str(tmp_path), limits=Limits())
+
+
+def close(ends: spawn.WorkerHandles) -> None:
+    for end in (ends.channel, ends.control, ends.out, ends.err):
+        end.close()
+
+
+def read(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+def test_only_what_is_listed_passes_on() -> None:
+    base = spawn.base_environment(HOSTILE)
+    assert set(base) == {
+        *("PATH", "LANG", "USER", "LOGNAME", "PYTHONDONTWRITEBYTECODE"),
+        *("TZ", "OMP_NUM_THREADS"),
+    }
+    assert base["PATH"].split(":")[0] == str(Path(sys.executable).parent)
+    assert "evil" not in repr(base)
+
+
+def test_a_worker_s_places_are_in_its_scratch_folder() -> None:
+    found = spawn.worker_environment(spawn.base_environment({}), "/ws", "/scratch")
+    assert found["WORKSPACE"] == "/ws"
+    for name in ("HOME", "TMPDIR", "IPYTHONDIR", "MPLCONFIGDIR", "XDG_CACHE_HOME"):
+        assert found[name].startswith("/scratch/")
+
+
+def test_the_fork_server_has_one_thread_a_clean_environment_and_a_session_of_its_own() -> None:
+    server = spawn.server()
+    server.preloaded()  # so that it is up
+    status = read(f"/proc/{server.pid}/status").decode()
+    assert "Threads:\t1\n" in status
+    environ = dict(e.split("=", 1) for e in read(f"/proc/{server.pid}/environ").decode().split("\0") if e)
+    assert environ == spawn.base_environment(os.environ)
+    assert os.getsid(server.pid) == server.pid
+    assert repr(server) == f"<ForkServer pid={server.pid} up>"
+
+
+def test_there_is_one_fork_server_whoever_asks() -> None:
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(spawn.server().pid)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(found) == {spawn.server().pid}
+
+
+def test_a_dead_one_is_replaced_and_its_descriptors_are_closed() -> None:
+    spawn.server()
+    before = open_files()
+    for _ in range(3):
+        server = spawn.server()
+        os.kill(server.pid, signal.SIGKILL)
+        while server.alive:
+            time.sleep(0.005)
+        assert spawn.server() is not server
+    assert open_files() == before
+
+
+def test_asking_one_that_just_died(wanted: spawn.WorkerSpec) -> None:
+    server = spawn.ForkServerHandle()
+    os.kill(server.pid, signal.SIGKILL)
+    while server.alive:
+        time.sleep(0.005)
+    before = open_files()
+    for _ in range(3):
+        with pytest.raises(SandboxError, match="The fork server is gone"):
+            server.spawn(wanted)
+    with pytest.raises(SandboxError, match="The fork server is gone"):
+        server.detect()
+    assert open_files() == before
+    server.close()
+
+
+def test_one_that_stops_is_ended_the_hard_way() -> None:
+    server = spawn.ForkServerHandle()
+    os.kill(server.pid, signal.SIGSTOP)
+    server.close(patience_s=0.05)
+    assert not Path(f"/proc/{server.pid}").exists()
+
+
+def test_a_fork_of_the_host_gets_its_own() -> None:
+    ours = spawn.server()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            theirs = spawn.server()
+            os.write(writing, f"{theirs.pid}".encode())
+            theirs.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    other = os.read(reading, 100).decode()
+    os.close(reading)
+    assert other.isdecimal()
+    assert int(other) != ours.pid
+    assert ours.alive
+    assert spawn.server() is ours
+    assert ours.detect().level  # it still answers us
+
+
+@contextmanager
+def few_descriptors() -> Iterator[Callable[[int], None]]:
+    """A function that leaves this process so many more descriptors to open; afterwards none may be leaked."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = open_files()
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    try:
+        yield lambda more: resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + more, hard))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert open_files() == before
+
+
+def test_without_descriptors_it_says_so_and_leaks_none(wanted: spawn.WorkerSpec) -> None:
+    server = spawn.server()
+    spawn.detection()
+    refusals = []
+    with few_descriptors() as leave:
+        for more in range(12):
+            leave(more)
+            try:
+                close(server.spawn(wanted))
+            except SandboxError as error:
+                refusals.append(str(error))
+    assert len(refusals) >= 4
+    assert all("too many files open" in told for told in refusals)
+
+
+def test_a_fork_server_cannot_be_started_without_descriptors() -> None:
+    refusals = []
+    with few_descriptors() as leave:
+        for more in range(6):
+            leave(more)
+            try:
+                spawn.ForkServerHandle().close(patience_s=0)
+            except SandboxError as error:
+                refusals.append(str(error))
+    assert len(refusals) >= 4
+    assert all("too many files open" in told or "could not be started" in told for told in refusals)
+
+
+def test_a_request_that_is_too_long(wanted: spawn.WorkerSpec) -> None:
+    long = spawn.WorkerSpec(
+        level=wanted.level,
+        workspace=wanted.workspace,
+        readable=("/" + "x" * 200_000,),
+        limits=Limits(),
+    )
+    before = open_files()
+    with pytest.raises(SandboxError, match="too long"):
+        spawn.server().spawn(long)
+    assert open_files() == before
+
+
+def test_a_path_that_is_no_utf_8(wanted: spawn.WorkerSpec) -> None:
+    odd = spawn.WorkerSpec(level=wanted.level, workspace="/tmp/\udcff", limits=Limits())
+    with pytest.raises(SandboxError, match=r"is no UTF-8.*Rename"):
+        spawn.server().spawn(odd)
+
+
+def test_what_was_spawned_ends_when_its_ends_are_closed(wanted: spawn.WorkerSpec) -> None:
+    ends = spawn.server().spawn(wanted)
+    time.sleep(0.1)
+    close(ends)
+    until_s = time.monotonic() + 2
+    while time.monotonic() < until_s:
+        if not [p for p in Path("/proc").glob("[0-9]*") if _works_in(p, wanted.workspace)]:
+            return
+        time.sleep(0.01)
+    pytest.fail("a worker is left")
+
+
+def _works_in(process: Path, folder: str) -> bool:
+    try:
+        return str((process / "cwd").readlink()) == folder
+    except OSError:
+        return False

@@ -1,0 +1,159 @@
+"""A whole session, in a process of its own, as each kind of user: it works, and nothing gets out of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.sandbox.confinement import landlock, levels
+from tests.sandbox import escape_more, inside
+from tests.sandbox.conftest import Places
+from tests.sandbox.escape_table import PROBES
+from tests.sandbox.inside import Who
+from tests.sandbox.test_escape import stage_of, unexpected
+from tests.sandbox.victims import Victims
+
+HOST = """
+import asyncio, json, sys
+from aisotools.policy.approvers import AllowAll
+from aisotools.policy.rules import Policy
+from aisotools.session.session import Session
+
+async def main():
+    job = json.load(sys.stdin)
+    async with Session(job['workspace'], approver=AllowAll(), read_only=job['read_only']) as s:
+        answers = []
+        for name, arguments in job['calls']:
+            result = await s.call(name, arguments)
+            answers.append([result.is_error, result.content, result.value])
+        print(json.dumps([s.level, answers]))
+
+asyncio.run(main())
+"""
+
+needs_landlock = pytest.mark.skipif(
+    landlock.abi() < levels.LANDLOCK_NEEDED["confined"],
+    reason="this kernel cannot confine: Landlock is too old",
+)
+everybody = pytest.mark.parametrize("who", ["root", "plain", "binder"])
+
+
+def session(
+    who: Who,
+    workspace: str,
+    home: str,
+    calls: list[tuple[str, dict[str, Any]]],
+    read_only: tuple[str, ...] = (),
+    *,
+    python: str = sys.executable,
+) -> tuple[str, list[Any]]:
+    """Run calls through a real session as `who`; its level, and error, content and value of each call."""
+    uid = inside.user_of(who)
+    argv = [python, "-P", "-B", "-c", HOST]
+    user: dict[str, Any] = {}
+    if who == "binder":
+        target = [] if uid is None else ["--uid", str(uid)]
+        argv = [python, "-P", "-B", str(inside.SIMULATE), *target, "--", *argv]
+    elif uid is not None:
+        user = {"user": uid, "group": uid, "extra_groups": []}
+    done = subprocess.run(
+        argv,
+        input=json.dumps({"workspace": workspace, "read_only": read_only, "calls": calls}),
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+        cwd=home,
+        env={
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "HOME": home,
+            "LANG": "C.UTF-8",
+            "VICTIM_SECRET": "x",
+            **({"PYTHONPATH": str(Path(__file__).parents[3])} if python == sys.executable else {}),
+        },
+        **user,
+    )
+    assert done.returncode == 0, done.stderr or done.stdout
+    level, answers = json.loads(done.stdout)
+    return level, answers
+
+
+@everybody
+def test_a_session_works(place: Places, who: Who) -> None:
+    home = place(who)
+    workspace = place(who)
+    level, answers = session(
+        who,
+        str(workspace),
+        str(home),
+        [
+            ("python", {"code": "x = 6; print('printed'); x * 7"}),
+            ("python", {"code": "!echo from a program; id -u > uid"}),
+            ("sandbox_bash", {"command": "echo from bash; cat uid | wc -l"}),
+            ("sandbox_write", {"path": "a/b.txt", "content": "text\n"}),
+            ("sandbox_read", {"path": "a/b.txt"}),
+            ("file", {"operation": "search", "pattern": "text"}),
+            ("python", {"code": "open('/etc/passwd').read()"}),
+            ("python", {"code": "import socket; socket.socket()"}),
+            ("python", {"code": "import time; time.sleep(100)", "timeout": 200}),
+            ("python", {"code": "x"}),
+        ],
+    )
+    assert level == ("confined" if who == "binder" and landlock.abi() >= 6 else level)
+    errors, contents, _ = zip(*answers, strict=True)
+    assert contents[0] == "printed\n42"
+    assert contents[1] == "from a program"
+    assert contents[2] == "from bash\n1"
+    assert answers[4][2]["content"] == "text\n"
+    assert "b.txt" in contents[5]
+    assert ("FileNotFoundError" if level == "isolated" else "PermissionError") in contents[6]
+    assert "OSError" in contents[7] or "PermissionError" in contents[7]
+    assert "was stopped" in contents[8]
+    assert contents[9] == "6"
+    assert [n for n, error in enumerate(errors) if error] == [6, 7, 8]
+
+
+@needs_landlock
+@everybody
+def test_nothing_gets_out_of_a_session(place: Places, who: Who) -> None:
+    """Every attempt of `escape_probes`, made by the `python` tool of a real session."""
+    source = escape_more.source_of_all()
+    home = place(who)
+    with Victims(uid=inside.user_of(who)) as victims:
+        if who == "binder":  # a checkout is no workspace there
+            shutil.rmtree(Path(victims.workspace, ".git"))
+        before = victims.state()
+        config = victims.config() | {"scratch": str(victims.workspace)}
+        code = f"""
+import json, sys, types
+module = types.ModuleType('escape_probes')
+sys.modules['escape_probes'] = module
+exec(compile({source!r}, 'escape_probes', 'exec'), module.__dict__)
+with open('answer.json', 'w') as file:
+    json.dump(module.run_probes(json.loads({json.dumps(config)!r})), file)
+"""
+        level, [(is_error, content, _)] = session(
+            who,
+            victims.workspace,
+            str(home),
+            [("python", {"code": code})],
+            (victims.shown,),
+            python=victims.python,
+        )
+        assert is_error
+        assert "changed protected files" in content  # and that is all that was wrong with it
+        for name in ("inner/conftest.py", "start.pth", ".aisotools.toml"):
+            assert Path(victims.workspace, name).read_text() == "# the host runs this"
+        assert not Path(victims.workspace, "conftest.py").exists()
+        results = json.loads((Path(victims.workspace) / "answer.json").read_text())
+        assert set(results) == set(PROBES)
+        assert unexpected(results, stage_of(level, None)) == {}
+        (Path(victims.workspace) / "answer.json").unlink()
+        assert victims.state() == before
+        assert before["visits"] == []

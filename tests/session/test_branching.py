@@ -1,0 +1,101 @@
+"""`Session.branch`: two sessions that begin with the same state and go their own ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from aisotools.core.exceptions import UsageError, WorkspaceError
+from aisotools.core.protocols import ToolContext
+from aisotools.core.types import Decision, Json, ToolResult
+from aisotools.policy.rules import Policy, Rule
+from aisotools.session.session import Session
+from tests.conftest import OpenSession
+
+ALLOW = Policy(rules=[Rule(decision=Decision.ALLOW, reason="the test allows everything")])
+
+
+async def value(session: Session, code: str) -> str:
+    result = await session.run_cell(code)
+    assert not result.is_error, result.content
+    return result.content
+
+
+async def test_variables_and_files_go_their_own_ways(real_session: OpenSession) -> None:
+    session = real_session(policy=ALLOW)
+    await value(session, "shared = [1]; both = (shared, shared)\ndef double():\n    return 2 * shared[0]")
+    await value(
+        session, "open('a.txt', 'w').write('one'); import os; os.mkdir('sub'); os.symlink('a.txt', 'l')"
+    )
+    branch = await session.branch()
+    try:
+        assert branch.workspace is not None
+        assert session.workspace is not None
+        assert branch.workspace == session.workspace.with_name(f"{session.workspace.name}-branch-1")
+        assert (branch.level, branch.policy) == (session.level, session.policy)
+        assert await value(branch, "(shared, both[0] is both[1], double())") == "([1], True, 2)"
+        assert await value(branch, "sorted(os.listdir())") == "['a.txt', 'l', 'sub']"
+        await value(branch, "shared[0] = 5; open('l', 'a').write('two')")
+        assert await value(branch, "double(), open('a.txt').read()") == "(10, 'onetwo')"
+        assert await value(session, "double(), open('a.txt').read()") == "(2, 'one')"
+        assert branch.events[-1].kind  # it has a record of its own
+        assert branch.log_path != session.log_path
+        await value(branch, "shared[0] = 6")
+        undone = await branch.undo()
+        assert undone.value["variables"].startswith("They are as before"), undone.content
+        assert await value(branch, "shared") == "[5]"
+    finally:
+        await branch.close()
+    assert await value(session, "double()") == "2"
+
+
+async def test_what_cannot_be_copied_is_told(real_session: OpenSession) -> None:
+    session = real_session(policy=ALLOW)
+    await value(session, "kept = 1; generator = (n for n in range(3))")
+    branch = await session.branch()
+    try:
+        (told,) = [e.payload for e in branch.events if getattr(e, "name", "") == "branch"]  # type: ignore[attr-defined]  # found by its name
+        assert told["of"] == session.session_key
+        assert [lost.partition(" ")[0] for lost in told["lost"]] == ["generator"]
+        assert await value(branch, "kept") == "1"
+    finally:
+        await branch.close()
+
+
+async def test_a_folder_of_ones_own_choice(real_session: OpenSession, tmp_path: Path) -> None:
+    session = real_session(policy=ALLOW)
+    await value(session, "open('a', 'w').write('x')")
+    for _ in range(2):
+        branch = await session.branch(workspace=tmp_path / "elsewhere")
+        assert branch.workspace == tmp_path / "elsewhere"
+        await branch.close()
+        with pytest.raises(UsageError, match=r"elsewhere' is not empty. Give a new folder"):
+            await session.branch(workspace=tmp_path / "elsewhere")
+        (tmp_path / "elsewhere" / "a").unlink()
+
+
+async def test_not_from_within_a_call(open_session: OpenSession) -> None:
+    class Inner:
+        name, description = "inner", "Branch the session that runs it."
+
+        def parameters_schema(self) -> Mapping[str, Json]:
+            return {"type": "object", "properties": {}}
+
+        async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
+            await session.branch()
+            return ToolResult.success("never")
+
+    session = open_session(Inner(), policy=ALLOW)
+    result = await session.call("inner", {})
+    assert result.is_error
+    assert "A call is running here" in result.content
+
+
+async def test_a_folder_that_cannot_be(real_session: OpenSession, tmp_path: Path) -> None:
+    session = real_session(policy=ALLOW)
+    (tmp_path / "file").touch()
+    with pytest.raises(WorkspaceError, match="cannot hold the copy"):
+        await session.branch(workspace=tmp_path / "file" / "sub")
+    assert await value(session, "1") == "1"

@@ -1,0 +1,789 @@
+"""What happens to one call, with fakes: every way in, every way out, and what is recorded of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import pytest
+
+from aisotools.core.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    CallDecided,
+    CallEmitted,
+    CallFinished,
+    CallRequested,
+    CallStarted,
+    SessionEvent,
+)
+from aisotools.core.exceptions import PathOutside, ToolError
+from aisotools.core.protocols import OutputCaps, ToolContext
+from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, Facts, Json, Origin, ToolResult
+from aisotools.policy.approvers import AllowAll, DenyAll, ScriptedApprover
+from aisotools.policy.rules import Mode, Policy, Rule
+from aisotools.session.session import Session
+from aisotools.testing.fakes import FakeSandbox, MockTool
+from aisotools.tools.function import tool
+from tests.conftest import OpenSession
+from tests.ids import stable
+
+STRICT: Mapping[str, Json] = {
+    "type": "object",
+    "properties": {"x": {"type": "integer"}},
+    "required": ["x"],
+    "additionalProperties": False,
+}
+WHOLE = ["call_requested", "call_decided", "call_started", "call_finished"]
+
+
+def reading(name: str = "mock", **options: Any) -> MockTool:
+    return MockTool(name, effect=Effect.READ_ONLY, **options)
+
+
+def kinds(session: Session) -> list[str]:
+    """The kinds of all events but those of the sandbox."""
+    return [event.kind for event in session.events if not event.kind.startswith("sandbox")]
+
+
+def only(session: Session, kind: type[SessionEvent]) -> Any:
+    (event,) = [event for event in session.events if isinstance(event, kind)]
+    return event
+
+
+class Asked:
+    """An approver that holds a question until the test answers it."""
+
+    def __init__(self) -> None:
+        self.request: ApprovalRequest | None = None
+        self.standing = asyncio.Event()
+        self.answer: asyncio.Future[Approval] = asyncio.get_running_loop().create_future()
+        self.withdrawn = False
+
+    async def ask(self, request: ApprovalRequest) -> Approval:
+        self.request = request
+        self.standing.set()
+        try:
+            return await self.answer
+        except asyncio.CancelledError:
+            self.withdrawn = True
+            raise
+
+
+# ---- what a model can get wrong
+
+
+async def test_an_unknown_tool_is_told_with_the_nearest(open_session: OpenSession) -> None:
+    session = open_session(MockTool("file"), MockTool("python"))
+    result = await session.call("fiel", {})
+    assert result.content == "There is no tool named 'fiel'. Did you mean 'file'?"
+    assert (result.error_kind, result.recoverable) == ("invalid", True)
+    assert kinds(session) == ["call_requested", "call_finished"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, "x is missing. Expected: x (integer, required)."),
+        ({"x": "1"}, "x: does not fit type 'integer', got '1'"),
+        ({"x": 1, "y": 2}, "y is not an argument"),
+        (["x"], "must be an object with named values, not list ['x']"),
+        ("x=1", "not str 'x=1'"),
+        ({"x": object()}, "are not JSON"),
+        ({"x": threading.Lock()}, "are not JSON"),
+    ],
+    ids=stable,
+)
+async def test_wrong_arguments_are_told_before_anybody_is_asked(
+    open_session: OpenSession, arguments: Any, told: str
+) -> None:
+    mock, approver = MockTool(parameters=STRICT), ScriptedApprover(["approve"])
+    session = open_session(mock, approver=approver)
+    result = await session.call("mock", arguments)
+    assert result.content.startswith("The arguments of mock")
+    assert told in result.content
+    assert (result.is_error, result.error_kind, result.recoverable) == (True, "invalid", True)
+    assert (mock.calls, approver.requests) == ([], [])
+    assert kinds(session) == ["call_requested", "call_finished"]
+
+
+async def test_an_id_runs_at_most_once(open_session: OpenSession) -> None:
+    mock = reading()
+    session = open_session(mock)
+    assert not (await session.call("mock", call_id="mine")).is_error
+    again = await session.call("mock", call_id="mine")
+    assert "The call id 'mine' was used before, and an id runs at most once." in again.content
+    assert len(mock.calls) == 1
+
+
+async def test_an_id_that_is_under_way_is_taken(open_session: OpenSession) -> None:
+    mock = reading(result=lambda arguments, context: asyncio.sleep(0.05, "done"))
+    session = open_session(mock)
+    results = await asyncio.gather(*(session.call("mock", call_id="mine") for _ in range(3)))
+    assert sorted(r.is_error for r in results) == [False, True, True]
+    assert len(mock.calls) == 1
+
+
+@pytest.mark.parametrize("outcome", ["deny", "timeout", "cancel"])
+async def test_a_rejected_id_can_never_run(open_session: OpenSession, outcome: Any) -> None:
+    mock = MockTool()
+    session = open_session(mock, approver=ScriptedApprover([outcome, "approve"]))
+    assert (await session.call("mock", call_id="mine")).error_kind == "denied"
+    assert "used before" in (await session.call("mock", call_id="mine")).content
+    assert mock.calls == []
+
+
+# ---- who may do what
+
+
+@pytest.mark.parametrize("runs_in", ["host", "sandbox"])
+@pytest.mark.parametrize("origin", get_args(Origin))
+@pytest.mark.parametrize("mode", get_args(Mode))
+@pytest.mark.parametrize("effect", list(Effect))
+async def test_modes_origins_and_effects(
+    open_session: OpenSession, mode: Mode, origin: Origin, effect: Effect, runs_in: Any
+) -> None:
+    mock, approver = MockTool(effect=effect, runs_in=runs_in), ScriptedApprover(["approve"])
+    session = open_session(mock, policy=Policy(mode=mode), approver=approver)
+    result = await session.call("mock", origin=origin)
+    if effect is Effect.READ_ONLY:
+        decided_by = "typed" if origin == "person" else "policy"
+    elif mode == "plan":
+        decided_by = ""
+    elif origin == "person":
+        decided_by = "approver" if runs_in == "host" or effect is Effect.DESTRUCTIVE else "typed"
+    elif mode == "auto":
+        decided_by = "policy" if effect is Effect.LOCAL_MUTATION else "approver"
+    else:
+        decided_by = "approver"
+    decision = only(session, CallDecided)
+    assert decision.decision is (Decision.ALLOW if decided_by else Decision.DENY)
+    assert decision.decided_by == (decided_by or "policy")
+    assert decision.effect is effect
+    assert len(approver.requests) == (decided_by == "approver")
+    assert result.is_error is not bool(decided_by), result.content
+    assert len(mock.calls) == bool(decided_by)
+    if not decided_by:
+        assert result.content.startswith("mock was not run: mode plan allows only reading, and this is ")
+        assert (result.error_kind, result.recoverable) == ("denied", False)
+
+
+async def test_without_anybody_to_ask_it_is_denied_with_what_would_help(open_session: OpenSession) -> None:
+    mock = MockTool()
+    session = open_session(mock)
+    result = await session.call("mock")
+    assert result.error_kind == "denied"
+    assert "Nobody can be asked here" in result.content
+    assert "asked because it is a local change" in result.content
+    assert "Give the session an approver, or a policy rule that allows the call" in result.content
+    assert only(session, CallDecided).decided_by == "policy"
+    assert mock.calls == []
+
+
+@pytest.mark.parametrize("origin", get_args(Origin))
+async def test_ask_asks_what_would_be_allowed(open_session: OpenSession, origin: Origin) -> None:
+    approver = ScriptedApprover([Approval("deny", reason="not today")])
+    session = open_session(reading(), approver=approver)
+    result = await session.call("mock", origin=origin, ask=True)
+    assert result.content == (
+        "mock was not run: it was denied (not today); asked because the caller wants it approved."
+    )
+    assert approver.requests[0].reasons == ("the caller wants it approved",)
+
+
+async def test_ask_does_not_lift_a_denial(open_session: OpenSession) -> None:
+    approver = ScriptedApprover(["approve"])
+    session = open_session(MockTool(), approver=approver, policy=Policy(mode="plan"))
+    assert (await session.call("mock", ask=True)).error_kind == "denied"
+    assert approver.requests == []
+
+
+async def test_an_assigned_policy_counts_from_then_on(open_session: OpenSession) -> None:
+    session = open_session(MockTool(), approver=DenyAll())
+    assert (await session.call("mock")).is_error
+    session.policy = Policy(rules=[Rule(tool="mock", decision=Decision.ALLOW)])
+    assert not (await session.call("mock")).is_error
+
+
+# ---- asking
+
+
+async def test_the_question_shows_exactly_what_would_run(open_session: OpenSession) -> None:
+    mock, approver = MockTool(parameters=STRICT, description="Does it."), ScriptedApprover(["approve"])
+    session = open_session(mock, approver=approver)
+    await session.call("mock", {"x": 1.0}, origin="model", call_id="c1")
+    (request,) = approver.requests
+    assert (request.call.id, request.call.name, request.call.origin) == ("c1", "mock", "model")
+    assert request.call.arguments == mock.calls[0] == {"x": 1.0}
+    assert request.definition.description == "Does it."
+    assert (request.effect, request.level) == (Effect.LOCAL_MUTATION, "host")
+    assert request.reasons == ("it is a local change",)
+    assert kinds(session) == [
+        "call_requested",
+        "approval_asked",
+        "approval_answered",
+        "call_decided",
+        "call_started",
+        "checkpoint_taken",
+        "call_finished",
+    ]
+
+
+async def test_the_question_tells_the_level_of_the_sandbox(open_session: OpenSession) -> None:
+    approver = ScriptedApprover(["approve"])
+    session = open_session(MockTool(runs_in="sandbox"), approver=approver)
+    assert not (await session.call("mock")).is_error
+    assert approver.requests[0].level == "confined"
+    assert approver.requests[0].facts.runs_in == "sandbox"
+
+
+async def test_edited_arguments_are_validated_shown_and_run(open_session: OpenSession) -> None:
+    mock = MockTool(parameters=STRICT)
+    session = open_session(mock, approver=ScriptedApprover([Approval("approve", arguments={"x": 2})]))
+    assert not (await session.call("mock", {"x": 1})).is_error
+    assert mock.calls == [{"x": 2}]
+    decided = only(session, CallDecided)
+    assert (decided.arguments, decided.decided_by) == ({"x": 2}, "approver")
+    assert only(session, CallRequested).call.arguments == {"x": 1}
+
+
+async def test_edited_arguments_that_do_not_fit_deny(open_session: OpenSession) -> None:
+    mock = MockTool(parameters=STRICT)
+    session = open_session(mock, approver=ScriptedApprover([Approval("approve", arguments={"y": 2})]))
+    result = await session.call("mock", {"x": 1})
+    assert result.content.startswith(
+        "mock was not run: the edited arguments do not fit: The arguments of mock"
+    )
+    assert mock.calls == []
+
+
+async def test_edited_arguments_are_checked_against_the_policy(open_session: OpenSession) -> None:
+    rule = Rule(when=lambda call, facts: call.arguments["x"] > 9, decision=Decision.DENY, reason="too much")
+    mock = MockTool(parameters=STRICT)
+    session = open_session(
+        mock,
+        policy=Policy(rules=[rule]),
+        approver=ScriptedApprover([Approval("approve", arguments={"x": 10})]),
+    )
+    assert (await session.call("mock", {"x": 1})).content == "mock was not run: too much."
+    assert mock.calls == []
+
+
+class Failing:
+    async def ask(self, request: ApprovalRequest) -> Approval:
+        raise ConnectionError("the front end is gone")
+
+
+class Odd:
+    async def ask(self, request: ApprovalRequest) -> Any:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("approver", "told"),
+    [
+        (Failing(), "it was denied (The approver failed: ConnectionError: the front end is gone)"),
+        (Odd(), "it was denied (The approver answered bool, not an Approval)"),
+        (ScriptedApprover([Approval("timeout", reason="Nobody answered within 300 s.")]), "nobody answered"),
+        (ScriptedApprover(["cancel"]), "the question was cancelled"),
+        (ScriptedApprover(), "it was denied (The script holds 0 answers, all given)"),
+    ],
+)
+async def test_whatever_goes_wrong_with_asking_is_a_denial(
+    open_session: OpenSession, approver: Any, told: str
+) -> None:
+    mock = MockTool()
+    session = open_session(mock, approver=approver)
+    result = await session.call("mock")
+    assert told in result.content
+    assert result.error_kind == "denied"
+    assert mock.calls == []
+    assert kinds(session)[-2:] == ["call_decided", "call_finished"]
+    assert only(session, ApprovalAnswered).request_id == only(session, ApprovalAsked).request.id
+
+
+async def test_an_interrupt_calls_off_the_question(open_session: OpenSession) -> None:
+    approver, mock = Asked(), MockTool()
+    session = open_session(mock, approver=approver)
+    calling = asyncio.ensure_future(session.call("mock"))
+    await approver.standing.wait()
+    await session.interrupt()
+    result = await calling
+    assert "the question was cancelled (Interrupted)" in result.content
+    assert approver.withdrawn
+    assert mock.calls == []
+
+
+async def test_cancelling_the_caller_withdraws_the_question_and_is_recorded(
+    open_session: OpenSession,
+) -> None:
+    approver, mock = Asked(), MockTool()
+    session = open_session(mock, approver=approver)
+    calling = asyncio.ensure_future(session.call("mock", call_id="c1"))
+    await approver.standing.wait()
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert approver.withdrawn
+    assert kinds(session) == ["call_requested", "approval_asked", "approval_answered", "call_finished"]
+    assert only(session, ApprovalAnswered).approval.outcome == "cancel"
+    assert only(session, CallFinished).result.content == "The call was cancelled."
+    assert "used before" in (await session.call("mock", call_id="c1")).content
+
+
+# ---- what is decided is what runs
+
+
+async def test_what_the_caller_changes_afterwards_does_not_run(open_session: OpenSession) -> None:
+    approver, mock = Asked(), MockTool()
+    session = open_session(mock, approver=approver)
+    arguments: dict[str, Any] = {"paths": ["a"]}
+    calling = asyncio.ensure_future(session.call("mock", arguments))
+    await approver.standing.wait()
+    arguments["paths"].append("/etc/passwd")
+    arguments["more"] = True
+    assert approver.request is not None
+    assert approver.request.call.arguments == {"paths": ["a"]}
+    approver.request.call.arguments["paths"].append("changed by the approver")
+    approver.answer.set_result(Approval("approve"))
+    await calling
+    assert mock.calls == [{"paths": ["a"]}]
+    assert only(session, CallRequested).call.arguments == {"paths": ["a"]}
+    assert only(session, CallDecided).arguments == {"paths": ["a"]}
+
+
+async def test_a_tool_that_is_replaced_while_the_question_stands_does_not_run(
+    open_session: OpenSession,
+) -> None:
+    approver, shown, other = Asked(), MockTool(), MockTool(description="Another one.")
+    session = open_session(shown, approver=approver)
+    calling = asyncio.ensure_future(session.call("mock"))
+    await approver.standing.wait()
+    session.registry.unregister("mock")
+    session.registry.register(other)
+    approver.answer.set_result(Approval("approve"))
+    result = await calling
+    assert result.content == ("mock was not run: the tool changed between decision and run; call it again.")
+    assert (shown.calls, other.calls) == ([], [])
+
+
+async def test_a_tool_that_goes_away_while_the_question_stands_does_not_run(
+    open_session: OpenSession,
+) -> None:
+    approver, mock = Asked(), MockTool()
+    session = open_session(mock, approver=approver)
+    calling = asyncio.ensure_future(session.call("mock"))
+    await approver.standing.wait()
+    session.registry.unregister("mock")
+    approver.answer.set_result(Approval("approve"))
+    assert "the tool changed" in (await calling).content
+    assert mock.calls == []
+
+
+async def test_the_tool_that_was_shown_runs_even_if_its_twin_took_its_place(
+    open_session: OpenSession,
+) -> None:
+    # Two functions of the same code may close over different things.
+    approver = Asked()
+    given: list[str] = []
+
+    def make(value: str) -> Any:
+        @tool(runs_in="host")
+        def twin() -> str:
+            given.append(value)
+            return value
+
+        return twin
+
+    session = open_session(make("shown"), approver=approver)
+    calling = asyncio.ensure_future(session.call("twin"))
+    await approver.standing.wait()
+    session.registry.unregister("twin")
+    session.registry.register(make("slipped in"))
+    approver.answer.set_result(Approval("approve"))
+    await calling
+    assert given == ["shown"]
+
+
+# ---- tools of strangers
+
+
+@pytest.mark.parametrize(
+    ("member", "told"),
+    [
+        ("classify", "what it may do could not be told (KeyError: 'x'); mend its classify"),
+        ("gather_facts", "what it may do could not be told (KeyError: 'x'); mend its classify"),
+        ("timeout_s", "mock cannot be called: asking it about this call failed"),
+        ("validate_arguments", "mock cannot be called: asking it about this call failed"),
+        ("shipment", "mock cannot be called: asking it about this call failed"),
+    ],
+)
+async def test_a_member_that_fails_is_named_and_nothing_runs(
+    open_session: OpenSession, member: str, told: str
+) -> None:
+    def fail(*_: object) -> Any:
+        raise KeyError("x")
+
+    mock = MockTool()
+    setattr(mock, member, fail)
+    session = open_session(mock, approver=AllowAll(), policy=Policy(mode="auto"))
+    result = await session.call("mock")
+    assert told in result.content
+    assert (result.is_error, result.recoverable) == (True, False)
+    assert mock.calls == []
+
+
+async def test_a_validator_that_gives_no_json_is_told(open_session: OpenSession) -> None:
+    mock = MockTool()
+    mock.validate_arguments = lambda arguments: {"x": object()}  # type: ignore[attr-defined]  # optional member
+    session = open_session(mock, approver=AllowAll())
+    assert "are not JSON" in (await session.call("mock")).content
+
+
+async def test_a_rule_that_fails_denies(open_session: OpenSession) -> None:
+    rule = Rule(tool="m*", when=lambda call, facts: bool(1 / 0))
+    session = open_session(reading(), policy=Policy(rules=[rule]), approver=AllowAll())
+    result = await session.call("mock")
+    assert "a rule for 'm*' failed (ZeroDivisionError" in result.content
+    assert result.error_kind == "denied"
+
+
+async def test_facts_of_a_tool_do_not_say_where_it_runs(open_session: OpenSession) -> None:
+    # The level and the place are the session's to tell.
+    claims = Facts(effect=Effect.LOCAL_MUTATION, runs_in="sandbox", level="isolated")
+    approver = ScriptedApprover(["approve"])
+    session = open_session(MockTool(facts=claims), approver=approver)
+    await session.call("mock", origin="person")
+    assert (approver.requests[0].facts.runs_in, approver.requests[0].facts.level) == ("host", "confined")
+
+
+async def test_a_function_that_cannot_travel_is_told(open_session: OpenSession) -> None:
+    lock = threading.Lock()
+
+    @tool(effect=Effect.READ_ONLY)
+    def locked() -> bool:
+        return lock.locked()
+
+    session = open_session(locked)
+    result = await session.call("locked")
+    assert "locked cannot be sent to the sandbox" in result.content
+    assert "runs_in='host'" in result.content
+
+
+async def test_a_fault_in_a_part_given_to_us_is_a_result_and_logged(
+    open_session: OpenSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(FakeSandbox):
+        async def call(self, request: Any) -> ToolResult:
+            raise RuntimeError("no idea")
+
+    session = open_session(reading(runs_in="sandbox"), sandbox=Broken)
+    with caplog.at_level(logging.ERROR, "aisotools"):
+        result = await session.call("mock")
+    assert "by a fault in aisotools or a part given to it: RuntimeError: no idea" in result.content
+    assert (result.error_kind, result.recoverable) == ("environment", False)
+    assert "failed in the gate itself" in caplog.text
+    assert kinds(session) == WHOLE
+
+
+# ---- running on the host
+
+
+@pytest.mark.parametrize(
+    ("raises", "kind", "told"),
+    [
+        (ToolError("give another path"), "invalid", "give another path"),
+        (PathOutside("'../x' leads out"), "invalid", "'../x' leads out"),
+        (ValueError("broken"), "failed", "ValueError: broken"),
+        (TimeoutError("its own"), "failed", "TimeoutError: its own"),
+        (SystemExit(1), "failed", "The tool tried to exit (1) and was held back."),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+async def test_what_a_host_tool_raises_is_its_result(
+    open_session: OpenSession, raises: BaseException, kind: str, told: str
+) -> None:
+    session = open_session(reading(raises=raises))
+    result = await session.call("mock")
+    assert result.content.startswith(told)
+    assert (result.is_error, result.error_kind) == (True, kind)
+    assert kinds(session) == WHOLE
+
+
+class Returning:
+    """A tool that returns whatever it was given."""
+
+    name, description = "returning", "Returns."
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def classify(self, arguments: Mapping[str, Json]) -> Effect:
+        return Effect.READ_ONLY
+
+    def parameters_schema(self) -> Mapping[str, Json]:
+        return {"type": "object"}
+
+    async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
+        answer: ToolResult = self.answer
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (None, "returning returned NoneType instead of a ToolResult; mend its execute()."),
+        ("text", "returning returned str instead of a ToolResult"),
+        (ToolResult(content=5), "whose content is int, not text"),  # type: ignore[arg-type]  # the point
+    ],
+)
+async def test_a_host_tool_that_returns_no_result_is_told(
+    open_session: OpenSession, answer: Any, told: str
+) -> None:
+    session = open_session(Returning(answer))
+    result = await session.call("returning")
+    assert told in result.content
+    assert not result.recoverable
+
+
+async def test_a_host_tool_is_called_off_at_its_deadline(open_session: OpenSession) -> None:
+    seen: list[ToolContext] = []
+
+    async def slow(arguments: Any, context: ToolContext) -> str:
+        seen.append(context)
+        await asyncio.sleep(30)
+        return "never"
+
+    session = open_session(reading(result=slow, timeout_s=0.05))
+    result = await session.call("mock")
+    assert result.content == (
+        "mock was called off: it ran longer than 0.05 s. "
+        "It runs on the host, where only the tool itself can end its work."
+    )
+    assert result.metadata["timed_out"] is True
+    assert result.is_error
+    assert seen[0].cancellation.cancelled
+
+
+async def test_the_callers_deadline_beats_the_tools(open_session: OpenSession) -> None:
+    session = open_session(reading(result=lambda a, c: asyncio.sleep(30), timeout_s=20))
+    assert "0.05 s" in (await session.call("mock", timeout_s=0.05)).content
+
+
+async def test_waiting_for_a_person_does_not_count_against_the_deadline(open_session: OpenSession) -> None:
+    approver = Asked()
+    session = open_session(MockTool(timeout_s=0.05), approver=approver)
+    calling = asyncio.ensure_future(session.call("mock"))
+    await approver.standing.wait()
+    await asyncio.sleep(0.1)
+    approver.answer.set_result(Approval("approve"))
+    assert not (await calling).is_error
+
+
+async def test_a_host_tool_that_ignores_cancellation_holds_nobody(open_session: OpenSession) -> None:
+    released = asyncio.Event()
+
+    async def stubborn(arguments: Any, context: ToolContext) -> str:
+        while not released.is_set():
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                continue
+        return "at last"
+
+    session = open_session(reading(result=stubborn, timeout_s=0.05))
+    began_s = time.monotonic()
+    assert (await session.call("mock")).metadata["timed_out"] is True
+    assert time.monotonic() - began_s < 0.5
+    calling = asyncio.ensure_future(session.call("mock", timeout_s=20))
+    await asyncio.sleep(0.02)
+    await session.interrupt()
+    assert (await asyncio.wait_for(calling, 0.5)).metadata["stopped"] is True
+    released.set()
+    await asyncio.sleep(0)
+
+
+async def test_a_sync_host_tool_sees_that_it_should_stop(open_session: OpenSession) -> None:
+    stopped = threading.Event()
+
+    @tool(runs_in="host", effect=Effect.READ_ONLY, timeout_s=0.05)
+    def patient(context: ToolContext) -> None:
+        if context.cancellation.wait(10):
+            stopped.set()
+
+    session = open_session(patient)
+    assert (await session.call("patient")).metadata["timed_out"] is True
+    assert await asyncio.to_thread(stopped.wait, 5)
+
+
+async def test_an_interrupt_ends_a_host_tool(open_session: OpenSession) -> None:
+    begun = asyncio.Event()
+
+    async def slow(arguments: Any, context: ToolContext) -> str:
+        begun.set()
+        await asyncio.sleep(30)
+        return "never"
+
+    session = open_session(reading(result=slow))
+    calling = asyncio.ensure_future(session.call("mock"))
+    await begun.wait()
+    await session.interrupt()
+    result = await calling
+    assert result.content.startswith("mock was interrupted.")
+    assert result.metadata["stopped"] is True
+
+
+async def test_cancelling_the_caller_cancels_the_host_tool(open_session: OpenSession) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def slow(arguments: Any, context: ToolContext) -> str:
+        begun.set()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.set()
+        return "never"
+
+    session = open_session(reading(result=slow))
+    calling = asyncio.ensure_future(session.call("mock"))
+    await begun.wait()
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    await asyncio.wait_for(ended.wait(), 1)
+    assert only(session, CallFinished).result.content == "The call was cancelled."
+
+
+async def test_a_host_tool_knows_its_call(open_session: OpenSession) -> None:
+    def report(arguments: Any, context: ToolContext) -> str:
+        context.emit("step", number=1)
+        return "done"
+
+    mock = reading(result=report)
+    session = open_session(mock, session_key="conversation", approver=DenyAll())
+    await session.call("mock", call_id="c1", origin="model")
+    (context,) = mock.contexts
+    assert (context.call_id, context.session_key) == ("c1", "conversation")
+    assert context.workspace_path == session.workspace
+    assert context.sandbox_config == {"level": "confined"}
+    assert isinstance(context.approval_handler, DenyAll)
+    emitted = only(session, CallEmitted)
+    assert (emitted.call_id, emitted.name, emitted.payload) == ("c1", "step", {"number": 1})
+
+
+@pytest.mark.parametrize(("origin", "passed_on"), [("person", "program"), ("model", "model")])
+async def test_a_host_tool_calls_through_the_same_gate(
+    open_session: OpenSession, origin: Origin, passed_on: Origin
+) -> None:
+    async def outer(arguments: Any, context: ToolContext) -> ToolResult:
+        assert context.services is not None
+        return await context.services.call("inner", {"x": 1})
+
+    inner, approver = MockTool("inner"), ScriptedApprover(["deny"])
+    session = open_session(reading("outer", result=outer), inner, approver=approver)
+    result = await session.call("outer", origin=origin)
+    assert "inner was not run" in result.content
+    assert approver.requests[0].call.origin == passed_on
+    assert inner.calls == []
+
+
+# ---- results
+
+
+async def test_a_value_that_the_declared_type_forbids_is_told(open_session: OpenSession) -> None:
+    class Lying(FakeSandbox):
+        async def call(self, request: Any) -> ToolResult:
+            return ToolResult.json({"rm": "-rf"})
+
+    @tool(effect=Effect.READ_ONLY)
+    def count() -> int:
+        return 1
+
+    session = open_session(count, sandbox=Lying)
+    result = await session.call("count")
+    assert result.is_error
+    assert result.content.startswith(
+        "count returned {'rm': '-rf'}, which its declared return type int forbids"
+    )
+
+
+async def test_a_value_check_that_fails_is_told(open_session: OpenSession) -> None:
+    def fail(value: Json) -> None:
+        raise KeyError("x")
+
+    mock = reading()
+    mock.validate_value = fail  # type: ignore[attr-defined]  # an optional member
+    session = open_session(mock)
+    assert "mock cannot be called" in (await session.call("mock")).content
+
+
+async def test_huge_content_is_cut_for_the_model_and_kept_for_the_program(open_session: OpenSession) -> None:
+    session = open_session(reading(result="x" * 10_000_000), output_caps=OutputCaps(content_chars=1000))
+    result = await session.call("mock")
+    assert len(result.content) <= 1000
+    assert result.truncation is not None
+    assert result.truncation.total_chars == 10_000_000
+    assert len(result.value) == 10_000_000
+    assert only(session, CallFinished).result.truncation == result.truncation
+
+
+async def test_a_result_names_its_tool_and_call(open_session: OpenSession) -> None:
+    result = await open_session(reading()).call("mock", call_id="c1")
+    assert (result.metadata["tool"], result.metadata["call_id"]) == ("mock", "c1")
+
+
+# ---- the sandbox
+
+
+async def test_a_function_runs_in_the_sandbox(open_session: OpenSession) -> None:
+    @tool(effect=Effect.READ_ONLY)
+    def area(width: float, context: ToolContext) -> dict[str, Any]:
+        context.emit("half", done=0.5)
+        return {"area": width * 2, "services": context.services is None, "id": context.call_id}
+
+    session = open_session(area)
+    result = await session.call("area", {"width": "2"}, call_id="c1")
+    assert result.value == {"area": 4.0, "services": True, "id": "c1"}
+    assert only(session, CallStarted).runs_in == "sandbox"
+    assert only(session, CallEmitted).payload == {"done": 0.5}
+    assert kinds(session) == [*WHOLE[:3], "call_emitted", "call_finished"]
+
+
+async def test_a_worker_that_dies_is_told_and_replaced(open_session: OpenSession) -> None:
+    made: list[FakeSandbox] = []
+
+    class Watched(FakeSandbox):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self)
+
+    async def wait(arguments: Any, context: ToolContext) -> str:
+        context.emit("begun")
+        await asyncio.sleep(30 if len(mock.calls) == 1 else 0)
+        return "alive"
+
+    mock = reading(runs_in="sandbox", result=wait)
+    session = open_session(mock, sandbox=Watched)
+    begun = asyncio.Event()
+    session.subscribe(lambda event: begun.set() if isinstance(event, CallEmitted) else None)
+    calling = asyncio.ensure_future(session.call("mock"))
+    await asyncio.wait_for(begun.wait(), 5)
+    made[0].lose("it was ended by SIGSEGV")
+    result = await calling
+    assert "ended during the call: it was ended by SIGSEGV" in result.content
+    assert (result.error_kind, result.metadata["worker_died"]) == ("environment", True)
+    assert not (await session.call("mock")).is_error
+    sandbox = [event.kind for event in session.events if event.kind.startswith("sandbox")]
+    assert sandbox == ["sandbox_started", "sandbox_lost", "sandbox_started"]
+
+
+@pytest.mark.parametrize("name", ["python", "sandbox_bash"])
+async def test_the_fake_says_what_it_cannot_do(open_session: OpenSession, name: str) -> None:
+    session = open_session(approver=AllowAll())
+    result = await session.call(name, {"code": "1"} if name == "python" else {"command": "true"})
+    assert f"{name} needs a real worker, and FakeSandbox has none" in result.content
+    assert result.error_kind == "environment"

@@ -1,0 +1,300 @@
+"""Undo as a session has it: files, what is told before and after, reads before edits."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.core.events import ApprovalAsked, CheckpointTaken, Redone, Undone
+from aisotools.core.exceptions import UsageError
+from aisotools.core.protocols import SandboxCall, ToolContext
+from aisotools.core.types import Effect, ToolResult
+from aisotools.policy.approvers import AllowAll, ScriptedApprover
+from aisotools.policy.rules import Policy
+from aisotools.session.session import Session
+from aisotools.testing.fakes import FakeSandbox, MockTool
+from aisotools.tools.function import tool
+from tests.conftest import OpenSession
+
+AUTO = Policy(mode="auto")
+
+
+async def write(session: Session, path: str, content: str, **options: Any) -> None:
+    result = await session.call("sandbox_write", {"path": path, "content": content}, **options)
+    assert not result.is_error, result.content
+
+
+def here(session: Session, path: str = "a") -> Path:
+    assert session.workspace is not None
+    return session.workspace / path
+
+
+async def test_undo_redo_and_changes(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await write(session, "a", "1", call_id="first")
+    await write(session, "a", "2", call_id="second")
+    changes = await session.changes()
+    assert (changes.added, len(changes)) == (("a",), 1)
+    assert (await session.changes("second")).changed == ("a",)
+    undone = await session.undo()
+    assert undone.value["calls"] == [{"id": "second", "name": "sandbox_write"}]
+    assert here(session).read_text() == "1"
+    assert (await session.undo()).content == "Undid 1 call: sandbox_write (first).\nRemoved: a."
+    assert not here(session).exists()
+    assert not await session.changes()
+    assert (await session.undo()).content == "There is nothing to undo."
+    await session.redo(2)
+    assert here(session).read_text() == "2"
+    assert not (await session.undo(to="first")).is_error
+    assert not here(session).exists()
+    kinds = [type(event) for event in session.events]
+    assert (kinds.count(CheckpointTaken), kinds.count(Undone), kinds.count(Redone)) == (2, 3, 1)
+
+
+async def test_calls_that_only_read_and_calls_that_change_nothing_do_not_count(
+    open_session: OpenSession,
+) -> None:
+    idle = MockTool("idle", effect=Effect.LOCAL_MUTATION, result="did nothing")
+    session = open_session(policy=AUTO)
+    session.registry.register(idle)
+    await write(session, "a", "1")
+    await session.call("sandbox_read", {"path": "a"})
+    await session.call("idle")
+    undone = await session.undo()
+    assert "Removed: a." in undone.content
+    assert not here(session).exists()
+
+
+async def test_wrong_steps_and_unknown_calls_are_told(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await write(session, "a", "1", call_id="known")
+    for wrong in (0, -1, True, "2"):
+        with pytest.raises(ValueError, match="whole number"):
+            await session.undo(wrong)  # type: ignore[arg-type]  # the mistake that is told
+    with pytest.raises(UsageError, match=r"no call 'x' to undo. Known: known"):
+        await session.undo(to="x")
+    with pytest.raises(UsageError, match="no checkpoint from before a call 'x'"):
+        await session.changes("x")
+
+
+async def test_a_conflict_is_shown_and_nothing_is_done(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await write(session, "a", "call")
+    here(session).write_text("person")
+    refused = await session.undo()
+    assert refused.is_error
+    assert "a: it was changed by somebody else since" in refused.content
+    assert refused.value["conflicts"][0]["path"] == "a"
+    assert here(session).read_text() == "person"
+    assert not (await session.undo(force=True)).is_error
+
+
+async def test_two_sessions_share_one_chain_and_wait_for_each_other(open_session: OpenSession) -> None:
+    running, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_arguments: object, context: ToolContext) -> ToolResult:
+        (context.workspace_path / "slow").write_text("1")
+        running.set()
+        await go_on.wait()
+        return ToolResult.text("done")
+
+    one, other = open_session(policy=AUTO), open_session(policy=AUTO)
+    one.registry.register(MockTool("slow", effect=Effect.LOCAL_MUTATION, result=slow))
+    calling = asyncio.ensure_future(one.call("slow", call_id="slow"))
+    await running.wait()
+    writing = asyncio.ensure_future(other.call("sandbox_write", {"path": "b", "content": "2"}))
+    undoing = asyncio.ensure_future(other.undo(2))
+    await asyncio.sleep(0.05)
+    assert not writing.done()
+    assert not undoing.done()
+    assert not (await other.call("sandbox_read", {"path": "slow"})).is_error
+    go_on.set()
+    await calling
+    assert not (await writing).is_error
+    assert {one["id"] for one in (await undoing).value["calls"]} >= {"slow"}
+    assert sorted(path.name for path in here(one, ".").iterdir()) == []
+
+
+async def test_a_call_within_a_call_does_not_wait_for_itself(open_session: OpenSession) -> None:
+    async def nested(_arguments: object, context: ToolContext) -> ToolResult:
+        assert context.services is not None
+        return await context.services.call("sandbox_write", {"path": "a", "content": "1"})
+
+    session = open_session(policy=AUTO, approver=ScriptedApprover(["approve"] * 3))
+    session.registry.register(MockTool("outer", effect=Effect.LOCAL_MUTATION, runs_in="host", result=nested))
+    assert not (await session.call("outer")).is_error
+    assert here(session).read_text() == "1"
+    await session.undo()
+    assert not here(session).exists()
+
+
+async def test_undo_is_refused_from_inside_a_call_and_while_a_task_runs(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+
+    async def undoing(_arguments: object, _context: ToolContext) -> ToolResult:
+        return await session.undo()
+
+    session.registry.register(MockTool("m", effect=Effect.LOCAL_MUTATION, runs_in="host", result=undoing))
+    assert "A call is running here" in (await session.call("m")).content
+    await write(session, "a", "1")
+    assert session.history is not None
+    session.history.left_running = lambda: {1 << 30: "server"}
+    assert "server (1073741824) still runs in the background" in (await session.undo()).content
+    assert not (await session.undo(force=True)).is_error
+
+
+async def test_the_card_tells_beforehand_what_undo_covers(open_session: OpenSession, tmp_path: Path) -> None:
+    target = tmp_path / "notes.txt"
+
+    @tool(runs_in="host", extract_undo_path=lambda _: target)
+    def note(text: str) -> str:
+        """Write a note."""
+        target.write_text(text)
+        return "written"
+
+    session = open_session(approver=ScriptedApprover(["approve"] * 2))
+    session.registry.register(note)
+    await session.call("note", {"text": "1"}, call_id="n")
+    with here(session, "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    await session.call("sandbox_write", {"path": "a", "content": "1"})
+    asked = [event.request.preview["undo"] for event in session.events if isinstance(event, ApprovalAsked)]
+    assert f"It also brings back {target}." in asked[0]
+    assert asked[1] == "Undo brings back the files of the workspace, but not huge (it is too large)."
+    undone = await session.undo(to="n")
+    assert not target.exists()
+    assert str(target) in undone.value["removed"]
+
+
+async def test_facts_tell_whether_undo_covers_a_call(open_session: OpenSession) -> None:
+    asked = ScriptedApprover(["approve"] * 4)
+    session = open_session(approver=asked)
+    await session.call("sandbox_write", {"path": "a", "content": "1"})
+    assert asked.requests[0].facts.undoable
+    with here(session, "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    await session.call("sandbox_write", {"path": "a", "content": "2"})
+    await session.call("sandbox_write", {"path": "a", "content": "3"})
+    assert not asked.requests[2].facts.undoable
+
+
+async def test_the_chain_goes_on_when_a_session_is_opened_again(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await write(session, "a", "1")
+    await session.close()
+    again = open_session(policy=AUTO)
+    assert not (await again.undo()).is_error
+    assert not here(again).exists()
+
+
+@pytest.mark.parametrize("change", ["nothing", "read", "stale", "written"])
+async def test_an_edit_needs_a_read(open_session: OpenSession, change: str) -> None:
+    session = open_session(policy=AUTO)
+    await session.call("sandbox_read", {"path": "."})
+    here(session).write_text("one\ntwo\n")
+    if change in {"read", "stale"}:
+        await session.call("file", {"operation": "read", "path": "a"})
+    if change == "stale":
+        here(session).write_text("one\ntwo\nthree\n")
+    if change == "written":
+        await write(session, "a", "one\ntwo\n")
+    edit = {"path": "a", "edits": [{"old": "two", "new": "2"}]}
+    result = await session.call("edit", edit)
+    if change in {"read", "written"}:
+        assert here(session).read_text() == "one\n2\n", result.content
+        again = await session.call("edit", {"path": "a", "edits": [{"old": "one", "new": "1"}]})
+        assert here(session).read_text() == "1\n2\n", again.content
+    else:
+        assert (result.is_error, result.recoverable, result.error_kind) == (True, True, "invalid")
+        assert ("was not read" if change == "nothing" else "has changed since") in result.content
+        assert "two" in here(session).read_text()
+
+
+async def test_only_the_lines_that_were_read_can_be_edited(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await session.start()
+    here(session).write_text("".join(f"line {number}\n" for number in range(1, 21)))
+    await session.call("file", {"operation": "read", "path": "a", "start_line": 5, "end_line": 8})
+    refused = await session.call("edit", {"path": "a", "edits": [{"old": "line 12\n", "new": "x\n"}]})
+    assert "Only lines 5-8 of 20" in refused.content
+    await session.call("edit", {"path": "a", "edits": [{"old": "line 6\n", "new": "x\ny\n"}]})
+    result = await session.call("edit", {"path": "a", "edits": [{"old": "line 8\n", "new": "z\n"}]})
+    assert not result.is_error, result.content
+
+
+async def test_unchanged_is_said_only_while_the_text_is_in_the_context(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await session.start()
+    here(session).write_text("a long line of text\n" * 100)
+    assert session.reads is not None
+
+    async def read(call_id: str) -> str:
+        call = {"operation": "read", "path": "a"}
+        return (await session.call("file", call, origin="model", call_id=call_id)).content
+
+    whole = await read("r1")
+    assert await read("r2") == whole  # nobody promised to tell what is trimmed
+    session.reads.follow("")
+    assert await read("r3") == whole
+    assert "Unchanged since r3: lines 1-100 of a" in await read("r4")
+    session.reads.trimmed("", ["r3"])
+    assert await read("r5") == whole
+    here(session).write_text("another line of text\n" * 100)
+    assert "another" in await read("r6")
+
+
+async def test_what_runs_on_in_the_background_is_told_and_stopped_only_by_force(
+    real_session: OpenSession,
+) -> None:
+    session = real_session(policy=AUTO)
+    result = await session.call(
+        "python", {"code": "import subprocess\np = subprocess.Popen(['sleep', '60'])"}
+    )
+    assert not result.is_error, result.content
+    await write(session, "a", "1")
+    refused = await session.undo()
+    assert "sleep" in refused.content
+    assert "still runs in the background" in refused.content
+    assert here(session).exists()
+    assert not (await session.undo(force=True)).is_error
+    assert not here(session).exists()
+
+
+async def test_shell_python_and_maps_are_undone_with_the_real_sandbox(real_session: OpenSession) -> None:
+    session = real_session(policy=AUTO)
+    await write(session, "a", "start")
+    code = "import mmap\nf = open('a', 'r+b')\nm = mmap.mmap(f.fileno(), 0)\nm[0:1] = b'S'"
+    assert not (await session.run_cell(code)).is_error
+    assert not (await session.run_cell("m[1:2] = b'T'")).is_error  # without a stamp, were it not written back
+    shell = {"command": "mkdir d && mv a d/b && ln -s d/b c"}
+    assert not (await session.call("sandbox_bash", shell)).is_error
+    assert (here(session, "d/b").read_bytes(), here(session, "c").is_symlink()) == (b"STart", True)
+    states = []
+    for _ in range(3):
+        assert not (await session.undo()).is_error
+        states.append(here(session).read_text())
+    assert states == ["STart", "Start", "start"]
+    for _ in range(3):
+        assert not (await session.redo()).is_error
+    assert here(session, "d/b").read_bytes() == b"STart"
+
+
+class Unforked(FakeSandbox):
+    """A sandbox whose worker cannot be forked, and whose `python` writes a file."""
+
+    async def call(self, request: SandboxCall) -> ToolResult:
+        Path(self._wanted.workspace, "made").write_text("by the call")  # noqa: ASYNC240 - one small file
+        return ToolResult.text("ran")
+
+
+async def test_where_no_state_of_variables_can_be_kept_undo_says_why(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO, sandbox=Unforked, approver=AllowAll())
+    result = await session.call("python", {"code": "x = 1"}, call_id="first")
+    assert not result.is_error, result.content
+    undone = await session.undo()
+    assert undone.value["removed"] == ["made"]
+    assert "not brought back" in undone.value["variables"]
+    assert "cannot be forked" in undone.content

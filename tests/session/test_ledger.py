@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from aisotools.core.exceptions import LedgerError
+from aisotools.session.ledger import Ledger, ledger_name, open_ledger, read, verify
+
+
+def written(folder: Path, records: int = 5) -> Path:
+    with open_ledger(folder, "log") as ledger:
+        for number in range(records):
+            ledger.append("step", {"number": number, "text": "é\n"})
+    return ledger.path
+
+
+def test_what_was_appended_is_read_back_in_order(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    assert [r["body"]["number"] for r in read(path)] == [0, 1, 2, 3, 4]
+    assert verify(path).ok
+    assert verify(path).records == 5
+
+
+def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    path = written(tmp_path / "new")
+    for file in (path, path.with_suffix(".head"), path.parent / "key"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(head=st.booleans(), place=st.floats(0, 1, exclude_max=True), change=st.integers(1, 255))
+def test_any_changed_byte_is_found(tmp_path: Path, head: bool, place: float, change: int) -> None:
+    folder = tmp_path / "ledger"
+    shutil.rmtree(folder, ignore_errors=True)
+    path = written(folder)
+    file = path.with_suffix(".head") if head else path
+    content = bytearray(file.read_bytes())
+    content[int(place * len(content))] ^= change
+    file.write_bytes(content)
+    assert not verify(path).ok
+
+
+def lines_of(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines(keepends=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda lines: lines[:3], "cut off"),
+        (lambda lines: lines[:2] + lines[3:], "line 3 does not follow"),
+        (lambda lines: [lines[1], lines[0], *lines[2:]], "line 1 does not follow"),
+        (lambda lines: [*lines, lines[-1]], "line 6 does not follow"),
+        (
+            lambda lines: [*lines[:2], lines[2].replace(b'"number":2', b'"number":9'), *lines[3:]],
+            "line 3 was changed",
+        ),
+        (lambda lines: [], "cut off"),
+    ],
+)
+def test_truncation_removal_reordering_and_edits_are_found(
+    tmp_path: Path, change: Callable[[list[bytes]], list[bytes]], said: str
+) -> None:
+    path = written(tmp_path)
+    path.write_bytes(b"".join(change(lines_of(path))))
+    found = verify(path)
+    assert not found.ok
+    assert said in found.problems[0]
+    with pytest.raises(LedgerError, match="damaged"):
+        open_ledger(tmp_path, "log")
+
+
+def test_a_missing_head_and_another_ledgers_head_are_found(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    other = open_ledger(tmp_path, "other")
+    other.append("step", {"number": 7})
+    other.close()
+    shutil.copy(other.path.with_suffix(".head"), path.with_suffix(".head"))
+    assert verify(path).problems == ("its head belongs to other lines",)
+    path.with_suffix(".head").unlink()
+    assert "head is missing" in verify(path).problems[0]
+
+
+def test_a_line_torn_by_a_crash_is_cut_off_and_said(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    with path.open("ab") as file:
+        file.write(b'{"n":6,"time_s":1.0,"ki')
+    assert verify(path).torn_bytes == 23
+    assert not verify(path).problems
+    with open_ledger(tmp_path, "log") as ledger:
+        ledger.append("step", {"number": 5})
+    assert [r["kind"] for r in read(path)] == ["step"] * 5 + ["repaired", "step"]
+    assert verify(path).ok
+
+
+def test_lines_after_the_last_seal_are_no_problem(tmp_path: Path) -> None:
+    """A crash between a line and the head after it leaves sound lines that the head does not count."""
+    ledger = open_ledger(tmp_path, "log")
+    ledger.append("step", {})
+    ledger.seal()
+    ledger.append("step", {})
+    assert verify(ledger.path).ok
+    assert verify(ledger.path).records == 2
+    ledger.close()
+
+
+def test_going_on_later_keeps_the_chain(tmp_path: Path) -> None:
+    path = written(tmp_path, 2)
+    with open_ledger(tmp_path, "log") as ledger:
+        assert ledger.records == 2
+        ledger.append("step", {"number": 2})
+    assert verify(path).ok
+    assert verify(path).records == 3
+
+
+def test_another_key_finds_everything_changed(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    (tmp_path / "key").write_bytes(os.urandom(32))
+    assert verify(path).problems == ("line 1 was changed",)
+
+
+def test_what_cannot_be_read_or_written_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=r"gone\.jsonl"):
+        verify(tmp_path / "gone.jsonl")
+    with pytest.raises(LedgerError, match=r"gone\.jsonl"):
+        list(read(tmp_path / "gone.jsonl"))
+    (tmp_path / "key").write_bytes(b"short")
+    with pytest.raises(LedgerError, match="damaged"):
+        open_ledger(tmp_path, "log")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(LedgerError, match="cannot be used"):
+        open_ledger(tmp_path / "file" / "below", "log")
+
+
+def test_two_at_once_write_two_ledgers(tmp_path: Path) -> None:
+    with open_ledger(tmp_path, "log") as one, open_ledger(tmp_path, "log") as two:
+        one.append("step", {"number": 1})
+        two.append("step", {"number": 2})
+        assert (one.path.name, two.path.name) == ("log.jsonl", "log-2.jsonl")
+    assert verify(one.path).ok
+    assert verify(two.path).ok
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("plain-key_1", "plain-key_1"),
+        ("a/../b", "a-b-"),
+        (".hidden", "-hidden-"),
+        ("x" * 200, "x" * 60 + "-"),
+    ],
+)
+def test_a_session_key_of_any_kind_gives_a_plain_file_name(key: str, name: str) -> None:
+    told = ledger_name(key)
+    assert told.startswith(name)
+    assert "/" not in told
+    assert len(told) <= 100
+
+
+def test_a_full_disk_is_an_error() -> None:
+    ledger = Ledger(Path("/dev/full"), b"k" * 32)
+    with pytest.raises(LedgerError, match="cannot be written"):
+        ledger.append("step", {})
+    os.close(ledger._file)

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.core.exceptions import UsageError, WorkspaceRefused
+from aisotools.policy.approvers import AllowAll
+from aisotools.policy.rules import Policy
+from aisotools.session.options import (
+    existing_paths,
+    hold_workspace,
+    parse_workspace,
+    refuse_auto_without_sandbox,
+    require_approver,
+    require_type,
+)
+from aisotools.workspace import lock
+
+
+def hold(folder: Path | None, environ: Mapping[str, str], level: str = "confined") -> str:
+    claim = hold_workspace(folder, level, environ)
+    claim.release()
+    return str(claim.path)
+
+
+@pytest.mark.parametrize("name", ["plain", "with space", "quo'te\"s", "ünïcödé ✓", "-dash", "$HOME", "a\nb"])
+def test_a_folder_is_made_and_claimed_whatever_its_name(
+    tmp_path: Path, environ: Mapping[str, str], name: str
+) -> None:
+    folder = tmp_path / name
+    for _ in range(2):
+        assert hold(folder, environ) == str(folder.resolve())
+        assert folder.is_dir()
+
+
+def test_what_is_missing_above_is_made_too(tmp_path: Path, environ: Mapping[str, str]) -> None:
+    assert hold(tmp_path / "a" / "b", environ) == str(tmp_path / "a" / "b")
+
+
+def test_a_refused_folder_is_not_left_behind(
+    tmp_path: Path, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "packages" / "aisotools"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(lock, "__file__", str(package / "claims.py"))
+    inside = package / "made-by-a-test"
+    with pytest.raises(WorkspaceRefused, match="the package aisotools"):
+        hold(inside / "and" / "below", environ)
+    assert not list(package.iterdir())
+
+
+def test_a_folder_that_was_there_stays(tmp_path: Path, environ: Mapping[str, str]) -> None:
+    folder = tmp_path / "checkout"
+    (folder / ".git").mkdir(parents=True)
+    with pytest.raises(WorkspaceRefused, match="a git checkout"):
+        hold(folder, environ)
+    assert folder.is_dir()
+
+
+@pytest.mark.parametrize("bad", ["a\0b", "x" * 300])
+def test_a_name_that_cannot_be_is_told(tmp_path: Path, environ: Mapping[str, str], bad: str) -> None:
+    with pytest.raises(WorkspaceRefused, match="cannot be the workspace: it cannot be made"):
+        hold(tmp_path / bad, environ)
+
+
+def test_a_file_is_no_workspace(tmp_path: Path, environ: Mapping[str, str]) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(WorkspaceRefused, match="it is not a folder"):
+        hold(file, environ)
+
+
+def test_a_link_is_judged_by_where_it_leads(tmp_path: Path, environ: Mapping[str, str]) -> None:
+    target = tmp_path / "checkout"
+    (target / ".git").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(WorkspaceRefused, match="a git checkout"):
+        hold(tmp_path / "link", environ)
+
+
+def test_another_process_holds_it(tmp_path: Path, environ: Mapping[str, str]) -> None:
+    folder = tmp_path / "workspace"
+    script = textwrap.dedent("""
+import sys
+from pathlib import Path
+from aisotools.session.options import hold_workspace
+environ = {"HOME": sys.argv[2], "XDG_STATE_HOME": sys.argv[3]}
+claim = hold_workspace(Path(sys.argv[1]), "confined", environ)
+print("held", flush=True)
+sys.stdin.read()
+""")
+    command = [sys.executable, "-c", script, str(folder), environ["HOME"], environ["XDG_STATE_HOME"]]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(WorkspaceRefused, match=f"is in use by process {other.pid}. Close that session"):
+            hold(folder, environ)
+        assert folder.is_dir(), "a folder in use is not removed"
+        other.communicate()
+    assert hold(folder, environ) == str(folder)
+
+
+def test_the_notebook_has_a_workspace_of_its_own(
+    tmp_path: Path, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert hold(None, environ) == str(tmp_path / "workspace" / "default")
+    named = {**environ, "JPY_SESSION_NAME": "notebooks/My analysis.ipynb"}
+    assert hold(None, named) == str(tmp_path / "workspace" / "My analysis")
+
+
+# ---- what a session is given
+
+
+@pytest.mark.parametrize(
+    ("approver", "told"),
+    [
+        (AllowAll, r"approver=AllowAll: give an approver, such as AllowAll\(\)"),
+        ("yes", "approver='yes': give an object with `async def ask"),
+        (object(), "give an object with `async def ask"),
+    ],
+)
+def test_what_cannot_be_asked_is_told(approver: object, told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        require_approver(approver)
+    require_approver(AllowAll())
+    require_approver(None)
+
+
+def test_a_wrong_kind_is_told_with_what_to_give() -> None:
+    with pytest.raises(TypeError, match=r"policy='auto': give a Policy, such as Policy\(mode='auto'\)"):
+        require_type("auto", Policy, "policy", "Policy(mode='auto')")
+    with pytest.raises(TypeError, match="policy=None"):
+        require_type(None, Policy, "policy", "Policy()", optional=False)
+    require_type(None, Policy, "policy", "Policy()")
+
+
+def test_an_empty_path_is_not_the_current_folder() -> None:
+    with pytest.raises(ValueError, match="workspace='': give the path of a folder"):
+        parse_workspace("")
+    assert parse_workspace("~/x") == Path.home() / "x"
+
+
+@pytest.mark.parametrize("given", ["data", Path("data")])
+def test_one_path_is_no_list_of_paths(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"read_only='data': give a list of paths, such as \['data'\]"):
+        existing_paths(given)
+
+
+def test_read_only_paths_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"does not exist\. Create it first, or leave it out"):
+        existing_paths([tmp_path / "no"])
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert existing_paths([tmp_path / "link"]) == (os.path.realpath(tmp_path),)
+
+
+def test_mode_auto_needs_a_sandbox() -> None:
+    with pytest.raises(UsageError, match="Mode auto is refused at level limited"):
+        refuse_auto_without_sandbox(Policy(mode="auto"), "limited")
+    refuse_auto_without_sandbox(Policy(mode="auto"), "guarded")
+    refuse_auto_without_sandbox(Policy(), "limited")

@@ -1,0 +1,155 @@
+"""Many conversations over few sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.core.events import SandboxLost
+from aisotools.core.exceptions import SessionClosed
+from aisotools.policy.rules import Policy
+from aisotools.session.pool import SessionPool
+from aisotools.testing.fakes import FakeSandbox
+
+
+@pytest.fixture
+def options(tmp_path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
+    return {"root": tmp_path / "pool", "environ": environ, "policy": Policy(mode="auto")}
+
+
+async def test_one_session_per_key_with_a_workspace_of_its_own(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    async with SessionPool(sandbox=FakeSandbox, **options) as pool:
+        a, b = await pool.get("a"), await pool.get("b")
+        assert a is await pool.get("a")
+        assert a is not b
+        for session in (a, b):
+            await session.start()
+        assert {a.workspace, b.workspace} == {tmp_path / "pool" / "a", tmp_path / "pool" / "b"}
+        assert pool.status().sessions == len(pool) == 2
+    assert a.closed
+    with pytest.raises(SessionClosed, match="pool is closed"):
+        await pool.get("a")
+
+
+@pytest.mark.parametrize(
+    "key", ["../../etc", "a/b", ".", "..", "\0", "A", "x" * 300, "ключ", "key with space", "\udcff"]
+)
+async def test_a_strangers_key_never_leaves_the_folder(
+    key: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    async with SessionPool(sandbox=FakeSandbox, **options) as pool:
+        session = await pool.get(key)
+        await session.start()
+        assert session.workspace is not None
+        assert session.workspace.parent == tmp_path / "pool"
+        assert session.workspace.name.startswith("key-")
+
+
+async def test_keys_that_differ_only_in_case_share_nothing(options: dict[str, Any]) -> None:
+    async with SessionPool(sandbox=FakeSandbox, **options) as pool:
+        one, other = await pool.get("abc"), await pool.get("ABC")
+        await one.start()
+        await other.start()
+        assert str(one.workspace).lower() != str(other.workspace).lower()
+
+
+@pytest.mark.parametrize("wrong", [{"max_live": 0}, {"idle_s": -1}, {"wait_s": "x"}, {"max_live": True}])
+def test_numbers_that_make_no_sense(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="use a number above 0"):
+        SessionPool(**wrong)
+
+
+def test_what_each_session_has_of_its_own_cannot_be_given() -> None:
+    with pytest.raises(TypeError, match="workspace: each session"):
+        SessionPool(workspace="x")
+
+
+async def test_keys_are_text(options: dict[str, Any]) -> None:
+    async with SessionPool(sandbox=FakeSandbox, **options) as pool:
+        with pytest.raises(ValueError, match="give the conversation a key"):
+            await pool.get("")
+        with pytest.raises(TypeError, match="a key is text"):
+            await pool.get(5)  # type: ignore[arg-type]  # what a person might give
+
+
+async def test_a_stopped_sandbox_starts_anew_on_demand_and_says_so(options: dict[str, Any]) -> None:
+    async with SessionPool(max_live=1, **options) as pool:
+        a, b = await pool.get("a"), await pool.get("b")
+        assert not (await a.run_cell("x = 1; open('kept', 'w').write('file')")).is_error
+        assert (await b.run_cell("1 + 1")).value is not None
+        assert pool.status().live == 1
+        result = await a.run_cell("print(open('kept').read())")
+        assert "file" in result.content
+        assert "another conversation needed its place" in str(result.metadata["fresh_sandbox"])
+        assert "fresh_sandbox" not in (await a.run_cell("print(open('kept').read())")).metadata
+        assert [event.reason for event in a.events if isinstance(event, SandboxLost)] == [
+            "another conversation needed its place"
+        ]
+        await pool.stop("a")
+        assert pool.status().live == 0
+        failed = await a.run_cell("x")
+        assert failed.is_error
+        assert "variables are gone, files are kept" in failed.content
+
+
+async def test_idle_sandboxes_stop_and_a_session_can_be_forgotten(options: dict[str, Any]) -> None:
+    async with SessionPool(idle_s=0.05, **options) as pool:
+        a = await pool.get("a")
+        await a.run_cell("1")
+        assert a.status().alive
+        await asyncio.sleep(0.3)
+        assert pool.status().live == 0
+        assert not a.status().alive
+        await pool.forget("a")
+        assert a.closed
+        assert "a" not in pool
+        again = await pool.get("a")
+        assert again is not a
+        assert not (await again.run_cell("1")).is_error
+
+
+async def test_busy_sandboxes_are_not_stopped_and_the_wait_has_an_end(options: dict[str, Any]) -> None:
+    async with SessionPool(max_live=1, wait_s=0.2, idle_s=0.05, **options) as pool:
+        a, b = await pool.get("a"), await pool.get("b")
+        long = asyncio.ensure_future(a.run_cell("import time; time.sleep(1); print('done')"))
+        await asyncio.sleep(0.2)
+        refused = await b.run_cell("1")
+        assert (refused.is_error, refused.error_kind) == (True, "environment")
+        assert "raise max_live" in refused.content
+        assert "done" in (await long).content
+
+
+async def test_conversations_at_once_never_meet(options: dict[str, Any]) -> None:
+    async with SessionPool(max_live=3, **options) as pool:
+
+        async def converse(number: int) -> None:
+            session = await pool.get(f"c{number}")
+            await session.run_cell(f"open('secret', 'w').write('{number}')")
+            for _ in range(2):
+                result = await session.run_cell("import os; print(open('secret').read(), os.listdir('.'))")
+                assert result.content.split()[0] == str(number)
+                assert "['secret']" in result.content
+
+        await asyncio.gather(*(converse(number) for number in range(12)))
+        assert pool.status().live <= 3
+
+
+async def test_a_pool_belongs_to_one_loop(options: dict[str, Any]) -> None:
+    pool = SessionPool(sandbox=FakeSandbox, **options)
+    await pool.get("a")
+
+    def elsewhere() -> str:
+        try:
+            asyncio.run(pool.get("a"))
+        except Exception as error:
+            return str(error)
+        return "none"
+
+    assert "another event loop" in await asyncio.to_thread(elsewhere)
+    await pool.close()

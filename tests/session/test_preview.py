@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.core.protocols import ToolPayload
+from aisotools.session.preview import MAX_BYTES, MAX_LINES, preview_of
+
+OURS = ToolPayload(key="k", import_path="aisotools.builtin.files:sandbox_write")
+
+
+def diff(workspace: Path, **arguments: Any) -> dict[str, Any]:
+    found: dict[str, Any] = preview_of(arguments, OURS, workspace)["diff"]
+    return found
+
+
+def test_a_new_file(tmp_path: Path) -> None:
+    shown = diff(tmp_path, path="a/b.txt", content="one\ntwo\n")
+    assert shown == {
+        "path": "a/b.txt",
+        "lines": ["+one", "+two"],
+        "added": 2,
+        "removed": 0,
+        "note": "A new file.",
+    }
+
+
+def test_an_overwritten_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\nthree\n")
+    shown = diff(tmp_path, path="a.txt", content="one\n2\nthree\n", operation="write")
+    assert shown["lines"] == ["@@ -1,3 +1,3 @@", " one", "-two", "+2", " three"]
+    assert (shown["added"], shown["removed"], shown["note"]) == (1, 1, "")
+
+
+def test_edits(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a b a\n")
+    edits = [{"old": "a", "new": "c", "replace_all": True}, {"old": "b", "new": "d"}]
+    assert diff(tmp_path, path="a.txt", edits=edits)["lines"][1:] == ["-a b a", "+c d c"]
+    told = diff(tmp_path, path="a.txt", edits=[{"old": "x", "new": "y"}])
+    assert "edit 1 replaces a text that is not in the file" in told["note"]
+
+
+def test_line_ends_and_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    assert "gains its line end" in diff(tmp_path, path="a.txt", content="one\n")["note"]
+    assert "Nothing changes" in diff(tmp_path, path="a.txt", content="one")["note"]
+    assert diff(tmp_path, path="new", content="")["note"] == "An empty file."
+
+
+def test_only_our_own_tools_writes_are_taken_for_that(tmp_path: Path) -> None:
+    wish = {"path": "a.txt", "content": "x"}
+    assert preview_of(wish, None, tmp_path) == {}
+    assert preview_of(wish, ToolPayload(key="k", payload=b"x"), tmp_path) == {}
+    assert preview_of(wish, OURS, None) == {}
+    assert preview_of({"path": "a.txt", "operation": "read"}, OURS, tmp_path) == {}
+    for odd in ({"path": 1, "content": "x"}, {"path": "a", "content": 1}, {"path": "a", "edits": [1]}, {}):
+        assert preview_of(odd, OURS, tmp_path) == {}
+
+
+def test_nothing_outside_is_read(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("hunter2\n")
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "link").symlink_to(secret)
+    (workspace / "folder").symlink_to(tmp_path)
+    for path in ("../secret.txt", str(secret), "link", "folder/secret.txt", "~/x", "a\0b"):
+        shown = diff(workspace, path=path, content="x\n")
+        assert "hunter2" not in repr(shown), path
+
+
+def test_what_is_no_text_file_is_said(tmp_path: Path) -> None:
+    import os
+
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\0")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "large").write_text("x" * (MAX_BYTES + 1))
+    for name in ("binary", "fifo", "folder", "large"):
+        shown = diff(tmp_path, path=name, content="x\n")
+        assert (shown["lines"], bool(shown["note"])) == ([], True), name
+
+
+def test_it_never_takes_long(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("\n".join(f"{n % 7}" for n in range(MAX_LINES - 1)))
+    began_s = time.process_time()
+    diff(tmp_path, path="a", content="\n".join(f"{n * 5 % 11}" for n in range(MAX_LINES - 1)))
+    assert time.process_time() - began_s < 2
+    assert "too many" in diff(tmp_path, path="a", content="\n" * (MAX_LINES + 1))["note"]
+    (tmp_path / "a").write_text("\n".join(f"x{n}" for n in range(MAX_LINES - 1)))
+    began_s = time.process_time()
+    diff(tmp_path, path="a", content="\n".join(f"x{MAX_LINES - n}" for n in range(MAX_LINES - 1)))
+    assert time.process_time() - began_s < 2
+
+
+@pytest.mark.parametrize("path", ["a", "./a", "/workspace/a"])
+def test_the_path_is_told_as_it_was_given(tmp_path: Path, path: str) -> None:
+    (tmp_path / "a").write_text("1\n")
+    assert diff(tmp_path, path=path, content="2\n")["path"] == path

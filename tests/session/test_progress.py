@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from tqdm import tqdm
+
+from aisotools.core.events import CallEmitted
+from aisotools.session.event_log import BarWatch, EventLog, bar_numbers
+from tests.conftest import OpenSession
+
+TQDM = """
+import sys, time
+from tqdm import tqdm
+for _ in tqdm(range(40), desc="train", mininterval=0.02, unit="step"):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "steps", "told"),
+    [
+        ({"total": 40, "desc": "train"}, 10, {"done": 10, "total": 40, "label": "train", "unit": "it"}),
+        (
+            {"total": 4000, "unit": "B", "unit_scale": True},
+            1000,
+            {"done": 1000.0, "total": 4000.0, "unit": "B"},
+        ),
+        ({"total": 3, "unit": " rows"}, 3, {"done": 3, "total": 3, "unit": "rows"}),
+    ],
+)
+def test_what_tqdm_draws_is_read(options: dict[str, Any], steps: int, told: dict[str, Any]) -> None:
+    file = io.StringIO()
+    with tqdm(file=file, mininterval=0, ascii=True, **options) as bar:
+        bar.update(steps)
+        bar.refresh()
+        line = file.getvalue().rpartition("\r")[2]
+    numbers = bar_numbers(line)
+    assert numbers is not None, line
+    assert numbers.pop("rate", 1) > 0
+    assert numbers == told
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "  5%|5         | 1/20 [00:02<00:38,  2.00s/it]",
+            {"done": 1, "total": 20, "unit": "it", "rate": 0.5},
+        ),
+        ("a:  0%|          | 0/20 [00:00<?, ?it/s]", {"done": 0, "total": 20, "label": "a"}),
+        (
+            " 50%|#####     | 1/2 [00:00<00:00,  9.1it/s, loss=0.3]",
+            {"done": 1, "total": 2, "unit": "it", "rate": 9.1},
+        ),
+        ("50% done", None),
+        ("100%|", None),
+        ("x" * 10_000 + "%|", None),
+        (" 50%|#|" * 60, None),
+    ],
+)
+def test_what_else_is_drawn(line: str, told: dict[str, Any] | None) -> None:
+    assert bar_numbers(line) == told
+
+
+def test_it_is_told_now_and_then_and_at_the_end() -> None:
+    now_s = 0.0
+    watch = BarWatch(lambda: now_s)
+    told = []
+    for n in range(101):
+        now_s += 0.01
+        whole = f"\r{n:3}%|{'#' * (n // 10):10}| {n}/100 [00:01<00:01, 9.00it/s]"
+        told += [watch.feed(whole[:20]), watch.feed(whole[20:])]
+    done = [numbers["done"] for numbers in told if numbers is not None]
+    assert done[-1] == 100
+    assert 5 < len(done) < 15
+    assert watch.feed("\n") is None
+
+
+def test_the_journal_keeps_few_of_them() -> None:
+    journal = EventLog()
+    for n in range(100):
+        journal.output(f"c{n}", "stderr", "\r 40%|####      | 4/10 [00:01<00:02, 3.10it/s]")
+    assert len(journal._bars) <= 32
+    assert sum(isinstance(event, CallEmitted) for event in journal.events) == 100
+
+
+@pytest.mark.parametrize("tool", ["python", "sandbox_bash"])
+async def test_tqdm_in_the_sandbox(real_session: OpenSession, tool: str) -> None:
+    session = real_session()
+    command = {"command": f"python3 -c '{TQDM}'"}
+    result = await session.call(tool, {"code": TQDM} if tool == "python" else command, origin="person")
+    if tool == "sandbox_bash" and "No module named" in result.content:
+        pytest.skip("the sandbox's python3 has no tqdm")
+    assert not result.is_error, result.content
+    reports = [e.payload for e in session.events if isinstance(e, CallEmitted) and e.name == "progress"]
+    assert 2 <= len(reports) <= 15
+    assert reports[-1]["done"] == reports[-1]["total"] == 40
+    assert reports[-1]["label"] == "train"
+    assert reports[-1]["unit"] == "step"

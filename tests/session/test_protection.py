@@ -1,0 +1,164 @@
+"""Protected files around real calls: every way a call may end, and what goes on between calls."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from aisotools.policy.rules import Policy
+from aisotools.session.session import Session
+from tests.conftest import OpenSession
+
+PLANT = "open('conftest.py', 'w').write('evil')"
+
+
+@pytest.fixture
+async def session(real_session: OpenSession, tmp_path: Path) -> Session:
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / ".envrc").write_text("export SAFE=1\n")
+    return real_session(policy=Policy(mode="auto"), level="confined")
+
+
+async def python(session: Session, code: str, timeout_s: float = 10) -> object:
+    return await session.call("python", {"code": code}, origin="person", timeout_s=timeout_s)
+
+
+def evil(session: Session) -> bool:
+    assert session.workspace is not None
+    changed = (session.workspace / ".envrc").read_text() != "export SAFE=1\n"
+    return changed or (session.workspace / "conftest.py").exists()
+
+
+WAYS = {
+    "it returns": "1",
+    "it raises": "1/0",
+    "it dies": "import os; os._exit(1)",
+    "it is killed": "import os; os.kill(os.getpid(), 9)",
+    "it is stopped at its deadline": "import time; time.sleep(60)",
+    "it cannot be interrupted": "sum(range(10**12))",
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+async def test_however_a_call_ends(session: Session, way: str) -> None:
+    code = f"{PLANT}\nopen('.envrc', 'w').write('evil')\nopen('mine.txt', 'w').write('stays')\n{way}"
+    result = await session.call("python", {"code": code}, origin="person", timeout_s=1)
+    assert not evil(session)
+    assert (result.is_error, result.error_kind) == (True, "denied")
+    assert "'conftest.py' (new; taken away" in result.content
+    assert "'.envrc' (changed; put back" in result.content
+    assert result.metadata["protected"] == [".envrc", "conftest.py"]
+    assert session.workspace is not None
+    assert (session.workspace / "mine.txt").read_text() == "stays"
+    assert not (await session.call("python", {"code": "2"}, origin="person")).is_error
+
+
+async def test_a_cancelled_call(session: Session) -> None:
+    call = asyncio.create_task(python(session, f"{PLANT}\nimport time; time.sleep(60)"))
+    await session.start()
+    assert session.workspace is not None
+    for _ in range(400):
+        if (session.workspace / "conftest.py").exists():
+            break
+        await asyncio.sleep(0.01)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert not evil(session)
+
+
+async def test_the_shell_and_what_the_policy_does_not_see(session: Session) -> None:
+    named = await session.call("sandbox_bash", {"command": "echo evil > conftest.py"}, origin="person")
+    assert named.error_kind == "denied"
+    assert "protected" in named.content
+    assert "protected" not in named.metadata  # it did not even run
+    hidden = "n=conf; printf evil > ${n}test.py; echo done"
+    result = await session.call("sandbox_bash", {"command": hidden}, origin="person")
+    assert result.is_error
+    assert not evil(session)
+
+
+@pytest.mark.parametrize("tool", ["sandbox_write", "write"])
+async def test_a_write_that_says_so_is_denied(session: Session, tool: str) -> None:
+    if tool not in session.registry:
+        pytest.skip(f"there is no {tool}")
+    arguments = {"path": "sub/../conftest.py", "content": "evil"}
+    result = await session.call(tool, arguments, origin="person")
+    assert result.error_kind == "denied", result.content
+    assert not evil(session)
+
+
+WAIT_AND_PLANT = "sleep {s}; echo evil > conftest.py"
+LATER = {
+    "a thread": "import threading, time\nthreading.Thread(target=lambda: (time.sleep({s}), {plant})).start()",
+    "a task": """
+import asyncio
+async def f():
+    await asyncio.sleep({s})
+    {plant}
+t = asyncio.create_task(f())
+""",
+    "a process": f"import subprocess\np = subprocess.Popen(['sh', '-c', '{WAIT_AND_PLANT}'])",
+    "a daemon": f"import os; os.system('(setsid sh -c \"{WAIT_AND_PLANT}\" >/dev/null 2>&1 &)')",
+}
+
+
+@pytest.mark.parametrize("code", LATER.values(), ids=LATER)
+async def test_what_is_left_running_does_not_get_away_with_it(session: Session, code: str) -> None:
+    first = await session.call(
+        "python", {"code": code.format(s="0.4", plant=PLANT)}, origin="person", timeout_s=5
+    )
+    assert not first.is_error, first.content
+    await asyncio.sleep(0.8)
+    assert evil(session)
+    refused = await session.call("python", {"code": "1"}, origin="person")
+    assert refused.is_error
+    assert "left running" in refused.content
+    assert "conftest.py" in refused.content
+    assert not evil(session)
+    assert not (await session.call("python", {"code": "1"}, origin="person")).is_error
+
+
+async def test_what_is_left_running_at_the_end(session: Session) -> None:
+    await python(session, LATER["a thread"].format(s="0.3", plant=PLANT))
+    await asyncio.sleep(0.5)
+    assert evil(session)
+    await session.close()
+    assert not evil(session)
+
+
+async def test_a_person_edits_between_calls(session: Session) -> None:
+    """Before the first call, after a call, after calls that only read: what they write stands."""
+    await session.start()
+    assert session.workspace is not None
+    mine = session.workspace / "conftest.py"
+    for number in range(4):
+        mine.write_text(f"mine {number}")
+        if number == 2:
+            await session.call("sandbox_bash", {"command": "cat conftest.py"}, origin="person")
+            await asyncio.sleep(0.25)
+            mine.write_text("mine again")
+        result = await session.call("python", {"code": f"{number}"}, origin="person")
+        assert not result.is_error, result.content
+        assert mine.read_text().startswith("mine")
+        await asyncio.sleep(0.25)
+    mine.write_text("mine at last")
+    await session.close()
+    assert mine.read_text() == "mine at last"
+
+
+async def test_calls_side_by_side(session: Session) -> None:
+    commands = [f"n=conf; echo {number} > ${{n}}test.py; sleep 0.2" for number in range(4)]
+    results = await asyncio.gather(
+        *(session.call("sandbox_bash", {"command": command}, origin="person") for command in commands)
+    )
+    assert not evil(session)
+    assert any(result.is_error for result in results)
+
+
+async def test_sessions_side_by_side_on_one_workspace(session: Session, real_session: OpenSession) -> None:
+    other = real_session(policy=Policy(mode="auto"), level="confined")
+    await asyncio.gather(python(session, PLANT), python(other, "import time; time.sleep(0.3)"))
+    assert not evil(session)

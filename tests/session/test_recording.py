@@ -1,0 +1,156 @@
+"""What a session writes to its ledger, and what it never writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from aisotools.cli import log as cli_log
+from aisotools.core.redaction import REDACTED
+from aisotools.core.types import Approval, ToolResult
+from aisotools.policy.approvers import AllowAll, ScriptedApprover
+from aisotools.session.ledger import read, verify
+from aisotools.session.session import Session
+from aisotools.testing.fakes import MockTool
+from aisotools.tools.function import tool
+from tests.conftest import OpenSession
+
+KEY = "sk-proj-abcdefghijklmnopqrstuvwx"
+
+
+def records(session: Session) -> list[dict[str, Any]]:
+    assert session.log_path is not None
+    return list(read(session.log_path))
+
+
+async def test_a_call_is_presented_decided_executed_and_ended(open_session: OpenSession) -> None:
+    approver = ScriptedApprover([Approval("approve", arguments={"n": 2}, reason="fine")])
+    session = open_session(MockTool("write", result="written"), approver=approver)
+    await session.call("write", {"n": 1}, origin="model")
+    await session.close()
+    told = [r for r in records(session) if r["kind"] not in {"sandbox_started", "session_ended"}]
+    assert [r["kind"] for r in told] == [
+        "call_requested",
+        "approval_asked",
+        "approval_answered",
+        "call_decided",
+        "call_started",
+        "call_finished",
+    ]
+    requested, asked, answered, decided, _, finished = (r["body"] for r in told)
+    assert (requested["origin"], requested["arguments"]) == ("model", {"n": 1})
+    assert asked["reasons"] == ["it is a local change"]
+    assert (answered["outcome"], answered["reason"], answered["edited"]) == ("approve", "fine", {"n": 2})
+    assert answered["waited_s"] >= 0
+    assert (decided["decided_by"], decided["arguments"]) == ("approver", {"n": 2})
+    assert finished["result"]["content"] == "written"
+    assert len({r["body"]["call_id"] for r in told}) == 1
+    assert session.log_path is not None
+    assert verify(session.log_path).ok
+
+
+async def test_secrets_are_left_out(open_session: OpenSession) -> None:
+    @tool(runs_in="host")
+    def login(user: str, pin: SecretStr) -> str:
+        return f"{user} came in with {pin.get_secret_value()} and {KEY}"
+
+    session = open_session(login, approver=AllowAll())
+    result = await session.call("login", {"user": f"me:{KEY}", "pin": "tell nobody"})
+    assert "tell nobody" in result.content
+    await session.close()
+    assert session.log_path is not None
+    text = session.log_path.read_text()
+    assert KEY not in text
+    arguments = [r["body"]["arguments"] for r in records(session) if "arguments" in r["body"]]
+    assert {a["pin"] for a in arguments} == {REDACTED}
+    assert {a["user"] for a in arguments} == {f"me:{REDACTED}"}
+
+
+async def test_pictures_are_counted_and_not_kept(open_session: OpenSession) -> None:
+    picture = ToolResult.binary(b"x" * 3000, "image/png")
+    session = open_session(MockTool("draw", result=picture), approver=AllowAll())
+    await session.call("draw")
+    await session.close()
+    (finished,) = [r["body"] for r in records(session) if r["kind"] == "call_finished"]
+    assert finished["result"]["data_chars"] == {"image/png": 4000}
+    assert session.log_path is not None
+    assert session.log_path.stat().st_size < 4000
+
+
+async def test_what_cannot_be_recorded_does_not_run(open_session: OpenSession, tmp_path: Path) -> None:
+    mock = MockTool("write")
+    session = open_session(mock, approver=AllowAll())
+    await session.call("write")
+    ledger = session._recording._ledger  # type: ignore[union-attr]  # open by now
+    os.dup2(os.open("/dev/full", os.O_WRONLY), ledger._file)
+    await session.call("write")
+    result = await session.call("write")
+    assert (result.error_kind, result.recoverable) == ("environment", False)
+    assert "could not be recorded" in result.content
+    assert len(mock.calls) == 1
+
+
+async def test_a_second_session_of_a_key_goes_on_in_the_same_ledger(open_session: OpenSession) -> None:
+    for _ in range(2):
+        session = open_session(MockTool("write"), approver=AllowAll(), session_key="mine")
+        await session.call("write")
+        await session.close()
+    assert session.log_path is not None
+    assert session.log_path.name == "mine.jsonl"
+    assert sum(r["kind"] == "session_ended" for r in records(session)) == 2
+    assert verify(session.log_path).ok
+
+
+# ---- aisotools log
+
+
+def log(*words: str, environ: Mapping[str, str]) -> tuple[int, list[str]]:
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    cli_log.add_parser(parser.add_subparsers())
+    lines: list[str] = []
+    return cli_log.run(parser.parse_args(["log", *words]), lines.append, environ), lines
+
+
+async def test_log_shows_verifies_and_exports(open_session: OpenSession, environ: Mapping[str, str]) -> None:
+    assert log("show", environ=environ) == (2, ["There is no ledger yet."])
+    session = open_session(
+        MockTool("write", raises=ValueError("no luck")), approver=AllowAll(), session_key="mine"
+    )
+    await session.call("write", {"n": 1})
+    await session.close()
+    status, lines = log("show", environ=environ)
+    assert status == 0
+    assert "program asks for write" in lines[0]
+    assert any("failed error" in line and "no luck" in line for line in lines)
+    status, lines = log("export", "mine", environ=environ)
+    assert status == 0
+    assert '"kind": "call_requested"' in lines[0]
+    status, lines = log("verify", environ=environ)
+    assert (status, len(lines)) == (0, 1)
+    assert "records are sound" in lines[0]
+
+
+async def test_log_verify_finds_damage(open_session: OpenSession, environ: Mapping[str, str]) -> None:
+    session = open_session(MockTool("write"), approver=AllowAll())
+    await session.call("write")
+    await session.close()
+    assert session.log_path is not None
+    session.log_path.write_bytes(session.log_path.read_bytes().replace(b"write", b"erase"))
+    status, lines = log("verify", str(session.log_path), environ=environ)
+    assert status == 1
+    assert lines[0].startswith("DAMAGED: line ")
+
+
+@pytest.mark.parametrize("action", ["show", "verify", "export"])
+def test_log_of_nothing_says_so(action: str, environ: Mapping[str, str], tmp_path: Path) -> None:
+    assert log(action, "gone", environ=environ) == (2, ["There is no ledger of 'gone'."])
+    status, lines = log(action, str(tmp_path / "gone.jsonl"), environ=environ)
+    assert status == 1
+    assert "gone.jsonl" in lines[0]

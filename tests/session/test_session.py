@@ -1,0 +1,601 @@
+"""A session's life with fakes: opening, closing, who may use it from where, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.core.events import SandboxStarted, SessionEnded
+from aisotools.core.exceptions import (
+    LevelUnavailable,
+    SandboxError,
+    SessionClosed,
+    UsageError,
+    WorkspaceError,
+    WorkspaceRefused,
+)
+from aisotools.core.protocols import SandboxStatus, ToolContext
+from aisotools.core.types import Effect, Facts, ToolResult
+from aisotools.policy.approvers import AllowAll, ScriptedApprover
+from aisotools.policy.rules import Policy
+from aisotools.sandbox.confinement.detect import Detection
+from aisotools.sandbox.limits import Limits
+from aisotools.session.session import Session
+from aisotools.testing.fakes import FakeSandbox, MockTool
+from aisotools.tools.function import tool
+from aisotools.tools.registry import ToolRegistry
+from aisotools.workspace.lock import state_folder
+from tests.conftest import OpenSession
+
+
+def reading(name: str = "mock", **options: Any) -> MockTool:
+    return MockTool(name, effect=Effect.READ_ONLY, **options)
+
+
+class Limited(FakeSandbox):
+    """A machine without Landlock."""
+
+    @staticmethod
+    def detect() -> Detection:
+        return Detection("limited", ())
+
+
+class Unsound(FakeSandbox):
+    """A machine on which nothing starts."""
+
+    async def start(self) -> SandboxStatus:
+        raise SandboxError("No worker could be started: out of processes.")
+
+    async def call(self, request: Any) -> ToolResult:
+        raise SandboxError("No worker could be started: out of processes.")
+
+
+# ---- what a session is given
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"registry": [MockTool()]}, TypeError, r"registry=\[<MockTool .*give a ToolRegistry"),
+        ({"policy": "safe"}, TypeError, r"policy='safe': give a Policy, such as Policy\(mode='safe'\)"),
+        ({"limits": {"open_files": 5}}, TypeError, "give a Limits"),
+        ({"approver": AllowAll}, TypeError, r"give an approver, such as AllowAll\(\)"),
+        ({"approver": "me"}, TypeError, "give an object with `async def ask"),
+        ({"workspace": ""}, ValueError, "workspace=''"),
+        ({"read_only": "/tmp"}, TypeError, r"read_only='/tmp': give a list of paths"),
+        ({"read_only": ["/no/such"]}, UsageError, "'/no/such' does not exist"),
+    ],
+)
+def test_wrong_options_are_told_at_once(options: dict[str, Any], error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        Session(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"level": "tight"}, ValueError, "level is 'tight', which is no level"),
+        ({"level": "confined", "min_level": "isolated"}, ValueError, "weaker than min_level"),
+        ({"min_level": "isolated"}, LevelUnavailable, "not to be had on this machine"),
+        ({"sandbox": Limited}, LevelUnavailable, 'choose level="limited" knowingly'),
+        ({"sandbox": Limited, "level": "limited", "policy": Policy(mode="auto")}, UsageError, "Mode auto"),
+    ],
+)
+async def test_a_level_that_is_not_to_be_had(
+    open_session: OpenSession, tmp_path: Path, options: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    session = open_session(**options)
+    with pytest.raises(error, match=told):
+        await session.call("file", {"operation": "list"})
+    assert not (tmp_path / "workspace").exists(), "nothing was made"
+    assert session.level == ""
+
+
+async def test_a_fake_needs_no_fork_server(open_session: OpenSession) -> None:
+    from aisotools.sandbox.process import spawn
+
+    before = spawn._server
+    assert (await open_session(reading()).call("mock")).content == "done"
+    assert spawn._server is before
+
+
+async def test_a_factory_without_detect_is_tried_on_this_machine(open_session: OpenSession) -> None:
+    made: list[Any] = []
+
+    def factory(wanted: Any, listener: Any) -> FakeSandbox:
+        made.append(wanted)
+        return FakeSandbox(wanted, listener)
+
+    session = open_session(reading(), sandbox=factory, limits=Limits(open_files=100), read_only=["/usr"])
+    await session.start()
+    assert session.level == made[0].level
+    assert made[0].workspace == str(session.workspace)
+    assert (made[0].limits.open_files, made[0].readable) == (100, ("/usr",))
+
+
+# ---- its life
+
+
+async def test_from_opening_to_closing(tmp_path: Path, environ: Mapping[str, str]) -> None:
+    session = Session(
+        tmp_path / "w", ToolRegistry([reading()]), session_key="k", sandbox=FakeSandbox, environ=environ
+    )
+    assert repr(session) == f"<Session k: not open yet, 0 calls, {tmp_path / 'w'}>"
+    assert (session.level, session.status().alive, session.closed) == ("", False, False)
+    assert not (tmp_path / "w").exists()
+    async with session as opened:
+        assert opened is session
+        assert session.level == "confined"
+        assert session.workspace == tmp_path / "w"
+        await session.call("mock")
+        status = session.status()
+        assert (status.level, status.alive, status.calls, status.generation) == ("confined", True, 1, 1)
+        assert status.workspace == str(tmp_path / "w")
+        assert repr(session) == f"<Session k: confined, 1 calls, {tmp_path / 'w'}>"
+    assert session.closed
+    assert repr(session) == f"<Session k: closed, 1 calls, {tmp_path / 'w'}>"
+    assert not session.status().alive
+    await session.close()
+    assert [event.kind for event in session.events] == [
+        "sandbox_started",
+        "call_requested",
+        "call_decided",
+        "call_started",
+        "call_finished",
+        "session_ended",
+    ]
+    assert isinstance(session.events[-1], SessionEnded)
+
+
+async def test_it_opens_itself_at_the_first_call(open_session: OpenSession) -> None:
+    session = open_session(reading())
+    assert (await session.call("mock")).content == "done"
+    assert session.level == "confined"
+
+
+async def test_many_first_calls_open_it_once(open_session: OpenSession) -> None:
+    session = open_session(reading(runs_in="sandbox"))
+    results = await asyncio.gather(*(session.call("mock") for _ in range(8)))
+    assert [r.content for r in results] == ["done"] * 8
+    assert sum(isinstance(event, SandboxStarted) for event in session.events) == 1
+
+
+@pytest.mark.parametrize("use", ["start", "call", "restart", "run_cell"])
+async def test_a_closed_session_says_so(open_session: OpenSession, use: str) -> None:
+    session = open_session(session_key="mine")
+    await session.start()
+    await session.close()
+    uses: dict[str, Callable[[], Any]] = {
+        "start": session.start,
+        "restart": session.restart,
+        "call": lambda: session.call("file", {}),
+        "run_cell": lambda: session.run_cell("1"),
+    }
+    with pytest.raises(SessionClosed, match=r"Session mine is closed\. Open a new one"):
+        await uses[use]()
+    await session.interrupt()
+
+
+async def test_one_that_was_never_opened_can_be_closed(open_session: OpenSession) -> None:
+    session = open_session()
+    await session.close()
+    with pytest.raises(SessionClosed):
+        await session.start()
+
+
+class Waiting:
+    """An approver that never answers."""
+
+    def __init__(self, standing: asyncio.Event) -> None:
+        self.standing = standing
+
+    async def ask(self, request: Any) -> Any:
+        self.standing.set()
+        await asyncio.sleep(30)
+
+
+async def test_closing_ends_what_runs(open_session: OpenSession) -> None:
+    begun = [asyncio.Event(), asyncio.Event()]
+
+    async def wait(number: int) -> str:
+        begun[number].set()
+        await asyncio.sleep(30)
+        return "never"
+
+    session = open_session(
+        reading("host", result=lambda a, c: wait(0)),
+        reading("inside", result=lambda a, c: asyncio.sleep(30), runs_in="sandbox"),
+        MockTool("asked"),
+        approver=Waiting(begun[1]),
+    )
+    running = [asyncio.ensure_future(session.call(name)) for name in ("host", "inside", "asked")]
+    await asyncio.gather(*(event.wait() for event in begun))
+    await session.close()
+    host, inside, asked = await asyncio.wait_for(asyncio.gather(*running), 2)
+    assert host.metadata["stopped"] is True
+    assert inside.error_kind == "environment"
+    assert asked.error_kind == "denied"
+
+
+async def test_a_host_tool_cannot_call_on_after_closing(open_session: OpenSession) -> None:
+    begun = asyncio.Event()
+    outcome: list[ToolResult] = []
+
+    async def outer(arguments: Any, context: ToolContext) -> str:
+        begun.set()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            assert context.services is not None
+            outcome.append(await context.services.call("inner", {}))
+        return "never"
+
+    inner = reading("inner")
+    session = open_session(reading("outer", result=outer), inner)
+    calling = asyncio.ensure_future(session.call("outer"))
+    await begun.wait()
+    await session.close()
+    await calling
+    assert inner.calls == []
+    assert [one.error_kind for one in outcome] == ["environment"]
+    assert "the session was closed" in outcome[0].content
+
+
+async def test_closing_while_it_opens_lets_go_of_everything(
+    open_session: OpenSession, tmp_path: Path
+) -> None:
+    trying, go_on = threading.Event(), threading.Event()
+
+    class Slow(FakeSandbox):
+        @staticmethod
+        def detect() -> Detection:
+            trying.set()
+            go_on.wait(10)
+            return Detection("confined", ())
+
+    session = open_session(reading(), sandbox=Slow)
+    calling = asyncio.ensure_future(session.call("mock"))
+    await asyncio.to_thread(trying.wait, 10)
+    await session.close()
+    go_on.set()
+    with pytest.raises(SessionClosed, match="was closed while it opened"):
+        await calling
+    assert not (tmp_path / "workspace").exists()
+
+
+async def test_a_sandbox_that_does_not_start(open_session: OpenSession) -> None:
+    session = open_session(reading(runs_in="sandbox"), reading("host"), sandbox=Unsound)
+    result = await session.call("mock")
+    assert result.content == "No worker could be started: out of processes."
+    assert (result.error_kind, result.recoverable) == ("environment", False)
+    assert (await session.call("host")).content == "done", "the host's tools work on"
+
+
+@contextmanager
+def claimed_elsewhere(folder: Path, environ: Mapping[str, str]) -> Iterator[tuple[int, bool]]:
+    """The id of another process that tries to hold `folder`, and whether it does."""
+    script = """
+import sys
+from pathlib import Path
+from aisotools.workspace.lock import claim_workspace
+folder, state = map(Path, sys.argv[1:])
+folder.mkdir(exist_ok=True)
+print(claim_workspace(folder, state).ours, flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", script, str(folder), str(state_folder(environ))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        yield other.pid, other.stdout.readline() == b"True\n"
+        other.communicate()
+
+
+async def test_a_session_that_fails_to_start_holds_nothing(
+    tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    failed = Session(tmp_path / "w", ToolRegistry([reading()]), sandbox=Unsound, environ=environ)
+    with pytest.raises(SandboxError, match="out of processes"):
+        await failed.__aenter__()
+    assert failed.closed
+    with claimed_elsewhere(tmp_path / "w", environ) as (_, held):
+        assert held
+
+
+async def test_a_factory_that_fails_holds_nothing(open_session: OpenSession) -> None:
+    class Failing(FakeSandbox):
+        def __init__(self, *_: Any) -> None:
+            raise RuntimeError("no such backend")
+
+    with pytest.raises(RuntimeError, match="no such backend"):
+        await open_session(sandbox=Failing).start()
+    again = open_session(reading())
+    await again.start()
+
+
+async def test_restart_gives_a_fresh_worker(open_session: OpenSession) -> None:
+    calls = 0
+
+    @tool(effect=Effect.READ_ONLY)
+    def count() -> int:
+        nonlocal calls
+        calls += 1
+        return calls
+
+    session = open_session(count)
+    values = [(await session.call("count")).value for _ in range(2)]
+    await session.restart()
+    assert [*values, (await session.call("count")).value] == [1, 2, 1]
+    assert session.status().generation == 2
+    assert calls == 0, "the host's own function is another one"
+
+
+async def test_interrupt_without_anything_under_way(open_session: OpenSession) -> None:
+    session = open_session(reading())
+    await session.interrupt()
+    await session.start()
+    await session.interrupt()
+    assert (await session.call("mock")).content == "done"
+
+
+async def test_nothing_keeps_a_closed_session(tmp_path: Path, environ: Mapping[str, str]) -> None:
+    session = Session(tmp_path / "w", ToolRegistry([reading()]), sandbox=FakeSandbox, environ=environ)
+    async with session:
+        await session.call("mock")
+    gone = weakref.ref(session)
+    del session
+    gc.collect()
+    assert gone() is None
+
+
+# ---- calls
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "told"),
+    [
+        ({"name": 5}, TypeError, "The name of a tool is text, not int"),
+        ({"name": None}, TypeError, "not NoneType"),
+        (
+            {"name": "mock", "origin": "robot"},
+            ValueError,
+            "origin='robot': use one of person, program, model",
+        ),
+        ({"name": "mock", "call_id": 5}, TypeError, "A call's id is text, not int"),
+        ({"name": "mock", "timeout_s": 0}, ValueError, "timeout_s=0: use a number of seconds above 0"),
+        ({"name": "mock", "timeout_s": -1}, ValueError, "timeout_s=-1"),
+        ({"name": "mock", "timeout_s": "5"}, ValueError, "timeout_s='5'"),
+        ({"name": "mock", "timeout_s": float("nan")}, ValueError, "timeout_s=nan"),
+        ({"name": "mock", "timeout_s": True}, ValueError, "timeout_s=True"),
+    ],
+)
+async def test_what_is_no_call_is_the_programs_mistake(
+    open_session: OpenSession, given: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    session = open_session(reading())
+    with pytest.raises(error, match=told):
+        await session.call(**given)
+    assert len(session.events) == 0
+
+
+async def test_no_arguments_are_none(open_session: OpenSession) -> None:
+    mock = reading()
+    session = open_session(mock)
+    await session.call("mock")
+    await session.call("mock", {})
+    assert mock.calls == [{}, {}]
+
+
+async def test_each_call_gets_an_id_of_its_own(open_session: OpenSession) -> None:
+    mock = reading()
+    session = open_session(mock)
+    for _ in range(3):
+        await session.call("mock", call_id="")
+    assert len({context.call_id for context in mock.contexts}) == 3
+
+
+# ---- threads and loops
+
+
+async def test_other_threads_call_and_wait(open_session: OpenSession) -> None:
+    session = open_session(reading(result=lambda arguments, context: arguments["n"]))
+    await session.start()
+    results = await asyncio.gather(
+        *(asyncio.to_thread(session.call_threadsafe, "mock", {"n": n}) for n in range(20))
+    )
+    assert [r.value for r in results] == list(range(20))
+
+
+async def test_the_sessions_own_thread_is_not_blocked(open_session: OpenSession) -> None:
+    session = open_session(reading())
+    with pytest.raises(UsageError, match="The session is not open yet"):
+        session.call_threadsafe("mock")
+    await session.start()
+    with pytest.raises(UsageError, match="would block the session's own loop"):
+        session.call_threadsafe("mock")
+    await session.close()
+    with pytest.raises(SessionClosed):
+        await asyncio.to_thread(session.call_threadsafe, "mock")
+
+
+async def test_another_loop_is_told_what_to_do(open_session: OpenSession) -> None:
+    session = open_session(reading())
+    await session.start()
+
+    def elsewhere() -> None:
+        asyncio.run(session.start())
+
+    with pytest.raises(UsageError, match=r"belongs to another event loop\. Use call_threadsafe"):
+        await asyncio.to_thread(elsewhere)
+    assert (await session.call("mock")).content == "done"
+
+
+def test_a_loop_that_has_ended_is_told(tmp_path: Path, environ: Mapping[str, str]) -> None:
+    session = Session(tmp_path / "w", ToolRegistry([reading()]), sandbox=FakeSandbox, environ=environ)
+    asyncio.run(session.start())
+    with pytest.raises(UsageError, match="has lost its event loop"):
+        session.call_threadsafe("mock")
+    with pytest.raises(UsageError, match="belongs to another event loop"):
+        asyncio.run(session.start())
+    asyncio.run(session.close())
+
+
+def test_the_loop_wakes_often_while_a_call_waits(tmp_path: Path, environ: Mapping[str, str]) -> None:
+    # ipykernel delivers the Stop button only when its loop wakes: nothing here wakes it but the beat.
+    waited: list[float] = []
+
+    class Watched(selectors.DefaultSelector):
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            waited.append(60.0 if timeout is None else timeout)
+            return super().select(timeout)
+
+    async def scenario() -> None:
+        mock = reading(result=lambda a, c: asyncio.sleep(0.4))
+        session = Session(tmp_path / "w", ToolRegistry([mock]), sandbox=FakeSandbox, environ=environ)
+        async with session:
+            waited.clear()
+            await session.call("mock")
+            assert len(waited) >= 8
+            assert max(waited) <= 0.051
+
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(Watched())) as runner:
+        runner.run(scenario())
+
+
+# ---- workspaces
+
+
+async def test_two_sessions_of_one_process_share_a_workspace(open_session: OpenSession) -> None:
+    one, two = (open_session(approver=AllowAll()) for _ in range(2))
+    await one.call("sandbox_write", {"path": "a.txt", "content": "from one"})
+    assert (await two.call("sandbox_read", {"path": "a.txt"})).value["content"] == "from one"
+    await one.close()
+    assert not (await two.call("sandbox_read", {"path": "a.txt"})).is_error
+
+
+async def test_a_workspace_of_another_process_is_refused(
+    open_session: OpenSession, tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    session = open_session(reading())
+    with claimed_elsewhere(tmp_path / "workspace", environ) as (pid, held):
+        assert held
+        with pytest.raises(WorkspaceRefused, match=f"in use by process {pid}"):
+            await session.call("mock")
+    assert (await session.call("mock")).content == "done", "it may be tried again"
+
+
+@pytest.mark.parametrize(
+    "name", ["with space", "quo'te\"s", "\u00fcn\u00efc\u00f6d\u00e9", "$(touch x)", "-rf"]
+)
+async def test_a_workspace_may_have_any_name(open_session: OpenSession, tmp_path: Path, name: str) -> None:
+    session = open_session(workspace=tmp_path / name, approver=AllowAll())
+    written = await session.call("sandbox_write", {"path": "d/\u00f6 'x'.txt", "content": "text"})
+    assert not written.is_error, written.content
+    assert (tmp_path / name / "d" / "\u00f6 'x'.txt").read_text() == "text"
+    assert (await session.call("file", {"operation": "list", "path": "d"})).value["entries"][0]["size"] == 4
+
+
+async def test_a_refused_workspace_opens_nothing(open_session: OpenSession, tmp_path: Path) -> None:
+    made: list[Any] = []
+
+    class Watched(FakeSandbox):
+        def __init__(self, *given: Any) -> None:
+            made.append(given)
+            super().__init__(*given)
+
+    (tmp_path / "checkout" / ".git").mkdir(parents=True)
+    session = open_session(workspace=tmp_path / "checkout", sandbox=Watched)
+    with pytest.raises(WorkspaceRefused, match=r"a git checkout.*A new folder below would do"):
+        await session.start()
+    assert made == []
+    assert list((tmp_path / "checkout").iterdir()) == [tmp_path / "checkout" / ".git"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+async def test_an_unwritable_workspace_is_told(open_session: OpenSession, tmp_path: Path) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir(mode=0o500)
+    with pytest.raises(WorkspaceRefused, match=r"may not read and write it\. Change its perm"):
+        await open_session(workspace=folder).start()
+
+
+async def test_a_state_folder_that_cannot_be_is_told(open_session: OpenSession, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    session = open_session(environ={"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "file")})
+    with pytest.raises(WorkspaceError, match="Set XDG_STATE_HOME to a folder of your own"):
+        await session.start()
+
+
+# ---- without a sandbox
+
+
+async def test_at_limited_code_asks_and_guarded_reading_does_not(open_session: OpenSession) -> None:
+    @tool(effect=Effect.READ_ONLY)
+    def peek() -> int:
+        return 1
+
+    reads = Facts(effect=Effect.READ_ONLY, path_guarded=True)
+    tools = [peek, MockTool("guarded", facts=reads, runs_in="sandbox"), MockTool("python", runs_in="sandbox")]
+    approver = ScriptedApprover()
+    session = open_session(*tools, approver=approver, sandbox=Limited, level="limited")
+    for origin in ("program", "model"):
+        for name in ("peek", "python"):
+            assert (await session.call(name, origin=origin)).error_kind == "denied"
+        assert not (await session.call("guarded", origin=origin)).is_error
+    assert [request.level for request in approver.requests] == ["limited"] * 4
+    for name in ("peek", "python", "guarded"):
+        assert not (await session.call(name, origin="person")).is_error
+    with pytest.raises(UsageError, match="Mode auto is refused at level limited"):
+        session.policy = Policy(mode="auto")
+    with pytest.raises(TypeError, match="policy='plan'"):
+        session.policy = "plan"  # type: ignore[assignment]  # the point
+
+
+async def test_the_environment_may_consent_to_limited(
+    open_session: OpenSession, environ: Mapping[str, str]
+) -> None:
+    consent = {**environ, "AISOTOOLS_MIN_LEVEL": "limited"}
+    session = open_session(reading(), sandbox=Limited, environ=consent)
+    await session.start()
+    assert session.level == "limited"
+    better = open_session(reading(), environ=consent)
+    await better.start()
+    assert better.level == "confined"
+
+
+@pytest.mark.parametrize("name", ["file", "sandbox_read"])
+async def test_at_limited_the_built_in_tools_read_unasked(
+    open_session: OpenSession, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "a.txt").write_text("text")
+    session = open_session(sandbox=Limited, level="limited")
+    arguments = {"path": "a.txt"} | ({"operation": "read"} if name == "file" else {})
+    result = await session.call(name, arguments, origin="model")
+    assert not result.is_error, result.content
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("python", {"code": "1"}),
+        ("sandbox_bash", {"command": "cat a.txt"}),
+        ("sandbox_write", {"path": "a.txt", "content": ""}),
+    ],
+)
+async def test_at_limited_the_other_built_in_tools_ask(
+    open_session: OpenSession, name: str, arguments: dict[str, Any]
+) -> None:
+    session = open_session(sandbox=Limited, level="limited", approver=ScriptedApprover())
+    assert (await session.call(name, arguments, origin="model")).error_kind == "denied"

@@ -1,0 +1,58 @@
+"""A session's status: its limits, and why the machine does not hold a stronger level."""
+
+from __future__ import annotations
+
+from aisotools.core.protocols import SandboxStatus
+from aisotools.notebook.render.listing import show_status
+from aisotools.sandbox.confinement.detect import ENABLED_BY, Detection, Probe
+from aisotools.sandbox.limits import Limits
+from aisotools.session.status import SessionStatus, missing_levels, told_limits
+from tests.conftest import OpenSession
+
+FOUND = Detection(
+    "guarded",
+    (
+        Probe("guarded", True, "holds"),
+        Probe("confined", False, "ABI 4"),
+        Probe("isolated", False, "unshare: EPERM"),
+    ),
+)
+
+
+def test_levels_that_are_missing_say_why_and_what_would_help() -> None:
+    isolated, confined = missing_levels("guarded", FOUND)
+    assert isolated == f"isolated: unshare: EPERM. It takes: {ENABLED_BY['isolated']}"
+    assert confined == f"confined: ABI 4. It takes: {ENABLED_BY['confined']}"
+    assert missing_levels("isolated", FOUND) == ()
+    assert len(missing_levels(None, Detection(None, ()))) == 3
+
+
+def test_a_level_that_was_not_chosen_but_holds_is_not_missing() -> None:
+    found = Detection("confined", (Probe("guarded", True, ""), Probe("confined", True, "")))
+    assert [told.partition(":")[0] for told in missing_levels("guarded", found)] == ["isolated"]
+
+
+def test_limits_in_words() -> None:
+    told = told_limits(Limits(cpu_s=2.5, disk_bytes=None, stream_bytes=100))
+    for part in ("memory_bytes 4 GiB", "cpu_s 2.5 s", "disk_bytes unlimited", "stream_bytes 100 bytes"):
+        assert part in told
+
+
+def test_what_the_magic_shows() -> None:
+    status = SessionStatus.of(
+        SandboxStatus(level="guarded", alive=True, pid=7, memory_bytes=9 << 20, age_s=3),
+        calls=2,
+        workspace="/w",
+        limits=Limits(),
+        missing=missing_levels("guarded", FOUND),
+    )
+    told = show_status(status, "safe", {"guarded": ("does", "does not")})["text/plain"]
+    for part in ("process 7", "9 MiB", "memory_bytes 4 GiB", "unshare: EPERM", "does not"):
+        assert part in told
+
+
+async def test_an_open_session_knows(open_session: OpenSession) -> None:
+    session = open_session()
+    assert session.status().limits is None
+    await session.start()
+    assert session.status().limits == Limits()

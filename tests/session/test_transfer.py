@@ -1,0 +1,106 @@
+"""session.put and session.get, in a real worker, honest and hostile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aisotools.core.events import CallFinished
+from aisotools.core.exceptions import ToolError, UsageError
+from aisotools.policy.approvers import AllowAll
+from aisotools.policy.rules import Policy
+from aisotools.session.session import Session
+from tests.conftest import OpenSession
+
+
+@pytest.fixture
+def session(real_session: OpenSession) -> Session:
+    return real_session(approver=AllowAll())
+
+
+@pytest.mark.parametrize("value", ["text \u00fc", b"\x00\xff", [1, {"a": None}], 2.5, 10**40, None, True])
+async def test_values_go_in_and_come_out(session: Session, value: Any) -> None:
+    await session.put("x", value)
+    seen = await session.call("python", {"code": "repr(x)"})
+    assert eval(seen.value["result"]) == repr(value)
+    back = await session.get("x")
+    assert (type(back), back) == (type(value), value)
+
+
+async def test_arrays_and_frames(session: Session) -> None:
+    np, pd = pytest.importorskip("numpy"), pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    await session.put("a", np.arange(1_000_000.0))
+    await session.put("df", pd.DataFrame({"n": [1, 2], "s": ["x", "y"]}))
+    done = await session.call("python", {"code": "b = a * 2; df['m'] = df.n + 1"}, timeout_s=60)
+    assert not done.is_error, done.content
+    assert (await session.get("b")).sum() == np.arange(1_000_000.0).sum() * 2
+    assert (await session.get("df")).to_dict("list") == {"n": [1, 2], "s": ["x", "y"], "m": [2, 3]}
+    assert all(len(str(e.result.value)) < 1000 for e in session.events if isinstance(e, CallFinished))
+
+
+async def test_nobody_is_asked_for_what_the_session_itself_does(real_session: OpenSession) -> None:
+    session = real_session(approver=None)
+    await session.put("x", 1)
+    assert await session.get("x") == 1
+
+
+async def test_mode_plan_lets_nothing_in(real_session: OpenSession) -> None:
+    session = real_session(policy=Policy(mode="plan"))
+    with pytest.raises(ToolError, match="plan allows only reading"):
+        await session.put("x", 1)
+
+
+@pytest.mark.parametrize("name", ["a b", "1x", "", "class", "x;y", 3, "x.y"])
+async def test_names_that_are_none(session: Session, name: Any) -> None:
+    for act in (session.get(name), session.put(name, 1)):
+        with pytest.raises(UsageError, match="cannot be the name"):
+            await act
+
+
+async def test_what_cannot_travel_is_told(session: Session) -> None:
+    with pytest.raises(ToolError, match="'f' is function, which cannot travel"):
+        await session.put("f", lambda: 1)
+    with pytest.raises(ToolError, match="no variable 'nosuch'"):
+        await session.get("nosuch")
+    await session.call("python", {"code": "g = lambda: 1; big = bytes(60 << 20)"})
+    with pytest.raises(ToolError, match="'g' is function, which cannot travel"):
+        await session.get("g")
+    with pytest.raises(ToolError, match="at most"):
+        await session.get("big")
+
+
+async def test_a_model_cannot_call_what_carries_values(session: Session) -> None:
+    for name in ("session.put", "session.get"):
+        assert "no tool named" in (await session.call(name, {"name": "x"})).content
+
+
+HOSTILE = """
+import aisotools.session.transfer as t, aisotools.sandbox.data as p, pickle, base64
+class Evil:
+    def __reduce__(self): return (__import__('os').system, ('touch owned',))
+def forged(name, value): return p.Parcel(kind=KIND, data=DATA, form="frame")
+t.pack = forged
+x = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("'npy'", "pickle.dumps(Evil())"),
+        ("'pickle'", "pickle.dumps(Evil())"),
+        ("'json'", "b'[' * 100000"),
+        ("'arrow'", "b'\\xff' * 100"),
+        ("'text\\nx'", "b''"),
+        ("'npy'", "bytes(46 << 20)"),
+    ],
+)
+async def test_a_worker_that_lies_is_not_believed(session: Session, kind: str, data: str) -> None:
+    code = HOSTILE.replace("KIND", kind).replace("DATA", data)
+    assert not (await session.call("python", {"code": code})).is_error
+    with pytest.raises(ToolError):
+        await session.get("x")
+    assert session.workspace is not None
+    assert not (session.workspace / "owned").exists()

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.core.exceptions import ArgumentError, PathOutside, SignatureError, ToolError
+from aisotools.core.protocols import Tool, ToolContext, ToolPayload
+from aisotools.core.types import Effect, Facts, Json, ToolResult
+from aisotools.tools.adapter import (
+    classify,
+    deadline_of,
+    definition_of,
+    failure,
+    gather_facts,
+    shipment_of,
+    source_of,
+    undo_path,
+    unusable,
+    validate_arguments,
+    validate_value,
+    version_of,
+)
+from tests.ids import stable
+
+
+class Bare:
+    """The four required members and nothing else."""
+
+    name = "bare"
+    description = "Bare."
+
+    def parameters_schema(self) -> Mapping[str, Json]:
+        return {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+
+    async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
+        return ToolResult.text("done")
+
+
+def bare(**members: Any) -> Tool:
+    made = Bare()
+    made.__dict__.update(members)
+    return made
+
+
+def test_four_members_make_a_tool() -> None:
+    assert isinstance(Bare(), Tool)
+    assert not isinstance(object(), Tool)
+
+
+def test_what_is_left_out_is_filled_in_with_the_careful_answer() -> None:
+    made = bare()
+    assert classify(made, {}) is Effect.LOCAL_MUTATION
+    assert gather_facts(made, {}) == Facts(effect=Effect.LOCAL_MUTATION)
+    assert undo_path(made, {}) is None
+    assert shipment_of(made) is None
+    assert deadline_of(made, {}) is None
+    assert validate_arguments(made, {"x": 1}) == {"x": 1}
+    validate_value(made, object())
+    assert definition_of(made).examples == ()
+    assert source_of(made).endswith("Bare")
+
+
+def test_what_is_there_counts() -> None:
+    made = bare(
+        classify=lambda arguments: Effect.READ_ONLY,
+        extract_undo_path=lambda arguments: Path("a"),
+        shipment=lambda: ToolPayload(key="k"),
+        timeout_s=3,
+        source="cell [3]",
+        version="v1",
+        examples=[({"x": 1}, "one")],
+    )
+    assert classify(made, {}) is Effect.READ_ONLY
+    assert gather_facts(made, {}).effect is Effect.READ_ONLY
+    assert undo_path(made, {}) == Path("a")
+    assert shipment_of(made) == ToolPayload(key="k")
+    assert deadline_of(made, {}) == 3.0
+    assert (source_of(made), version_of(made)) == ("cell [3]", "v1")
+    assert definition_of(made).examples == (({"x": 1}, "one"),)
+
+
+@pytest.mark.parametrize("odd", ["read_only", None, 0, object()], ids=stable)
+def test_odd_answers_count_as_none(odd: object) -> None:
+    made = bare(
+        classify=lambda arguments: odd,
+        gather_facts=lambda arguments: odd,
+        extract_undo_path=lambda arguments: odd,
+        shipment=lambda: odd,
+    )
+    assert classify(made, {}) is Effect.LOCAL_MUTATION
+    assert gather_facts(made, {}) == Facts(effect=Effect.LOCAL_MUTATION)
+    assert undo_path(made, {}) is None
+    assert shipment_of(made) is None
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "deadline"),
+    [(5, 5.0), (lambda a: a["x"], 2.0), (0, None), (-1, None), ("5", None), (float("nan"), None)],
+)
+def test_deadlines(timeout_s: Any, deadline: float | None) -> None:
+    assert deadline_of(bare(timeout_s=timeout_s), {"x": 2}) == deadline
+
+
+def test_the_version_follows_what_a_model_is_told() -> None:
+    assert version_of(bare()) == version_of(bare())
+    assert len({version_of(m) for m in (bare(), bare(name="b"), bare(description="c"))}) == 3
+    assert version_of(bare(parameters_schema=dict)) != version_of(bare())
+
+
+def test_arguments_are_checked_against_the_schema_or_by_the_tool() -> None:
+    with pytest.raises(ArgumentError, match="x is missing"):
+        validate_arguments(bare(), {})
+    assert validate_arguments(bare(validate_arguments=lambda arguments: {"x": 5}), {}) == {"x": 5}
+
+
+# ---- failures as results
+
+
+async def failing(error: BaseException) -> ToolResult:
+    class Failing(Bare):
+        async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
+            raise error
+
+    try:
+        return await Failing().execute({}, ToolContext())
+    except BaseException as caught:
+        return failure(caught)
+
+
+async def test_an_error_shows_where_it_happened() -> None:
+    result = await failing(ValueError("the reason"))
+    assert (result.is_error, result.error_kind, result.recoverable) == (True, "failed", True)
+    assert result.content.startswith("ValueError: the reason\n\nTraceback (most recent call last):")
+    assert __file__ in result.content
+    assert result.metadata["exception"] == "ValueError"
+
+
+async def test_our_own_frames_are_left_out() -> None:
+    from aisotools.tools.validation import validate_against
+
+    try:
+        validate_against({"type": "object"}, {"x": object()}, "t")
+    except ToolError as error:
+        frames = [f.filename for f in traceback.extract_tb(error.__traceback__)]
+        assert any("/aisotools/" in name for name in frames)
+        told = failure(RuntimeError("x").with_traceback(error.__traceback__)).content
+        assert __file__ in told
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "recoverable", "told"),
+    [
+        (ToolError("no such thing"), "invalid", True, "no such thing"),
+        (ToolError("never", recoverable=False), "invalid", False, "never"),
+        (PathOutside("'../x' leads out"), "invalid", True, "'../x' leads out"),
+        (SystemExit(3), "failed", True, "The tool tried to exit (3) and was held back."),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+async def test_errors_made_for_models_are_told_as_they_are(
+    error: BaseException, kind: str, recoverable: bool, told: str
+) -> None:
+    result = await failing(error)
+    assert (result.content, result.error_kind, result.recoverable) == (told, kind, recoverable)
+
+
+async def test_an_error_that_cannot_be_printed_is_told_all_the_same() -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    assert "Odd" in (await failing(Odd())).content
+
+
+def test_a_tool_that_fails_when_asked_about_itself_is_named() -> None:
+    result = unusable("theirs", KeyError("effect"))
+    assert result.content.startswith("theirs cannot be called: asking it about this call failed.")
+    assert "KeyError: 'effect'" in result.content
+    assert not result.recoverable
+    assert unusable("theirs", ToolError("as it is")).content == "as it is"
+    told = unusable("theirs", SignatureError("Tool theirs cannot be sent"))
+    assert (told.content, told.recoverable) == ("Tool theirs cannot be sent", False)
+
+
+def test_this_runs_without_a_loop() -> None:
+    assert asyncio.run(Bare().execute({}, ToolContext())).content == "done"

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aisotools.core.exceptions import ArgumentError, ToolError
+from aisotools.tools.validation import (
+    MAX_ARGUMENT_BYTES,
+    brief,
+    freeze,
+    problem,
+    schema_flaw,
+    signature_hint,
+    validate_against,
+)
+from tests.ids import stable
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "width": {"type": "number", "minimum": 0},
+        "unit": {"enum": ["m", "cm"]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "inner": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+    },
+    "required": ["width"],
+    "additionalProperties": False,
+}
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def endless() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr today")
+
+
+@given(arguments=st.dictionaries(st.text(max_size=8) | st.sampled_from(["width", "unit", "tags"]), JSON))
+def test_whatever_comes_is_accepted_or_an_argument_error(arguments: dict[str, Any]) -> None:
+    fits = jsonschema.Draft202012Validator(dict(SCHEMA)).is_valid(arguments)
+    if not fits:
+        with pytest.raises(ArgumentError, match=r"\AThe arguments of area"):
+            validate_against(SCHEMA, arguments, "area")
+        return
+    valid = validate_against(SCHEMA, arguments, "area")
+    assert valid == arguments
+    assert valid is not arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, "width is missing. Expected: width (number, required), unit (one of 'm', 'cm'), "),
+        ({"width": 1, "colour": "m"}, "colour is not an argument. Expected"),
+        ({"width": 1, "unti": "m"}, "unti is not an argument (did you mean unit?)"),
+        ({"width": "1"}, "width: does not fit type 'number', got '1'"),
+        ({"width": -1}, "width: does not fit minimum 0, got -1"),
+        ({"width": 1, "unit": "km"}, "unit: does not fit enum ['m', 'cm'], got 'km'"),
+        ({"width": 1, "tags": ["a", 2]}, "tags.1: does not fit type 'string', got 2"),
+        ({"width": 1, "inner": {}}, "inner.a is missing"),
+        ({"width": None, "unit": 3}, "unit: does not fit enum ['m', 'cm'], got 3; width: does not fit"),
+        (["width", 1], "must be an object with named values, not list ['width', 1]"),
+        ("width=1", "must be an object with named values, not str 'width=1'"),
+        (None, "must be an object with named values, not NoneType None"),
+        ({"width": [endless()]}, "not JSON: ValueError: Circular reference"),
+        ({"width": {1, 2}}, "width: does not fit type 'number', got [1, 2]"),
+        ({"width": object()}, "not JSON: Unable to serialize unknown type"),
+        ({"width": "\ud800"}, "not JSON"),
+    ],
+    ids=stable,
+)
+def test_problems_are_named_with_what_would_fit(arguments: Any, told: str) -> None:
+    with pytest.raises(ArgumentError) as raised:
+        validate_against(SCHEMA, arguments, "area")
+    assert told in str(raised.value)
+    assert len(str(raised.value)) < 1000
+
+
+@pytest.mark.parametrize("value", [nested(3000), 10**5000], ids=["deep", "long"])
+def test_what_json_cannot_carry_is_told(value: object) -> None:
+    with pytest.raises(ArgumentError, match="are not JSON"):
+        validate_against(SCHEMA, {"width": value}, "area")
+
+
+def test_many_problems_are_told_in_few_words() -> None:
+    with pytest.raises(ArgumentError) as raised:
+        validate_against(SCHEMA, {"width": 1, "tags": list(range(10_000))}, "area")
+    assert len(str(raised.value)) < 1000
+    with pytest.raises(ArgumentError, match="and 92 more"):
+        validate_against(SCHEMA, {"width": 1} | {f"x{n}": n for n in range(100)}, "area")
+
+
+# ---- schemas of strangers
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        (None, "must be a JSON Schema of type 'object', not None"),
+        ([], "of type 'object', not []"),
+        ({}, "of type 'object', not {}"),
+        ({"type": "string"}, "of type 'object', not {'type': 'string'}"),
+        ({"type": "object", "properties": []}, "broken at properties"),
+        ({"type": "object", "properties": {"a": {"type": "no such type"}}}, "broken at properties.a.type"),
+        ({"type": "object", "required": "a"}, "broken at required"),
+    ],
+)
+def test_a_broken_schema_is_told(schema: object, told: str) -> None:
+    assert told in schema_flaw(schema)
+
+
+@pytest.mark.parametrize(
+    "schema", [SCHEMA, {"type": "object"}, {"type": "object", "properties": {"a": True}}]
+)
+def test_a_sound_schema_has_no_flaw(schema: object) -> None:
+    assert schema_flaw(schema) == ""
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": []},
+        {"type": "object", "properties": {"x": {"$ref": "#/nowhere"}}},
+        {"type": "object", "properties": {"x": {"pattern": "("}}},
+        {"type": "object", "properties": {"x": {"type": "no such type"}}},
+    ],
+)
+def test_a_schema_that_breaks_later_is_the_providers_fault(schema: Mapping[str, Any]) -> None:
+    with pytest.raises(ToolError, match="schema of its arguments is broken") as raised:
+        validate_against(schema, {"x": "1"}, "theirs")
+    assert not raised.value.recoverable
+
+
+@pytest.fixture
+def visits() -> Iterator[tuple[str, list[str]]]:
+    """The address of a server of our own, and what was asked of it."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"type": "string"}')
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/schema.json", asked
+        server.shutdown()
+        thread.join()
+
+
+def test_a_reference_fetches_nothing(visits: tuple[str, list[str]], tmp_path: Path) -> None:
+    address, asked = visits
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"const": "the secret"}', "utf-8")
+    for reference in (address, secret.as_uri()):
+        schema = {"type": "object", "properties": {"x": {"$ref": reference}}}
+        with pytest.raises(ToolError, match="Unresolvable") as raised:
+            validate_against(schema, {"x": "1"}, "theirs")
+        assert "the secret" not in str(raised.value)
+    assert asked == []
+
+
+# ---- freezing and showing
+
+
+@given(arguments=st.dictionaries(st.text(max_size=8), JSON))
+def test_freezing_keeps_json_as_it_is(arguments: dict[str, Any]) -> None:
+    from pydantic_core import from_json
+
+    assert from_json(freeze("t", arguments)) == arguments
+
+
+def test_too_long_arguments_are_refused_with_a_way_out() -> None:
+    with pytest.raises(ArgumentError, match=r"file in parts") as raised:
+        freeze("t", {"content": "x" * MAX_ARGUMENT_BYTES})
+    assert f"{MAX_ARGUMENT_BYTES:,}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [nested(50_000), endless(), 10**5000, Unshowable(), "x" * 10**6],
+    ids=["deep", "endless", "long number", "no repr", "long text"],
+)
+def test_any_value_can_be_shown_briefly(value: object) -> None:
+    assert 0 < len(brief(value)) < 200
+
+
+def test_a_path_to_a_problem_stays_short() -> None:
+    assert len(problem(["x" * 10_000, 1], "missing", "", None, {})) < 200
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"type": "object", "properties": {}, "additionalProperties": False}, "It takes no arguments."),
+        ({"type": "object"}, ""),
+        ({"type": "object", "properties": {"a": True}}, "Expected: a (any)."),
+        (
+            {"type": "object", "properties": {"a": {"type": ["string", "null"]}}},
+            "Expected: a (string or null).",
+        ),
+        (
+            {
+                "type": "object",
+                "properties": {"c": {"$ref": "#/$defs/C"}, "p": {"$ref": "#/$defs/P"}, "k": {"const": 1}},
+                "required": ["c"],
+                "$defs": {"C": {"enum": ["a", "b"]}, "P": {"type": "object"}},
+            },
+            "Expected: c (one of 'a', 'b', required), p (P), k (1).",
+        ),
+        (
+            {"type": "object", "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}},
+            "Expected: a (integer or null).",
+        ),
+        (
+            {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}},
+            "Expected: a (array of integer).",
+        ),
+    ],
+)
+def test_the_hint_reads_like_a_signature(schema: Mapping[str, Any], told: str) -> None:
+    assert signature_hint(schema) == told

@@ -1,0 +1,326 @@
+"""What is odd, hostile or too large in a workspace; conflicts; what a crash leaves."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints.scan import ScanLimits
+from aisotools.workspace.checkpoints.timeline import Checkpoints, Direction, UndoResult
+from aisotools.workspace.diff import changes_between
+
+Do = Callable[..., None]
+
+
+class Rig:
+    """A workspace with its chain."""
+
+    def __init__(self, top: Path, limits: ScanLimits | None = None) -> None:
+        self.root, self.store = top / "workspace", top / "state" / "store"
+        self.root.mkdir(exist_ok=True)
+        self.limits = limits
+        self.number = 0
+        self.chain = Checkpoints(self.root, self.store, limits)
+
+    def step(self, *acts: Callable[[], object], **options: object) -> None:
+        self.number += 1
+        self.chain.begin(f"c{self.number}", "tool", "s", **options)  # type: ignore[arg-type]  # passed through
+        for act in acts:
+            act()
+        self.chain.end(f"c{self.number}")
+
+    def move(self, way: Direction = "undo", count: int = 1, *, force: bool = False) -> UndoResult:
+        source = self.chain.steps if way == "undo" else self.chain.undone
+        return self.chain.move(way, source[::-1][:count], force=force)
+
+    def again(self) -> None:
+        self.chain.close()
+        self.chain = Checkpoints(self.root, self.store, self.limits)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path)
+    yield rig
+    rig.chain.close()
+
+
+def test_what_somebody_else_changed_is_a_conflict_shown_and_refused_unless_forced(rig: Rig) -> None:
+    file, other = rig.root / "a", rig.root / "mine"
+    rig.step(lambda: file.write_text("call"))
+    file.write_text("person")
+    other.write_text("person")
+    moved = rig.move()
+    assert not moved.done
+    assert moved.conflicts == (("a", "it was changed by somebody else since"),)
+    assert file.read_text() == "person"
+    assert rig.move(force=True).removed == ("a",)
+    assert other.read_text() == "person"
+
+
+def test_what_somebody_else_put_into_a_new_folder_is_never_removed(rig: Rig) -> None:
+    rig.step((rig.root / "new").mkdir)
+    (rig.root / "new" / "mine").write_text("person")
+    assert rig.move().conflicts == (("new/mine", "it was put there by somebody else since"),)
+    moved = rig.move(force=True)
+    assert (rig.root / "new" / "mine").read_text() == "person"
+    assert moved.missing == (("new", "it holds something that is not ours to remove"),)
+
+
+def test_a_change_between_two_calls_is_kept_where_no_call_was(rig: Rig) -> None:
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    (rig.root / "between").write_text("person")
+    rig.step(lambda: (rig.root / "b").write_text("2"))
+    assert rig.move(count=2).removed == ("a", "b")
+    assert [one.name for one in rig.root.iterdir()] == ["between"]
+
+
+def test_a_call_that_changes_something_leaves_nothing_to_redo(rig: Rig) -> None:
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    rig.move()
+    rig.step()
+    assert len(rig.chain.undone) == 1
+    rig.step(lambda: (rig.root / "b").write_text("2"))
+    assert rig.chain.undone == ()
+
+
+def test_special_files_are_never_opened_and_what_can_come_back_does(rig: Rig) -> None:
+    def act() -> None:
+        os.mkfifo(rig.root / "fifo", 0o640)
+        with socket.socket(socket.AF_UNIX) as one:
+            folder = os.open(rig.root, os.O_RDONLY)
+            one.bind(f"/proc/self/fd/{folder}/sock")
+            os.close(folder)
+
+    rig.step(act)
+    assert set(rig.move().removed) == {"fifo", "sock"}
+    moved = rig.move("redo")
+    assert (moved.restored, moved.missing) == (("fifo",), (("sock", "it is a socket"),))
+
+
+def test_links_are_never_followed_neither_by_the_walk_nor_by_undo(rig: Rig, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    folder = rig.root / "folder"
+    folder.mkdir()
+    (folder / "secret").write_text("inside")
+    rig.step(lambda: (folder / "secret").write_text("changed"))
+    (folder / "secret").unlink()
+    folder.rmdir()
+    folder.symlink_to(outside)
+    assert not rig.move().done
+    moved = rig.move(force=True)
+    assert (outside / "secret").read_text() == "secret"
+    assert moved.missing
+    contents = b"".join(path.read_bytes() for path in (rig.store / "objects").iterdir())
+    assert b"secret" in contents  # as a name
+    assert b"secretsecret" not in contents
+
+
+def test_a_hard_link_to_the_outside_is_broken_not_written_through(rig: Rig, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("outside")
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    rig.step((rig.root / "a").unlink, lambda: os.link(outside, rig.root / "a"))
+    assert rig.move().restored == ("a",)
+    assert outside.read_text() == "outside"
+    assert (rig.root / "a").read_text() == "1"
+
+
+def test_no_setuid_bit_comes_back(rig: Rig) -> None:
+    file = rig.root / "a"
+    file.write_text("1")
+    file.chmod(0o6755)
+    rig.step(file.unlink)
+    rig.move()
+    assert file.stat().st_mode & 0o7777 == 0o755
+
+
+def test_names_that_are_no_utf8_and_empty_folders_and_modes_come_back(rig: Rig) -> None:
+    name = os.fsdecode(b"\xff\n\x1b[31m")
+    rig.step(
+        lambda: (rig.root / name).mkdir(mode=0o750),
+        lambda: (rig.root / name / "x").write_bytes(b"\0\xff"),
+        (rig.root / "locked").mkdir,
+        lambda: (rig.root / "locked" / "f").write_text("1"),
+        lambda: (rig.root / "locked").chmod(0o555),
+    )
+    assert rig.move().missing == ()
+    assert list(rig.root.iterdir()) == []
+    assert rig.move("redo").missing == ()
+    assert (rig.root / name / "x").read_bytes() == b"\0\xff"
+    assert (rig.root / name).stat().st_mode & 0o777 == 0o750
+    assert (rig.root / "locked").stat().st_mode & 0o777 == 0o555
+
+
+def test_deep_trees_are_named_and_removed_only_by_force(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, ScanLimits(depth=5))
+
+    def dig() -> None:
+        top = os.open(rig.root, os.O_RDONLY)
+        for _ in range(100):  # longer than any path may be
+            os.mkdir("d" * 60, dir_fd=top)
+            below = os.open("d" * 60, os.O_RDONLY, dir_fd=top)
+            os.close(top)
+            top = below
+        os.close(top)
+
+    rig.step(dig)
+    assert rig.chain.look().uncovered == ((("d" * 60,) * 6, "it lies more than 5 folders deep"),)
+    assert rig.move().missing == (
+        ("/".join(["d" * 60] * 6), "left in place: it lies more than 5 folders deep"),
+    )
+    assert (rig.root / ("d" * 60)).exists()
+    rig.move("redo")
+    assert rig.move(force=True).missing == ()
+    assert list(rig.root.iterdir()) == []
+    rig.chain.close()
+
+
+def test_what_is_too_large_is_named_and_never_read(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, ScanLimits(total_bytes=1000))
+    (rig.root / "small").write_bytes(b"x" * 600)
+    with (rig.root / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    snapshot = rig.chain.look()
+    assert snapshot.uncovered == ((("sparse",), "it is too large"),)
+    rig.step((rig.root / "small").unlink, lambda: (rig.root / "log").write_bytes(b"x" * 2000))
+    moved = rig.move()
+    assert (moved.restored, moved.missing) == (("small",), (("log", "left in place: it is too large"),))
+    rig.step((rig.root / "sparse").unlink)
+    assert rig.move().missing == (("sparse", "it was not kept: it is too large"),)
+    rig.chain.close()
+
+
+def test_too_many_files_are_said_and_nothing_is_touched(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, ScanLimits(entries=3))
+    rig.step(lambda: [(rig.root / str(number)).write_text("x") for number in range(5)])
+    assert rig.chain.look().uncovered_count == 1
+    moved = rig.move()
+    assert moved.missing == (("", "its files were not covered: there are too many of them"),)
+    assert len(list(rig.root.iterdir())) == 5
+    rig.chain.close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_named(rig: Rig) -> None:
+    (rig.root / "a").write_text("x")
+    (rig.root / "a").chmod(0)
+    assert rig.chain.look().uncovered == ((("a",), "it cannot be read: Permission denied"),)
+
+
+def test_a_path_outside_is_covered_too(rig: Rig, tmp_path: Path) -> None:
+    target = tmp_path / "notes" / "today" / "a.txt"
+    (tmp_path / "neighbour").write_text("x")
+
+    def act() -> None:
+        target.parent.mkdir(parents=True)
+        target.write_text("1")
+
+    rig.step(act, outside=target)
+    assert rig.chain.covers(target)
+    assert not rig.chain.covers(tmp_path)
+    assert not rig.chain.covers(rig.store / "chain")
+    assert not rig.chain.covers(rig.root / "a")
+    assert str(target) in rig.move().removed
+    assert not (tmp_path / "notes").exists()
+    assert (tmp_path / "neighbour").exists()
+    rig.move("redo")
+    assert target.read_text() == "1"
+
+
+def test_a_move_that_was_cut_short_is_finished_when_the_chain_is_opened_again(rig: Rig) -> None:
+    rig.step(lambda: [(rig.root / name).write_text("1") for name in "abc"])
+    rig.chain.store.record(op="move", way="undo", ids=["c1"], token="t", force=False)
+    (rig.root / "a").unlink()
+    (rig.root / ".aisotools-write-t-7").write_text("half")
+    (rig.root / "b").write_text("person")
+    rig.again()
+    assert sorted(one.name for one in rig.root.iterdir()) == ["b"]
+    assert (rig.root / "b").read_text() == "person"
+    assert [step.call_id for step in rig.chain.undone] == ["c1"]
+
+
+def test_a_step_that_was_running_ends_with_what_is_there(rig: Rig) -> None:
+    rig.chain.begin("c1", "tool", "s")
+    (rig.root / "a").write_text("half")
+    rig.again()
+    assert rig.move().removed == ("a",)
+
+
+def test_a_torn_line_and_a_lost_content_cost_no_more_than_what_they_tell(rig: Rig) -> None:
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    rig.step(lambda: (rig.root / "a").write_text("2"))
+    rig.chain.close()
+    with (rig.store / "chain").open("ab") as file:
+        file.write(b'{"op":"begin","id"')
+    rig.again()
+    assert len(rig.chain.steps) == 2
+    root = rig.chain.steps[0].before[""]
+    rig.chain.close()
+    (rig.store / "objects" / root).unlink()
+    rig.again()
+    assert [step.call_id for step in rig.chain.steps] == ["c2"]
+
+
+def test_a_damaged_content_is_not_used(rig: Rig) -> None:
+    (rig.root / "a").write_text("good")
+    rig.step(lambda: (rig.root / "a").write_text("bad"))
+    for path in (rig.store / "objects").iterdir():
+        if path.read_bytes() == b"good":
+            path.write_bytes(b"evil")
+    ((name, why),) = rig.move().missing
+    assert name == "a"
+    assert "damaged" in why
+    assert (rig.root / "a").read_text() == "bad"
+    assert list(rig.root.glob(".aiso*")) == []
+
+
+def test_where_nothing_can_be_kept_the_call_must_not_run(rig: Rig) -> None:
+    class Full(type(rig.chain.store)):  # type: ignore[misc]  # a disk that is full
+        def put(self, data: bytes) -> str:
+            raise self._failed(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+    (rig.root / "a").write_text("x")
+    rig.chain.store.__class__ = Full
+    with pytest.raises(WorkspaceError, match="No space left"):
+        rig.chain.begin("c1", "tool", "s")
+
+
+def test_old_steps_are_forgotten_with_what_only_they_needed(rig: Rig) -> None:
+    for number in range(130):
+        rig.step(partial((rig.root / "a").write_text, str(number)))
+    assert 100 <= len(rig.chain.steps) <= 120
+    assert len(list((rig.store / "objects").iterdir())) < 260
+    rig.again()
+    rig.move(count=50)
+    assert (rig.root / "a").read_text() == "79"
+
+
+def test_the_store_is_private(rig: Rig) -> None:
+    rig.step(lambda: (rig.root / "a").write_text("x"))
+    for path in [rig.store, *rig.store.rglob("*")]:
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def test_changes_tell_diffs_moves_and_kinds(rig: Rig) -> None:
+    (rig.root / "a.txt").write_text("one\ntwo\n")
+    (rig.root / "gone").write_bytes(b"\0" * 9)
+    before = rig.chain.look().root
+    (rig.root / "a.txt").write_text("one\n2")
+    (rig.root / "gone").rename(rig.root / "here")
+    (rig.root / "link").symlink_to("a.txt")
+    (rig.root / "bin").write_bytes(b"\0\1")
+    told = changes_between(rig.chain.store, before, rig.chain.look().root)
+    assert (told.added, told.changed, told.removed) == (("bin", "link"), ("a.txt",), ())
+    assert told.moved == (("gone", "here"),)
+    assert "-two\n+2\n\\ No newline at end of file" in str(told)
+    assert "+ bin: binary" in str(told)

@@ -1,0 +1,170 @@
+"""Random work on a tree, undone and redone along random paths: it is byte for byte what it was.
+
+Work goes through links, too. The one that leads out of the workspace leads to a file of the test's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from aisotools.workspace.checkpoints.timeline import Checkpoints
+
+NAMES = st.sampled_from(["a", "b", "c d", "ü", "x\udcff", "-n", "sub/a", "sub/deep/b", "sub", "other/e"])
+CONTENTS = st.binary(max_size=40) | st.sampled_from([b"", b"same", b"line\n" * 50])
+SCRIPTS = st.sampled_from(
+    [
+        "rm -rf -- sub",
+        "mkdir -p new/empty && echo hi > new/f",
+        'ln -sf "$OUTSIDE" link; ln -s nowhere other-link',
+        "mv a b; mv sub renamed",
+        "chmod 755 a; chmod 700 sub",
+        "printf x >> a; printf y >> sub/a",
+        "cp -r . copy 2>/dev/null; rm -rf copy/copy",
+        "mkfifo pipe; ln a hard",
+        "touch a; true",
+        "rm -f -- a; mkdir a; echo in > a/b",
+    ]
+)
+
+State = dict[str, tuple[str, int, bytes]]
+
+
+def state_of(root: Path) -> State:
+    """Everything in a folder: kind, mode, bytes."""
+    found: State = {}
+    for folder, names, files in os.walk(root):
+        for name in [*names, *files]:
+            path = Path(folder, name)
+            status = path.lstat()
+            kind = oct(status.st_mode)[:-3]
+            if path.is_symlink():
+                found[str(path.relative_to(root))] = kind, 0, os.fsencode(path.readlink())
+            else:
+                data = path.read_bytes() if path.is_file() else b""
+                found[str(path.relative_to(root))] = kind, status.st_mode & 0o777, data
+    return found
+
+
+class Work(RuleBasedStateMachine):
+    @initialize()
+    def start(self) -> None:
+        self.top = Path(tempfile.mkdtemp(prefix="undo-"))
+        self.root = self.top / "workspace"
+        self.root.mkdir()
+        self.outside = self.top / "outside"
+        self.outside.write_text("nobody:x:65534\n")
+        self.chain = Checkpoints(self.root, self.top / "store")
+        self.number = 0
+        self.past: list[State] = []
+        self.future: list[State] = []
+
+    def teardown(self) -> None:
+        self.chain.close()
+        shutil.rmtree(self.top)
+
+    def step(self, act: Callable[[], object]) -> None:
+        self.number += 1
+        before = state_of(self.root)
+        self.chain.begin(f"call-{self.number}", "tool", "s")
+        with contextlib.suppress(OSError):
+            act()
+        self.chain.end(f"call-{self.number}")
+        self.past.append(before)
+        if state_of(self.root) != before:
+            self.future.clear()
+
+    @rule(name=NAMES, data=CONTENTS)
+    def write(self, name: str, data: bytes) -> None:
+        def act() -> None:
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+        self.step(act)
+
+    @rule(name=NAMES, data=st.binary(min_size=1, max_size=8))
+    def edit_in_place(self, name: str, data: bytes) -> None:
+        def act() -> None:
+            with (self.root / name).open("r+b") as file:
+                file.write(data)
+
+        self.step(act)
+
+    @rule(name=NAMES, letter=st.binary(min_size=1, max_size=1))
+    def write_through_a_map(self, name: str, letter: bytes) -> None:
+        def act() -> None:
+            path = self.root / name
+            if path.is_file() and path.stat().st_size:
+                with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as view:
+                    view[0:1] = letter
+
+        self.step(act)
+
+    @rule(name=NAMES, new=NAMES)
+    def move(self, name: str, new: str) -> None:
+        self.step(lambda: (self.root / name).rename(self.root / new))
+
+    @rule(name=NAMES, text=st.sampled_from(["a", "{outside}", "..", "gone"]))
+    def link(self, name: str, text: str) -> None:
+        target = text.format(outside=self.outside)
+        self.step(lambda: (self.root / name).symlink_to(target))
+
+    @rule(script=SCRIPTS)
+    def shell(self, script: str) -> None:
+        command = ["sh", "-c", script]
+        environ = {**os.environ, "OUTSIDE": str(self.outside)}
+        quiet = subprocess.DEVNULL
+        self.step(lambda: subprocess.run(command, cwd=self.root, env=environ, stderr=quiet, check=False))
+
+    @rule(count=st.integers(1, 4))
+    def undo(self, count: int) -> None:
+        steps = self.chain.steps[::-1][:count]
+        if not steps:
+            return
+        now = state_of(self.root)
+        moved = self.chain.move("undo", steps)
+        assert (moved.conflicts, moved.missing) == ((), ())
+        states = [*self.past, now]
+        for _ in steps:
+            self.future.append(states.pop())
+        del self.past[len(self.past) - len(steps) :]
+        assert state_of(self.root) == states[-1]
+
+    @rule(count=st.integers(1, 4))
+    def redo(self, count: int) -> None:
+        steps = self.chain.undone[::-1][:count]
+        if not steps or len(self.future) != len(self.chain.undone):
+            return
+        self.past.append(state_of(self.root))
+        moved = self.chain.move("redo", steps)
+        assert (moved.conflicts, moved.missing) == ((), ())
+        reached = [self.future.pop() for _ in steps]
+        self.past.extend(reached[:-1])
+        assert state_of(self.root) == reached[-1]
+
+    @rule()
+    def open_again(self) -> None:
+        self.chain.close()
+        self.chain = Checkpoints(self.root, self.top / "store")
+
+    @invariant()
+    def nothing_is_left_over(self) -> None:
+        if hasattr(self, "root"):
+            assert not list(self.root.glob(".aisotools*"))
+
+
+Work.TestCase.settings = settings(
+    max_examples=30, stateful_step_count=25, suppress_health_check=list(HealthCheck), deadline=None
+)
+TestWork = Work.TestCase

@@ -1,0 +1,350 @@
+"""Which folders may be a workspace, and which process holds one."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import aisotools
+from aisotools.core.exceptions import WorkspaceError, WorkspaceRefused
+from aisotools.workspace.lock import (
+    SCAN_DEPTH,
+    SCAN_ENTRIES,
+    WorkspaceLease,
+    claim_default_workspace,
+    claim_workspace,
+    default_workspace,
+    refuse_workspace,
+    state_folder,
+)
+from tests.sandbox.inside import user_of
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def state(home: Path) -> Path:
+    return state_folder({"HOME": str(home)})
+
+
+# ---- the state folder
+
+
+def test_state_folder(home: Path, tmp_path: Path) -> None:
+    usual = home / ".local/state/aisotools"
+    for environ in ({}, {"XDG_STATE_HOME": ""}, {"XDG_STATE_HOME": "relative"}):
+        assert state_folder({"HOME": str(home), **environ}) == usual
+    assert stat.S_IMODE(usual.stat().st_mode) == 0o700
+    usual.chmod(0o755)
+    assert state_folder({"HOME": str(home)}) == usual
+    assert stat.S_IMODE(usual.stat().st_mode) == 0o700
+    assert state_folder({"XDG_STATE_HOME": str(tmp_path / "s")}) == tmp_path / "s" / "aisotools"
+
+
+def test_state_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(WorkspaceError, match="Set XDG_STATE_HOME"):
+        state_folder({"XDG_STATE_HOME": str(tmp_path / "file")})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+def test_state_folder_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "aisotools").mkdir()
+    os.chown(tmp_path / "aisotools", 2001, 2001)
+    with pytest.raises(WorkspaceError, match="belongs to another user"):
+        state_folder({"XDG_STATE_HOME": str(tmp_path)})
+
+
+# ---- refused
+
+
+def refused(path: Path, state: Path, home: Path, level: str = "confined", **environ: str) -> str:
+    """Why; empty when it is not refused."""
+    try:
+        refuse_workspace(path, state_folder=state, level=level, environ={"HOME": str(home), **environ})
+    except WorkspaceRefused as error:
+        return str(error)
+    return ""
+
+
+def test_plain_folder_is_fine(tmp_path: Path, state: Path, home: Path) -> None:
+    for name in ("ws", 'with "quotes" & späces', os.fsdecode(b"caf\xe9")):
+        (tmp_path / name).mkdir()
+        assert not refused(tmp_path / name, state, home)
+    (home / "notebooks").mkdir()
+    assert not refused(home / "notebooks", state, home)
+
+
+def test_no_folder(tmp_path: Path, state: Path, home: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    assert "not a folder" in refused(tmp_path / "file", state, home)
+    assert "does not exist. Create it" in refused(tmp_path / "nope", state, home)
+    (tmp_path / "loop").symlink_to("loop")
+    assert "Too many levels" in refused(tmp_path / "loop", state, home)
+    assert "null byte" in refused(tmp_path / "a\0b", state, home)
+
+
+def test_folders_that_matter(tmp_path: Path, state: Path, home: Path) -> None:
+    told = {
+        Path("/"): "is the root of the file system",
+        home: "is your home folder",
+        tmp_path: "contains your home folder",
+        state: "is the state folder",
+        state.parent: "contains the state folder",
+        Path(sys.prefix): "Python installation",
+        Path(sys.prefix, "lib"): "lies in the Python installation",
+        Path(sys.base_prefix): "Python installation",
+        Path(aisotools.__file__).parent: "is the package aisotools",
+        Path(aisotools.__file__).parent / "builtin": "lies in the package aisotools",
+    }
+    for path, reason in told.items():
+        for level in ("limited", "confined", "isolated"):
+            assert reason in refused(path, state, home, level), path
+            assert "./workspace/" in refused(path, state, home, level)
+
+
+def test_jupyter_folders(tmp_path: Path, state: Path, home: Path) -> None:
+    inside = home / ".jupyter" / "lab"
+    inside.mkdir(parents=True)
+    assert "lies in Jupyter's own folder" in refused(inside, state, home)
+    moved = tmp_path / "elsewhere" / "config"
+    moved.mkdir(parents=True)
+    assert "contains Jupyter" in refused(moved.parent, state, home, JUPYTER_CONFIG_DIR=str(moved))
+    assert not refused(moved.parent, state, home)
+
+
+def test_what_will_matter_once_it_exists(state: Path, home: Path) -> None:
+    """Otherwise a workspace made before the first run of Jupyter would hold its configuration."""
+    (home / ".local" / "share").mkdir(parents=True)
+    assert "contains Jupyter" in refused(home / ".local" / "share", state, home)
+
+
+def test_spelling_and_links_do_not_help(tmp_path: Path, state: Path, home: Path) -> None:
+    (tmp_path / "link").symlink_to(home)
+    (home / "below").mkdir()
+    assert "is your home folder" in refused(tmp_path / "link", state, home)
+    assert "is your home folder" in refused(home / "below" / "..", state, home)
+
+
+@pytest.mark.parametrize(
+    ("mark", "what"),
+    [(".git", "a git checkout"), ("pyvenv.cfg", "a virtual environment"), ("conda-meta", "a conda environ")],
+)
+def test_checkouts_and_environments(tmp_path: Path, state: Path, home: Path, mark: str, what: str) -> None:
+    project = tmp_path / "outer" / "project"
+    (project / "workspace").mkdir(parents=True)
+    (project / mark).mkdir()
+    assert f"is {what}" in refused(project, state, home)
+    assert f"contains {what}" in refused(project.parent, state, home)
+    assert str(project) in refused(project.parent, state, home)
+    assert not refused(project / "workspace", state, home)
+    for path in (project, project.parent):
+        assert not refused(path, state, home, "isolated")
+
+
+def test_a_worktree_has_a_file(tmp_path: Path, state: Path, home: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws" / ".git").write_text("gitdir: /elsewhere", "utf-8")
+    assert "a git checkout" in refused(tmp_path / "ws", state, home)
+
+
+def test_bounds_of_the_scan(tmp_path: Path, state: Path, home: Path) -> None:
+    deep = tmp_path / "ws"
+    for _ in range(SCAN_DEPTH):
+        deep /= "d"
+    (deep / ".git").mkdir(parents=True)
+    assert "contains a git checkout" in refused(tmp_path / "ws", state, home)
+    (deep / ".git").rename(deep / "git")
+    (deep / "d" / ".git").mkdir(parents=True)
+    assert not refused(tmp_path / "ws", state, home)
+
+    many = tmp_path / "many"
+    (many / "below" / ".git").mkdir(parents=True)
+    for number in range(SCAN_ENTRIES):
+        (many / f"{number}").symlink_to("nowhere")  # the cheapest entry there is
+    assert not refused(many, state, home)
+    (many / ".git").mkdir()
+    assert "is a git checkout" in refused(many, state, home)
+
+
+def test_links_are_not_scanned(tmp_path: Path, state: Path, home: Path) -> None:
+    (tmp_path / "project" / ".git").mkdir(parents=True)
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws" / "link").symlink_to(tmp_path / "project")
+    assert not refused(tmp_path / "ws", state, home)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="starts a process of another user")
+def test_unreadable(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+from aisotools.workspace.lock import refuse_workspace
+from aisotools.core.exceptions import WorkspaceRefused
+try:
+    home = {"HOME": "/nope"}
+    refuse_workspace(Path(sys.argv[1]), state_folder=Path("/nope/state"), level="confined", environ=home)
+except WorkspaceRefused as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, "/var"],
+        capture_output=True,
+        text=True,
+        check=True,
+        user=user_of("plain"),
+    )
+    assert "'/var' cannot be the workspace: this process may not read and write it." in done.stdout
+
+
+# ---- the default workspace
+
+
+def test_default_workspace(tmp_path: Path) -> None:
+    made = default_workspace(tmp_path, "my notes")
+    assert made == tmp_path / "workspace" / "my notes"
+    assert made.is_dir()
+    (made / "kept").touch()
+    assert default_workspace(tmp_path, "my notes") == made
+    assert (made / "kept").exists()
+    assert default_workspace(tmp_path, "my notes", number=3) == tmp_path / "workspace" / "my notes-3"
+
+
+@pytest.mark.parametrize("stem", ["", "..", ".", "a/b", "../x", "/etc", "a\0b", "ünï 'q' \"r\"", " "])
+def test_default_workspace_stays_where_it_belongs(tmp_path: Path, stem: str) -> None:
+    made = default_workspace(tmp_path, stem)
+    assert made.parent == tmp_path / "workspace"
+    assert made.is_dir()
+
+
+def test_default_workspace_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "workspace").write_bytes(b"in the way")
+    with pytest.raises(WorkspaceRefused, match="cannot be made"):
+        default_workspace(tmp_path, "x")
+    with pytest.raises(WorkspaceRefused, match="too long"):
+        default_workspace(tmp_path / "other", "x" * 300)
+
+
+# ---- claims
+
+
+@contextmanager
+def another_process(path: Path, state: Path) -> Iterator[int]:
+    """Somebody who holds the claim; its pid."""
+    script = f"""
+import sys
+from pathlib import Path
+from aisotools.workspace.lock import claim_workspace
+assert claim_workspace(Path({str(path)!r}), Path({str(state)!r})).ours
+print("claimed", flush=True)
+sys.stdin.read()
+"""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"claimed\n"
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def test_sessions_of_one_process_share(tmp_path: Path, state: Path) -> None:
+    first = claim_workspace(tmp_path, state)
+    second = claim_workspace(tmp_path / "home" / "..", state)
+    assert first == second == WorkspaceLease(tmp_path)
+    assert first.ours
+    first.release()
+    assert held_elsewhere(tmp_path, state) == os.getpid()
+    second.release()
+    assert held_elsewhere(tmp_path, state) is None
+    second.release()  # once too often changes nothing
+
+
+def held_elsewhere(path: Path, state: Path) -> int | None:
+    """Who holds it, as another process sees it."""
+    script = f"""
+from pathlib import Path
+from aisotools.workspace.lock import claim_workspace
+print(claim_workspace(Path({str(path)!r}), Path({str(state)!r})).holder)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return None if done.stdout == "None\n" else int(done.stdout)
+
+
+def test_another_process_is_named(tmp_path: Path, state: Path) -> None:
+    with another_process(tmp_path, state) as pid:
+        claim = claim_workspace(tmp_path, state)
+        assert not claim.ours
+        assert claim.holder == pid
+        claim.release()
+    after = claim_workspace(tmp_path, state)
+    assert after.ours
+    after.release()
+
+
+def test_default_workspaces_are_numbered(tmp_path: Path, state: Path) -> None:
+    first = default_workspace(tmp_path, "nb")
+    with another_process(first, state), another_process(tmp_path / "workspace" / "nb-2", state):
+        claim = claim_default_workspace(tmp_path, "nb", state)
+        assert claim.path.name == "nb-3"
+        claim.release()
+    claim = claim_default_workspace(tmp_path, "nb", state)
+    assert claim.path == first
+    claim.release()
+
+
+def test_a_forked_child_does_not_hold_it(tmp_path: Path, state: Path) -> None:
+    claim = claim_workspace(tmp_path, state)
+    seen = claim_in_child(tmp_path, state)
+    assert seen == str(os.getpid())
+    assert claim_workspace(tmp_path, state).ours
+    claim.release()
+    claim.release()
+    assert claim_in_child(tmp_path, state) == "None"
+
+
+def claim_in_child(path: Path, state: Path) -> str:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, str(claim_workspace(path, state).holder).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    try:
+        return os.read(read, 100).decode()
+    finally:
+        os.close(read)
+
+
+def test_threads(tmp_path: Path, state: Path) -> None:
+    claims: list[WorkspaceLease] = []
+    threads = [
+        threading.Thread(target=lambda: claims.append(claim_workspace(tmp_path, state))) for _ in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [claim.ours for claim in claims] == [True] * 20
+    for claim in claims[1:]:
+        claim.release()
+    assert held_elsewhere(tmp_path, state) == os.getpid()
+    claims[0].release()
+    assert held_elsewhere(tmp_path, state) is None

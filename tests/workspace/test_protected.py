@@ -1,0 +1,292 @@
+"""Protected files: what counts as one, what is put back, and what hostile folders can do about it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from aisotools.workspace.protected import MOST_DEPTH, ProtectedFiles, is_candidate
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Path:
+    folder = tmp_path / "ws"
+    (folder / "tests").mkdir(parents=True)
+    (folder / "tests" / "conftest.py").write_text("safe = True\n")
+    (folder / ".git" / "hooks").mkdir(parents=True)
+    (folder / ".git" / "hooks" / "pre-commit").write_text("#!/bin/sh\n")
+    (folder / ".git" / "hooks" / "pre-commit").chmod(0o755)
+    (folder / ".aisotools.toml").write_text('mode = "safe"\n')
+    (folder / "mine.ipynb").write_text("{}")
+    (folder / "data.txt").write_text("data")
+    return folder
+
+
+@pytest.fixture
+def files(ws: Path, tmp_path: Path) -> ProtectedFiles:
+    return ProtectedFiles(ws, tmp_path / "attic")
+
+
+def test_what_counts() -> None:
+    for path in (
+        "conftest.py",
+        "a/b/CONFTEST.py",
+        "x.pth",
+        "lib/sitecustomize.py",
+        ".git/hooks/pre-push",
+        "sub/.git/hooks/deep/x",
+        ".vscode/tasks.json",
+        ".aisotools.toml",
+        "n.ipynb",
+        ".git/config",
+        ".git/modules/x/config",
+    ):
+        assert is_candidate(path), path
+    for path in ("main.py", "hooks/pre-push", "git/config", "conftest.py/x", "a.pth.txt", ".gitignore"):
+        assert not is_candidate(path), path
+
+
+def test_nothing_changed(files: ProtectedFiles, ws: Path) -> None:
+    (ws / "data.txt").write_text("other")
+    (ws / "new.py").write_text("")
+    assert not files.differs()
+    assert files.restore() == ()
+
+
+def test_a_change_is_put_back_with_mode_and_time_and_what_was_found_is_kept(
+    files: ProtectedFiles, ws: Path
+) -> None:
+    hook = ws / ".git/hooks/pre-commit"
+    before = hook.stat()
+    hook.write_text("#!/bin/sh\ncurl evil\n")
+    assert files.differs()
+    (change,) = files.restore()
+    assert (change.path, change.what, change.undone) == (".git/hooks/pre-commit", "changed", True)
+    assert hook.read_text() == "#!/bin/sh\n"
+    assert (hook.stat().st_mode, hook.stat().st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+    assert Path(change.kept).read_text() == "#!/bin/sh\ncurl evil\n"
+    assert not files.differs()
+
+
+def test_what_is_removed_comes_back_with_its_folder(files: ProtectedFiles, ws: Path) -> None:
+    (ws / "tests" / "conftest.py").unlink()
+    (ws / "tests").rmdir()
+    (change,) = files.restore()
+    assert (change.path, change.what, change.undone) == ("tests/conftest.py", "removed", True)
+    assert (ws / "tests/conftest.py").read_text() == "safe = True\n"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["conftest.py", "deep/er/evil.pth", "sitecustomize.py", ".git/hooks/post-checkout", ".vscode/tasks.json"],
+)
+def test_what_is_planted_is_taken_away(files: ProtectedFiles, ws: Path, path: str) -> None:
+    (ws / path).parent.mkdir(parents=True, exist_ok=True)
+    (ws / path).write_text("evil")
+    (change,) = files.restore()
+    assert (change.path, change.what, change.undone) == (path, "new", True)
+    assert not (ws / path).exists()
+    assert Path(change.kept).read_text() == "evil"
+
+
+def test_a_folder_that_is_moved_in_whole_is_seen(files: ProtectedFiles, ws: Path, tmp_path: Path) -> None:
+    """It brings its own, older change times, and folders below it that were seen under another path."""
+    inner = ws / "plain" / "hooks"
+    inner.mkdir(parents=True)
+    (inner / "post-merge").write_text("evil")
+    time.sleep(0.05)
+    assert files.restore() == ()
+    (ws / ".git").rename(ws / "old")
+    (ws / "plain").rename(ws / ".git")
+    assert {(change.path, change.what) for change in files.restore()} == {
+        (".git/hooks/post-merge", "new"),
+        (".git/hooks/pre-commit", "removed"),
+    }
+    assert (ws / ".git/hooks/pre-commit").read_text() == "#!/bin/sh\n"
+
+
+def test_links_are_neither_followed_nor_left(files: ProtectedFiles, ws: Path, tmp_path: Path) -> None:
+    """A folder swapped for a link must not make the host act on files elsewhere."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "conftest.py").write_text("the user's own")
+    (ws / "tests" / "conftest.py").unlink()
+    (ws / "tests").rmdir()
+    (ws / "tests").symlink_to(outside)
+    (ws / "usercustomize.py").symlink_to(outside / "conftest.py")
+    changes = files.restore()
+    assert {(change.path, change.what) for change in changes} == {
+        ("tests/conftest.py", "removed"),
+        ("usercustomize.py", "new"),
+    }
+    assert all(change.undone for change in changes)
+    assert (outside / "conftest.py").read_text() == "the user's own"
+    assert not (ws / "tests").is_symlink()
+    assert (ws / "tests/conftest.py").read_text() == "safe = True\n"
+    assert not os.path.lexists(ws / "usercustomize.py")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "link", "file above"])
+def test_whatever_stands_in_its_place(files: ProtectedFiles, ws: Path, kind: str) -> None:
+    place = ws / "tests" / "conftest.py"
+    place.unlink()
+    if kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "folder":
+        (place / "inner").mkdir(parents=True)
+    elif kind == "link":
+        outside = ws.parent / "outside"
+        outside.write_text("the user's own")
+        place.symlink_to(outside)
+    else:
+        (ws / "tests").rmdir()
+        (ws / "tests").write_text("no folder")
+    (change,) = files.restore()
+    assert change.undone
+    assert place.read_text() == "safe = True\n"
+    assert not place.is_symlink()
+    assert kind != "link" or (ws.parent / "outside").read_text() == "the user's own"
+
+
+def test_an_open_file_and_a_mapping_write_into_nothing(files: ProtectedFiles, ws: Path) -> None:
+    """Who has touched the file may hold pages of it that change without a sign: it gets a new inode."""
+    place = ws / ".aisotools.toml"
+    with place.open("r+b") as held:
+        held.write(place.read_bytes())  # the same content again
+        held.flush()
+        assert files.restore() == ()
+        held.seek(0)
+        held.write(b"MODE")
+    assert place.read_text() == 'mode = "safe"\n'
+
+
+def test_a_change_within_one_tick_of_the_clock_is_seen(ws: Path, tmp_path: Path) -> None:
+    for number in range(50):
+        place = ws / ".aisotools.toml"
+        place.write_text(f"{number:04}")
+        made = ProtectedFiles(ws, tmp_path / "attic")
+        with place.open("r+") as file:  # same inode, same size, likely the same change time
+            file.write("evil")
+        assert [change.what for change in made.restore()] == ["changed"]
+        (ws / "late").mkdir()
+        made.restore()
+        (ws / "late" / "conftest.py").write_text("")
+        assert [change.path for change in made.restore()] == ["late/conftest.py"]
+        (ws / "late").rmdir()
+
+
+def test_notebooks(files: ProtectedFiles, ws: Path, tmp_path: Path) -> None:
+    (ws / "report.ipynb").write_text("made by a tool")
+    assert files.restore() == ()
+    (ws / "report.ipynb").write_text("made again")
+    assert files.restore() == ()
+    (ws / "mine.ipynb").write_text("evil")
+    assert [change.path for change in files.restore()] == ["mine.ipynb"]
+    assert (ws / "mine.ipynb").read_text() == "{}"
+    (ws / "mine.ipynb").write_text("declared")
+    assert files.restore(frozenset({"mine.ipynb"})) == ()
+    assert not files.differs()
+
+
+def test_a_notebook_that_jupyter_has_open_is_nobody_elses_to_write(files: ProtectedFiles, ws: Path) -> None:
+    (ws / "report.ipynb").write_text("opened")
+    (ws / ".ipynb_checkpoints").mkdir()
+    (ws / ".ipynb_checkpoints" / "report-checkpoint.ipynb").write_text("opened")
+    files.accept()
+    (ws / "report.ipynb").write_text("evil")
+    assert [change.path for change in files.restore(frozenset({"report.ipynb"}))] == ["report.ipynb"]
+    assert (ws / "report.ipynb").read_text() == "opened"
+
+
+def test_the_notebook_of_the_session(ws: Path, tmp_path: Path) -> None:
+    files = ProtectedFiles(ws, tmp_path / "attic", notebook=str(ws / "later.ipynb"))
+    (ws / "later.ipynb").write_text("first save")
+    files.accept()
+    (ws / "later.ipynb").unlink()
+    assert [change.what for change in files.restore()] == ["removed"]
+
+
+@pytest.mark.parametrize(
+    ("config", "harmless"),
+    [
+        ("[core]\n\tbare = false\n[user]\n\tname = me\n", True),
+        ('[remote "origin"]\n\turl = https://example.org/x.git\n', True),
+        ("[core]\n\tfsmonitor = evil\n", False),
+        ("[core]\n\tHooksPath=/tmp/x\n", False),
+        ("[alias]\n\tst = !evil\n", False),
+        ("[include]\n\tpath = /tmp/evil\n", False),
+        ('[filter "x"]\n\tclean = evil\n', False),
+    ],
+)
+def test_a_new_checkout_is_fine_until_git_would_run_something(
+    tmp_path: Path, config: str, *, harmless: bool
+) -> None:
+    (tmp_path / "ws").mkdir()
+    files = ProtectedFiles(tmp_path / "ws", tmp_path / "attic")
+    (tmp_path / "ws" / ".git" / "hooks").mkdir(parents=True)
+    (tmp_path / "ws" / ".git" / "hooks" / "pre-commit.sample").write_text("sample")
+    (tmp_path / "ws" / ".git" / "config").write_text(config)
+    assert (files.restore() == ()) is harmless
+
+
+def test_what_is_too_large_is_told_and_cannot_be_put_back(ws: Path, tmp_path: Path) -> None:
+    files = ProtectedFiles(ws, tmp_path / "attic", file_bytes=10)
+    (ws / "tests/conftest.py").write_text("evil")
+    (change,) = files.restore()
+    assert not change.undone
+    assert "could NOT be put back" in str(change)
+    assert files.restore() == ()
+
+
+def test_too_many_folders_are_told(ws: Path, tmp_path: Path) -> None:
+    files = ProtectedFiles(ws, tmp_path / "attic", most_folders=10)
+    assert files.complete
+    for number in range(11):
+        (ws / f"{number}").mkdir()
+    files.restore()
+    assert not files.complete
+
+
+def test_too_many_levels_are_told(tmp_path: Path) -> None:
+    above = tmp_path
+    for _ in range(MOST_DEPTH + 2):
+        above = above / "d"
+    above.mkdir(parents=True)
+    assert not ProtectedFiles(tmp_path / "d", tmp_path / "attic").complete
+
+
+def test_the_attic_has_a_bottom(files: ProtectedFiles, ws: Path, tmp_path: Path) -> None:
+    for number in range(130):
+        (ws / f"{number}.pth").write_text("evil")
+    assert len(files.restore()) == 130
+    assert len(list((tmp_path / "attic").iterdir())) == 100
+    assert not list(ws.glob("*.pth"))
+
+
+def test_a_workspace_that_is_gone(files: ProtectedFiles, ws: Path) -> None:
+    ws.rename(ws.with_name("moved"))
+    assert all(not change.undone for change in files.restore())
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_files_cost_milliseconds(tmp_path: Path) -> None:
+    ws = tmp_path / "ws"
+    for folder in range(1000):
+        (ws / f"{folder % 50}" / f"{folder}").mkdir(parents=True)
+        for number in range(100):
+            (ws / f"{folder % 50}" / f"{folder}" / f"{number}.txt").symlink_to("nowhere")
+    began_s = time.monotonic()
+    files = ProtectedFiles(ws, tmp_path / "attic")
+    first_s = time.monotonic() - began_s
+    time.sleep(0.05)
+    files.restore()
+    began_s = time.monotonic()
+    files.restore()
+    again_s = time.monotonic() - began_s
+    print(
+        f"\n100,000 files in 1,050 folders: {first_s * 1000:.1f} ms at first, {again_s * 1000:.1f} ms again"
+    )
+    assert again_s < 0.1
