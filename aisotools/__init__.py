@@ -47,7 +47,7 @@ _HOME = {
     # agents
     "Agent": "agent.agent",
     "Budgets": "agent.budgets",
-    "Model": "core.protocols",
+    "Model": "core.messages",
     "ScriptedModel": "agent.models.scripted",
     "ReplayModel": "agent.models.replay",
     "HumanModel": "agent.models.human",
@@ -105,7 +105,8 @@ if TYPE_CHECKING:
     from aisotools.agent.models.replay import ReplayModel
     from aisotools.agent.models.scripted import ScriptedModel
     from aisotools.core.exceptions import AisotoolsError, ToolError, UnknownTool
-    from aisotools.core.protocols import Approver, Model, Tool, ToolContext
+    from aisotools.core.messages import Model
+    from aisotools.core.protocols import Approver, Tool, ToolContext
     from aisotools.core.types import (
         Approval,
         ApprovalRequest,

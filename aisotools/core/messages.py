@@ -278,10 +278,8 @@ ModelEvent = TextDelta | ThinkingDelta | PartDone | CallDelta | CallDone | Propo
 class Model(Protocol):
     """Something that answers a conversation, with text or with wishes to call tools.
 
-    These members are required. Optional, looked up by name:
-
-    - `context_tokens: int`: how much it can read; unlimited without it.
-    - `async close()`: lets go of connections; nothing without it.
+    Optional capabilities: `SupportsContextWindow` and `SupportsPerson` of `aisotools.core.protocols`, and
+    `async close()`, which releases connections.
     """
 
     @property

@@ -1,22 +1,23 @@
-"""The contracts between the parts, as Protocols of at most six methods, and the context they pass around.
+"""Extension points as Protocols, and the values that pass through them.
 
-Whoever brings a tool, an approver or a sandbox of their own implements one of these; nothing has to be
-inherited. `aisotools.testing` has an in-memory fake of each, which passes the same contract suite as ours.
+Implement `Tool`, `Approver`, `Model` or `Sandbox` to bring your own; nothing has to be inherited. Optional
+capabilities are small Protocols of their own, named `Supports...`, and are tested for with `isinstance`.
+`aisotools.testing` has an in-memory fake and a contract suite for each extension point.
 
-The Protocol of a history of variables: kept states of a sandbox's namespace, to go back to and to copy.
+`isinstance` looks for the names of the members only. From Python 3.12 on it does not see members that a
+wrapper forwards through `__getattr__`: a wrapper defines what it forwards.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
-from aisotools.core.messages import Model
-from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts, Json, ToolCall, ToolResult
+from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts, Json, RunsIn, ToolCall, ToolResult
 
 Emit = Callable[[str, Mapping[str, Json]], None]
 """Takes a progress report of a running tool: its name and a JSON payload."""
@@ -24,12 +25,13 @@ Emit = Callable[[str, Mapping[str, Json]], None]
 Concurrency = Literal["exclusive", "main", "overlap"]
 """How a tool shares the worker: alone, one at a time on its main thread, or beside others (async)."""
 
+# ---- tools on either side of the sandbox
+
 
 class Cancellation:
-    """A flag that a running tool may look at, and that anybody may set once, from any thread."""
+    """A thread-safe flag: set once by the caller, polled or awaited by the running tool."""
 
     def __init__(self) -> None:
-        """Start not cancelled."""
         self._event = threading.Event()
 
     def __repr__(self) -> str:
@@ -37,21 +39,21 @@ class Cancellation:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the call was cancelled."""
+        """True once `cancel` was called."""
         return self._event.is_set()
 
     def cancel(self) -> None:
-        """Cancel; doing it again changes nothing."""
+        """Set the flag. Idempotent."""
         self._event.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until cancelled or until `timeout_s` seconds passed; tell which."""
+        """Block until cancelled, at most `timeout_s` seconds. Return whether it was cancelled."""
         return self._event.wait(timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputCaps:
-    """How much of a result goes where; the rest is cut and said.
+    """Size limits of a result. Whatever exceeds one is cut, and the result says so.
 
     Attributes:
         content_chars: Characters that the model reads.
@@ -77,7 +79,10 @@ class OutputCaps:
 
     @classmethod
     def for_context(cls, context_tokens: int, *, stream_bytes: int = 1 << 20) -> Self:
-        """Caps for a model that takes `context_tokens`: 1 to 4 times the usual ones, which suit 32,000."""
+        """Return caps for a model that reads `context_tokens`.
+
+        The defaults suit 32,000 tokens. Larger windows scale them linearly, up to four times.
+        """
         scale = min(max(context_tokens / 32_000, 1.0), 4.0)
         return cls(
             content_chars=int(10_000 * scale),
@@ -91,13 +96,13 @@ class OutputCaps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredText:
-    """The whole text of one result that was too long for a model.
+    """The whole text of a result that was too long for the model.
 
     Attributes:
-        ref: What it is read by.
-        tool: The tool whose result it was.
-        call_id: The call.
-        text: All of it; as untrusted as the result was.
+        ref: Reference that reads it back, as in `Truncation.ref`.
+        tool: Name of the tool that returned it.
+        call_id: Id of the call.
+        text: The whole text; as untrusted as the result.
     """
 
     ref: str
@@ -108,14 +113,14 @@ class StoredText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserQuestion:
-    """A question that a model puts to a person.
+    """A question from a model to a person.
 
     Attributes:
         id: Unique; answers to any other id are dropped.
-        text: What is asked; chosen by a model, so untrusted.
-        choices: The answers to choose from; any text without them.
-        agent_id: The agent that asks; empty for a person or a program.
-        timeout_s: After this nobody has answered; None waits for ever.
+        text: The question; written by a model, so untrusted.
+        choices: Permitted answers; any text is permitted when empty.
+        agent_id: The asking agent; empty for a person or a program.
+        timeout_s: Seconds after which the question counts as unanswered; None waits for ever.
     """
 
     id: str
@@ -126,24 +131,31 @@ class UserQuestion:
 
 
 class Services(Protocol):
-    """What a tool on the host may ask of its session."""
+    """Services of the session for tools that run on the host."""
 
     @property
     def memory(self) -> MutableMapping[str, Any]:
-        """What tools of this session keep from call to call; gone with the session."""
+        """State that tools share between the calls of this session; discarded with the session."""
 
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
-        """Make another call through the same gate, on behalf of the same caller."""
+        """Call another tool through the same gate, on behalf of the same caller."""
 
     def stored(self, ref: str) -> StoredText | None:
-        """The whole text behind a reference in a `Truncation`, or None if there is none any more."""
+        """Return the whole text behind a `Truncation.ref`, or None if it is no longer stored."""
 
     async def inquire(self, inquiry: UserQuestion) -> str | None:
-        """Put a question to a person; None when nobody can be asked, or nobody answered."""
+        """Put a question to a person. Return None if nobody can be asked or nobody answered."""
 
 
+# ---- approvers
+
+
+@runtime_checkable
 class Approver(Protocol):
-    """Somebody who can be asked whether a call may run."""
+    """Decides whether a call may run, usually by asking a person.
+
+    Optional capabilities: `SupportsBatch`, `SupportsQuestions`.
+    """
 
     async def ask(self, request: ApprovalRequest) -> Approval:
         """Answer `request`.
@@ -152,11 +164,27 @@ class Approver(Protocol):
         """
 
 
+@runtime_checkable
+class SupportsBatch(Protocol):
+    """An approver that decides on several calls at once. Others are asked one call after another."""
+
+    async def ask_many(self, requests: Sequence[ApprovalRequest]) -> list[Approval]:
+        """Return one answer per request, in the order of the requests."""
+
+
+@runtime_checkable
+class SupportsQuestions(Protocol):
+    """An approver that can also put a model's question to a person."""
+
+    async def inquire(self, inquiry: UserQuestion) -> str | None:
+        """Return the answer, or None if nobody answered."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """What a tool knows about the call it serves. Copy it with the `with_` methods.
+    """Everything a running tool is given besides its arguments. Copy it with the `with_` methods.
 
-    In the sandbox `approval_handler` and `services` are None: nothing in there may reach the host by itself.
+    In the sandbox `approval_handler` and `services` are None: code in there has no access to the host.
 
     Attributes:
         agent_id: The calling agent; empty for a person or a program.
@@ -164,13 +192,13 @@ class ToolContext:
         turn_id: The turn of the agent.
         call_id: The call.
         workspace_path: The only folder the tool may change.
-        sandbox_config: How the sandbox is confined: its level and limits.
-        approval_handler: Whom to ask for more.
+        sandbox_config: Level and limits of the sandbox.
+        approval_handler: Asked for permissions beyond this call.
         cancellation: Set when the call should stop.
-        output_caps: How much of the result will be kept.
-        services: What the session offers to tools on the host.
+        output_caps: Size limits of the result.
+        services: Services of the session, for tools on the host.
         emitter: Takes progress reports; use `emit`.
-        metadata: Anything else.
+        metadata: Further values by name.
     """
 
     agent_id: str = ""
@@ -187,99 +215,68 @@ class ToolContext:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def emit(self, name: str, **payload: Json) -> None:
-        """Report progress; without anybody listening it does nothing."""
+        """Report progress. Does nothing without an emitter."""
         if self.emitter is not None:
             self.emitter(name, payload)
 
     def metadata_get(self, key: str, default: Any = None) -> Any:
-        """The metadata under `key`, or `default`."""
+        """Return the metadata under `key`, or `default`."""
         return self.metadata.get(key, default)
 
     def with_agent_id(self, agent_id: str) -> Self:
-        """A copy for another agent."""
+        """Return a copy for another agent."""
         return dataclasses.replace(self, agent_id=agent_id)
 
     def with_session_key(self, session_key: str) -> Self:
-        """A copy for another conversation."""
+        """Return a copy for another conversation."""
         return dataclasses.replace(self, session_key=session_key)
 
     def with_turn_id(self, turn_id: str) -> Self:
-        """A copy for another turn."""
+        """Return a copy for another turn."""
         return dataclasses.replace(self, turn_id=turn_id)
 
     def with_workspace_path(self, workspace_path: Path) -> Self:
-        """A copy with another workspace."""
+        """Return a copy with another workspace."""
         return dataclasses.replace(self, workspace_path=workspace_path)
 
     def with_sandbox_config(self, sandbox_config: Mapping[str, Json]) -> Self:
-        """A copy with another description of the sandbox."""
+        """Return a copy with another description of the sandbox."""
         return dataclasses.replace(self, sandbox_config=sandbox_config)
 
     def with_approval_handler(self, approval_handler: Approver | None) -> Self:
-        """A copy that asks somebody else."""
+        """Return a copy with another approver."""
         return dataclasses.replace(self, approval_handler=approval_handler)
 
     def with_cancellation(self, cancellation: Cancellation) -> Self:
-        """A copy that listens to another cancellation."""
+        """Return a copy with another cancellation flag."""
         return dataclasses.replace(self, cancellation=cancellation)
 
     def with_output_caps(self, output_caps: OutputCaps) -> Self:
-        """A copy with other caps."""
+        """Return a copy with other caps."""
         return dataclasses.replace(self, output_caps=output_caps)
 
     def with_services(self, services: Services | None) -> Self:
-        """A copy with other services."""
+        """Return a copy with other services."""
         return dataclasses.replace(self, services=services)
 
     def with_emitter(self, emitter: Emit | None) -> Self:
-        """A copy that reports elsewhere."""
+        """Return a copy that reports progress to `emitter`."""
         return dataclasses.replace(self, emitter=emitter)
 
     def with_metadata(self, **more: Any) -> Self:
-        """A copy with `more` added to the metadata."""
+        """Return a copy with `more` added to the metadata."""
         return dataclasses.replace(self, metadata={**self.metadata, **more})
 
 
-@runtime_checkable
-class Tool(Protocol):
-    """Something that can be called by name with JSON arguments.
-
-    These four members are required. The following are optional and looked up by name; what a tool leaves out
-    is filled in by `aisotools.tools.function`, always with the careful answer:
-
-    - `classify(arguments) -> Effect`: what this call may do; `LOCAL_MUTATION` without it.
-    - `extract_undo_path(arguments) -> Path | None`: the one path the call changes; None without it, and for
-      wrong-typed arguments. Never raises.
-    - `gather_facts(arguments) -> Facts`: more than one word for the policy; from `classify` without it.
-    - `validate_arguments(arguments) -> dict`: checks and coerces; against the schema without it. Raises
-      `ArgumentError`.
-    - `validate_value(value) -> None`: checks what came back from a sandbox; anything goes without it. Raises
-      `ToolError`.
-    - `shipment() -> Shipment`: how to run it in a sandbox; on the host without it.
-    - `examples`, `timeout_s`, `version`, `source`: for the definition, the deadline, the digest, the listing.
-    """
-
-    @property
-    def name(self) -> str:
-        """Unique in a registry: letters, digits, `_`, `-`, `.`, at most 64."""
-
-    @property
-    def description(self) -> str:
-        """Written for a model to read."""
-
-    def parameters_schema(self) -> Mapping[str, Json]:
-        """JSON Schema of the arguments, of type `object`."""
-
-    async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
-        """Do it. May raise `ToolError` for what the model should mend; anything else counts as a failure."""
+# ---- tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPayload:
-    """How a tool gets into a worker: by import path, or by value.
+    """A tool on its way into a worker: by import path, or by value.
 
     Attributes:
-        key: Names this version; a worker that has it is not sent it again.
+        key: Identifies this version; a worker that has it is not sent it again.
         import_path: `module:attribute` of a `Tool` the worker can import; empty when sent by value.
         payload: The cloudpickle of a `Tool`; empty when imported. Goes from host to worker only.
         concurrency: How it shares the worker.
@@ -291,18 +288,196 @@ class ToolPayload:
     concurrency: Concurrency = "main"
 
 
+@runtime_checkable
+class Tool(Protocol):
+    """Something that can be called by name with JSON arguments.
+
+    Everything else about a tool is optional, see the `Supports...` Protocols below. `aisotools.tools.adapter`
+    supplies the careful default for what a tool leaves out.
+    """
+
+    @property
+    def name(self) -> str:
+        """Unique in a registry: letters, digits, `_`, `-`, `.`, at most 64."""
+
+    @property
+    def description(self) -> str:
+        """Written for a model to read."""
+
+    def parameters_schema(self) -> Mapping[str, Json]:
+        """Return the JSON Schema of the arguments, of type `object`."""
+
+    async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
+        """Run the tool.
+
+        Raises:
+            ToolError: For an error that the model can correct. Any other exception counts as a failure.
+        """
+
+
+@runtime_checkable
+class SupportsClassification(Protocol):
+    """A tool whose effect depends on its arguments. Without it a call counts as `LOCAL_MUTATION`."""
+
+    def classify(self, arguments: Mapping[str, Json]) -> Effect:
+        """Return the effect of a call with these arguments."""
+
+
+@runtime_checkable
+class SupportsEffect(Protocol):
+    """A tool that declares one effect for all of its calls."""
+
+    @property
+    def effect(self) -> Effect | None:
+        """Effect of every call, or None if it depends on the arguments."""
+
+
+@runtime_checkable
+class SupportsUndoPath(Protocol):
+    """A tool whose calls change a single path."""
+
+    def extract_undo_path(self, arguments: Mapping[str, Json]) -> Path | None:
+        """Return the path, or None if there is none or the arguments are malformed. Never raises."""
+
+
+@runtime_checkable
+class SupportsFacts(Protocol):
+    """A tool that tells the policy more about a call than its effect."""
+
+    def gather_facts(self, arguments: Mapping[str, Json]) -> Facts:
+        """Return the facts of a call with these arguments."""
+
+
+@runtime_checkable
+class SupportsArgumentValidation(Protocol):
+    """A tool with a validator of its own. Others are validated against their schema."""
+
+    def validate_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
+        """Return the arguments, checked and coerced.
+
+        Raises:
+            ArgumentError: Naming every argument that does not fit.
+        """
+
+
+@runtime_checkable
+class SupportsValueValidation(Protocol):
+    """A tool that checks the `value` of results that come out of a sandbox. Others accept any value."""
+
+    def validate_value(self, value: Json) -> None:
+        """Check `value`.
+
+        Raises:
+            ToolError: If it does not fit.
+        """
+
+
+@runtime_checkable
+class SupportsShipment(Protocol):
+    """A tool that can run in a sandbox. Others run on the host."""
+
+    def shipment(self) -> ToolPayload | None:
+        """Return how to send the tool to a worker, or None if it runs on the host."""
+
+
+@runtime_checkable
+class SupportsTimeout(Protocol):
+    """A tool with a deadline of its own."""
+
+    @property
+    def timeout_s(self) -> float | Callable[[Mapping[str, Json]], float | None] | None:
+        """Seconds that a call may take, or a function of the arguments that returns them."""
+
+
+@runtime_checkable
+class SupportsVersion(Protocol):
+    """A tool that versions its behaviour. Others are versioned by name, description and schema."""
+
+    @property
+    def version(self) -> str:
+        """Changes whenever the behaviour may; part of the digest that a person approves."""
+
+
+@runtime_checkable
+class SupportsExamples(Protocol):
+    """A tool with example calls in its definition."""
+
+    @property
+    def examples(self) -> Sequence[tuple[Mapping[str, Json], str]]:
+        """Pairs of arguments and the request that leads to them; see `ToolDefinition`."""
+
+
+@runtime_checkable
+class SupportsSource(Protocol):
+    """A tool that names its origin in listings and error messages."""
+
+    @property
+    def source(self) -> str:
+        """Origin, such as `built-in` or a file and line."""
+
+
+@runtime_checkable
+class SupportsCell(Protocol):
+    """A tool that was defined in a notebook, and is replaced when its cell runs again."""
+
+    @property
+    def cell(self) -> str | None:
+        """Id of the cell; empty if unknown, None for a tool that was not defined in a cell."""
+
+
+@runtime_checkable
+class SupportsRunsIn(Protocol):
+    """A tool that declares where it runs."""
+
+    @property
+    def runs_in(self) -> RunsIn:
+        """`sandbox` or `host`."""
+
+
+# ---- models
+
+
+@runtime_checkable
+class SupportsContextWindow(Protocol):
+    """A model that knows the size of its context window. Others count as unlimited."""
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Size of the window, or None if it is not known."""
+
+
+@runtime_checkable
+class SupportsPerson(Protocol):
+    """A model whose answers may be typed by a person."""
+
+    @property
+    def is_person(self) -> bool:
+        """True if time spent waiting for the model is not working time."""
+
+
+@runtime_checkable
+class SupportsAsyncClose(Protocol):
+    """Something that is closed with `aclose`, such as an asynchronous generator."""
+
+    async def aclose(self) -> None:
+        """Close it and release its resources."""
+
+
+# ---- sandboxes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxCall:
-    """One call for a sandbox to run.
+    """A call for a sandbox to run.
 
     Attributes:
-        call: The call, decided and validated.
+        call: The call, approved and validated.
         shipment: The tool.
-        timeout_s: After this the call is stopped, whatever it does.
-        output_caps: How much of its output may leave.
+        timeout_s: Seconds after which the call is stopped.
+        output_caps: Size limits of what leaves the sandbox.
         session_key: The conversation.
-        read_only: Whether it was classified read only. A tool that starts programs takes their right to
-            change files from them then; it finds this in its context's metadata under the same name.
+        read_only: True if the call was classified read only. A tool that starts programs then takes their
+            right to change files away; it finds this in its context's metadata under the same name.
     """
 
     call: ToolCall
@@ -315,14 +490,14 @@ class SandboxCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxStatus:
-    """The state of a sandbox at one moment.
+    """State of a sandbox at one moment.
 
     Attributes:
-        level: What confines it.
-        alive: Whether a worker is up.
-        pid: The worker's process id, or 0.
-        generation: How many workers there have been.
-        memory_bytes: PSS of the worker's process tree, or 0 when it is not up.
+        level: Confinement level.
+        alive: True while a worker is up.
+        pid: Process id of the worker, or 0.
+        generation: Number of workers so far.
+        memory_bytes: PSS of the worker's process tree, or 0 without a worker.
         age_s: Seconds since the worker started.
     """
 
@@ -335,7 +510,7 @@ class SandboxStatus:
 
 
 class SandboxListener(Protocol):
-    """Hears what happens in a sandbox. Everything it is told comes out of the sandbox: untrusted."""
+    """Receives the events of a sandbox. All arguments come out of the sandbox and are untrusted."""
 
     def output(self, call_id: str, stream: str, text: str) -> None:
         """A running call printed `text`."""
@@ -347,14 +522,17 @@ class SandboxListener(Protocol):
         """A worker is ready."""
 
     def lost(self, generation: int, reason: str) -> None:
-        """A worker ended unasked, and its variables with it."""
+        """A worker ended unexpectedly, and its variables with it."""
 
 
 class Sandbox(Protocol):
-    """One worker at a time, disposable at any moment, that runs calls in confinement."""
+    """Runs calls in confinement, in one worker at a time that may be disposed of at any moment.
+
+    Optional capabilities: `SupportsSnapshots`, `SupportsSupervisor`.
+    """
 
     async def start(self) -> SandboxStatus:
-        """Have a worker up; at once if there is one.
+        """Start a worker, unless one is up.
 
         Raises:
             LevelUnavailable: If this machine cannot hold the demanded level.
@@ -362,59 +540,74 @@ class Sandbox(Protocol):
         """
 
     async def call(self, request: SandboxCall) -> ToolResult:
-        """Run `request`; stop it at its deadline, and when the awaiting task is cancelled.
+        """Run `request`. Stop it at its deadline, and when the awaiting task is cancelled.
 
-        A call that failed, was stopped, or took its worker down is a result that says so.
+        A call that fails, is stopped, or takes its worker down returns an error result.
         """
 
     async def interrupt(self) -> None:
-        """Stop whatever runs, keeping the worker if it lets itself be stopped."""
+        """Stop the running calls; keep the worker if it reacts to being interrupted."""
 
     async def restart(self) -> SandboxStatus:
-        """End the worker and everything it started, and have a fresh one."""
+        """Kill the worker with everything it started, and start a new one."""
 
     async def close(self) -> None:
-        """End the worker and everything it started; afterwards nothing is left."""
+        """Kill the worker with everything it started. No process is left afterwards."""
 
     def status(self) -> SandboxStatus:
-        """The state right now; never blocks for long."""
+        """Return the current state without blocking."""
 
 
-__all__ = [
-    "Approver",
-    "Cancellation",
-    "Concurrency",
-    "Effect",
-    "Emit",
-    "Facts",
-    "Model",
-    "OutputCaps",
-    "Sandbox",
-    "SandboxCall",
-    "SandboxListener",
-    "SandboxStatus",
-    "Services",
-    "StoredText",
-    "Tool",
-    "ToolContext",
-    "ToolPayload",
-    "UserQuestion",
-]
+@runtime_checkable
+class SupportsSupervisor(Protocol):
+    """A sandbox whose processes run below a supervisor process on this machine."""
 
+    @property
+    def supervisor(self) -> int:
+        """Process id of the supervisor, or 0 while there is none."""
+
+
+@runtime_checkable
+class SupportsRemoteLocation(Protocol):
+    """A sandbox factory whose sandboxes run on another machine, without access to files of this one."""
+
+    @property
+    def elsewhere(self) -> str:
+        """The place in words, such as `a kernel at http://host:8888`; empty for this machine."""
+
+
+@runtime_checkable
+class SupportsLeastLevel(Protocol):
+    """A sandbox factory whose choice implies consent to a confinement level."""
+
+    @property
+    def least(self) -> str:
+        """Weakest level that counts as accepted when the user names none."""
+
+
+@runtime_checkable
+class SupportsDetection(Protocol):
+    """A sandbox factory that detects the available levels itself. This machine is probed for others."""
+
+    def detect(self) -> Any:
+        """Return a `sandbox.confinement.detect.Detection`. May block; called in a thread."""
+
+
+# ---- snapshots of a sandbox's variables
 
 VariableLabel = Literal["exact", "partial", "data only"]
-"""What comes back of a kept state: all of it, all but what is named, or the values that can be pickled."""
+"""How much of a snapshot can be restored: all, all but the named parts, or values that can be pickled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariablePoint:
-    """A kept state of a sandbox's variables: as they were before one call.
+    """A restore point: the variables of a sandbox as they were before one call.
 
     Attributes:
         call_id: The call.
-        label: How much of it would come back, or came back.
-        lost: What would not come back, or did not, in words.
-        memory_bytes: Memory that is kept for this state alone, or 0 where nobody has looked yet.
+        label: How much can be restored, or was.
+        lost: Descriptions of what cannot be restored, or was not.
+        memory_bytes: Memory that only this restore point occupies; 0 until it is measured.
     """
 
     call_id: str
@@ -424,48 +617,68 @@ class VariablePoint:
 
 
 class VariableCopy(Protocol):
-    """The variables of a state, on their way into another sandbox. Nobody but a sandbox can read them."""
+    """Variables on their way into another sandbox. Opaque to everything but a sandbox."""
 
     @property
     def point(self) -> VariablePoint:
-        """The state that was copied, and what could not be copied of it."""
+        """Restore point that was copied, and what of it could not be copied."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the copy."""
 
 
 class VariableHistory(Protocol):
-    """Kept states of a sandbox's variables. A sandbox that can have them has an attribute `variables`."""
+    """Restore points of a sandbox's variables."""
 
     def points(self) -> Sequence[VariablePoint]:
-        """The states that can be had back, the oldest first."""
+        """Return the available restore points, oldest first."""
 
     async def restore(self, call_id: str) -> VariablePoint:
-        """Have the state from before this call, and forget the later points until `redo`.
+        """Restore the variables from before a call. Later restore points are unavailable until `redo`.
 
         Returns:
-            The state, with what was lost of it.
+            The restore point, with what was lost of it.
 
         Raises:
-            SandboxError: If it cannot be had; the message says why. The variables are as they were then.
+            SandboxError: If it is not available; the message says why. The variables are unchanged then.
         """
 
     async def redo(self) -> VariablePoint | None:
-        """Take the last `restore` back, if no call has changed the variables since; None if there is none."""
+        """Revert the last `restore`. Return None if a call has changed the variables since."""
 
     async def branch(self, call_id: str | None = None) -> VariableCopy:
-        """A copy of the state from before this call, or of the present one, for another sandbox.
+        """Copy the variables from before a call, or the present ones, for another sandbox.
 
         Raises:
-            SandboxError: If it cannot be had; the message says why.
+            SandboxError: If they cannot be copied; the message says why.
         """
 
     async def load(self, copy: VariableCopy) -> VariablePoint:
         """Add the variables of a copy to those of this sandbox.
 
         Raises:
-            SandboxError: If nothing could be taken over.
+            SandboxError: If none of them could be loaded.
         """
 
     async def forget(self) -> None:
-        """Drop every kept state; what was in them, secrets included, is gone for good."""
+        """Drop every restore point, together with any secrets in it."""
+
+
+@runtime_checkable
+class SupportsSnapshots(Protocol):
+    """A sandbox that can restore its variables."""
+
+    @property
+    def variables(self) -> VariableHistory:
+        """Restore points of the variables."""
+
+
+@runtime_checkable
+class SupportsSnapshotProcesses(Protocol):
+    """A `VariableHistory` whose restore points are parked processes below the sandbox's supervisor."""
+
+    def pids(self) -> Collection[int]:
+        """Return the process ids of the parked processes. They belong to no call and do no work."""
+
+    async def settled(self) -> None:
+        """Wait until the process of every restore point that is being created is known to `pids`."""

@@ -23,6 +23,7 @@ from aisotools.core.messages import (
     CallPart,
     Finished,
     Message,
+    Model,
     ModelEvent,
     ToolMessage,
     Usage,
@@ -32,7 +33,6 @@ from aisotools.core.messages import (
 )
 from aisotools.core.protocols import (
     Approver,
-    Model,
     OutputCaps,
     Sandbox,
     SandboxCall,

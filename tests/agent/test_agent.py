@@ -29,6 +29,7 @@ from aisotools.core.messages import (
     Finished,
     FinishReason,
     Message,
+    Model,
     ModelEvent,
     PartDone,
     Proposal,
@@ -39,7 +40,7 @@ from aisotools.core.messages import (
     Usage,
     UserMessage,
 )
-from aisotools.core.protocols import Model, ToolContext
+from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Approval, ApprovalRequest, Effect, ToolDefinition, ToolResult
 from aisotools.policy.approvers import AllowAll, DenyAll, ScriptedApprover
 from aisotools.session.ledger import read

@@ -12,8 +12,7 @@ from aisotools.agent.models.human import HumanModel, HumanTurn
 from aisotools.agent.models.local import LocalModel
 from aisotools.agent.models.replay import RecordedTurn, ReplayModel
 from aisotools.agent.models.scripted import ScriptedModel
-from aisotools.core.messages import AssistantMessage, CallPart, TextPart
-from aisotools.core.protocols import Model
+from aisotools.core.messages import AssistantMessage, CallPart, Model, TextPart
 from aisotools.core.types import ToolDefinition
 from aisotools.testing.contracts import ModelContract
 from tests.agent.models.test_local import FakeEngine
