@@ -31,7 +31,7 @@ from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP, Ring, looks_binary
 from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.sandbox.confinement import landlock
-from aisotools.sandbox.process.supervisor import CALL_MARK
+from aisotools.sandbox.process.tree import CALL_MARK
 from aisotools.tools.function import tool
 from aisotools.workspace.workspace import Workspace
 

@@ -223,7 +223,7 @@ class LimitExceeded:
             f"session with limits=Limits({self.limit}=...)"
         )
 
-    def on(self, result: ToolResult) -> ToolResult:
+    def apply_to(self, result: ToolResult) -> ToolResult:
         """The result of a call that was stopped for this, or failed by it."""
         told = f"The call went over the limit {self.limit}: {self}."
         content = "\n".join(filter(None, [told, result.content]))
@@ -268,7 +268,7 @@ def was_killed(result: ToolResult) -> bool:
     return "worker_died" in result.metadata or result.content.rstrip().endswith("[exit code 137]")
 
 
-def explained(result: ToolResult, limits: Limits, level: str = "") -> ToolResult:
+def explain_failure(result: ToolResult, limits: Limits, level: str = "") -> ToolResult:
     """The result of a call; if the kernel refused it something, that limit, or the level, is named.
 
     What a failed call says of itself is all there is to go by, and it comes out of the sandbox: it leads to a

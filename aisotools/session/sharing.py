@@ -20,7 +20,7 @@ from typing import cast
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.protocols import Sandbox
-from aisotools.sandbox.process.tree import descendants, left_running, send_signal, standing_still
+from aisotools.sandbox.process.tree import descendants, find_background_processes, freeze_tree, send_signal
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 
 
@@ -134,7 +134,7 @@ class SharedWorkspace:
         with ExitStack() as stack:
             for sandbox in tuple(self.sandboxes):
                 supervisor = getattr(sandbox, "supervisor", 0)
-                stack.enter_context(standing_still(supervisor, frozenset(_parked(sandbox))))
+                stack.enter_context(freeze_tree(supervisor, frozenset(_parked(sandbox))))
             yield
 
     async def settled(self) -> None:
@@ -150,7 +150,9 @@ class SharedWorkspace:
         for sandbox in tuple(self.sandboxes):
             supervisor = getattr(sandbox, "supervisor", 0)
             if supervisor:
-                found |= left_running(supervisor, sandbox.status().pid, frozenset(_parked(sandbox)))
+                found |= find_background_processes(
+                    supervisor, sandbox.status().pid, frozenset(_parked(sandbox))
+                )
         return found
 
     def end(self, running: Collection[int]) -> None:

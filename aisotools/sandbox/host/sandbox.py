@@ -28,7 +28,7 @@ from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.monitor import ResourceMonitor, pss_bytes
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.host.snapshots import Recovery, SnapshotHistory, died, overdue
-from aisotools.sandbox.limits import LimitExceeded, explained, was_killed
+from aisotools.sandbox.limits import LimitExceeded, explain_failure, was_killed
 from aisotools.sandbox.process import spawn, tree
 from aisotools.sandbox.results import result_from_worker
 
@@ -229,7 +229,9 @@ class LocalSandbox:
             if over is None and link.watch is not None and was_killed(result):
                 over = link.watch.post_mortem()
             wanted = self._wanted
-            return explained(result, wanted.limits, wanted.level) if over is None else over.on(result)
+            if over is not None:
+                return over.apply_to(result)
+            return explain_failure(result, wanted.limits, wanted.level)
         except asyncio.CancelledError:
             stopping = asyncio.ensure_future(self._stop(link, request, pending, "it was cancelled"))
             while not stopping.done():  # however often we are cancelled: the turn is not given back before

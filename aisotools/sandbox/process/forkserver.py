@@ -123,7 +123,7 @@ class ForkServer:
         ended = self._children.ended()
         while ended:
             left = [s for pid, status in ended.items() if (s := self._scratch.pop(pid, "")) and status]
-            ended = tree.end(self._strays, within_s=_END_S) if left else {}
+            ended = tree.kill_all(self._strays, within_s=_END_S) if left else {}
             for scratch in left:
                 tree.remove_folder(scratch)
 

@@ -47,7 +47,7 @@ _SWEEP_S = 1.0
 CALL_MARK = tree.CALL_MARK
 """Environment variable that tells which call started a process."""
 
-NUDGE = struct.Struct("=Q")
+INTERRUPT_RECORD = struct.Struct("=Q")
 """What the worker finds in its pipe after a SIGINT: the number of the call that is meant."""
 
 
@@ -170,7 +170,7 @@ class Supervisor:
     def _interrupt(self, request: Mapping[str, Any]) -> None:
         """SIGINT to the worker, and, as a terminal does, to the programs that the call waits for."""
         try:
-            os.write(self._nudges, NUDGE.pack(request["number"]))
+            os.write(self._nudges, INTERRUPT_RECORD.pack(request["number"]))
         except BlockingIOError:
             return  # it does not read its interrupts at all: the host will end it
         tree.send_signal(self._worker, signal.SIGINT)
@@ -193,7 +193,7 @@ class Supervisor:
             return {pid for pid in descendants(os.getpid()) - kept if tree.parent_of(pid)}
 
         if op == "sweep":
-            self._note(tree.end(lambda: self._started_by(request, tree.table()), within_s=_SWEEP_S))
+            self._note(tree.kill_all(lambda: self._started_by(request, tree.table()), within_s=_SWEEP_S))
         elif op == "freeze":
             while found := below() - self._frozen:
                 for pid in found:
@@ -201,9 +201,9 @@ class Supervisor:
                 self._frozen |= found
         elif op == "drop":
             frozen, self._frozen = self._frozen, set()
-            self._note(tree.end(lambda: below() & frozen, within_s=_SWEEP_S))
+            self._note(tree.kill_all(lambda: below() & frozen, within_s=_SWEEP_S))
         elif op == "end":
-            self._note(tree.end(lambda: below() - self._frozen, within_s=_SWEEP_S))
+            self._note(tree.kill_all(lambda: below() - self._frozen, within_s=_SWEEP_S))
         elif op == "thaw":
             frozen, self._frozen = self._frozen, set()
             for pid in frozen & below():
@@ -212,7 +212,7 @@ class Supervisor:
     def _started_by(self, request: Mapping[str, Any], table: tree.Table) -> set[int]:
         """What the call that a request is about has started."""
         return {
-            *tree.left_behind(
+            *tree.find_call_processes(
                 table,
                 os.getpid(),
                 worker=self._worker,
@@ -227,7 +227,7 @@ class Supervisor:
     def _finish(self) -> NoReturn:
         """End everything below, clear the scratch folder, say so, and go."""
         me = os.getpid()
-        tree.end(lambda: tree.below(me, tree.table()), within_s=_END_S)
+        tree.kill_all(lambda: tree.below(me, tree.table()), within_s=_END_S)
         self._send({"op": "ended"})
         tree.remove_folder(self._scratch)
         self._send({"op": "gone"})
@@ -296,7 +296,7 @@ def _wait(server: int, prefix: str) -> NoReturn:
             break
         gone = gone or pid == server
         if gone:
-            tree.end(_strays, within_s=_JANITOR_END_S)
+            tree.kill_all(_strays, within_s=_JANITOR_END_S)
     for folder in glob.glob(glob.escape(prefix) + "*"):
         tree.remove_folder(folder)
     os._exit(0)

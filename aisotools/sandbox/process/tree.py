@@ -115,7 +115,7 @@ def below(root: int, processes: Table) -> set[int]:
     return found
 
 
-def left_behind(
+def find_call_processes(
     processes: Table,
     root: int,
     *,
@@ -196,7 +196,7 @@ def reap() -> dict[int, int]:
         ended[pid] = status
 
 
-def end(find: Callable[[], set[int]], *, within_s: float) -> dict[int, int]:
+def kill_all(find: Callable[[], set[int]], *, within_s: float) -> dict[int, int]:
     """Freeze and kill what `find` finds, until it finds nothing, and reap children.
 
     Freezing comes first, so that nothing can be started while the rest is being found. Bounded in time: what
@@ -277,7 +277,7 @@ _STILL, _MOVING = b"TtZXx", b"RD"
 
 
 @contextmanager
-def standing_still(root: int, spared: Collection[int] = ()) -> Iterator[None]:
+def freeze_tree(root: int, spared: Collection[int] = ()) -> Iterator[None]:
     """Everything below the process `root` stands still inside the `with` block; `root` itself does not.
 
     What stood still before, stays so afterwards. Bounded in time: what does not let itself be stopped within
@@ -297,7 +297,7 @@ def standing_still(root: int, spared: Collection[int] = ()) -> Iterator[None]:
             send_signal(pid, signal.SIGCONT)
 
 
-def left_running(root: int, worker: int, spared: Collection[int] = ()) -> dict[int, str]:
+def find_background_processes(root: int, worker: int, spared: Collection[int] = ()) -> dict[int, str]:
     """What runs below `root` beside the worker: process id to name. A name is whatever its program says.
 
     Args:

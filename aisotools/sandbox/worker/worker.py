@@ -37,7 +37,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from aisotools.core.protocols import Cancellation, OutputCaps, Tool, ToolContext
 from aisotools.core.types import Json, ToolResult
 from aisotools.sandbox.frames import BlockingChannel, Frame
-from aisotools.sandbox.process.supervisor import NUDGE
+from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD
 from aisotools.sandbox.results import STREAMS_TAKEN, Pieces, encode_result
 from aisotools.sandbox.worker.fork import ForkPoint, hide_from_wait
 from aisotools.sandbox.worker.ipython import ZMQInteractiveShell, flush, without_ours
@@ -373,7 +373,12 @@ class Worker:
             data = os.read(self._nudges, _NUDGES_BYTES)
         except OSError:
             return set()
-        return {number for (number,) in NUDGE.iter_unpack(data[: len(data) // NUDGE.size * NUDGE.size])}
+        return {
+            number
+            for (number,) in INTERRUPT_RECORD.iter_unpack(
+                data[: len(data) // INTERRUPT_RECORD.size * INTERRUPT_RECORD.size]
+            )
+        }
 
     def _cancel(self, number: int) -> None:
         if number in self._tasks:

@@ -11,7 +11,7 @@ import pytest
 
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.host.monitor import Disk, ResourceUsage, look, overrun, switches_below
-from aisotools.sandbox.limits import LimitExceeded, Limits, explained
+from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from tests.sandbox.rig import Rig, eventually, rig
 
 MIB = 1 << 20
@@ -57,14 +57,14 @@ def test_an_overrun_in_words() -> None:
 )
 def test_what_the_kernel_refused_is_named(content: str, limit: str) -> None:
     limits = Limits(cpu_s=5)
-    told(explained(ToolResult.error(content), limits), limit)
-    assert explained(ToolResult.text(content), limits) == ToolResult.text(content)
+    told(explain_failure(ToolResult.error(content), limits), limit)
+    assert explain_failure(ToolResult.text(content), limits) == ToolResult.text(content)
 
 
 def test_what_is_no_limit_is_left_alone() -> None:
     result = ToolResult.error("ZeroDivisionError: division by zero")
-    assert explained(result, Limits()) is result
-    assert "limit" not in explained(ToolResult.error("SIGXCPU"), Limits(cpu_s=None)).metadata
+    assert explain_failure(result, Limits()) is result
+    assert "limit" not in explain_failure(ToolResult.error("SIGXCPU"), Limits(cpu_s=None)).metadata
 
 
 # ---- disk

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.sandbox.process.tree import descendants, left_running, standing_still
+from aisotools.sandbox.process.tree import descendants, find_background_processes, freeze_tree
 
 SCRIPT = "while :; do echo x >> busy; done & (while :; do sleep 0.001; echo y >> lazy; done) & wait"
 
@@ -32,7 +32,7 @@ def sizes(folder: Path) -> list[int]:
 
 def test_nothing_is_written_meanwhile_and_all_goes_on_afterwards(busy: int, tmp_path: Path) -> None:
     for _ in range(5):
-        with standing_still(busy):
+        with freeze_tree(busy):
             before = sizes(tmp_path)
             time.sleep(0.02)
             assert sizes(tmp_path) == before
@@ -45,17 +45,17 @@ def test_what_stood_still_before_stays_so(busy: int) -> None:
     os.kill(writer, signal.SIGSTOP)
     while "\nState:\tT" not in Path(f"/proc/{writer}/status").read_text():
         time.sleep(0.001)
-    with standing_still(busy):
+    with freeze_tree(busy):
         pass
     time.sleep(0.01)
     assert "\nState:\tT" in Path(f"/proc/{writer}/status").read_text()
-    assert writer not in left_running(busy, 0)
+    assert writer not in find_background_processes(busy, 0)
 
 
 def test_what_was_left_running_is_told_by_name(busy: int) -> None:
     worker = min(descendants(busy))
-    found = left_running(busy, worker)
+    found = find_background_processes(busy, worker)
     assert worker not in found
     assert set(found.values()) <= {"sh", "sleep", "dash"}
-    assert left_running(0, 0) == {}
+    assert find_background_processes(0, 0) == {}
     assert descendants(0) == set()

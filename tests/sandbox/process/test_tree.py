@@ -18,8 +18,8 @@ from aisotools.sandbox.process.tree import (
     CALL_MARK,
     Process,
     below,
-    end,
-    left_behind,
+    find_call_processes,
+    kill_all,
     now,
     reap,
     remove_folder,
@@ -43,7 +43,7 @@ def left(
     *,
     unmarked: bool = True,
 ) -> set[int]:
-    return left_behind(
+    return find_call_processes(
         processes,
         SUPERVISOR,
         worker=WORKER,
@@ -156,14 +156,14 @@ def test_a_process_without_its_first_thread_is_not_dead() -> None:
         time.sleep(0.1)
         assert Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
         assert process.pid in table()
-        end(lambda: {process.pid} & table().keys(), within_s=2)
+        kill_all(lambda: {process.pid} & table().keys(), within_s=2)
         assert process.pid not in table()
 
 
 def test_marks_are_read_from_the_environment() -> None:
     since = now()
     with started("sleep", "100", **{CALL_MARK: "mine"}) as mine, started("sleep", "100") as other:
-        found = left_behind(
+        found = find_call_processes(
             table(),
             os.getpid(),
             worker=0,
@@ -202,14 +202,14 @@ for _ in range(400):
             return found
 
         assert runaways()
-        end(runaways, within_s=5)
+        kill_all(runaways, within_s=5)
         time.sleep(0.05)
         assert not runaways()
 
 
 def test_ending_is_bounded_in_time() -> None:
     began_s = time.monotonic()
-    end(lambda: {2**22 + 5}, within_s=0.1)  # a number that no process has
+    kill_all(lambda: {2**22 + 5}, within_s=0.1)  # a number that no process has
     assert 0.1 <= time.monotonic() - began_s < 1
 
 
