@@ -1,0 +1,95 @@
+"""The command that tries mutants finds changes that matter, and says which ones no test notices."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests import mutation
+
+SOURCE = textwrap.dedent(
+    '''
+    """Docstrings are left alone: 1 < 2."""
+    from typing import TYPE_CHECKING
+
+    if TYPE_CHECKING:
+        assert 1 < 2
+
+    def allowed(age: int = 18, strict: bool = True) -> "Literal[1]":
+        """Return whether `age` will do."""
+        if age >= 18 and not strict:
+            log("old enough")
+            return Decision.ALLOW
+        raise ValueError(age + 1)
+    '''
+)
+
+
+RULES = "def double(n):\n    return n + n\n\n\ndef unseen(n):\n    return n < 1\n"
+
+
+def test_every_kind_of_decision_is_changed() -> None:
+    found = {(mutant.before, mutant.after) for mutant in mutation.mutants(SOURCE)}
+    assert found == {
+        ("18", "19"),
+        ("True", "False"),
+        ("age >= 18", "age > 18"),
+        ("age >= 18 and not strict", "(age >= 18 or not strict)"),
+        ("not strict", "bool(strict)"),
+        ('log("old enough")', "pass"),
+        ("return Decision.ALLOW", "return None"),
+        ("Decision.ALLOW", "Decision.DENY"),
+        ("raise ValueError(age + 1)", "pass"),
+        ("age + 1", "(age - 1)"),
+        ("1", "2"),
+    }
+
+
+def test_each_mutant_differs_in_one_place_and_is_code() -> None:
+    for mutant in mutation.mutants(SOURCE):
+        ast.parse(mutant.source)
+        assert mutant.source != SOURCE
+        assert mutant.function == "allowed"
+        assert mutant.before.split()[0] in SOURCE.splitlines()[mutant.line - 1]
+
+
+def test_the_same_seed_gives_the_same_mutants() -> None:
+    first, again = (mutation.chosen("policy/rules", SOURCE, 4, 1) for _ in range(2))
+    assert first == again
+    assert len(first) == 4
+    assert mutation.chosen("policy/rules", SOURCE, 4, 2) != first
+
+
+def test_a_mutant_is_killed_or_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a small project: what a test looks at is killed, what none looks at survives."""
+    for name, text in {
+        "aisotools/__init__.py": "",
+        "aisotools/policy/__init__.py": "",
+        "aisotools/policy/rules.py": RULES,
+        "tests/policy/test_rules.py": (
+            "from aisotools.policy.rules import double\n\n\ndef test_it():\n    assert double(2) == 4\n"
+        ),
+        "pytest.ini": "[pytest]\naddopts = -p no:aisotools\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    monkeypatch.setattr(mutation, "PROJECT", tmp_path)
+    tried, survivors = mutation.judge("policy/rules", 40, 1)
+    assert tried == 5
+    assert {(mutant.function, mutant.after) for mutant in survivors} == {
+        ("unseen", "return None"),
+        ("unseen", "n <= 1"),
+        ("unseen", "2"),
+    }
+    assert (tmp_path / "aisotools/policy/rules.py").read_text() == RULES
+
+
+@pytest.mark.parametrize("module", mutation.MODULES)
+def test_every_named_module_has_enough_to_change(module: str) -> None:
+    source = (mutation.PROJECT / "aisotools" / f"{module}.py").read_text("utf-8")
+    assert len(list(mutation.mutants(source))) >= 10
