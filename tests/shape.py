@@ -70,6 +70,7 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "numpy": ("sandbox.data",),
     "pyarrow": ("sandbox.data",),
     "openai": ("agent.models.provider",),
+    "pathspec": ("builtin.search",),
     "pytest": ("testing.pytest_plugin",),
     "pytest_asyncio": ("testing.pytest_plugin",),
     "pydantic": ANYWHERE,  # values and validation everywhere are its business

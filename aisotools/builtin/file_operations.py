@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from aisotools.builtin.search import Search, compile_glob, compile_pattern, lines_of
+from aisotools.builtin.search import Search, compile_glob, compile_pattern, format_matches
 from aisotools.core.exceptions import ToolError, WorkspaceError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP
@@ -177,7 +177,7 @@ def search(
     glob: str | None,
     regex: bool,
     context_lines: int,
-    ignored_too: bool = False,
+    include_ignored: bool = False,
     emit: Callable[..., None] | None = None,
 ) -> ToolResult:
     """Lines that match in files whose names match; without a pattern, the names."""
@@ -185,7 +185,9 @@ def search(
         raise ToolError("operation 'search' needs a pattern (for lines), a glob (for file names), or both.")
     content = None if pattern is None else compile_pattern(pattern, regex=regex)
     names = None if glob is None else compile_glob(glob)
-    found = Search(workspace, content, names, context_lines, ignored_too=ignored_too, emit=emit).run(path)
+    found = Search(workspace, content, names, context_lines, include_ignored=include_ignored, emit=emit).run(
+        path
+    )
     value: dict[str, Json] = {}
     lines: list[str] = []
     if content is None:
@@ -194,7 +196,7 @@ def search(
         nothing = f"No file name matches {glob!r}."
     else:
         value["matches"] = [match.as_json(with_context=context_lines > 0) for match in found.matches]
-        lines = list(lines_of(found.matches))
+        lines = list(format_matches(found.matches))
         nothing = f"No line matches in the {found.files:,} files searched."
     if found.notes:
         value["notes"] = found.notes

@@ -146,7 +146,7 @@ _Recursive = Annotated[
     bool,
     Field(description="delete: true deletes a folder with all it holds; false only an empty one."),
 ]
-_IgnoredToo = Annotated[
+_IncludeIgnored = Annotated[
     bool,
     Field(description="search: true also searches what .gitignore leaves out, and the folder .git."),
 ]
@@ -220,7 +220,7 @@ def file(
     end_line: _EndLine = None,
     destination: _Destination = None,
     recursive: _Recursive = False,
-    include_ignored: _IgnoredToo = False,
+    include_ignored: _IncludeIgnored = False,
     context: ToolContext,
 ) -> ToolResult:
     """Read, write, search, list, delete, move and copy files in the workspace.
@@ -257,7 +257,7 @@ def file(
                     glob=glob,
                     regex=regex,
                     context_lines=context_lines,
-                    ignored_too=include_ignored,
+                    include_ignored=include_ignored,
                     emit=context.emit,
                 )
             case "list":
