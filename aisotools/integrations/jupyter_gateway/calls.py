@@ -40,7 +40,12 @@ from aisotools.sandbox.worker.output import Allowance, CallRecord, without_colou
 from aisotools.sandbox.worker.worker import interrupted, stopped, with_record
 
 _PACKAGE = Path(__file__).resolve().parents[2]
-_STAYS = ("notebook", "bridges", "models", "tutorials")
+_HOST_PACKAGES = frozenset({"agent", "cli", "integrations", "notebook"})
+"""Packages that no tool imports in a worker; they are left out of the archive."""
+
+_CARRIED_LIBRARIES = ("cloudpickle", "pathspec")
+"""Pure Python libraries that our tools import in a worker and that an ordinary kernel may lack."""
+
 _PART_CHARS = 2 << 20
 _NEEDED = (3, 11)
 
@@ -87,18 +92,19 @@ def _installation() -> str:
 
 @cache
 def _archive() -> bytes:
-    """The package and cloudpickle, as a zip."""
+    """Return a zip of the package, without what only a host needs, and of `_CARRIED_LIBRARIES`."""
     buffer = io.BytesIO()
+    folders = {"aisotools": _PACKAGE, **{name: _folder_of(name) for name in _CARRIED_LIBRARIES}}
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, place in (("aisotools", _PACKAGE), ("cloudpickle", _place("cloudpickle"))):
-            for path in sorted(place.rglob("*.py")):
-                inner = path.relative_to(place)
-                if inner.parts[0] not in _STAYS:
+        for name, folder in folders.items():
+            for path in sorted(folder.rglob("*.py")):
+                inner = path.relative_to(folder)
+                if name != "aisotools" or inner.parts[0] not in _HOST_PACKAGES:
                     archive.write(path, f"{name}/{inner.as_posix()}")
     return buffer.getvalue()
 
 
-def _place(package: str) -> Path:
+def _folder_of(package: str) -> Path:
     spec = importlib.util.find_spec(package)
     assert spec is not None
     assert spec.origin is not None
