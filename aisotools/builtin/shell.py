@@ -28,7 +28,7 @@ from aisotools.builtin import tasks
 from aisotools.builtin.file_operations import for_the_model
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
-from aisotools.core.truncation import CAP, Ring, looks_binary
+from aisotools.core.truncation import CAP, HeadTailBuffer, looks_binary
 from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.sandbox.confinement import landlock
 from aisotools.sandbox.process.tree import CALL_MARK
@@ -342,12 +342,12 @@ class _Capture:
     """Both streams of a command: their beginning, which is heard as it comes, and their end."""
 
     def __init__(self, cap_bytes: int) -> None:
-        self.ring = Ring(cap_bytes)
+        self.buffer = HeadTailBuffer.halves(cap_bytes)
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in _STREAMS}
 
     def take(self, stream: str, data: bytes) -> str:
         """Take in what came; the text of it that is passed on at once."""
-        return self._decoders[stream].decode(self.ring.take(data, stream))
+        return self._decoders[stream].decode(self.buffer.append(data, stream))
 
 
 class _RunningCommand(asyncio.SubprocessProtocol):
@@ -397,12 +397,13 @@ def _readable(text: str) -> str:
 
 def _result(capture: _Capture, code: int, took_ms: int, timeout_ms: int | None) -> ToolResult:
     """What the command gave; `timeout_ms` is given when it was stopped at its timeout."""
-    ring = capture.ring
-    stdout, stderr = ring.text("stdout"), ring.text("stderr")
+    output = capture.buffer
+    stdout, stderr = output.text("stdout"), output.text("stderr")
     pieces = [_readable(stdout), _readable(stderr)]
-    if ring.dropped_bytes:
+    if output.dropped_bytes:
         told = (
-            f"[of {ring.total_bytes} bytes and {ring.total_lines} lines of output {ring.dropped_bytes} bytes"
+            f"[of {output.total_bytes} bytes and {output.total_lines} lines of output "
+            f"{output.dropped_bytes} bytes"
         )
         pieces.append(f"{told} were dropped; write such output to a file]")
     if timeout_ms is not None:

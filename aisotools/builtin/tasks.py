@@ -21,7 +21,7 @@ from pydantic import Field
 
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
-from aisotools.core.truncation import CAP, Ring
+from aisotools.core.truncation import CAP, HeadTailBuffer
 from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.sandbox.worker.worker import announce_by
 from aisotools.tools.function import tool
@@ -32,7 +32,7 @@ MOST_RUNNING = 16
 SPILL_BYTES = 64 << 20
 """How much of a task's output lies in its file; behind that only the end is kept."""
 
-_RING_BYTES = 1 << 20
+_BUFFER_BYTES = 1 << 20
 _REMEMBERED = 64
 _numbers = itertools.count(1)
 _tasks: dict[str, Task] = {}
@@ -61,7 +61,7 @@ class Task(asyncio.SubprocessProtocol):
         self.announced = False
         self._began_s = time.monotonic()
         self._took_s = 0.0
-        self._ring = Ring(_RING_BYTES)
+        self._buffer = HeadTailBuffer.halves(_BUFFER_BYTES)
         self._spill: IO[bytes] = tempfile.TemporaryFile(prefix="task-")  # noqa: SIM115 - read back later
         self._spilled = 0
         self._transport: asyncio.SubprocessTransport | None = None
@@ -85,7 +85,7 @@ class Task(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002 - named by asyncio
         """Keep what came: all of it in the file while there is room, the end in memory."""
-        self._ring.take(data)
+        self._buffer.append(data)
         if self._spilled < SPILL_BYTES:
             self._spilled += self._spill.write(data[: SPILL_BYTES - self._spilled])
         self._news.set()
@@ -130,7 +130,7 @@ class Task(asyncio.SubprocessProtocol):
     @property
     def total_bytes(self) -> int:
         """How much it has printed."""
-        return self._ring.total_bytes
+        return self._buffer.total_bytes
 
     def told(self) -> dict[str, Json]:
         """What there is to know about it."""
@@ -142,8 +142,8 @@ class Task(asyncio.SubprocessProtocol):
             "running": self.runs,
             "state": self.state,
             "exitCode": self.exit_code,
-            "bytes": self._ring.total_bytes,
-            "lines": self._ring.total_lines,
+            "bytes": self._buffer.total_bytes,
+            "lines": self._buffer.total_lines,
             "seconds": round(took_s, 3),
         }
 
@@ -156,9 +156,9 @@ class Task(asyncio.SubprocessProtocol):
             data = self._spill.read(min(most_bytes, self._spilled - offset))
             self._spill.seek(0, os.SEEK_END)
             return offset, data
-        start = max(offset, self._ring.tail_start)
-        tail = self._ring.tail()
-        return start, tail[start - self._ring.tail_start :][:most_bytes]
+        start = max(offset, self._buffer.tail_start)
+        tail = self._buffer.tail()
+        return start, tail[start - self._buffer.tail_start :][:most_bytes]
 
     async def wait(self, timeout_s: float, enough: Callable[[], bool]) -> bool:
         """Wait until it has ended or `enough` says so; whether that came in time."""
@@ -182,8 +182,8 @@ class Task(asyncio.SubprocessProtocol):
         pipe = self._transport.get_pipe_transport(0) if self._transport is not None and self.runs else None
         if not isinstance(pipe, asyncio.WriteTransport) or pipe.is_closing():
             raise ToolError(f"Task {self.id} takes no input: it is {self.state}, or its input was ended.")
-        if pipe.get_write_buffer_size() + len(text) > _RING_BYTES:
-            raise ToolError(f"Task {self.id} does not read its input: {_RING_BYTES:,} bytes wait already.")
+        if pipe.get_write_buffer_size() + len(text) > _BUFFER_BYTES:
+            raise ToolError(f"Task {self.id} does not read its input: {_BUFFER_BYTES:,} bytes wait already.")
         pipe.write(text.encode("utf-8", "replace"))
         if end:
             pipe.write_eof()

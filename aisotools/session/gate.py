@@ -34,7 +34,7 @@ from aisotools.core.protocols import (
     ToolContext,
     UserQuestion,
 )
-from aisotools.core.truncation import ResultStore, fitted
+from aisotools.core.truncation import ResultStore, truncate_result
 from aisotools.core.types import Decision, Effect, Facts, Json, ToolCall, ToolResult
 from aisotools.policy.grants import Grants
 from aisotools.policy.prepared import CallDecision, PreparedCall, denial, digest_of, ticket_for
@@ -318,7 +318,7 @@ class Gate:
 
     def _fitted(self, call: ToolCall, result: ToolResult) -> ToolResult:
         """The result as a model gets it; the whole of what is too long is kept."""
-        return fitted(
+        return truncate_result(
             result,
             self.caps,
             self.shared.results,

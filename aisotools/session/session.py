@@ -172,7 +172,7 @@ class Lifetime:
 
     def keep_result(self, text: str, *, tool: str = "", call_id: str = "") -> str:
         """Keep a whole text as `results` does, and return its reference."""
-        return self._gate.shared.results.keep(text, tool=tool, call_id=call_id)
+        return self._gate.shared.results.add(text, tool=tool, call_id=call_id)
 
     @property
     def approver(self) -> Approver | None:

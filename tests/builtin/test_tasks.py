@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
 from typing import Any
 
 import pytest
 
-from aisotools.core.truncation import Ring
 from aisotools.core.types import ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.session.session import Session
@@ -158,40 +156,3 @@ async def test_there_is_an_end_to_how_many_may_run(session: Session) -> None:
     ]
     assert "16 tasks run already" in results[-1].content
     assert not any(result.is_error for result in results[:-1])
-
-
-# ---- the ring
-
-
-def test_a_ring_counts_exactly_and_keeps_both_ends() -> None:
-    ring = Ring(100)
-    for number in range(1000):
-        ring.take(b"%04d\n" % number, "stdout" if number % 2 else "stderr")
-    assert (ring.total_bytes, ring.total_lines, ring.dropped_bytes) == (5000, 1000, 4900)
-    assert ring.tail() == b"".join(b"%04d\n" % number for number in range(990, 1000))
-    assert ring.tail_start == 4950
-    text = ring.text("stdout")
-    assert text.startswith("0001\n0003\n")
-    assert text.endswith("0997\n0999\n")
-    assert "[2,450 bytes of output left out here]" in text
-
-
-def test_a_ring_does_not_break_characters() -> None:
-    ring = Ring(11)
-    ring.take("\N{SNOWMAN}".encode() * 100)
-    text = ring.text()
-    assert "\ufffd" not in text
-    assert text.startswith("\N{SNOWMAN}")
-    assert text.endswith("\N{SNOWMAN}")
-
-
-def test_a_ring_of_random_pieces_is_the_true_head_and_tail() -> None:
-    data = os.urandom(10_000)
-    for cap in (0, 1, 7, 1000, 9_999, 10_000, 20_000):
-        ring, place = Ring(cap), 0
-        for size in (1, 3, 5_000, 10, 90_000):
-            ring.take(data[place : place + size])
-            place += size
-        assert ring.dropped_bytes == max(0, len(data) - cap)
-        assert data.endswith(ring.tail())
-        assert len(ring.tail()) <= max(cap // 2, 0)

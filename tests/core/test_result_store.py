@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.protocols import OutputCaps
-from aisotools.core.truncation import CAP, ResultStore, fitted
+from aisotools.core.truncation import CAP, ResultStore, truncate_result
 from aisotools.core.types import ToolResult, Truncation
 
 
 def test_small_texts_stay_in_memory_and_large_ones_are_spilled() -> None:
     store = ResultStore(memory_bytes=10)
-    small, large = store.keep("small", tool="t", call_id="c"), store.keep("large \u00fc \ud800" * 100)
+    small, large = store.add("small", tool="t", call_id="c"), store.add("large \u00fc \ud800" * 100)
     assert (small, large, list(store), len(store)) == ("r1", "r2", ["r1", "r2"], 2)
     assert store["r1"].text == "small"
     assert (store["r1"].tool, store["r1"].call_id) == ("t", "c")
@@ -30,7 +30,7 @@ def descriptors() -> int:
 def test_many_spilled_texts_do_not_use_up_descriptors() -> None:
     before = descriptors()
     store = ResultStore(memory_bytes=0)
-    refs = [store.keep(f"text {n}") for n in range(300)]
+    refs = [store.add(f"text {n}") for n in range(300)]
     assert descriptors() - before <= 64
     assert store.get(refs[0]) is None
     assert store[refs[-1]].text == "text 299"
@@ -40,12 +40,12 @@ def test_many_spilled_texts_do_not_use_up_descriptors() -> None:
 
 def test_content_within_its_cap_is_left_alone() -> None:
     result = ToolResult.text("short")
-    assert fitted(result, OutputCaps(), ResultStore()) is result
+    assert truncate_result(result, OutputCaps(), ResultStore()) is result
 
 
 def test_what_is_cut_is_kept_whole_and_the_reference_told() -> None:
     store, text = ResultStore(), "".join(f"{n:05}\n" for n in range(5000))
-    result = fitted(ToolResult.text(text), OutputCaps(), store, tool="t", call_id="c")
+    result = truncate_result(ToolResult.text(text), OutputCaps(), store, tool="t", call_id="c")
     assert len(result.content) <= 10_000
     assert result.content.startswith("00000\n")
     assert result.content.endswith("04999\n")
@@ -55,22 +55,22 @@ def test_what_is_cut_is_kept_whole_and_the_reference_told() -> None:
     assert result.truncation.ref == "r1"
     assert result.truncation.total_chars == len(text)
     assert store["r1"].text == text
-    quiet = fitted(ToolResult.text(text), OutputCaps(), store, readable=False)
+    quiet = truncate_result(ToolResult.text(text), OutputCaps(), store, readable=False)
     assert "read_result" not in quiet.content
 
 
 @pytest.mark.parametrize(("cap", "lines"), [("shell", 256), ("search", 100), ("list", 200)])
 def test_each_kind_has_a_cap_of_lines_of_its_own(cap: str, lines: int) -> None:
     text = "x\n" * 1000
-    result = fitted(ToolResult(content=text, metadata={CAP: cap}), OutputCaps(), ResultStore())
+    result = truncate_result(ToolResult(content=text, metadata={CAP: cap}), OutputCaps(), ResultStore())
     assert result.content.count("x\n") == lines
-    assert fitted(ToolResult(content=text), OutputCaps(), ResultStore()).content == text
+    assert truncate_result(ToolResult(content=text), OutputCaps(), ResultStore()).content == text
 
 
 def test_the_web_may_be_longer_and_forged_kinds_change_nothing() -> None:
     text = "x" * 20_000
     for cap, chars in (("web", 15_000), ("no such", 10_000), (["shell"], 10_000), (None, 10_000)):
-        result = fitted(ToolResult(content=text, metadata={CAP: cap}), OutputCaps(), ResultStore())
+        result = truncate_result(ToolResult(content=text, metadata={CAP: cap}), OutputCaps(), ResultStore())
         assert chars - 200 < len(result.content) <= chars
 
 
@@ -89,12 +89,12 @@ def test_caps_grow_with_the_model_one_to_four_times() -> None:
 
 def test_what_its_source_had_cut_already_is_counted() -> None:
     before = Truncation(total_chars=1_000_000, shown_chars=50_000, note="[cut at the source]")
-    result = fitted(ToolResult(content="x" * 50_000, truncation=before), OutputCaps(), ResultStore())
+    result = truncate_result(ToolResult(content="x" * 50_000, truncation=before), OutputCaps(), ResultStore())
     assert result.truncation is not None
     assert result.truncation.total_chars == 1_000_000
     assert "[cut at the source]" in result.truncation.note
 
 
 def test_control_characters_do_not_reach_the_model_and_stay_in_the_value() -> None:
-    result = fitted(ToolResult.text("\x1b[31mred\0"), OutputCaps(), ResultStore())
+    result = truncate_result(ToolResult.text("\x1b[31mred\0"), OutputCaps(), ResultStore())
     assert (result.content, result.value) == ("red", "\x1b[31mred\0")

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from aisotools.core.exceptions import AisotoolsError, RegistryError, ToolError, UsageError
 from aisotools.core.protocols import ToolContext
+from aisotools.core.truncation import HeadTailBuffer
 from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.integrations.mcp.tools import (
     MOST_TOOLS,
@@ -28,7 +29,7 @@ from aisotools.integrations.mcp.tools import (
     our_name,
     taken_result,
 )
-from aisotools.integrations.mcp.transport import ServerEndpoint, StderrTail, Streams, words
+from aisotools.integrations.mcp.transport import STDERR_TAIL_BYTES, ServerEndpoint, Streams, words
 from aisotools.policy.prompts import visible
 from aisotools.tools.registry import ToolRegistry
 
@@ -77,7 +78,7 @@ class McpServer:
         self._connecting = asyncio.Lock()
         self._over, self._changed = asyncio.Event(), asyncio.Event()
         self._ended_because = ""
-        self._tail = StderrTail()
+        self._stderr = HeadTailBuffer(0, STDERR_TAIL_BYTES)
         self._loop = asyncio.get_running_loop()
         self._closed = False
 
@@ -140,13 +141,14 @@ class McpServer:
         told = (
             f"it did not answer within {_CONNECT_S:g} s" if isinstance(error, TimeoutError) else words(error)
         )
-        said = f" It said: {visible(str(self._tail))}" if str(self._tail) else ""
+        stderr = self._stderr.tail_text().strip()
+        said = f" It said: {visible(stderr)}" if stderr else ""
         return f"The MCP server {self.name!r} ({self.reach.told}) cannot be used: {told}.{said}"
 
     async def _live(self, ready: asyncio.Future[None]) -> None:
         """Hold one connection from its beginning to its end; the library wants both in one task."""
         try:
-            async with self.reach.open(self._tail, self._lost) as streams:
+            async with self.reach.open(self._stderr, self._lost) as streams:
                 connection: Any = _Given(streams)
                 async with Client(
                     connection,

@@ -38,6 +38,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.message import SessionMessage
 
 from aisotools.core.exceptions import UsageError
+from aisotools.core.truncation import HeadTailBuffer
 from aisotools.policy.prompts import visible
 from aisotools.tools.validation import MAX_ARGUMENT_BYTES, brief
 
@@ -51,27 +52,14 @@ INHERITED = (
 )
 """What a server's process gets of the environment, besides what a person names."""
 
+STDERR_TAIL_BYTES = 2_000
+"""How much of the end of a server's standard error appears in error messages."""
+
 _STEP_S = 1.0
-_TAIL_BYTES = 2_000
 _TIMEOUT = httpx2.Timeout(30.0, read=3_600.0)  # a call may take long; its own deadline ends it
 
 Streams = tuple[Any, Any]
 """What the library reads from, and what it writes to."""
-
-
-class StderrTail:
-    """The last words of a server on its standard error."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self._bytes = b""
-
-    def __str__(self) -> str:
-        return self._bytes.decode("utf-8", "replace").strip()
-
-    def add(self, more: bytes) -> None:
-        """Keep the end of `more`."""
-        self._bytes = (self._bytes + more)[-_TAIL_BYTES:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +90,9 @@ class ServerEndpoint:
         """The machine that is reached; empty for a program on this one."""
         return urlsplit(self.url).hostname or ""
 
-    def open(self, tail: StderrTail, ended: Callable[[str], object]) -> AbstractAsyncContextManager[Streams]:
+    def open(
+        self, tail: HeadTailBuffer, ended: Callable[[str], object]
+    ) -> AbstractAsyncContextManager[Streams]:
         """A connection to the server, for as long as the context is held; see `stdio_transport`."""
         if self.url:
             return http_transport(self.url, token=self.token)
@@ -128,7 +118,7 @@ async def stdio_transport(
     *,
     env: Mapping[str, str],
     cwd: str | os.PathLike[str] | None,
-    tail: StderrTail,
+    tail: HeadTailBuffer,
     ended: Callable[[str], object],
 ) -> AsyncIterator[Streams]:
     """Start a server and speak with it by its standard input and output; it ends with the context.
@@ -206,10 +196,10 @@ async def _write(process: Process, outgoing: Any) -> None:
             return  # its end is told by who reads
 
 
-async def _hear(process: Process, tail: StderrTail) -> None:
+async def _hear(process: Process, tail: HeadTailBuffer) -> None:
     assert process.stderr is not None
     while more := await process.stderr.read(1 << 16):
-        tail.add(more)
+        tail.append(more)
 
 
 async def _end(process: Process) -> None:

@@ -29,10 +29,11 @@ from typing import Any, Protocol
 
 from pydantic_core import to_json
 
-from aisotools.core.truncation import MOST_CHARS, OutputTails
+from aisotools.core.truncation import HeadTailBuffer
 
 _BLOCK_CHARS = 8192
 _FRAME_CHARS = 1 << 16
+_TAIL_BYTES = 1 << 15  # of the text beyond the cap, over both streams
 _LINES_AT_ONCE, _LINES_PER_S = 2000, 2000.0
 _EMITS_AT_ONCE, _EMITS_PER_S = 1000, 50.0
 
@@ -138,7 +139,7 @@ class CallRecord:
     result: dict[str, Any] | None = None
     error: dict[str, str] | None = None
     dropped_bytes: int = 0
-    tail: OutputTails = field(init=False)
+    tail: HeadTailBuffer = field(init=False)
     dropped_displays: int = 0
     emits: Allowance = field(default_factory=emit_allowance)
     dropped_emits: int = 0
@@ -146,16 +147,16 @@ class CallRecord:
     _clear_next: bool = False
 
     def __post_init__(self) -> None:
-        self.tail = OutputTails(min(MOST_CHARS, max(1, self.stream_left // 4)))
+        self.tail = HeadTailBuffer(0, min(_TAIL_BYTES, max(1, self.stream_left // 4)))
 
     def text(self, stream: str) -> str:
         """Everything of `stream` that was kept, the end of it too."""
-        return self.tail.behind("".join(self.streams[stream]), stream)
+        return self.tail.text(stream, before="".join(self.streams[stream]))
 
     @property
     def missing_bytes(self) -> int:
         """How much of the text `text` leaves out."""
-        return sum(map(self.tail.missing_bytes, self.streams))
+        return sum(map(self.tail.dropped, self.streams))
 
     def take(self, stream: str, text: str) -> str:
         """Keep what the cap allows of `text` and return it."""
@@ -163,7 +164,7 @@ class CallRecord:
         size = len(text) if text.isascii() else len(text.encode())
         if size > self.stream_left:
             kept = text.encode()[: self.stream_left].decode("utf-8", "ignore") if self.stream_left else ""
-            self.tail.take(stream, text[len(kept) :])
+            self.tail.append(text[len(kept) :].encode(), stream)
             self.dropped_bytes += size - self.stream_left
             self.stream_left = 0
             text = kept

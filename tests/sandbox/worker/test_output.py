@@ -36,7 +36,7 @@ def test_a_record_keeps_what_the_cap_allows_and_counts_the_rest(texts: list[str]
     kept = "".join(record.streams["stdout"]).encode()
     whole = "".join(map(sendable, texts)).encode()
     assert len(kept) <= cap
-    end = record.tail.text("stdout").encode()
+    end = record.tail.tail_text("stdout").encode()
     assert len(kept) + record.missing_bytes + len(end) == len(whole)
     assert whole.endswith(end)
     assert record.stream_left + record.dropped_bytes == max(cap - len(whole), 0) + max(len(whole) - cap, 0)
