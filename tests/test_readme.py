@@ -26,7 +26,13 @@ from aisotools.sandbox.confinement import levels
 from aisotools.sandbox.confinement.detect import PROTECTS
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
-from aisotools.testing.contracts import ApproverContract, Heard, ModelContract, SandboxContract, ToolContract
+from aisotools.testing.contracts import (
+    ApproverContract,
+    ModelContract,
+    RecordingListener,
+    SandboxContract,
+    ToolContract,
+)
 from tests.conftest import OpenSession
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -268,7 +274,7 @@ class TestTheSandbox(SandboxContract):
     def _workspace(self, tmp_path: Path) -> None:
         self.wanted = WorkerSpec(level="confined", workspace=str(tmp_path), limits=Limits())
 
-    def make(self, heard: Heard) -> Any:
+    def make(self, heard: RecordingListener) -> Any:
         return example("class Counting")["Counting"](self.wanted, heard)
 
 

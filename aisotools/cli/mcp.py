@@ -61,11 +61,11 @@ def run(options: argparse.Namespace, echo: Callable[[str], object] | None = None
     if find_spec("mcp") is None:
         raise UsageError('MCP is not installed here. Install it with: pip install "aisotools[mcp]"')
     told = echo or (lambda line: print(line, file=sys.stderr, flush=True))
-    asyncio.run(_serve(options, chosen_tools(options.tools), told))
+    asyncio.run(_serve(options, select_tools(options.tools), told))
     return 0
 
 
-def chosen_tools(named: str | None) -> ToolRegistry:
+def select_tools(named: str | None) -> ToolRegistry:
     """The tools to offer: the built-in ones, those that are brought along, of these only the named ones.
 
     Raises:

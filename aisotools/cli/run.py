@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, echo: Echo, *, read: Callable[[], str] = sy
     task = read() if options.task == "-" else options.task
     if not task.strip():
         raise UsageError("There is no task. Say what to do.")
-    model = named_model(options.model)
+    model = resolve_model(options.model)
     budgets = Budgets() if options.max_steps is None else Budgets(steps=options.max_steps)
     tools = None if options.tools is None else [one.strip() for one in options.tools.split(",")]
 
@@ -95,7 +95,7 @@ def _session(workspace: Path | None, approve: str) -> Session:
     return Session(workspace, policy=policy, approver=ConsoleApprover())
 
 
-def named_model(name: str) -> Model:
+def resolve_model(name: str) -> Model:
     """The model that a name on the command line stands for.
 
     Raises:

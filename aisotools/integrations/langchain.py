@@ -26,7 +26,7 @@ from aisotools.integrations.calls import (
 )
 from aisotools.policy.approvers import AllowAll
 from aisotools.session.session import Session
-from aisotools.tools.export import Export, name_told
+from aisotools.tools.export import Export, exported_name
 from aisotools.tools.registry import ToolRegistry
 from aisotools.tools.results import to_result
 
@@ -117,7 +117,7 @@ def session_tools(
     exports = (registry or session.registry).exports("openai", strict=False)
     return [
         LangChainSessionTool(
-            name=name_told(export),
+            name=exported_name(export),
             description=export["function"]["description"] or export.tool_name,
             args_schema=export["function"]["parameters"],
             session=session,

@@ -13,7 +13,7 @@ from agents import FunctionTool, ToolOutputImage, ToolOutputText
 from aisotools.integrations.calls import Asking, Image, call, check_asking, images, needs_asking
 from aisotools.policy.approvers import AllowAll
 from aisotools.session.session import Session
-from aisotools.tools.export import Export, name_told
+from aisotools.tools.export import Export, exported_name
 from aisotools.tools.registry import ToolRegistry
 
 
@@ -66,7 +66,7 @@ def _tool(session: Session, export: Export, asking: str) -> FunctionTool:
         return needs_asking(session, export.tool_name, export.restore(given)) is not None
 
     return FunctionTool(
-        name=name_told(export),
+        name=exported_name(export),
         description=function["description"],
         params_json_schema=function["parameters"],
         on_invoke_tool=invoke,

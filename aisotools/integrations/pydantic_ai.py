@@ -23,7 +23,7 @@ from aisotools.integrations.calls import Asking, call, check_asking, images, nee
 from aisotools.policy.approvers import AllowAll
 from aisotools.session.session import Session
 from aisotools.tools.adapter import declared_effect
-from aisotools.tools.export import name_told
+from aisotools.tools.export import exported_name
 from aisotools.tools.registry import ToolRegistry
 from aisotools.tools.results import to_result
 
@@ -69,7 +69,7 @@ class SessionToolset(AbstractToolset[Any]):
             effect = declared_effect(tool)
             described.append(
                 ToolDefinition(
-                    name=name_told(export),
+                    name=exported_name(export),
                     description=tool.description,
                     parameters_json_schema=dict(export["function"]["parameters"]),
                     sequential=effect is not Effect.READ_ONLY,

@@ -15,7 +15,7 @@ from smolagents import Tool
 
 from aisotools.integrations.calls import call_blocking, images
 from aisotools.session.session import Session
-from aisotools.tools.export import Export, name_told
+from aisotools.tools.export import Export, exported_name
 from aisotools.tools.registry import ToolRegistry
 
 _TYPES = {"string", "boolean", "integer", "number", "array", "object", "null"}
@@ -33,7 +33,7 @@ class SmolagentsSessionTool(Tool):  # type: ignore[misc]  # smolagents is untype
     def __init__(self, session: Session, export: Export) -> None:
         """Offer the tool that `export` describes."""
         function = export["function"]
-        self.name = _identifier(name_told(export))
+        self.name = _identifier(exported_name(export))
         self.description = function["description"] or self.name
         parameters = function["parameters"]
         required = set(parameters.get("required", ()))

@@ -21,11 +21,11 @@ from aisotools.tools.adapter import (
     deadline_of,
     definition_of,
     gather_facts,
-    shipment_of,
+    payload_of,
     validate_arguments,
     version_of,
 )
-from aisotools.tools.validation import freeze
+from aisotools.tools.validation import encode_arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +104,9 @@ def ticket_for(
         SignatureError: If the tool cannot be sent to the sandbox.
         Exception: Whatever else the tool's own members raise.
     """
-    frozen = freeze(tool.name, validate_arguments(tool, call.arguments))
+    frozen = encode_arguments(tool.name, validate_arguments(tool, call.arguments))
     shown = dataclasses.replace(call, arguments=from_json(frozen))
-    shipment = shipment_of(tool)
+    shipment = payload_of(tool)
     runs_in: RunsIn = "host" if shipment is None else "sandbox"
     try:
         facts = dataclasses.replace(gather_facts(tool, from_json(frozen)), runs_in=runs_in, level=level)

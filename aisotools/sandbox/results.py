@@ -20,7 +20,7 @@ from aisotools.core.protocols import OutputCaps
 from aisotools.core.types import ErrorKind, MimeBundle, ToolResult, Truncation
 from aisotools.sandbox.frames import LIMITS
 from aisotools.sandbox.worker.output import json_bundle, sendable
-from aisotools.tools.results import collector_at_rest
+from aisotools.tools.results import gc_paused
 
 VALUE_DROPPED = "value_dropped"
 """Key in a result's metadata: why its value is missing, in words."""
@@ -298,7 +298,7 @@ def _read(data: bytes, what: str, most_bytes: int, *, is_text: bool = False) -> 
     ):
         return None, f"The {what} has too many parts. Write it to a file in the workspace instead."
     try:
-        with collector_at_rest() if len(data) > _SMALL_BYTES else contextlib.nullcontext():
+        with gc_paused() if len(data) > _SMALL_BYTES else contextlib.nullcontext():
             return from_json(data, allow_inf_nan=False, cache_strings="keys"), ""
     except ValueError as error:
         return None, f"The {what} cannot be read: {str(error)[:200]}."

@@ -44,7 +44,7 @@ from aisotools.session.approvals import ASK_S, ApprovalManager
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, Guard
 from aisotools.session.transfer import OwnTool
-from aisotools.tools.adapter import failure, unusable, validate_value
+from aisotools.tools.adapter import broken_tool_result, exception_result, validate_value
 from aisotools.tools.registry import ToolRegistry
 
 _GRACE_S = 0.2
@@ -94,7 +94,7 @@ async def _executed(tool: Tool, call: ToolCall, context: ToolContext) -> ToolRes
     try:
         result: object = await tool.execute(call.arguments, context)
     except (Exception, SystemExit) as error:  # whatever a tool raises is its result
-        return failure(error)
+        return exception_result(error)
     if not isinstance(result, ToolResult):
         told = f"{tool.name} returned {type(result).__name__} instead of a ToolResult"
         return ToolResult.error(f"{told}; mend its execute().", recoverable=False)
@@ -344,7 +344,7 @@ class Gate:
         except UnknownTool as error:
             return ToolResult.error(str(error), error_kind="invalid")
         except Exception as error:  # tools are written by strangers too
-            return unusable(call.name, error)
+            return broken_tool_result(call.name, error)
         verdict = _by_policy(ticket)
         if ask and verdict.decision is Decision.ALLOW:
             return dataclasses.replace(verdict, decision=Decision.ASK)
@@ -422,7 +422,7 @@ class Gate:
                 return result if place.heard is None else place.heard(ticket, result)
             return await self._run_guarded(ticket, place, timeout_s)
         except ToolError as error:  # of a guard: something has to be done first
-            return failure(error)
+            return exception_result(error)
         except SandboxError as error:
             return ToolResult.error(str(error), recoverable=False, error_kind="environment")
 
@@ -518,5 +518,5 @@ def _valid(tool: Tool, result: ToolResult) -> ToolResult:
     except ToolError as error:
         return ToolResult.error(str(error), recoverable=False)
     except Exception as error:  # tools are written by strangers too
-        return unusable(tool.name, error)
+        return broken_tool_result(tool.name, error)
     return result

@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 from aisotools.core.exceptions import UsageError, WorkspaceError, WorkspaceRefused
 from aisotools.core.types import Origin, ToolCall
 from aisotools.policy.rules import Policy
-from aisotools.tools.validation import brief
+from aisotools.tools.validation import short_repr
 from aisotools.workspace.lock import (
     WorkspaceLease,
     claim_default_workspace,
@@ -103,7 +103,7 @@ def require_type(value: object, kind: type, name: str, such_as: str, *, optional
         TypeError: Naming the argument, the value and what to give instead.
     """
     if not isinstance(value, kind) and not (optional and value is None):
-        raise TypeError(f"{name}={brief(value)}: give a {kind.__name__}, such as {such_as}.")
+        raise TypeError(f"{name}={short_repr(value)}: give a {kind.__name__}, such as {such_as}.")
 
 
 def require_approver(approver: object) -> None:
@@ -115,7 +115,7 @@ def require_approver(approver: object) -> None:
     if isinstance(approver, type):
         raise TypeError(f"approver={approver.__name__}: give an approver, such as {approver.__name__}().")
     if approver is not None and not callable(getattr(approver, "ask", None)):
-        raise TypeError(f"approver={brief(approver)}: give an object with `async def ask(request)`.")
+        raise TypeError(f"approver={short_repr(approver)}: give an object with `async def ask(request)`.")
 
 
 def make_call(name: object, arguments: object = None, *, origin: str, call_id: object = None) -> ToolCall:

@@ -14,6 +14,7 @@ _HOME = {
     "Heard": "testing.contracts",
     "MockTool": "testing.fakes",
     "ModelContract": "testing.contracts",
+    "RecordingListener": "testing.contracts",
     "SandboxContract": "testing.contracts",
     "ScriptedApprover": "policy.approvers",
     "ScriptedModel": "agent.models.scripted",
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         ApproverContract,
         Heard,
         ModelContract,
+        RecordingListener,
         SandboxContract,
         ToolContract,
     )

@@ -41,7 +41,7 @@ from aisotools.core.protocols import (
     ToolContext,
 )
 from aisotools.core.types import Approval, ApprovalRequest, Effect, Json, ToolCall, ToolDefinition, ToolResult
-from aisotools.tools.adapter import classify, shipment_of, undo_path, validate_arguments, version_of
+from aisotools.tools.adapter import classify, payload_of, undo_path, validate_arguments, version_of
 from aisotools.tools.function import FunctionTool, tool
 from aisotools.tools.registry import ToolRegistry
 from aisotools.tools.schema import check_name
@@ -183,7 +183,7 @@ class ToolContract:
 
     def test_travels(self) -> None:
         """If it runs in a sandbox it can be sent there."""
-        shipment = shipment_of(self.make())
+        shipment = payload_of(self.make())
         if shipment is not None:
             assert shipment.key
             assert bool(shipment.import_path) != bool(shipment.payload)
@@ -304,7 +304,7 @@ def _refusal(tool: Tool, arguments: Any) -> str | None:
     return None
 
 
-class Heard:
+class RecordingListener:
     """A `SandboxListener` that remembers.
 
     Attributes:
@@ -336,12 +336,16 @@ class Heard:
         return [str(event[0]) for event in self.events]
 
 
+# The former public name of `RecordingListener`; test modules outside this project import it.
+Heard = RecordingListener
+
+
 class SandboxContract:
     """What every sandbox must do."""
 
-    heard: Heard
+    heard: RecordingListener
 
-    def make(self, heard: Heard) -> Sandbox:
+    def make(self, heard: RecordingListener) -> Sandbox:
         """A sandbox that reports to `heard`; called once for each test, on its event loop."""
         raise NotImplementedError
 
@@ -349,7 +353,7 @@ class SandboxContract:
         """Play `scenario` with a sandbox, which is closed afterwards."""
 
         async def play() -> _T:
-            self.heard = Heard()
+            self.heard = RecordingListener()
             sandbox = self.make(self.heard)
             try:
                 return await scenario(sandbox)
@@ -510,7 +514,7 @@ def _fine() -> SandboxCall:
 
 
 async def _under_way(
-    sandbox: Sandbox, heard: Heard, tool: FunctionTool[..., Any]
+    sandbox: Sandbox, heard: RecordingListener, tool: FunctionTool[..., Any]
 ) -> asyncio.Task[ToolResult]:
     """A call that is known to have begun."""
     running = asyncio.ensure_future(sandbox.call(_call(tool, {})))

@@ -33,7 +33,7 @@ from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.approvers import run_blocking
-from aisotools.tools.adapter import failure
+from aisotools.tools.adapter import exception_result
 from aisotools.tools.function import FunctionTool
 
 _GRACE_S = 0.3
@@ -315,7 +315,7 @@ class _Worker:
         except SandboxError as error:
             return ToolResult.error(str(error), recoverable=False, error_kind="environment")
         except (Exception, SystemExit) as error:  # whatever a tool raises is its result
-            return failure(error)
+            return exception_result(error)
 
     def _tool(self, shipment: ToolPayload) -> Tool:
         if shipment.import_path.startswith(_NEEDS_A_WORKER):

@@ -1,6 +1,7 @@
-"""The optional members of a `Tool`: looked up by name, filled in with the careful answer.
+"""Read the optional members of a `Tool`, with the cautious default where a tool does not have one.
 
-A tool under another name: everything else about it stays as it is.
+Users write tools, and the four members of `aisotools.core.protocols.Tool` are enough. This module is the one
+place that looks up the optional ones. It also gives a tool another name.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,138 +21,161 @@ from aisotools.tools.validation import validate_against
 
 
 def definition_of(tool: Tool) -> ToolDefinition:
-    """The tool as a model sees it."""
+    """Return the definition that a model reads."""
     return ToolDefinition(
-        tool.name,
-        tool.description,
-        tool.parameters_schema(),
-        examples=tuple(getattr(tool, "examples", ())),
+        tool.name, tool.description, tool.parameters_schema(), examples=tuple(examples_of(tool))
     )
 
 
+def examples_of(tool: Tool) -> Sequence[tuple[Mapping[str, Json], str]]:
+    """Return the tool's examples: pairs of arguments and the request they answer. Default: none."""
+    examples: Sequence[tuple[Mapping[str, Json], str]] = getattr(tool, "examples", ())
+    return examples
+
+
 def classify(tool: Tool, arguments: Mapping[str, Json]) -> Effect:
-    """What a call may do; `LOCAL_MUTATION` when the tool does not say, or says something else."""
-    ask = getattr(tool, "classify", None)
-    effect = ask(arguments) if callable(ask) else None
+    """Return the effect of a call. Default, also for a value that is no `Effect`: `LOCAL_MUTATION`."""
+    member = getattr(tool, "classify", None)
+    effect = member(arguments) if callable(member) else None
     return effect if isinstance(effect, Effect) else Effect.LOCAL_MUTATION
 
 
 def declared_effect(tool: Tool) -> Effect | None:
-    """What every call may do; None when that depends on the arguments, or the tool does not say."""
+    """Return the effect of every call, or None if it depends on the arguments or is not declared."""
     effect = getattr(tool, "effect", None)
     return effect if isinstance(effect, Effect) else None
 
 
 def undo_path(tool: Tool, arguments: Mapping[str, Json]) -> Path | None:
-    """The one path a call changes; None when the tool does not say."""
-    ask = getattr(tool, "extract_undo_path", None)
-    path = ask(arguments) if callable(ask) else None
+    """Return the one path a call changes. Default: None."""
+    member = getattr(tool, "extract_undo_path", None)
+    path = member(arguments) if callable(member) else None
     return path if isinstance(path, Path) else None
 
 
 def gather_facts(tool: Tool, arguments: Mapping[str, Json]) -> Facts:
-    """What a policy should know; just the effect when the tool does not say."""
-    ask = getattr(tool, "gather_facts", None)
-    facts = ask(arguments) if callable(ask) else None
+    """Return the facts of a call that a policy decides on. Default: its effect alone."""
+    member = getattr(tool, "gather_facts", None)
+    facts = member(arguments) if callable(member) else None
     return facts if isinstance(facts, Facts) else Facts(effect=classify(tool, arguments))
 
 
 def validate_arguments(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Json]:
-    """The arguments as JSON, checked by the tool's own validator or against its schema.
+    """Return the arguments as JSON, checked by the tool's own validator or against its schema.
 
     Raises:
         ArgumentError: Naming every argument that does not fit.
         ToolError: If the tool's schema itself is broken.
     """
-    own = getattr(tool, "validate_arguments", None)
-    if callable(own):
-        valid: dict[str, Json] = own(arguments)
+    member = getattr(tool, "validate_arguments", None)
+    if callable(member):
+        valid: dict[str, Json] = member(arguments)
         return valid
     return validate_against(tool.parameters_schema(), arguments, tool.name)
 
 
+def has_argument_validator(tool: Tool) -> bool:
+    """Return whether the tool validates arguments itself instead of leaving it to its schema."""
+    return callable(getattr(tool, "validate_arguments", None))
+
+
 def validate_value(tool: Tool, value: Json) -> None:
-    """Check what came back from a sandbox; anything goes when the tool does not say.
+    """Check a value that a sandbox returned. Default: every value is accepted.
 
     Raises:
         ToolError: If it does not fit.
     """
-    own = getattr(tool, "validate_value", None)
-    if callable(own):
-        own(value)
+    member = getattr(tool, "validate_value", None)
+    if callable(member):
+        member(value)
 
 
-def shipment_of(tool: Tool) -> ToolPayload | None:
-    """How to run the tool in a sandbox; None when it runs on the host."""
-    own = getattr(tool, "shipment", None)
-    shipment = own() if callable(own) else None
-    return shipment if isinstance(shipment, ToolPayload) else None
+def payload_of(tool: Tool) -> ToolPayload | None:
+    """Return how to run the tool in a sandbox, or None if it runs on the host, which is the default."""
+    member = getattr(tool, "shipment", None)
+    payload = member() if callable(member) else None
+    return payload if isinstance(payload, ToolPayload) else None
 
 
 def version_of(tool: Tool) -> str:
-    """Changes when the tool does; of what a model is told about it, when the tool does not say."""
+    """Return a text that changes when the tool changes. Default: a digest of its definition."""
     version = getattr(tool, "version", None)
     if isinstance(version, str):
         return version
-    told = "\0".join([tool.name, tool.description, repr(tool.parameters_schema())])
-    return hashlib.sha256(told.encode()).hexdigest()[:32]
+    definition = "\0".join([tool.name, tool.description, repr(tool.parameters_schema())])
+    return hashlib.sha256(definition.encode()).hexdigest()[:32]
 
 
 def deadline_of(tool: Tool, arguments: Mapping[str, Json]) -> float | None:
-    """Seconds that a call may take; None when the tool does not say."""
+    """Return the seconds a call may take. Default, also for a value that is not positive: None."""
     deadline = getattr(tool, "timeout_s", None)
     if callable(deadline):
         deadline = deadline(arguments)
     return float(deadline) if isinstance(deadline, int | float) and deadline > 0 else None
 
 
-def failure(error: BaseException) -> ToolResult:
-    """What a tool raised, as a result: its own words, or its own part of the traceback."""
+def source_of(tool: Tool) -> str:
+    """Return where the tool was defined, for listings and error messages. Default: its class."""
+    source = getattr(tool, "source", None)
+    return source if isinstance(source, str) else f"{type(tool).__module__}.{type(tool).__qualname__}"
+
+
+def cell_of(tool: Tool) -> str | None:
+    """Return the id of the notebook cell that defined the tool: `""` if unknown, None outside notebooks."""
+    cell = getattr(tool, "cell", None)
+    return cell if isinstance(cell, str) else None
+
+
+def exception_result(error: BaseException) -> ToolResult:
+    """Convert an exception of a tool to a result: its message, and the tool's part of the traceback."""
     if isinstance(error, ToolError):
         return ToolResult.error(str(error), recoverable=error.recoverable, error_kind="invalid")
     if isinstance(error, WorkspaceError):
         return ToolResult.error(str(error), error_kind="invalid")
     if isinstance(error, SystemExit):
-        return ToolResult.error(f"The tool tried to exit ({error.code!r}) and was held back.")
+        return ToolResult.error(f"The tool tried to exit ({error.code!r}). Only the call was ended.")
     frames = traceback.extract_tb(error.__traceback__)
-    # Our own driving frames say nothing to whoever wrote the tool.
-    here = f"{Path(__file__).parents[1]}/"
-    first = next((n for n, f in enumerate(frames) if not f.filename.startswith(here)), len(frames))
-    story = "".join(traceback.format_exception_only(error)).strip()
-    shown = "".join(traceback.format_list(frames[first:])).rstrip()
-    content = f"{story}\n\nTraceback (most recent call last):\n{shown}" if shown else story
+    # The outermost frames are this package calling the tool. They tell its author nothing.
+    package = f"{Path(__file__).parents[1]}/"
+    first = next((n for n, f in enumerate(frames) if not f.filename.startswith(package)), len(frames))
+    headline = "".join(traceback.format_exception_only(error)).strip()
+    stack = "".join(traceback.format_list(frames[first:])).rstrip()
+    content = f"{headline}\n\nTraceback (most recent call last):\n{stack}" if stack else headline
     return ToolResult.error(content).with_metadata(exception=type(error).__name__)
 
 
-def unusable(name: str, error: Exception) -> ToolResult:
-    """What a tool raised when it was asked about itself or its arguments, as a result."""
+def broken_tool_result(name: str, error: Exception) -> ToolResult:
+    """Convert an exception of a tool's optional members (effect, facts, validator) to a result.
+
+    The tool was not run. The caller's `ToolError` and `UsageError` keep their message; anything else is a bug
+    in the tool, which the model cannot fix.
+    """
     if isinstance(error, ToolError):
-        return failure(error)
+        return exception_result(error)
     if isinstance(error, UsageError):
         return ToolResult.error(str(error), recoverable=False)
-    told = f"{name} cannot be called: asking it about this call failed. Whoever provides it must mend that.\n"
-    result = failure(error)
-    return dataclasses.replace(result, content=told + result.content, recoverable=False)
-
-
-def source_of(tool: Tool) -> str:
-    """Where the tool comes from, for listings and clashes."""
-    source = getattr(tool, "source", None)
-    return source if isinstance(source, str) else f"{type(tool).__module__}.{type(tool).__qualname__}"
+    result = exception_result(error)
+    explanation = (
+        f"{name} was not called: the tool failed while checking the call. "
+        "This is a bug in the tool; its author must fix it.\n"
+    )
+    return dataclasses.replace(result, content=explanation + result.content, recoverable=False)
 
 
 class RenamedTool:
-    """Another name for a tool. Its optional members, such as effects and shipment, are the tool's own."""
+    """A tool under another name. Every optional member is the original tool's."""
 
     def __init__(self, tool: Tool, name: str) -> None:
-        """Call `tool` by `name`."""
-        self._tool, self._name = tool, name
+        """Give `tool` the name `name`."""
+        self._tool = tool
+        self._name = name
 
     def __repr__(self) -> str:
         return f"<{self._tool!r} named {self._name}>"
 
     def __getattr__(self, member: str) -> Any:
-        # Only what is not defined here: the optional members, which are looked up by name.
+        # Called for what this class does not define: the optional members. They cannot be defined here,
+        # since `hasattr` must stay False for those that the original does not have.
         if member.startswith("_"):
             raise AttributeError(member)
         return getattr(self._tool, member)
@@ -163,7 +187,7 @@ class RenamedTool:
 
     @property
     def description(self) -> str:
-        """The tool's own description."""
+        """The original description."""
         return self._tool.description
 
     @property
@@ -172,20 +196,20 @@ class RenamedTool:
         return f"{self._name}:{version_of(self._tool)}"
 
     def parameters_schema(self) -> Mapping[str, Json]:
-        """The tool's own schema."""
+        """Return the original schema."""
         return self._tool.parameters_schema()
 
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
-        """Run the tool."""
+        """Run the original tool."""
         return await self._tool.execute(arguments, context)
 
 
 def renamed_tool(tool: Tool, name: str) -> Tool:
-    """`tool` under the name `name`.
+    """Return `tool` under the name `name`; renaming twice does not wrap twice.
 
     Raises:
-        SignatureError: If no tool may bear that name.
+        SignatureError: If `name` is not valid for a tool.
     """
     check_name(name)
-    own = tool._tool if isinstance(tool, RenamedTool) else tool  # noqa: SLF001 - a name of a name is one name
-    return own if own.name == name else RenamedTool(own, name)
+    original = tool._tool if isinstance(tool, RenamedTool) else tool  # noqa: SLF001 - same module
+    return original if original.name == name else RenamedTool(original, name)

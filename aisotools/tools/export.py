@@ -16,17 +16,17 @@ from typing import Any, Literal
 
 from aisotools.core.types import Effect, Json, ToolDefinition
 from aisotools.tools.json_schema import (
+    ArgumentPath,
     ChangeLog,
-    GeminiForm,
+    GeminiConverter,
     Schema,
     SchemaChange,
-    Spot,
+    append_description,
     as_schema,
-    flattened_root,
-    inlined,
-    strict_form,
-    strictly_valid,
-    told,
+    flatten_root,
+    inline_references,
+    strict_violation,
+    to_strict,
 )
 
 Provider = Literal["openai", "openai-responses", "anthropic", "gemini", "mcp"]
@@ -49,8 +49,8 @@ class Export(dict[str, Any]):
         tool_name: str,
         changes: Sequence[SchemaChange] = (),
         renamed: Mapping[str, str] | None = None,
-        optional: Iterable[Spot] = (),
-        as_text: Iterable[Spot] = (),
+        optional: Iterable[ArgumentPath] = (),
+        as_text: Iterable[ArgumentPath] = (),
     ) -> None:
         """Wrap `form`.
 
@@ -78,7 +78,7 @@ class Export(dict[str, Any]):
         return {self._renamed.get(name, name): value for name, value in restored.items()}
 
 
-def _at(value: Any, spot: Spot, act: Callable[[dict[str, Any] | list[Any], Any], None]) -> None:
+def _at(value: Any, spot: ArgumentPath, act: Callable[[dict[str, Any] | list[Any], Any], None]) -> None:
     """Have `act` change what lies at `spot`, wherever it is there."""
     first, rest = spot[0], spot[1:]
     if first == "*":
@@ -132,18 +132,18 @@ class Exports(list[Export]):
         A name that was never told comes back as it is: the gate answers it with the nearest names.
         """
         for export in self:
-            if name_told(export) == name:
+            if exported_name(export) == name:
                 return export.tool_name, export.restore(arguments)
         return name, dict(arguments)
 
 
-def name_told(export: Mapping[str, Any]) -> str:
+def exported_name(export: Mapping[str, Any]) -> str:
     """The tool's name as the provider is told."""
     function = export.get("function")
     return str(function["name"] if isinstance(function, Mapping) else export["name"])
 
 
-def export_all(
+def export_tools(
     definitions: Iterable[tuple[ToolDefinition, Effect | None]],
     provider: Provider,
     *,
@@ -229,20 +229,20 @@ def _root(wish: _Wish) -> Schema:
     schema = as_schema(wish.definition.parameters)
     reference = schema.get("$ref")
     if isinstance(reference, str):
-        schema = inlined(schema, wish.notes, _ROOT_WHY)
+        schema = inline_references(schema, wish.notes, _ROOT_WHY)
     if {"anyOf", "oneOf", "allOf", "not", "enum", "const", "if"} & schema.keys():
-        return flattened_root(schema, wish.notes, _ROOT_WHY)
+        return flatten_root(schema, wish.notes, _ROOT_WHY)
     schema.setdefault("type", "object")
     return schema
 
 
-def _openai_function(wish: _Wish) -> tuple[Schema, tuple[Spot, ...]]:
+def _openai_function(wish: _Wish) -> tuple[Schema, tuple[ArgumentPath, ...]]:
     """The function, strict if that is wanted and possible, and where null means "left out"."""
     schema = _root(wish)
-    optional: tuple[Spot, ...] = ()
-    reason = "it was not asked for" if wish.strict is False else strictly_valid(schema)
+    optional: tuple[ArgumentPath, ...] = ()
+    reason = "it was not asked for" if wish.strict is False else strict_violation(schema)
     if reason and wish.strict:
-        rewritten = strict_form(schema, wish.notes)
+        rewritten = to_strict(schema, wish.notes)
         if isinstance(rewritten, str):
             reason = rewritten
         else:
@@ -280,7 +280,7 @@ def _anthropic(wish: _Wish) -> Export:
         if key != name:
             renamed[key] = name
             wish.notes.add(f"parameters.{name}", "changed", f"called {key!r}", _KEYS_WHY)
-            one = told(as_schema(one), f"This is {name!r}.")  # noqa: PLW2901 - the same schema, with its name
+            one = append_description(as_schema(one), f"This is {name!r}.")  # noqa: PLW2901 - the same schema, with its name
         properties[key] = one
     back = {name: key for key, name in renamed.items()}
     schema["properties"] = properties
@@ -318,12 +318,12 @@ def _mcp(wish: _Wish) -> Export:
 
 def _gemini(wish: _Wish) -> Export:
     notes = wish.notes
-    schema = inlined(wish.definition.parameters, notes, "Gemini knows no references")
-    schema = flattened_root(schema, notes, _ROOT_WHY)
+    schema = inline_references(wish.definition.parameters, notes, "Gemini knows no references")
+    schema = flatten_root(schema, notes, _ROOT_WHY)
     form: dict[str, Any] = {"name": wish.name, "description": wish.definition.description}
     if not schema["properties"]:
         return wish.export(form)
-    gemini = GeminiForm(notes)
+    gemini = GeminiConverter(notes)
     form["parameters"] = gemini.convert(schema, "parameters", ())
     return wish.export(form, as_text=gemini.as_text)
 

@@ -1,7 +1,7 @@
-"""`@tool`: any function as a tool.
+"""`@tool`: make a tool of a function.
 
-A function tool runs in the sandbox unless it says otherwise. It travels there by value, as it is when it is
-called, or by import path when it is one of ours.
+A function tool runs in the sandbox unless it is declared with `runs_in="host"`. It is pickled by value at
+each call, so that it has the current state of what it refers to; built-in tools are sent by import path.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import CodeType
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from aisotools.core.exceptions import SignatureError, ToolError
 from aisotools.core.protocols import Concurrency, ToolContext, ToolPayload
 from aisotools.core.types import Effect, Facts, Json, RunsIn, ToolResult
 from aisotools.tools.results import to_result
 from aisotools.tools.schema import FunctionSchema, function_schema
-from aisotools.tools.serialization import pickle_by_value, stands_alone
-from aisotools.tools.validation import brief
+from aisotools.tools.serialization import is_self_contained, pickle_by_value
+from aisotools.tools.validation import short_repr
 from aisotools.workspace.read_tracker import FileTouch
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 Example = tuple[Mapping[str, Json], str]
-"""Arguments, and what a person would say to get them."""
+"""Arguments, and a request they answer."""
 
 Classify = Callable[[Mapping[str, Json]], Effect]
-"""What a call with these arguments may do."""
+"""Returns the effect of a call with these arguments."""
 
 ExtractUndoPath = Callable[[Mapping[str, Json]], "Path | None"]
-"""The one path a call with these arguments changes."""
+"""Returns the one path that a call with these arguments changes, or None."""
 
 GatherFacts = Callable[[Mapping[str, Json]], Facts]
-"""What a policy should know about a call with these arguments."""
+"""Returns the facts of a call with these arguments that a policy decides on."""
 
 Touches = Callable[[Mapping[str, Json]], Sequence[FileTouch]]
-"""What a call with these arguments changes in files that must have been read before."""
+"""Returns the changes of a call with these arguments to files that must have been read before."""
 
 Deadline = float | Callable[[Mapping[str, Json]], float | None]
-"""Seconds a call may take, or a function from its arguments to that; None means the session's default."""
+"""Seconds a call may take, or a function from its arguments to that. None means the session's default."""
 
 
 class FunctionTool(Generic[P, R]):
     """A function that is also a `Tool`. Calling it calls the function.
 
-    Made by `@tool`; registers nothing by itself.
+    `@tool` makes them. They are not registered anywhere by that.
     """
 
     def __init__(
@@ -71,21 +71,22 @@ class FunctionTool(Generic[P, R]):
     ) -> None:
         """Read the signature; see `tool` for the arguments and errors.
 
-        A function that was sent somewhere to run brings its `signature` along.
+        A function that was unpickled in a worker brings its resolved `signature` along: the names in its
+        annotations may not exist there.
         """
         self.function = function
         self.schema: FunctionSchema = function_schema(function, name, signature)
-        self.examples = _checked_examples(self.schema, examples)
-        self.effect = _checked_effect(self.schema.name, effect)
-        self.runs_in: RunsIn = _checked_place(self.schema.name, runs_in)
-        self.timeout_s = _checked_timeout(self.schema.name, timeout_s)
+        self.examples = _check_examples(self.schema, examples)
+        self.effect = _check_effect(self.schema.name, effect)
+        self.runs_in: RunsIn = _check_runs_in(self.schema.name, runs_in)
+        self.timeout_s = _check_timeout(self.schema.name, timeout_s)
         self.source, self.cell = ("built-in", None) if import_path else _source_of(function)
         self._classify = classify
         self._extract_undo_path = extract_undo_path
         self._gather_facts = gather_facts
         self._touches = touches
         self._import_path = import_path
-        self._packed: tuple[object, ToolPayload] | None = None
+        self._cached_payload: tuple[object, ToolPayload] | None = None  # with the code it was made of
         self._concurrency = concurrency
         self.__name__ = self.schema.name
         self.__doc__ = function.__doc__
@@ -95,16 +96,16 @@ class FunctionTool(Generic[P, R]):
         return f"<tool {self.name} ({self.runs_in}) from {self.source}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function itself, here and now, past any gate: it is the caller's own code."""
+        """Call the function directly, in this process and without any policy: it is the caller's own code."""
         return self.function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The schema is rebuilt where it arrives; deciding, and what it needs, stays on the host.
+        # A worker only runs the function. What decides about calls stays on the host and is not sent.
         return _rebuild, (self.function, self.name, self.schema.signature)
 
     @property
     def name(self) -> str:
-        """The tool's name."""
+        """The name that models call it by."""
         return self.schema.name
 
     @property
@@ -114,37 +115,43 @@ class FunctionTool(Generic[P, R]):
 
     @cached_property
     def version(self) -> str:
-        """Changes whenever the function or what a model is told about it changes."""
-        told = [self.name, self.description, repr(self.schema.parameters), self.runs_in, repr(self.effect)]
+        """A digest of the function's code and of the definition that a model reads."""
+        definition = [
+            self.name,
+            self.description,
+            repr(self.schema.parameters),
+            self.runs_in,
+            repr(self.effect),
+        ]
         code = getattr(inspect.unwrap(self.function), "__code__", None)
-        return _digest("\0".join([*told, *_fingerprint(code)]).encode("utf-8", "surrogatepass"))
+        return _digest("\0".join([*definition, *_fingerprint(code)]).encode("utf-8", "surrogatepass"))
 
     def parameters_schema(self) -> Mapping[str, Json]:
-        """JSON Schema of the arguments."""
+        """Return the JSON Schema of the arguments."""
         return self.schema.parameters
 
     def classify(self, arguments: Mapping[str, Json]) -> Effect:
-        """What a call may do: as declared, else `LOCAL_MUTATION`."""
+        """Return the effect of a call: as declared, else `LOCAL_MUTATION`."""
         if self._classify is not None:
             return self._classify(arguments)
         return self.effect or Effect.LOCAL_MUTATION
 
     def extract_undo_path(self, arguments: Mapping[str, Json]) -> Path | None:
-        """The one path a call changes, or None."""
+        """Return the one path a call changes, or None."""
         return self._extract_undo_path(arguments) if self._extract_undo_path else None
 
     def gather_facts(self, arguments: Mapping[str, Json]) -> Facts:
-        """What a policy should know."""
+        """Return the facts of a call that a policy decides on."""
         if self._gather_facts is not None:
             return self._gather_facts(arguments)
         return Facts(effect=self.classify(arguments))
 
     def touches(self, arguments: Mapping[str, Json]) -> Sequence[FileTouch]:
-        """What a call changes in files that must have been read before; nothing when it was not told."""
+        """Return the changes of a call to files that must have been read before. Default: none."""
         return self._touches(arguments) if self._touches is not None else ()
 
     def validate_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
-        """The arguments as JSON, coerced.
+        """Return the arguments as JSON, coerced to the annotated types.
 
         Raises:
             ArgumentError: Naming every argument that does not fit.
@@ -152,7 +159,7 @@ class FunctionTool(Generic[P, R]):
         return self.schema.validate(arguments)
 
     def validate_value(self, value: Json) -> None:
-        """Check what came back from a sandbox against the declared return type.
+        """Check a value that a sandbox returned against the declared return type.
 
         Raises:
             ToolError: If it does not fit.
@@ -161,36 +168,38 @@ class FunctionTool(Generic[P, R]):
             self.schema.returns.check(value)
 
     def shipment(self) -> ToolPayload | None:
-        """How to run it in a sandbox; None when it runs on the host.
+        """Return how to run it in a sandbox, or None if it runs on the host.
 
-        Packed anew each time, so that what it refers to is as it is now, unless it refers to nothing. A
-        worker that has the same already is not sent it again.
+        The function is pickled anew at each call, since what it refers to may have changed. The key is a
+        digest of the pickle, so a worker that has the same one already does not receive it again.
 
         Raises:
             SignatureError: If the function refers to something that cannot be sent.
         """
         if self.runs_in == "host":
             return None
-        shared: Concurrency = "overlap" if inspect.iscoroutinefunction(self.function) else "main"
-        concurrency = self._concurrency or shared
+        default: Concurrency = "overlap" if inspect.iscoroutinefunction(self.function) else "main"
+        concurrency = self._concurrency or default
         if self._import_path:
             return ToolPayload(key=self._import_path, import_path=self._import_path, concurrency=concurrency)
         code = getattr(self.function, "__code__", None)
-        if self._packed is not None and self._packed[0] is code and stands_alone(self.function):
-            return self._packed[1]
-        payload = pickle_by_value(self.name, self)
-        shipment = ToolPayload(key=_digest(payload), payload=payload, concurrency=concurrency)
-        self._packed = (code, shipment)
-        return shipment
+        if self._cached_payload is not None:
+            cached_code, cached = self._cached_payload
+            if cached_code is code and is_self_contained(self.function):
+                return cached
+        pickled = pickle_by_value(self.name, self)
+        payload = ToolPayload(key=_digest(pickled), payload=pickled, concurrency=concurrency)
+        self._cached_payload = (code, payload)
+        return payload
 
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
-        """Call the function with coerced arguments and make a result of what it returns."""
+        """Call the function with coerced arguments and convert its return value to a result."""
         bound = self.schema.bind(arguments)
         if self.schema.context_parameter is not None:
             bound[self.schema.context_parameter] = context
         function: Callable[..., Any] = self.function
         if self.runs_in == "host" and not inspect.iscoroutinefunction(function):
-            # The host's loop must stay free: it delivers clicks and the Stop button.
+            # A blocking function would stop the event loop, which delivers clicks and the Stop button.
             value = await asyncio.to_thread(function, **bound)
         else:
             value = function(**bound)
@@ -217,27 +226,27 @@ def tool(
     concurrency: Concurrency | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
-    """Make a tool of a function. Registers nothing.
+    """Make a tool of a function. It is not registered anywhere by that.
 
-    Works bare (`@tool`) or with options. The schema comes from the annotations, the description from the
-    docstring (Google style), and `Annotated[..., Field(description=...)]` beats the docstring. A parameter
-    annotated `ToolContext` is filled in and hidden from the schema.
+    Works bare (`@tool`) or with options. The schema comes from the annotations. The descriptions come from
+    the docstring, in the style of Google, NumPy or Sphinx; `Annotated[..., Field(description=...)]` takes
+    precedence. A parameter annotated `ToolContext` is filled in and hidden from the schema.
 
     Args:
         function: A function with annotated parameters; `async def` too.
-        name: The tool's name; the function's own without it.
-        effect: What every call may do; `LOCAL_MUTATION` without it, so what forgets to say is asked about.
-        runs_in: `sandbox`, or `host` for what needs the user's own process.
-        timeout_s: Deadline of a call in seconds, or a function from its arguments to that; the session's
-            without it.
-        examples: Pairs of arguments and what a person would say to get them.
-        classify: What a call with these arguments may do, when it depends on them.
-        extract_undo_path: The one path a call with these arguments changes.
-        gather_facts: What a policy should know about a call with these arguments.
-        touches: What a call with these arguments changes in files that must have been read before.
+        name: The tool's name. Default: the function's.
+        effect: The effect of every call. Default: `LOCAL_MUTATION`, which the policy asks about.
+        runs_in: `sandbox`, or `host` for a function that needs the user's own process.
+        timeout_s: Deadline of a call in seconds, or a function from its arguments to that. Default: the
+            session's.
+        examples: Pairs of arguments and a request that they answer.
+        classify: Returns the effect of a call, where it depends on the arguments.
+        extract_undo_path: Returns the one path that a call changes, or None.
+        gather_facts: Returns the facts of a call that the policy decides on.
+        touches: Returns the changes of a call to files that must have been read before.
         import_path: `module:attribute` by which the worker imports the tool instead of receiving it.
-        concurrency: How it shares the worker; by default async functions overlap, others take turns.
-        **options: The same, as the overloads spell them out.
+        concurrency: How it shares the worker. Default: async functions overlap, others take turns.
+        **options: The same, as the overloads list them.
 
     Returns:
         A callable `FunctionTool`.
@@ -259,7 +268,7 @@ def _digest(data: bytes) -> str:
 
 
 def _fingerprint(code: CodeType | None) -> Iterator[str]:
-    """What a function does, functions inside it included; the same for the same source."""
+    """Yield the code of a function and of those inside it, without line numbers and file names."""
     if code is not None:
         yield from (code.co_code.hex(), repr(code.co_names), repr(code.co_freevars))
         for constant in code.co_consts:
@@ -270,7 +279,7 @@ def _fingerprint(code: CodeType | None) -> Iterator[str]:
 
 
 def _source_of(function: Callable[..., Any]) -> tuple[str, str | None]:
-    """Where a function was defined, in words, and its notebook cell: its id, `""` when unknown, or None."""
+    """Return where a function was defined, for people, and its cell: an id, `""` if unknown, or None."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     names = getattr(function, "__globals__", {})
     if code is None:
@@ -278,13 +287,13 @@ def _source_of(function: Callable[..., Any]) -> tuple[str, str | None]:
     cells, get_ipython = names.get("In"), names.get("get_ipython")
     if not isinstance(cells, list) or not callable(get_ipython):
         return f"{code.co_filename}:{code.co_firstlineno}", None
-    # Asked through the function's own globals: this module must not import IPython.
+    # IPython is found through the function's own globals: this module must not import it.
     get_parent = getattr(get_ipython(), "get_parent", None)
     parent = get_parent() if callable(get_parent) else {}
     return f"cell [{len(cells) - 1}]", str(parent.get("metadata", {}).get("cellId", ""))
 
 
-def _checked_effect(name: str, effect: str | None) -> Effect | None:
+def _check_effect(name: str, effect: str | None) -> Effect | None:
     if effect is None or isinstance(effect, Effect):
         return effect
     try:
@@ -294,7 +303,7 @@ def _checked_effect(name: str, effect: str | None) -> Effect | None:
         raise SignatureError(f"Tool {name}: effect={effect!r} is no Effect. Use one of {known}.") from None
 
 
-def _checked_place(name: str, runs_in: str) -> RunsIn:
+def _check_runs_in(name: str, runs_in: str) -> RunsIn:
     if runs_in == "sandbox":
         return "sandbox"
     if runs_in == "host":
@@ -302,24 +311,23 @@ def _checked_place(name: str, runs_in: str) -> RunsIn:
     raise SignatureError(f"Tool {name}: runs_in={runs_in!r}; use 'sandbox' or 'host'.")
 
 
-def _checked_timeout(name: str, timeout_s: Any) -> Deadline | None:
+def _check_timeout(name: str, timeout_s: Any) -> Deadline | None:
     if timeout_s is None or callable(timeout_s):
-        told: Deadline | None = timeout_s
-        return told
+        return cast("Deadline | None", timeout_s)
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise SignatureError(f"Tool {name}: timeout_s={timeout_s!r}; use a number of seconds above 0.")
     return float(timeout_s)
 
 
-def _checked_examples(schema: FunctionSchema, examples: Sequence[Example]) -> tuple[Example, ...]:
-    checked = []
+def _check_examples(schema: FunctionSchema, examples: Sequence[Example]) -> tuple[Example, ...]:
+    valid = []
     for example in examples:
         try:
-            arguments, said = example
-            checked.append((schema.validate(arguments), str(said)))
+            arguments, request = example
+            valid.append((schema.validate(arguments), str(request)))
         except (TypeError, ValueError, ToolError) as error:
             raise SignatureError(
-                f"Tool {schema.name}: example {brief(example)} does not fit: {error} "
-                "An example is a pair of arguments and what a person would say.",
+                f"Tool {schema.name}: example {short_repr(example)} does not fit: {error} "
+                "An example is a pair: arguments, and a request that they answer.",
             ) from None
-    return tuple(checked)
+    return tuple(valid)

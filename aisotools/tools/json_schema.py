@@ -24,7 +24,7 @@ from aisotools.core.types import Json
 
 Action = Literal["changed", "weakened", "dropped"]
 Schema = dict[str, Any]
-Spot = tuple[str, ...]
+ArgumentPath = tuple[str, ...]
 """Where a value lies in the arguments: names of properties, and `*` for every item of a list."""
 
 _DEEPEST = 32
@@ -87,7 +87,7 @@ def resolve(root: Mapping[str, Any], reference: object) -> Mapping[str, Any] | N
     return found if isinstance(found, Mapping) else None
 
 
-def inlined(root: Mapping[str, Any], notes: ChangeLog, why: str, *, rounds: int = 1) -> Schema:
+def inline_references(root: Mapping[str, Any], notes: ChangeLog, why: str, *, rounds: int = 1) -> Schema:
     """`root` without references: each is replaced by what it names.
 
     A schema that contains itself is spelled out `rounds` times, then anything goes.
@@ -136,14 +136,14 @@ _MAPS = {"properties", "patternProperties", "dependentSchemas"}
 _NOT_SCHEMAS = {"enum", "const", "default", "examples", "example", "required", "discriminator"}
 
 
-def merged(schema: Schema, path: str, notes: ChangeLog, why: str) -> Schema:
+def merge_all_of(schema: Schema, path: str, notes: ChangeLog, why: str) -> Schema:
     """`schema` without `allOf`, as far as its parts can be laid over one another."""
     parts = schema.pop("allOf", None)
     if not isinstance(parts, list):
         return schema
     whole = len(parts) == 1
     for part in map(as_schema, parts):
-        inner = merged(part, path, notes, why)
+        inner = merge_all_of(part, path, notes, why)
         properties = {**inner.get("properties", {}), **schema.get("properties", {})}
         required = [*schema.get("required", []), *inner.get("required", [])]
         clash = {key for key in inner.keys() & schema.keys() if inner[key] != schema[key]}
@@ -158,14 +158,14 @@ def merged(schema: Schema, path: str, notes: ChangeLog, why: str) -> Schema:
     return schema
 
 
-def flattened_root(schema: Schema, notes: ChangeLog, why: str) -> Schema:
+def flatten_root(schema: Schema, notes: ChangeLog, why: str) -> Schema:
     """`schema` as one object: alternatives at the top are thrown together, so more is allowed."""
-    schema = merged(schema, "parameters", notes, why)
+    schema = merge_all_of(schema, "parameters", notes, why)
     for keyword in ("anyOf", "oneOf"):
         parts = schema.pop(keyword, None)
         if not isinstance(parts, list):
             continue
-        branches = [merged(as_schema(part), "parameters", notes, why) for part in parts]
+        branches = [merge_all_of(as_schema(part), "parameters", notes, why) for part in parts]
         objects = [branch for branch in branches if isinstance(branch.get("properties"), Mapping)]
         properties: Schema = {}
         for branch in objects:
@@ -192,7 +192,7 @@ def _either(one: object, other: object) -> Any:
     return one if one == other else {"anyOf": [one, other]}
 
 
-def nullable(schema: Schema) -> tuple[Schema, bool]:
+def split_null(schema: Schema) -> tuple[Schema, bool]:
     """`schema` without null among its types and alternatives, and whether it was there."""
     found = False
     kind = schema.get("type")
@@ -215,7 +215,7 @@ def nullable(schema: Schema) -> tuple[Schema, bool]:
     return schema, found
 
 
-def told(schema: Schema, *sentences: str) -> Schema:
+def append_description(schema: Schema, *sentences: str) -> Schema:
     """`schema` with `sentences` added to its description."""
     text = str(schema.get("description") or "").strip()
     if text and text[-1] not in ".!?:":
@@ -246,7 +246,7 @@ _WORDS = {
 }
 
 
-def in_words(keyword: str, value: Json) -> str:
+def describe_keyword(keyword: str, value: Json) -> str:
     """What a keyword says, for a description; empty for one that a model has no use for."""
     if keyword == "enum" and isinstance(value, list):
         return _WORDS["enum"].format(_cut(", ".join(_told(one) for one in value)))
@@ -268,15 +268,15 @@ def _cut(text: str) -> str:
     return text if len(text) <= _TOLD_CHARS else f"{text[:_TOLD_CHARS]}…"
 
 
-def moved_to_words(schema: Schema, keywords: set[str], path: str, notes: ChangeLog, why: str) -> Schema:
+def move_to_description(schema: Schema, keywords: set[str], path: str, notes: ChangeLog, why: str) -> Schema:
     """`schema` without `keywords`, which its description tells instead."""
     found = [keyword for keyword in schema if keyword in keywords]
-    words = [in_words(keyword, schema[keyword]) for keyword in found]
+    words = [describe_keyword(keyword, schema[keyword]) for keyword in found]
     for keyword, text in zip(found, words, strict=True):
         del schema[keyword]
         where = "the description tells it instead" if text else "left out"
         notes.add(path, "weakened" if text else "dropped", f"{keyword}: {where}", why)
-    return told(schema, *words) if any(words) else schema
+    return append_description(schema, *words) if any(words) else schema
 
 
 def subschemas(schema: Mapping[str, Any]) -> Iterator[Any]:
@@ -306,7 +306,7 @@ _LONG_LIST, _LONG_LIST_CHARS = 250, 15_000
 _WHY = "OpenAI's strict mode knows only part of JSON Schema"
 
 
-def strictly_valid(schema: Mapping[str, Any]) -> str:
+def strict_violation(schema: Mapping[str, Any]) -> str:
     """Why a schema does not fit strict mode as it is; empty when it does."""
     if "anyOf" in schema:
         return "there are alternatives at the top"
@@ -374,7 +374,7 @@ def _over_limits(schema: Mapping[str, Any]) -> str:
     return next((reason for reason, is_over in over.items() if is_over), "")
 
 
-def strict_form(schema: Mapping[str, Any], notes: ChangeLog) -> tuple[Schema, tuple[Spot, ...]] | str:
+def to_strict(schema: Mapping[str, Any], notes: ChangeLog) -> tuple[Schema, tuple[ArgumentPath, ...]] | str:
     """A schema made to fit strict mode, and where null now means "left out"; or why it cannot be.
 
     What may be left out becomes what may be null. Keywords that strict mode does not know move into the
@@ -382,7 +382,7 @@ def strict_form(schema: Mapping[str, Any], notes: ChangeLog) -> tuple[Schema, tu
     """
     rewriting = _Rewriting(schema)
     strict = rewriting.of(schema, "parameters", ())
-    reason = strictly_valid(strict)
+    reason = strict_violation(strict)
     if reason:
         return reason
     notes.changes.extend(rewriting.notes.changes)
@@ -395,11 +395,11 @@ class _Rewriting:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self.notes = ChangeLog()
-        self.optional: list[Spot] = []
+        self.optional: list[ArgumentPath] = []
 
-    def of(self, value: object, path: str, spot: Spot | None) -> Schema:
+    def of(self, value: object, path: str, spot: ArgumentPath | None) -> Schema:
         """One schema; `spot` is None where its place in the arguments cannot be told."""
-        schema = merged(as_schema(value), path, self.notes, _WHY)
+        schema = merge_all_of(as_schema(value), path, self.notes, _WHY)
         if "$ref" in schema and len(schema) > 1:
             schema = self._spelled_out(schema, path)
         if "oneOf" in schema:
@@ -409,7 +409,7 @@ class _Rewriting:
         unknown = schema.keys() - _KNOWN - _STRUCTURAL
         if schema.get("format") not in {None, *_FORMATS}:
             unknown |= {"format"}
-        schema = moved_to_words(schema, unknown, path, self.notes, _WHY)
+        schema = move_to_description(schema, unknown, path, self.notes, _WHY)
         for key in ("$defs", "definitions"):
             for name, one in dict(schema.get(key) or {}).items():
                 schema[key][name] = self.of(one, name, None)
@@ -433,7 +433,7 @@ class _Rewriting:
             return {"anyOf": [{"$ref": schema["$ref"]}], **rest}
         return {**as_schema(target), **rest}
 
-    def _all_required(self, schema: Schema, path: str, spot: Spot | None) -> Schema:
+    def _all_required(self, schema: Schema, path: str, spot: ArgumentPath | None) -> Schema:
         required = set(schema.get("required", ()))
         properties = {}
         for name, one in schema["properties"].items():
@@ -475,7 +475,7 @@ _GEMINI_WHY = "Gemini's Schema is a part of OpenAPI 3.0"
 _ANYTHING = ("string", "number", "boolean")
 
 
-class GeminiForm:
+class GeminiConverter:
     """Turns one tool's schema into Gemini's.
 
     Attributes:
@@ -485,12 +485,12 @@ class GeminiForm:
     def __init__(self, notes: ChangeLog) -> None:
         """Note in `notes` what is lost."""
         self._notes = notes
-        self.as_text: list[Spot] = []
+        self.as_text: list[ArgumentPath] = []
 
-    def convert(self, value: object, path: str, spot: Spot, *, alone: bool = True) -> Schema:
+    def convert(self, value: object, path: str, spot: ArgumentPath, *, alone: bool = True) -> Schema:
         """One schema without references; `alone` unless it is one of several alternatives."""
-        schema = merged(as_schema(value), path, self._notes, _GEMINI_WHY)
-        schema, null = nullable(schema)
+        schema = merge_all_of(as_schema(value), path, self._notes, _GEMINI_WHY)
+        schema, null = split_null(schema)
         if "oneOf" in schema:
             schema["anyOf"] = [*schema.get("anyOf", []), *schema.pop("oneOf")]
             self._notes.add(path, "weakened", "oneOf becomes anyOf", _GEMINI_WHY)
@@ -508,7 +508,7 @@ class GeminiForm:
         elif schema.get("type") == "array":
             schema = self._array(schema, path, spot)
         schema = self._bounds(schema, path)
-        schema = moved_to_words(schema, schema.keys() - _GEMINI_KEPT, path, self._notes, _GEMINI_WHY)
+        schema = move_to_description(schema, schema.keys() - _GEMINI_KEPT, path, self._notes, _GEMINI_WHY)
         if null:
             schema["nullable"] = True
         return schema
@@ -529,7 +529,7 @@ class GeminiForm:
             schema = {**schema, "type": "integer"}
         if kinds <= {int, float}:
             schema = {**schema, "minimum": min(values), "maximum": max(values)}
-        return moved_to_words(schema, {"enum"}, path, self._notes, "Gemini lists only texts")
+        return move_to_description(schema, {"enum"}, path, self._notes, "Gemini lists only texts")
 
     def _typed(self, schema: Schema, path: str) -> Schema:
         if "type" in schema or "anyOf" in schema:
@@ -541,7 +541,7 @@ class GeminiForm:
         self._notes.add(path, "weakened", "anything becomes text, a number or a truth value", _GEMINI_WHY)
         return {**schema, "anyOf": [{"type": kind} for kind in _ANYTHING]}
 
-    def _object(self, schema: Schema, path: str, spot: Spot, *, alone: bool) -> Schema:
+    def _object(self, schema: Schema, path: str, spot: ArgumentPath, *, alone: bool) -> Schema:
         properties = schema.get("properties") or {}
         if not properties and spot:
             # An object without named properties is refused there, so it travels as text.
@@ -553,10 +553,10 @@ class GeminiForm:
             what = "an object of any names travels as JSON text" + ("" if alone else ", and stays text")
             action: Literal["changed", "weakened"] = "changed" if alone else "weakened"
             self._notes.add(path, action, what, "Gemini takes no object without named properties")
-            schema = moved_to_words(
+            schema = move_to_description(
                 schema, {"minProperties", "maxProperties"}, path, self._notes, _GEMINI_WHY
             )
-            return told({**schema, "type": "string"}, "A JSON object, written as text.")
+            return append_description({**schema, "type": "string"}, "A JSON object, written as text.")
         further = schema.pop("additionalProperties", False)  # that no others are allowed is understood
         if further is not False:
             self._notes.add(path, "dropped", "additionalProperties", _GEMINI_WHY)
@@ -569,7 +569,7 @@ class GeminiForm:
                 del schema["required"]
         return schema
 
-    def _array(self, schema: Schema, path: str, spot: Spot) -> Schema:
+    def _array(self, schema: Schema, path: str, spot: ArgumentPath) -> Schema:
         first = schema.pop("prefixItems", None)
         if isinstance(first, list) and first:
             rest = schema.get("items")
@@ -594,5 +594,5 @@ class GeminiForm:
                 self._notes.add(path, "changed", f"{keyword} becomes {inclusive}", _GEMINI_WHY)
         kind = schema.get("type")
         if "format" in schema and schema["format"] not in _GEMINI_FORMATS.get(str(kind), set()):
-            schema = moved_to_words(schema, {"format"}, path, self._notes, "Gemini knows few formats")
+            schema = move_to_description(schema, {"format"}, path, self._notes, "Gemini knows few formats")
         return schema

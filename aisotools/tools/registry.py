@@ -11,23 +11,33 @@ from typing import Any, TypeVar
 from aisotools.core.exceptions import RegistryError, ToolClash, UnknownTool
 from aisotools.core.protocols import Tool
 from aisotools.core.types import Json, ToolDefinition
-from aisotools.tools.adapter import declared_effect, definition_of, renamed_tool, source_of
-from aisotools.tools.export import Exports, Provider, export_all
+from aisotools.tools.adapter import (
+    cell_of,
+    declared_effect,
+    definition_of,
+    has_argument_validator,
+    renamed_tool,
+    source_of,
+)
+from aisotools.tools.export import Exports, Provider, export_tools
 from aisotools.tools.schema import check_name
-from aisotools.tools.validation import brief, schema_flaw
+from aisotools.tools.validation import schema_error, short_repr
 
 AnyTool = TypeVar("AnyTool", bound=Tool)
-"""Whatever kind of tool is registered comes back as that kind."""
+"""`register` returns the tool with its own type."""
 
 Definitions = list[ToolDefinition]
-"""All tools as a model sees them."""
+"""All tools as a model reads them."""
 
 ProviderDefinitions = list[dict[str, Json]]
-"""All tools as one provider's client takes them."""
+"""All tools in the format of one provider's client."""
+
+
+_REQUIRED_MEMBERS = ("name", "description", "parameters_schema", "execute")
 
 
 class ToolRegistry:
-    """Tools by name, in the order they came; safe to use from several threads."""
+    """Tools by name, in the order of registration. Safe to use from several threads."""
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         """Register `tools`, in order."""
@@ -49,7 +59,7 @@ class ToolRegistry:
         return iter(self.list())
 
     def __getitem__(self, name: str) -> Tool:
-        """The tool of that name.
+        """Return the tool of that name.
 
         Raises:
             UnknownTool: With the nearest names.
@@ -63,14 +73,14 @@ class ToolRegistry:
     def register(self, tool: AnyTool) -> AnyTool:
         """Add `tool` and return it, so that this also works as a decorator above `@tool`.
 
-        Registering again from the same notebook cell replaces the earlier one.
+        A tool from the same notebook cell replaces the one registered before.
 
         Raises:
             RegistryError: If it is not a tool; the message says what is missing.
-            SignatureError: If its name is none that a tool may bear.
-            ToolClash: If another tool has that name; the message names where both come from.
+            SignatureError: If its name is not valid.
+            ToolClash: If another tool has that name; the message names the sources of both.
         """
-        name = _checked(tool)
+        name = _check_tool(tool)
         with self._lock:
             old = self._tools.get(name)
             if old is not None and not _replaces(tool, old):
@@ -98,81 +108,85 @@ class ToolRegistry:
         return UnknownTool(str(name), tuple(near), known)
 
     def get(self, name: str) -> Tool | None:
-        """The tool of that name, or None."""
+        """Return the tool of that name, or None."""
         return self._tools.get(name)
 
     def list(self) -> list[Tool]:
-        """All tools, in the order they were registered."""
+        """Return all tools, in the order of registration."""
         with self._lock:
             return list(self._tools.values())
 
     def to_llm_definitions(self) -> Definitions:
-        """All tools as a model sees them."""
+        """Return the definitions that a model reads."""
         return [definition_of(tool) for tool in self.list()]
 
     def definitions(
         self, provider: Provider | None = None, *, strict: bool | None = None
     ) -> ProviderDefinitions:
-        """All tools as plain dicts, ready for a client.
+        """Return all tools as plain dicts, ready for a provider's client.
 
         Args:
             provider: None for `{name, description, parameters}`; else `"openai"` for Chat Completions,
                 `"openai-responses"`, `"anthropic"`, `"gemini"` or `"mcp"`.
-            strict: For OpenAI's strict mode: None where a schema fits it as it is; True also where arguments
-                that may be left out become ones that may be null, which `exports(...).back` undoes; False
-                never.
+            strict: Use of OpenAI's strict mode. None: for schemas that fit it unchanged. True: also for
+                schemas that fit once optional arguments are nullable instead; `exports(...).back` converts
+                such arguments back. False: never.
 
         Returns:
-            New dicts, to be changed at will.
+            New dicts that the caller may change.
 
         Raises:
-            ValueError: If there is no such dialect.
+            ValueError: If `provider` is unknown.
         """
         if provider is None:
             return [_plain(definition) for definition in self.to_llm_definitions()]
         return [dict(export) for export in self.exports(provider, strict=strict)]
 
     def exports(self, provider: Provider, *, strict: bool | None = None) -> Exports:
-        """What `definitions` gives, with what had to be changed for this provider, and the way back.
+        """Return the tools in a provider's format, with the changes made for it and the way back.
 
         Raises:
-            ValueError: If there is no such dialect.
+            ValueError: If `provider` is unknown.
         """
-        told = [(definition_of(tool), declared_effect(tool)) for tool in self.list()]
-        return export_all(told, provider, strict=strict)
+        definitions = [(definition_of(tool), declared_effect(tool)) for tool in self.list()]
+        return export_tools(definitions, provider, strict=strict)
 
-    # ---- other registries of the same tools
+    # -- registries derived from this one
 
     def filtered(self, keep: Iterable[str] | Callable[[Tool], bool]) -> ToolRegistry:
-        """A registry of some of these tools: of those names, or those for which `keep` is true.
+        """Return a registry of some of these tools.
+
+        Args:
+            keep: The names of the tools, or a function that returns true for them.
 
         Raises:
-            UnknownTool: If there is no tool of one of the names.
+            UnknownTool: If a name is not registered.
+            TypeError: If `keep` is a single name instead of a list.
         """
         if callable(keep):
             return ToolRegistry(tool for tool in self.list() if keep(tool))
         if isinstance(keep, str):
             raise TypeError(f"filtered({keep!r}): give a list of names, such as [{keep!r}].")
-        wanted = {self[name].name for name in keep}
-        return ToolRegistry(tool for tool in self.list() if tool.name in wanted)
+        names = {self[name].name for name in keep}
+        return ToolRegistry(tool for tool in self.list() if tool.name in names)
 
     def prefixed(self, prefix: str) -> ToolRegistry:
-        """A registry of the same tools with `prefix` before each name.
+        """Return a registry of the same tools with `prefix` before each name.
 
         Raises:
-            SignatureError: If a name would be none that a tool may bear.
+            SignatureError: If a name becomes invalid.
         """
         return ToolRegistry(renamed_tool(tool, prefix + tool.name) for tool in self.list())
 
     def renamed(self, names: Mapping[str, str]) -> ToolRegistry:
-        """A registry of the same tools, some of them under other names: `{"old": "new"}`.
+        """Return a registry of the same tools, some of them under other names: `{"old": "new"}`.
 
         Raises:
-            UnknownTool: If there is no tool of one of the old names.
-            ToolClash: If two tools would bear one name.
+            UnknownTool: If an old name is not registered.
+            ToolClash: If two tools get the same name.
         """
         for name in names:
-            self[name]
+            self[name]  # raises for a name that is not registered
         return ToolRegistry(
             renamed_tool(tool, names[tool.name]) if tool.name in names else tool for tool in self.list()
         )
@@ -186,12 +200,12 @@ def _plain(definition: ToolDefinition) -> dict[str, Any]:
     }
 
 
-def _checked(tool: Tool) -> str:
-    """The name of `tool`, if it is one; what is wrong is said here and not at the first call."""
-    missing = [m for m in ("name", "description", "parameters_schema", "execute") if not hasattr(tool, m)]
+def _check_tool(tool: Tool) -> str:
+    """Return the name of `tool`. Raise now for what would otherwise fail at its first call."""
+    missing = [member for member in _REQUIRED_MEMBERS if not hasattr(tool, member)]
     if missing:
         hint = " Put @tool above the function." if callable(tool) else ""
-        raise RegistryError(f"{brief(tool)} is not a tool: it has no {', '.join(missing)}.{hint}")
+        raise RegistryError(f"{short_repr(tool)} is not a tool: it has no {', '.join(missing)}.{hint}")
     if isinstance(tool, type):
         raise RegistryError(
             f"{tool.__name__} is a class. Register one of its instances: {tool.__name__}(...)."
@@ -199,23 +213,24 @@ def _checked(tool: Tool) -> str:
     name = check_name(tool.name)
     description: object = tool.description
     if not isinstance(description, str):
-        raise RegistryError(f"Tool {name}: its description is {brief(description)}, and must be text.")
-    # What validates by itself knows its schema; any other is taken at its schema's word at each call.
-    flaw = (
-        "" if callable(getattr(tool, "validate_arguments", None)) else schema_flaw(tool.parameters_schema())
-    )
-    if flaw:
-        raise RegistryError(f"Tool {name}: {flaw}.")
+        raise RegistryError(f"Tool {name}: description must be text, not {short_repr(description)}.")
+    if not has_argument_validator(tool):
+        # Such a tool's schema decides about arguments at every call, so it must be sound.
+        error = schema_error(tool.parameters_schema())
+        if error:
+            raise RegistryError(f"Tool {name}: {error}.")
     return name
 
 
 def _replaces(new: Tool, old: Tool) -> bool:
-    """Whether registering `new` means "the same tool, edited" rather than a clash."""
+    """Return whether registering `new` means "the same tool, edited" rather than a clash."""
     if new is old:
         return True
-    cells = getattr(new, "cell", None), getattr(old, "cell", None)
-    if None not in cells:
-        return cells[0] == cells[1] or "" in cells
-    # A class that a notebook defines again when its cell is run again.
-    interactive = type(new).__module__ == "__main__"
-    return interactive and source_of(new) == source_of(old)
+    new_cell = cell_of(new)
+    old_cell = cell_of(old)
+    if new_cell is not None and old_cell is not None:
+        # An unknown cell ("") counts as the same: some front ends send no cell ids.
+        return new_cell == old_cell or "" in {new_cell, old_cell}
+    # A class defined in a notebook: running its cell again makes a new class of the same name.
+    is_interactive = type(new).__module__ == "__main__"
+    return is_interactive and source_of(new) == source_of(old)

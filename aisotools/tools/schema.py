@@ -1,10 +1,7 @@
-"""From a function's signature and docstring to JSON Schema, and the validation of arguments against it.
+"""Read a function's signature and docstring: JSON Schema of its arguments, description, and validation.
 
-pydantic's model machinery is imported on first use.
-
-Reading docstrings: what a model is told, and what is said of each parameter.
-
-The door to griffe, which knows the styles of Google, NumPy and Sphinx; imported on first use.
+pydantic validates; griffe parses docstrings in the styles of Google, NumPy and Sphinx. Both take long to
+import and are imported on first use.
 """
 
 from __future__ import annotations
@@ -20,8 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args
 from aisotools.core.exceptions import SignatureError, ToolError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Json
-from aisotools.tools.results import Returns, declared
-from aisotools.tools.validation import brief, not_fitting, not_json, not_named, problem
+from aisotools.tools.results import ReturnType, declared_return_type
+from aisotools.tools.validation import (
+    describe_problem,
+    invalid_arguments_error,
+    not_an_object_error,
+    not_json_error,
+    short_repr,
+)
 
 if TYPE_CHECKING:
     import griffe
@@ -47,7 +50,8 @@ _SPHINX_FIELD = re.compile(
     r"|vartype|meta)\b[^:\n]*:.*\n(?:[ \t]+.*\n)*",
     re.MULTILINE,
 )
-_DOCUMENTS: tuple[tuple[Style, re.Pattern[str], re.Pattern[str]], ...] = (
+# For each style: what shows that a docstring documents parameters in it, and its sections for programmers.
+_STYLES: tuple[tuple[Style, re.Pattern[str], re.Pattern[str]], ...] = (
     (
         "google",
         re.compile(rf"^{_GOOGLE_PARAMETERS}[ \t]*:[ \t]*$", re.MULTILINE),
@@ -67,17 +71,17 @@ _DOCUMENTS: tuple[tuple[Style, re.Pattern[str], re.Pattern[str]], ...] = (
 
 
 @lru_cache(maxsize=256)
-def read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """The description, which is all but the sections for programmers, and what is said of each parameter.
+def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Return the description, without the sections for programmers, and the text of each parameter.
 
     Args:
         text: A docstring without indentation, in the style of Google, NumPy or Sphinx.
     """
     whole = f"{text}\n"
     description = whole
-    for _, _, sections in _DOCUMENTS:
+    for _, _, sections in _STYLES:
         description = sections.sub("", description)
-    for style, documents, _ in _DOCUMENTS:
+    for style, documents, _ in _STYLES:
         if documents.search(whole):
             return description.strip(), _parameters(text, style)
     return description.strip(), {}
@@ -86,20 +90,20 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
 def _parameters(text: str, style: Style) -> dict[str, str]:
     import griffe
 
-    wanted = {griffe.DocstringSectionKind.parameters, griffe.DocstringSectionKind.other_parameters}
-    found: dict[str, str] = {}
+    kinds = {griffe.DocstringSectionKind.parameters, griffe.DocstringSectionKind.other_parameters}
+    texts: dict[str, str] = {}
     for section in griffe.Docstring(text).parse(style, warnings=False):
-        if section.kind in wanted:
-            found.update(_parameter_texts(section))
-    return found
+        if section.kind in kinds:
+            texts.update(_parameter_texts(section))
+    return texts
 
 
 def _parameter_texts(section: griffe.DocstringSection) -> dict[str, str]:
-    # NumPy's style documents several parameters at once: "x, y : float".
+    # NumPy's style may document several parameters in one entry: "x, y : float".
     return {
-        name.strip().lstrip("*"): " ".join(one.description.split())
-        for one in section.value
-        for name in one.name.split(",")
+        name.strip().lstrip("*"): " ".join(entry.description.split())
+        for entry in section.value
+        for name in entry.name.split(",")
     }
 
 
@@ -107,10 +111,10 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 
 
 def check_name(name: object) -> str:
-    """The name, if a tool may bear it.
+    """Return `name` if it is valid for a tool.
 
     Raises:
-        SignatureError: If it is no text of 1 to 64 letters, digits, `_`, `-`, `.`.
+        SignatureError: If it is not a text of 1 to 64 letters, digits, `_`, `-`, `.`.
     """
     if not isinstance(name, str) or not _NAME.match(name):
         raise SignatureError(
@@ -121,17 +125,17 @@ def check_name(name: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSchema:
-    """What a signature says, ready to validate with.
+    """The schema of a function's arguments, with the validation against it.
 
     Attributes:
-        name: The tool's name, for messages.
+        name: The tool's name, for error messages.
         description: The docstring without its sections.
         parameters: JSON Schema of the arguments.
         context_parameter: The parameter that takes the `ToolContext`, or None.
-        model: The pydantic model behind `parameters`; its fields carry the arguments as aliases.
+        model: The pydantic model behind `parameters`. The aliases of its fields are the argument names.
         signature: The signature it was read from, with annotations resolved.
-        secret: Whether any argument is, or holds, a `SecretStr` or the like.
-        returns: Checks and serialises the return value, or None when its type is not for JSON.
+        secret: Whether an argument is or contains a `SecretStr` or `SecretBytes`.
+        returns: Checks and serializes the return value; None if its type has no JSON form.
     """
 
     name: str
@@ -141,59 +145,64 @@ class FunctionSchema:
     model: type[BaseModel]
     signature: inspect.Signature
     secret: bool
-    returns: Returns | None
+    returns: ReturnType | None
 
     def validate(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
-        """The arguments as JSON, coerced; only those that were given.
+        """Return the arguments as JSON, coerced to the annotated types, without defaults.
 
         Raises:
-            ArgumentError: Naming every argument that does not fit, and what would.
-            ToolError: If validating what came out would change it again; then what is shown would not be
-                what runs.
+            ArgumentError: Naming every argument that does not fit, and the expected ones.
+            ToolError: If validating the output changes it again; not recoverable. The call that is shown
+                would not be the call that runs.
         """
-        first = self._model_of(arguments)
-        plain = self._dumped(first)
-        second = self._model_of(plain)
-        if first != second and (again := self._dumped(second)) != plain and repr(again) != repr(plain):
+        first = self._parse(arguments)
+        plain = self._dump(first)
+        second = self._parse(plain)
+        if first == second:
+            return plain
+        # Unequal models may still be the same call: values such as NaN are not equal to themselves.
+        again = self._dump(second)
+        if again != plain and repr(again) != repr(plain):
             raise ToolError(
-                f"{self.name} cannot be called: validating its arguments twice gives {brief(plain)}, then "
-                f"{brief(again)}. Make the validators of its types leave alone what they have made.",
+                f"{self.name} cannot be called: validating its arguments twice gives {short_repr(plain)}, "
+                f"then {short_repr(again)}. Its validators must return their own output unchanged.",
                 recoverable=False,
             )
         return plain
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as Python values to call the function with, defaults included.
+        """Return the arguments as Python values to call the function with, defaults included.
 
         Raises:
-            ArgumentError: As `validate` does.
+            ArgumentError: Naming every argument that does not fit, and the expected ones.
         """
-        valid = self._model_of(arguments)
+        valid = self._parse(arguments)
         return {str(field.alias): getattr(valid, name) for name, field in type(valid).model_fields.items()}
 
-    def _model_of(self, arguments: Mapping[str, Any]) -> BaseModel:
+    def _parse(self, arguments: Mapping[str, Any]) -> BaseModel:
         from pydantic import ValidationError
 
         if not isinstance(arguments, Mapping):
-            raise not_named(self.name, arguments, self.parameters)
+            raise not_an_object_error(self.name, arguments, self.parameters)
         try:
             return self.model.model_validate(dict(arguments))
         except ValidationError as error:
             problems = [
-                problem(e["loc"], e["type"], e["msg"], e.get("input"), self.parameters)
+                describe_problem(e["loc"], e["type"], e["msg"], e.get("input"), self.parameters)
                 for e in error.errors(include_url=False, include_context=False)
             ]
-            raise not_fitting(self.name, problems, self.parameters) from None
+            raise invalid_arguments_error(self.name, problems, self.parameters) from None
 
-    def _dumped(self, valid: BaseModel) -> dict[str, Json]:
+    def _dump(self, valid: BaseModel) -> dict[str, Json]:
         try:
             plain = valid.model_dump(mode="json", by_alias=True, exclude_unset=True)
             if self.secret:
-                # pydantic writes asterisks; the function needs the value, and records leave it out by name.
-                plain = _revealed(plain, valid.model_dump(by_alias=True, exclude_unset=True))
+                # pydantic dumps secrets as asterisks, but the function needs the value. Records omit the
+                # argument by its name.
+                plain = _reveal_secrets(plain, valid.model_dump(by_alias=True, exclude_unset=True))
             return plain
         except (ValueError, TypeError, RecursionError) as error:
-            raise not_json(self.name, error) from None
+            raise not_json_error(self.name, error) from None
 
 
 def function_schema(
@@ -203,22 +212,22 @@ def function_schema(
 
     Args:
         function: Any function with annotated parameters; `async def` too.
-        name: The tool's name; the function's own without it.
-        signature: The resolved signature of a function that was sent here to run: what its annotations name
-            may not be here, and nobody reads its docstring.
+        name: The tool's name. Default: the function's.
+        signature: The resolved signature of a function that was unpickled in a worker. The names in its
+            annotations may not exist there, and its docstring is not needed.
 
     Raises:
-        SignatureError: Naming the parameter and the fix, when this cannot become a tool.
+        SignatureError: If the function cannot become a tool; the message names the parameter and the fix.
     """
     if not callable(function):
-        raise SignatureError(f"{brief(function)} is no function. Name a tool with @tool(name=...).")
+        raise SignatureError(f"{short_repr(function)} is not a function. Name a tool with @tool(name=...).")
     own_name = getattr(function, "__name__", "")
     if name is None and own_name == "<lambda>":
-        raise SignatureError("A lambda has no name to call it by. Name it with tool(name=...), or use def.")
+        raise SignatureError("A lambda has no name. Name it with tool(name=...), or use def.")
     name = check_name(own_name if name is None else name)
     text = "" if signature is not None else inspect.getdoc(function) or ""
     signature = signature or _signature(function, name)
-    description, documented = read_docstring(text)
+    description, documented = parse_docstring(text)
     context_parameter = None
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(signature.parameters.values()):
@@ -238,11 +247,11 @@ def function_schema(
         name=name,
         description=description,
         parameters=parameters,
-        secret=_hides(parameters),
+        secret=_has_secret(parameters),
         context_parameter=context_parameter,
         model=model,
         signature=signature,
-        returns=declared(name, signature.return_annotation),
+        returns=declared_return_type(name, signature.return_annotation),
     )
 
 
@@ -250,8 +259,11 @@ def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
     try:
         return inspect.signature(function, eval_str=True)
     except ValueError as error:
-        raise SignatureError(f"Tool {name}: {brief(function)} has no readable signature ({error}).") from None
-    except Exception as error:  # an annotation is any expression
+        raise SignatureError(
+            f"Tool {name}: {short_repr(function)} has no readable signature ({error})."
+        ) from None
+    except Exception as error:
+        # An annotation may be any expression, so evaluating it may raise anything.
         raise SignatureError(
             f"Tool {name}: an annotation cannot be resolved ({error}). Import or define that name first.",
         ) from None
@@ -284,7 +296,7 @@ def _check_kind(tool: str, number: int, parameter: inspect.Parameter) -> None:
 
 
 def _field(tool: str, parameter: inspect.Parameter, documented: str | None) -> tuple[Any, FieldInfo]:
-    """One parameter as pydantic's (type, field); refuses what a JSON object cannot carry."""
+    """Return the parameter as pydantic's (type, field). Refuse what a JSON object cannot carry."""
     from pydantic import Field
     from pydantic.fields import FieldInfo
     from pydantic_core import PydanticUndefined
@@ -294,10 +306,10 @@ def _field(tool: str, parameter: inspect.Parameter, documented: str | None) -> t
         raise SignatureError(
             f"{where} has no type. Annotate it, for example `{parameter.name}: str`.",
         )
-    annotation, text = _plain_annotation(parameter.annotation)
+    annotation, text = _split_annotation(parameter.annotation)
     extra: dict[str, Any] = {"alias": parameter.name}
     described = parameter.default.description if isinstance(parameter.default, FieldInfo) else None
-    if text is None and documented and not described and not _described(annotation):
+    if text is None and documented and not described and not _has_description(annotation):
         text = documented
     if text is not None:
         extra["description"] = text
@@ -311,8 +323,8 @@ def _field(tool: str, parameter: inspect.Parameter, documented: str | None) -> t
     return annotation, Field(default=parameter.default, **extra)
 
 
-def _plain_annotation(annotation: Any) -> tuple[Any, str | None]:
-    """The annotation without bare texts, and the first of those: `Annotated[str, "what it is"]`."""
+def _split_annotation(annotation: Any) -> tuple[Any, str | None]:
+    """Split `Annotated[str, "a description"]` into the annotation without bare texts, and the first text."""
     if get_origin(annotation) is not Annotated:
         return annotation, None
     inner, *marks = get_args(annotation)
@@ -322,7 +334,7 @@ def _plain_annotation(annotation: Any) -> tuple[Any, str | None]:
     return plain, texts[0] if texts else None
 
 
-def _described(annotation: Any) -> bool:
+def _has_description(annotation: Any) -> bool:
     from pydantic.fields import FieldInfo
 
     return any(isinstance(m, FieldInfo) and m.description for m in getattr(annotation, "__metadata__", ()))
@@ -336,13 +348,16 @@ def _check_default(where: str, annotation: Any, name: str, default: object) -> N
     try:
         TypeAdapter(annotation).validate_python(default, strict=True)
     except ValidationError:
-        told = inspect.formatannotation(annotation)
-        fix = f"`{name}: {told} | None = None`" if default is None else f"a default of type {told}"
+        type_name = inspect.formatannotation(annotation)
+        fix = f"a default of type {type_name}"
+        if default is None:
+            fix = f"`{name}: {type_name} | None = None`"
         raise SignatureError(
-            f"{where}: the default {brief(default)} does not fit its type {told}. Use {fix}.",
+            f"{where}: the default {short_repr(default)} does not fit its type {type_name}. Use {fix}.",
         ) from None
     except (PydanticSchemaGenerationError, PydanticUserError):
-        return  # the type itself is the problem; building the model says so
+        # The type itself is the problem. Building the model reports it.
+        return
 
 
 def _build_model(tool: str, fields: dict[str, Any]) -> type[BaseModel]:
@@ -352,23 +367,23 @@ def _build_model(tool: str, fields: dict[str, Any]) -> type[BaseModel]:
     try:
         return cast("type[BaseModel]", create_model(f"{tool}_arguments", __config__=config, **fields))
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
-        culprit = _first_unusable(fields)
-        told = f"parameter {culprit[0]!r} has type {culprit[1]}" if culprit else str(error).splitlines()[0]
+        problem = _describe_unusable(fields, error)
         fix = "Take plain values (numbers, text, lists, dicts, models); build the object inside the function."
-        if getattr(error, "code", None) == "typed-dict-version":
-            fix = "Import TypedDict from typing_extensions: that of typing cannot be read before Python 3.12."
-        raise SignatureError(f"Tool {tool}: {told}, which has no JSON form. {fix}") from None
+        if isinstance(error, PydanticUserError) and error.code == "typed-dict-version":
+            fix = "Import TypedDict from typing_extensions: before Python 3.12 that of typing cannot be read."
+        raise SignatureError(f"Tool {tool}: {problem}, which has no JSON form. {fix}") from None
 
 
-def _first_unusable(fields: Mapping[str, Any]) -> tuple[str, str] | None:
+def _describe_unusable(fields: Mapping[str, Any], error: Exception) -> str:
+    """Name the first parameter whose type has no JSON Schema, or else return the first line of `error`."""
     from pydantic import PydanticUserError, TypeAdapter
 
     for annotation, info in fields.values():
         try:
             TypeAdapter(annotation).json_schema()
         except (PydanticUserError, TypeError):
-            return info.alias, inspect.formatannotation(annotation)
-    return None
+            return f"parameter {info.alias!r} has type {inspect.formatannotation(annotation)}"
+    return str(error).splitlines()[0]
 
 
 def _json_schema(tool: str, model: type[BaseModel]) -> dict[str, Json]:
@@ -378,37 +393,35 @@ def _json_schema(tool: str, model: type[BaseModel]) -> dict[str, Json]:
         schema = model.model_json_schema(by_alias=True)
     except PydanticInvalidForJsonSchema as error:
         fields = {n: (f.rebuild_annotation(), f) for n, f in model.model_fields.items()}
-        culprit = _first_unusable(fields)
-        told = f"parameter {culprit[0]!r} has type {culprit[1]}" if culprit else str(error).splitlines()[0]
-        raise SignatureError(
-            f"Tool {tool}: {told}, which a model cannot be told about. Use a type that JSON Schema knows.",
-        ) from None
+        problem = _describe_unusable(fields, error)
+        raise SignatureError(f"Tool {tool}: {problem}, which JSON Schema cannot express.") from None
     schema.setdefault("properties", {})
     _drop_titles(schema)
     return schema
 
 
-def _revealed(shown: Any, real: Any) -> Any:
-    """JSON with the values of secrets in place of asterisks; `real` is the same before it became JSON."""
-    reveal = getattr(real, "get_secret_value", None)
+def _reveal_secrets(dumped: Any, python: Any) -> Any:
+    """Return `dumped` with secrets in clear instead of asterisks; `python` is the same before dumping."""
+    reveal = getattr(python, "get_secret_value", None)
     if callable(reveal):
         value = reveal()
         return value.decode() if isinstance(value, bytes) else value
-    if isinstance(shown, dict) and isinstance(real, Mapping):
-        return {k: _revealed(s, r) for (k, s), r in zip(shown.items(), real.values(), strict=True)}
-    if isinstance(shown, list) and isinstance(real, list | tuple | set | frozenset):
-        return [_revealed(s, r) for s, r in zip(shown, real, strict=True)]
-    return shown
+    if isinstance(dumped, dict) and isinstance(python, Mapping):
+        pairs = zip(dumped.items(), python.values(), strict=True)
+        return {key: _reveal_secrets(item, real) for (key, item), real in pairs}
+    if isinstance(dumped, list) and isinstance(python, list | tuple | set | frozenset):
+        return [_reveal_secrets(item, real) for item, real in zip(dumped, python, strict=True)]
+    return dumped
 
 
-def _hides(node: Any) -> bool:
+def _has_secret(node: Any) -> bool:
     if isinstance(node, list):
-        return any(map(_hides, node))
-    return isinstance(node, dict) and (node.get("writeOnly") is True or any(map(_hides, node.values())))
+        return any(map(_has_secret, node))
+    return isinstance(node, dict) and (node.get("writeOnly") is True or any(map(_has_secret, node.values())))
 
 
 def _drop_titles(node: Any, *, names: bool = False) -> None:
-    """Remove pydantic's made-up titles; `names` says that the keys of this node are not keywords."""
+    """Remove the titles that pydantic generates; `names` is true where keys are names and not keywords."""
     if isinstance(node, list):
         for item in node:
             _drop_titles(item)

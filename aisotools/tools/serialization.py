@@ -1,6 +1,7 @@
-"""How a function travels to a worker: by value, with everything of ours that it refers to.
+"""Pickle functions by value, so that a worker process can run them without the caller's modules.
 
-The door to cloudpickle. It goes from host to worker only; nothing a worker sends is ever unpickled.
+Only this module uses cloudpickle. Pickles go from the host to workers only: nothing that a worker sends is
+ever unpickled on the host.
 """
 
 from __future__ import annotations
@@ -19,88 +20,93 @@ from typing import Any
 from aisotools.core.exceptions import SignatureError
 
 MAX_PAYLOAD_BYTES = 32 << 20
-"""How much one function may bring along."""
+"""The largest pickle of one function, with the data it refers to."""
 
-_registering = threading.Lock()
+NAMESPACE = "namespace"
+"""The persistent id that stands for the namespace in the output of `pickle_namespace`."""
+
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+_PLAIN_TYPES = _PLAIN | {list, dict, tuple, set}
+_PLAIN_NAMES = frozenset({"None", *(kind.__name__ for kind in _PLAIN_TYPES)})
+
+# cloudpickle keeps its list of modules to pickle by value in a global, shared by all threads.
+_registry_lock = threading.Lock()
 
 
-def pickle_by_value(name: str, thing: object) -> bytes:
-    """A tool as bytes that a worker can unpickle, though it has none of the caller's modules.
+def pickle_by_value(name: str, value: object) -> bytes:
+    """Pickle a tool, including what it uses from modules that are not installed in the worker.
 
     Args:
-        name: The tool's name, for messages.
-        thing: What to pickle.
+        name: The tool's name, for error messages.
+        value: The object to pickle.
 
     Raises:
-        SignatureError: If it refers to something that cannot be sent, or to too much.
+        SignatureError: If it refers to something that cannot be pickled, or to more than
+            `MAX_PAYLOAD_BYTES`.
     """
     import cloudpickle
 
     buffer = io.BytesIO()
-    with _registering:  # what is sent by value is a setting of cloudpickle's, for all threads
-        already = cloudpickle.list_registry_pickle_by_value()
-        ours = [
-            sys.modules[m] for m in _strangers(tuple(sys.modules)) if m in sys.modules and m not in already
-        ]
-        for module in ours:
+    with _registry_lock:
+        registered = cloudpickle.list_registry_pickle_by_value()
+        names = [name for name in _uninstalled_modules(tuple(sys.modules)) if name not in registered]
+        modules = [sys.modules[name] for name in names if name in sys.modules]
+        for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:
-            _pickler()(buffer).dump(thing)
+            _pickler()(buffer).dump(value)
         except Exception as error:
             raise SignatureError(
                 f"Tool {name} cannot be sent to the sandbox: {type(error).__name__}: {error}. It refers to "
-                "something that lives in this process; create that inside the function, or use "
+                "an object that exists only in this process. Create that inside the function, or use "
                 "runs_in='host'.",
             ) from error
         finally:
-            for module in ours:
+            for module in modules:
                 cloudpickle.unregister_pickle_by_value(module)
     payload = buffer.getvalue()
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise SignatureError(
-            f"Tool {name} cannot be sent to the sandbox: it refers to {len(payload):,} bytes of data, and at "
-            f"most {MAX_PAYLOAD_BYTES:,} travel with a function. Save the data to a file in the workspace.",
+            f"Tool {name} cannot be sent to the sandbox: it has {len(payload):,} bytes with its data; at "
+            f"most {MAX_PAYLOAD_BYTES:,} can be sent. Save the data to a file in the workspace.",
         )
     return payload
 
 
-NAMESPACE = "namespace"
-"""The persistent id of a namespace in what `pickle_namespace` gives."""
-
-
 def pickle_namespace(variables: Mapping[str, Any], namespace: Mapping[str, Any]) -> bytes:
-    """Variables as bytes, all together, so that what is shared stays shared.
+    """Pickle variables in one piece, so that objects they share stay shared.
 
-    Functions keep in touch with the variables: their globals are the namespace itself, as `NAMESPACE`, and
-    not a copy. For use in a worker only, as is the unpickling.
+    The globals of functions are not copied: the pickle refers to the namespace by the persistent id
+    `NAMESPACE`. Only workers call this, and only workers unpickle the output.
 
     Args:
-        variables: Which to take.
-        namespace: Where they live.
+        variables: The variables to pickle.
+        namespace: The namespace they belong to.
 
     Raises:
-        Exception: Whatever an object has to say against it.
+        Exception: Anything that the pickling of an object raises.
     """
     import cloudpickle
 
-    place = {"__name__": "__main__"}
+    # cloudpickle replaces the globals of a function by this dict, which is recognized by its identity.
+    placeholder = {"__name__": "__main__"}
 
     class NamespacePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
         def persistent_id(self, obj: object) -> str | None:
-            return NAMESPACE if obj is place else None
+            return NAMESPACE if obj is placeholder else None
 
     buffer = io.BytesIO()
     pickler = NamespacePickler(buffer)
-    pickler.globals_ref[id(namespace)] = place
+    pickler.globals_ref[id(namespace)] = placeholder
     pickler.dump(dict(variables))
     return buffer.getvalue()
 
 
-def stands_alone(function: object) -> bool:
-    """Whether a function refers to nothing that could change, so that what was packed once stays right.
+def is_self_contained(function: object) -> bool:
+    """Return whether a function refers to nothing that could change, so that its pickle can be cached.
 
-    It uses no names from outside but builtins, no closure and no attributes, and its defaults and annotations
-    are plain.
+    Such a function uses no globals but builtins, has no closure and no attributes, and its defaults and
+    annotations are of plain types.
     """
     code = getattr(function, "__code__", None)
     if code is None or code.co_freevars or getattr(function, "__dict__", None):
@@ -113,11 +119,6 @@ def stands_alone(function: object) -> bool:
     return all(type(value) in _PLAIN for value in defaults) and all(_is_plain_type(a) for a in annotations)
 
 
-_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
-_PLAIN_TYPES = _PLAIN | {list, dict, tuple, set}
-_PLAIN_NAMES = frozenset({"None", *(kind.__name__ for kind in _PLAIN_TYPES)})
-
-
 def _names_in(code: CodeType) -> Iterator[str]:
     yield from code.co_names
     for constant in code.co_consts:
@@ -126,7 +127,8 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 
 def _is_plain_type(annotation: object) -> bool:
-    if isinstance(annotation, str):  # as modules with postponed annotations have them
+    if isinstance(annotation, str):
+        # `from __future__ import annotations`
         return annotation in _PLAIN_NAMES
     return annotation is None or (isinstance(annotation, type) and annotation in _PLAIN_TYPES)
 
@@ -136,38 +138,41 @@ def _pickler() -> Any:
     import cloudpickle
 
     class ToolPickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ships no types
-        """Sends by name what is compared by identity where it arrives."""
+        """Pickle by name what the receiver compares by identity."""
 
         def reducer_override(self, obj: Any) -> Any:
             if obj is dataclasses.MISSING:
-                return "MISSING"  # a copy of it would count as a default
+                # `dataclasses` tests `default is MISSING`: a copy would count as a default.
+                return "MISSING"
             return super().reducer_override(obj)
 
     return ToolPickler
 
 
 @lru_cache(maxsize=1)
-def _strangers(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Which of the imported modules a worker cannot import, for they are not installed where it may read."""
-    # cloudpickle sends __main__ by value anyway.
+def _uninstalled_modules(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the modules that a worker cannot import: it may read installed packages only."""
+    # cloudpickle pickles __main__ by value anyway.
     return tuple(name for name in names if name != "__main__" and not _installed(name))
 
 
 def _installed(name: str) -> bool:
     module, top = sys.modules.get(name), sys.modules.get(name.partition(".")[0])
     if not isinstance(module, ModuleType) or module.__name__ != name or top is None:
-        return True  # an entry of another kind, which no function or class names as its home
+        # Some libraries put other objects into sys.modules. No function or class refers to them.
+        return True
     spec = getattr(top, "__spec__", None)
     if spec is None:
-        return name in sys.builtin_module_names  # made by hand
+        # Created in memory, as by `types.ModuleType`, or built into the interpreter.
+        return name in sys.builtin_module_names
     file = spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or ()), None)
-    return file is None or str(file).startswith(_homes())
+    return file is None or str(file).startswith(_installation_folders())
 
 
 @cache
-def _homes() -> tuple[str, ...]:
+def _installation_folders() -> tuple[str, ...]:
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = {str(Path(__file__).parents[1]), *(sysconfig.get_path(kind) for kind in kinds)}
-    # Packages of the user, or of the distribution, lie in folders that sysconfig does not name.
+    # The user site and distributions (dist-packages) use folders that sysconfig does not name.
     folders |= {entry for entry in sys.path if Path(entry).name in {"site-packages", "dist-packages"}}
     return tuple(f"{folder}/" for folder in folders if folder)

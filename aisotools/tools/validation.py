@@ -1,6 +1,7 @@
-"""What is wrong with the arguments of a call, in words that a model can act on.
+"""Check the arguments of a call, with error messages that a model can act on.
 
-The door to jsonschema, for tools that bring a schema of their own and no validator.
+Tools made by `@tool` validate with pydantic and share the messages here. Other tools have a JSON Schema and
+no validator; `validate_against` checks theirs with jsonschema, which is imported here only.
 """
 
 from __future__ import annotations
@@ -18,81 +19,88 @@ from aisotools.core.exceptions import ArgumentError, ToolError
 from aisotools.core.types import Json
 
 MAX_ARGUMENT_BYTES = 24 << 20
-"""How long the arguments of one call may be as JSON."""
+"""The largest arguments of one call, encoded as JSON."""
 
-_PROBLEMS = 8
-_MESSAGE_CHARS = 300
+_MAX_PROBLEMS = 8  # one message lists this many; the model corrects them and tries again
+_MAX_MESSAGE_CHARS = 300
+_MAX_HINTED_ARGUMENTS = 20
+_MAX_HINTED_VALUES = 12
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 80
 _short.maxlevel = 3
 
 
-def brief(value: object) -> str:
-    """Any value in a few characters; never fails, however large, deep or ill-behaved it is."""
+def short_repr(value: object) -> str:
+    """Return a short `repr` of any value. Never raises, however large, deep or ill-behaved the value is."""
     try:
         return _short.repr(value)
-    except Exception:  # an int of 5,000 digits, for one
+    except Exception:
+        # Any `__repr__` may raise; so does that of an int with more than 4,300 digits.
         return f"a value of type {type(value).__name__}"
 
 
-def freeze(tool: str, arguments: Mapping[str, Any]) -> bytes:
-    """Arguments as JSON text: what is decided about, shown and run.
+def encode_arguments(tool: str, arguments: Mapping[str, Any]) -> bytes:
+    """Encode arguments as JSON. These bytes are what is decided about, shown and run.
 
     Raises:
-        ArgumentError: If they are no JSON, or too long.
+        ArgumentError: If they have no JSON form, or exceed `MAX_ARGUMENT_BYTES`.
     """
     from pydantic_core import from_json, to_json
 
     try:
-        frozen = to_json(dict(arguments))
-        if len(frozen) <= MAX_ARGUMENT_BYTES:
-            from_json(frozen)  # reading has a depth limit of its own
+        encoded = to_json(dict(arguments))
+        if len(encoded) <= MAX_ARGUMENT_BYTES:
+            # Encoding accepts deeper nesting than decoding does.
+            from_json(encoded)
     except (ValueError, TypeError, RecursionError) as error:
-        raise not_json(tool, error) from None
-    if len(frozen) > MAX_ARGUMENT_BYTES:
+        raise not_json_error(tool, error) from None
+    if len(encoded) > MAX_ARGUMENT_BYTES:
         raise ArgumentError(
-            f"The arguments of {tool} have {len(frozen):,} bytes as JSON; at most {MAX_ARGUMENT_BYTES:,} go "
-            "through in one call. Write the data to a file in parts and pass its path.",
+            f"The arguments of {tool} have {len(encoded):,} bytes as JSON; a call takes at most "
+            f"{MAX_ARGUMENT_BYTES:,}. Write the data to a file in parts and pass its path.",
         )
-    return frozen
+    return encoded
 
 
-def not_json(tool: str, error: Exception) -> ArgumentError:
-    """The error of arguments that cannot be written as JSON, such as half a surrogate pair or a loop."""
-    told = str(error).removeprefix("Error serializing to JSON: ").rstrip(".")
+def not_json_error(tool: str, error: Exception) -> ArgumentError:
+    """Build the error for arguments without a JSON form, such as a lone surrogate or a cyclic list."""
+    reason = str(error).removeprefix("Error serializing to JSON: ").rstrip(".")
     return ArgumentError(
-        f"The arguments of {tool} are not JSON: {told[:_MESSAGE_CHARS]}. "
-        "Use numbers, valid text, true, false, null, lists and objects, not too deeply nested.",
+        f"The arguments of {tool} are not JSON: {reason[:_MAX_MESSAGE_CHARS]}. "
+        "Use numbers, valid text, true, false, null, lists and objects without deep nesting.",
     )
 
 
-def not_named(tool: str, arguments: object, parameters: Mapping[str, Json]) -> ArgumentError:
-    """The error of arguments that are no object at all."""
+def not_an_object_error(tool: str, arguments: object, parameters: Mapping[str, Json]) -> ArgumentError:
+    """Build the error for arguments that are not an object."""
     return ArgumentError(
         f"The arguments of {tool} must be an object with named values, not {type(arguments).__name__} "
-        f"{brief(arguments)}. {signature_hint(parameters)}",
+        f"{short_repr(arguments)}. {signature_hint(parameters)}",
     )
 
 
-def not_fitting(tool: str, problems: Sequence[str], parameters: Mapping[str, Json]) -> ArgumentError:
-    """The error of arguments with these problems, and what would fit."""
-    different = list(dict.fromkeys(problems))
-    listed = "; ".join(different[:_PROBLEMS])
-    more = f"; and {len(different) - _PROBLEMS} more" if len(different) > _PROBLEMS else ""
+def invalid_arguments_error(
+    tool: str, problems: Sequence[str], parameters: Mapping[str, Json]
+) -> ArgumentError:
+    """Build the error for arguments with these problems; its message ends with the expected arguments."""
+    unique = list(dict.fromkeys(problems))
+    listed = "; ".join(unique[:_MAX_PROBLEMS])
+    more = f"; and {len(unique) - _MAX_PROBLEMS} more" if len(unique) > _MAX_PROBLEMS else ""
     return ArgumentError(f"The arguments of {tool} do not fit: {listed}{more}. {signature_hint(parameters)}")
 
 
-def problem(
+def describe_problem(
     loc: Sequence[object], kind: str, message: str, value: object, parameters: Mapping[str, Json]
 ) -> str:
-    """One problem, named by where it is.
+    """Describe one problem and where it is, such as `size.width: should be a number, got 'a'`.
 
     Args:
         loc: Keys and positions from the outermost inwards.
-        kind: `missing`, `extra_forbidden`, or anything else, which `message` then tells.
-        message: What is wrong.
-        value: What was given.
+        kind: pydantic's error type. `missing` and `extra_forbidden` have wordings of their own; for any other
+            the wording is `message`.
+        message: The description of any other kind.
+        value: The rejected value.
         parameters: JSON Schema of all arguments.
     """
     path = ".".join(str(part)[:80] for part in loc) or "arguments"
@@ -101,68 +109,69 @@ def problem(
     if kind == "extra_forbidden":
         known = list(parameters.get("properties", {}))
         near = difflib.get_close_matches(str(loc[-1]), known, n=1) if len(loc) == 1 else []
-        return f"{path} is not an argument" + (f" (did you mean {near[0]}?)" if near else "")
-    told = message[:_MESSAGE_CHARS]
-    return f"{path}: {told[:1].lower() + told[1:]}, got {brief(value)}"
+        suggestion = f" (did you mean {near[0]}?)" if near else ""
+        return f"{path} is not an argument{suggestion}"
+    text = message[:_MAX_MESSAGE_CHARS]
+    return f"{path}: {text[:1].lower() + text[1:]}, got {short_repr(value)}"
 
 
 def signature_hint(parameters: Mapping[str, Json]) -> str:
-    """The arguments in one line, as `Expected: width (number, required), unit (string)`."""
+    """Return the arguments in one line, as `Expected: width (number, required), unit (string)`."""
     properties = parameters.get("properties", {})
     required = set(parameters.get("required", ()))
     if not properties:
         return "It takes no arguments." if parameters.get("additionalProperties") is False else ""
-    told = []
-    for name, schema in list(properties.items())[:20]:
-        kind = _kind(schema, parameters.get("$defs", {}))
-        told.append(f"{name} ({kind}, required)" if name in required else f"{name} ({kind})")
-    return "Expected: " + ", ".join(told) + "."
+    entries = []
+    for name, schema in list(properties.items())[:_MAX_HINTED_ARGUMENTS]:
+        type_name = _type_name(schema, parameters.get("$defs", {}))
+        entries.append(f"{name} ({type_name}, required)" if name in required else f"{name} ({type_name})")
+    return "Expected: " + ", ".join(entries) + "."
 
 
-def _kind(schema: Json, definitions: Mapping[str, Json]) -> str:
+def _type_name(schema: Json, definitions: Mapping[str, Json]) -> str:
     if not isinstance(schema, Mapping):
         return "any"
     if "$ref" in schema:
         name = str(schema["$ref"]).rsplit("/", 1)[-1]
-        found = definitions.get(name, {})
-        return _kind(found, {}) if "enum" in found or "const" in found else name
+        target = definitions.get(name, {})
+        return _type_name(target, {}) if "enum" in target or "const" in target else name
     if "enum" in schema:
-        return "one of " + ", ".join(brief(v) for v in schema["enum"][:12])
+        return "one of " + ", ".join(short_repr(v) for v in schema["enum"][:_MAX_HINTED_VALUES])
     if "const" in schema:
-        return brief(schema["const"])
+        return short_repr(schema["const"])
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_kind(s, definitions) for s in schema["anyOf"]))
+        return " or ".join(dict.fromkeys(_type_name(s, definitions) for s in schema["anyOf"]))
     if schema.get("type") == "array" and isinstance(schema.get("items"), Mapping):
-        return f"array of {_kind(schema['items'], definitions)}"
+        return f"array of {_type_name(schema['items'], definitions)}"
     kinds = schema.get("type", "any")
     return kinds if isinstance(kinds, str) else " or ".join(kinds)
 
 
-# ---- tools that bring a schema and nothing else
+# -- JSON Schemas of tools without a validator
 
 
-def schema_flaw(schema: object) -> str:
-    """What keeps this from being the JSON Schema of a tool's arguments; empty if nothing does."""
+def schema_error(schema: object) -> str:
+    """Return why `schema` cannot describe a tool's arguments, or `""` if it can."""
     import jsonschema
 
     if not isinstance(schema, Mapping) or schema.get("type") != "object":
-        return f"the schema of its arguments must be a JSON Schema of type 'object', not {brief(schema)}"
+        return f"the schema of its arguments must be a JSON Schema of type 'object', not {short_repr(schema)}"
     try:
         jsonschema.Draft202012Validator.check_schema(dict(schema))
     except jsonschema.SchemaError as error:
         where = ".".join(str(part) for part in error.absolute_path)
-        told = error.message[:_MESSAGE_CHARS]
-        return f"the schema of its arguments is broken{f' at {where}' if where else ''}: {told}"
+        place = f" at {where}" if where else ""
+        return f"the schema of its arguments is broken{place}: {error.message[:_MAX_MESSAGE_CHARS]}"
     return ""
 
 
-def fits(schema: Mapping[str, Json], value: Json) -> bool:
-    """Whether a value is what a sound JSON Schema describes."""
+def conforms(schema: Mapping[str, Json], value: Json) -> bool:
+    """Return whether `value` fits `schema`, which must be a sound JSON Schema."""
     return bool(_validator(schema).is_valid(value))
 
 
 def validate_against(schema: Mapping[str, Json], arguments: Mapping[str, Any], tool: str) -> dict[str, Json]:
-    """The arguments as plain JSON, checked against a JSON Schema; nothing is coerced.
+    """Return the arguments as plain JSON, checked against a JSON Schema. Nothing is coerced.
 
     Raises:
         ArgumentError: Naming every argument that does not fit.
@@ -180,62 +189,68 @@ def _validated(
     from pydantic_core import from_json
 
     if not isinstance(arguments, Mapping):
-        raise not_named(tool, arguments, schema)
-    plain: dict[str, Json] = from_json(freeze(tool, arguments))
+        raise not_an_object_error(tool, arguments, schema)
+    plain: dict[str, Json] = from_json(encode_arguments(tool, arguments))
     errors: list[Any] = []
     try:
-        for error in islice(validator(schema).iter_errors(plain), _PROBLEMS):
-            errors.append(error)  # noqa: PERF402 - what was found stays when the rest is given up
-    except _Spent:
-        pass  # whoever wrote the schema checks the rest
+        for error in islice(validator(schema).iter_errors(plain), _MAX_PROBLEMS):
+            errors.append(error)  # noqa: PERF402 - a list comprehension would lose them at _BudgetExceeded
+    except _BudgetExceeded:
+        # Only schemas of other people have a budget. Their server validates the call again.
+        pass
     except Exception as error:
         raise ToolError(
-            f"{tool} cannot be called: the schema of its arguments is broken ({type(error).__name__}: "
-            f"{str(error)[:_MESSAGE_CHARS]}). Whoever provides the tool must mend it.",
+            f"{tool} was not called: the schema of its arguments is broken ({type(error).__name__}: "
+            f"{str(error)[:_MAX_MESSAGE_CHARS]}). The author of the tool must fix it.",
             recoverable=False,
         ) from error
     if errors:
         errors.sort(key=lambda error: [str(part) for part in error.absolute_path])
-        raise not_fitting(tool, [told for error in errors for told in _problems(error, schema)], schema)
+        raise invalid_arguments_error(
+            tool, [text for error in errors for text in _describe_error(error, schema)], schema
+        )
     return plain
 
 
-# ---- schemas of strangers
+# -- untrusted JSON Schemas, such as those that an MCP server sends
 
-# Whatever a keyword may cost here is bounded by what it looks at; patterns are not among them.
-_CHEAP = (
+# Keywords whose cost is bounded by the size of the value. `pattern` is missing: a regular expression can take
+# exponential time. So are `uniqueItems` and the other keywords that compare items with each other.
+_CHEAP_KEYWORDS = (
     *("$ref", "type", "enum", "const", "required", "properties", "additionalProperties", "items"),
     *("prefixItems", "anyOf", "oneOf", "allOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
     *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
 )
-_STEPS, _SECONDS = 20_000, 0.25
-_budget: ContextVar[list[float]] = ContextVar("budget")
+_MAX_STEPS = 20_000  # keyword checks per validation
+_MAX_VALIDATION_S = 0.25  # the event loop waits for it
+_budget: ContextVar[list[float]] = ContextVar("budget")  # steps left; deadline on the monotonic clock
 
 
-class _Spent(Exception):
-    """The work that a stranger's schema may cause is used up."""
+class _BudgetExceeded(Exception):
+    """Validation against an untrusted schema used up its steps or its time."""
 
 
-def validate_strangers(
+def validate_against_untrusted(
     schema: Mapping[str, Json], arguments: Mapping[str, Any], tool: str
 ) -> dict[str, Json]:
-    """The arguments as plain JSON, checked against the schema of a stranger who may want us to hang.
+    """Return the arguments as plain JSON, checked against a schema that may be written to hang us.
 
-    Only what is cheap is checked, and only for so long; the rest is left to whoever wrote the schema.
+    Only cheap keywords are checked, within a budget of steps and time. Arguments that exceed it count as
+    valid; the author of the schema has to validate them.
 
     Raises:
         ArgumentError: Naming arguments that do not fit.
         ToolError: If the schema itself is broken; not recoverable.
     """
-    token = _budget.set([_STEPS, time.monotonic() + _SECONDS])
+    token = _budget.set([_MAX_STEPS, time.monotonic() + _MAX_VALIDATION_S])
     try:
-        return _validated(schema, arguments, tool, _strangers_validator)
+        return _validated(schema, arguments, tool, _bounded_validator)
     finally:
         _budget.reset(token)
 
 
 @functools.cache
-def _bounded_kind() -> Any:
+def _bounded_validator_class() -> Any:
     import jsonschema
 
     def counted(name: str, check: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
@@ -243,41 +258,42 @@ def _bounded_kind() -> Any:
             budget = _budget.get()
             budget[0] -= 1
             if budget[0] < 0 or time.monotonic() > budget[1]:
-                raise _Spent
+                raise _BudgetExceeded
             if name == "additionalProperties" and "patternProperties" in schema:
-                return  # which names are additional depends on patterns
+                # Which names are additional depends on regular expressions.
+                return
             yield from check(validator, value, instance, schema) or ()
 
         return keyword
 
-    usual = jsonschema.Draft202012Validator
-    checks = {name: counted(name, usual.VALIDATORS[name]) for name in _CHEAP}
-    return jsonschema.validators.create(usual.META_SCHEMA, checks, type_checker=usual.TYPE_CHECKER)
+    standard = jsonschema.Draft202012Validator
+    checks = {name: counted(name, standard.VALIDATORS[name]) for name in _CHEAP_KEYWORDS}
+    return jsonschema.validators.create(standard.META_SCHEMA, checks, type_checker=standard.TYPE_CHECKER)
 
 
-def _strangers_validator(schema: Mapping[str, Json]) -> Any:
+def _bounded_validator(schema: Mapping[str, Json]) -> Any:
     from referencing import Registry
 
-    return _bounded_kind()(dict(schema), registry=Registry())
+    return _bounded_validator_class()(dict(schema), registry=Registry())
 
 
 def _validator(schema: Mapping[str, Json]) -> Any:
     import jsonschema
     from referencing import Registry
 
-    # A registry of our own: jsonschema's default would fetch whatever a `$ref` points at, files included.
+    # An empty registry: jsonschema's default would fetch whatever a `$ref` points at, files included.
     return jsonschema.Draft202012Validator(dict(schema), registry=Registry())
 
 
-def _problems(error: Any, schema: Mapping[str, Json]) -> list[str]:
-    """One error of jsonschema, told like pydantic's."""
+def _describe_error(error: Any, schema: Mapping[str, Json]) -> list[str]:
+    """Describe an error of jsonschema in the same words as one of pydantic."""
     loc = tuple(error.absolute_path)
     if error.validator == "required":
         missing = [n for n in error.validator_value if n not in error.instance]
-        return [problem((*loc, n), "missing", "", None, schema) for n in missing]
+        return [describe_problem((*loc, n), "missing", "", None, schema) for n in missing]
     if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
         known = set(error.schema.get("properties", {}))
         extra = [n for n in error.instance if n not in known]
-        return [problem((*loc, n), "extra_forbidden", "", None, schema) for n in extra]
-    wanted = f"does not fit {error.validator} {brief(error.validator_value)}"
-    return [problem(loc, str(error.validator), wanted, error.instance, schema)]
+        return [describe_problem((*loc, n), "extra_forbidden", "", None, schema) for n in extra]
+    message = f"does not fit {error.validator} {short_repr(error.validator_value)}"
+    return [describe_problem(loc, str(error.validator), message, error.instance, schema)]

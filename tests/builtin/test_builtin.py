@@ -10,7 +10,7 @@ import pytest
 from aisotools.builtin import BUILTINS, builtin_tools
 from aisotools.core.types import Effect
 from aisotools.policy.approvers import AllowAll
-from aisotools.tools.adapter import classify, shipment_of
+from aisotools.tools.adapter import classify, payload_of
 from aisotools.tools.registry import ToolRegistry
 from tests.conftest import OpenSession
 
@@ -22,7 +22,7 @@ def test_the_table_gives_the_tools_in_order() -> None:
 
 def test_they_are_imported_by_the_worker_and_not_sent() -> None:
     for tool, row in zip(builtin_tools(), BUILTINS, strict=True):
-        shipment = shipment_of(tool)
+        shipment = payload_of(tool)
         if tool.name in ON_HOST:
             assert shipment is None
             continue

@@ -14,7 +14,7 @@ pytest.importorskip("mcp")
 import httpx2
 
 from aisotools.cli.main import main
-from aisotools.cli.mcp import TOKEN_VARIABLE, chosen_tools
+from aisotools.cli.mcp import TOKEN_VARIABLE, select_tools
 from aisotools.core.exceptions import UsageError
 from tests.integrations.features import objects
 
@@ -23,13 +23,13 @@ CODE = "import sys; from aisotools.cli.main import main; sys.exit(main())"
 
 
 def test_tools_are_chosen_by_name_and_brought_along() -> None:
-    assert "python" in chosen_tools(None)
-    assert [tool.name for tool in chosen_tools("python, file").list()] == ["file", "python"]
-    assert {"objects", "python"} == {tool.name for tool in chosen_tools(f"{__name__}:BROUGHT,python").list()}
+    assert "python" in select_tools(None)
+    assert [tool.name for tool in select_tools("python, file").list()] == ["file", "python"]
+    assert {"objects", "python"} == {tool.name for tool in select_tools(f"{__name__}:BROUGHT,python").list()}
     with pytest.raises(UsageError, match="no tool named 'pyhton'"):
-        chosen_tools("pyhton")
+        select_tools("pyhton")
     with pytest.raises(UsageError, match="cannot be had"):
-        chosen_tools("no.such.module:tools")
+        select_tools("no.such.module:tools")
 
 
 @pytest.mark.parametrize(

@@ -417,9 +417,12 @@ async def test_the_tool_that_was_shown_runs_even_if_its_twin_took_its_place(
     [
         ("classify", "what it may do could not be told (KeyError: 'x'); mend its classify"),
         ("gather_facts", "what it may do could not be told (KeyError: 'x'); mend its classify"),
-        ("timeout_s", "mock cannot be called: asking it about this call failed"),
-        ("validate_arguments", "mock cannot be called: asking it about this call failed"),
-        ("shipment", "mock cannot be called: asking it about this call failed"),
+        ("timeout_s", "mock was not called: the tool failed while checking the call"),
+        (
+            "validate_arguments",
+            "mock was not called: the tool failed while checking the call",
+        ),
+        ("shipment", "mock was not called: the tool failed while checking the call"),
     ],
 )
 async def test_a_member_that_fails_is_named_and_nothing_runs(
@@ -500,7 +503,7 @@ async def test_a_fault_in_a_part_given_to_us_is_a_result_and_logged(
         (PathOutside("'../x' leads out"), "invalid", "'../x' leads out"),
         (ValueError("broken"), "failed", "ValueError: broken"),
         (TimeoutError("its own"), "failed", "TimeoutError: its own"),
-        (SystemExit(1), "failed", "The tool tried to exit (1) and was held back."),
+        (SystemExit(1), "failed", "The tool tried to exit (1). Only the call was ended."),
     ],
     ids=lambda part: type(part).__name__,
 )
@@ -707,7 +710,7 @@ async def test_a_value_that_the_declared_type_forbids_is_told(open_session: Open
     result = await session.call("count")
     assert result.is_error
     assert result.content.startswith(
-        "count returned {'rm': '-rf'}, which its declared return type int forbids"
+        "count returned {'rm': '-rf'}, which does not fit its declared return type int"
     )
 
 

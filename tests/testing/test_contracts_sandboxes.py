@@ -12,7 +12,7 @@ from aisotools.sandbox.confinement import landlock
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec, detection
-from aisotools.testing.contracts import Heard, SandboxContract
+from aisotools.testing.contracts import RecordingListener, SandboxContract
 from aisotools.testing.fakes import FakeSandbox
 
 
@@ -25,7 +25,7 @@ class TestFake(SandboxContract):
     def _workspace(self, tmp_path: Path) -> None:
         self.workspace = tmp_path
 
-    def make(self, heard: Heard) -> Sandbox:
+    def make(self, heard: RecordingListener) -> Sandbox:
         return FakeSandbox(wanted(self.workspace, "confined"), heard)
 
 
@@ -46,5 +46,5 @@ class TestReal(SandboxContract):
             pytest.skip(f"this machine does not hold level {level}, Landlock ABI {abi}")
         self.wanted = replace(wanted(tmp_path, level), landlock_abi=abi)
 
-    def make(self, heard: Heard) -> Sandbox:
+    def make(self, heard: RecordingListener) -> Sandbox:
         return LocalSandbox(self.wanted, heard)

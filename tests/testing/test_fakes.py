@@ -16,7 +16,7 @@ from aisotools.core.protocols import OutputCaps, SandboxCall, Tool, ToolContext,
 from aisotools.core.types import Effect, Facts, ToolCall, ToolResult
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
-from aisotools.testing.contracts import Heard
+from aisotools.testing.contracts import RecordingListener
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.adapter import deadline_of, gather_facts, undo_path
 from aisotools.tools.function import tool
@@ -120,7 +120,7 @@ def test_elsewhere_it_is_a_copy_or_says_why_not() -> None:
 # ---- FakeSandbox
 
 
-def sandbox(tmp_path: Path, heard: Heard) -> FakeSandbox:
+def sandbox(tmp_path: Path, heard: RecordingListener) -> FakeSandbox:
     return FakeSandbox(WorkerSpec(level="confined", workspace=str(tmp_path), limits=Limits()), heard)
 
 
@@ -137,7 +137,7 @@ def a_call(shipment: ToolPayload, **arguments: Any) -> SandboxCall:
 async def test_a_tool_in_the_fake_sees_what_it_would_in_a_worker(tmp_path: Path) -> None:
     seen: list[ToolContext] = []
     mock = MockTool(runs_in="sandbox", result=lambda a, context: seen.append(context))
-    await sandbox(tmp_path, Heard()).call(a_call(mock.shipment()))
+    await sandbox(tmp_path, RecordingListener()).call(a_call(mock.shipment()))
     (context,) = seen
     assert (context.agent_id, context.turn_id, context.call_id, context.session_key) == ("a", "t", "c1", "k")
     assert (context.workspace_path, context.output_caps.content_chars) == (tmp_path, 7)
@@ -146,7 +146,7 @@ async def test_a_tool_in_the_fake_sees_what_it_would_in_a_worker(tmp_path: Path)
 
 
 async def test_a_worker_of_the_fake_can_die(tmp_path: Path) -> None:
-    heard = Heard()
+    heard = RecordingListener()
     fake = sandbox(tmp_path, heard)
     mock = MockTool(runs_in="sandbox", result=lambda a, c: asyncio.sleep(30))
     calling = asyncio.ensure_future(fake.call(a_call(mock.shipment())))
@@ -176,7 +176,7 @@ async def test_a_stopped_sync_tool_ends_at_its_next_line(tmp_path: Path) -> None
     names: dict[str, Any] = {"time": time}
     exec("def f() -> None:\n    while True:\n        time.sleep(0.001)", names)
     before = threading.active_count()
-    fake = sandbox(tmp_path, Heard())
+    fake = sandbox(tmp_path, RecordingListener())
     shipment = tool(names["f"]).shipment()
     assert shipment is not None
     calling = asyncio.ensure_future(fake.call(a_call(shipment)))
@@ -201,6 +201,6 @@ async def test_a_sync_function_that_returns_an_awaitable_is_told(tmp_path: Path)
 
     shipment = f.shipment()
     assert shipment is not None
-    result = await sandbox(tmp_path, Heard()).call(a_call(shipment))
+    result = await sandbox(tmp_path, RecordingListener()).call(a_call(shipment))
     assert result.is_error
     assert "make it async def" in result.content

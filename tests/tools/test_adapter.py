@@ -12,15 +12,15 @@ from aisotools.core.exceptions import ArgumentError, PathOutside, SignatureError
 from aisotools.core.protocols import Tool, ToolContext, ToolPayload
 from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.tools.adapter import (
+    broken_tool_result,
     classify,
     deadline_of,
     definition_of,
-    failure,
+    exception_result,
     gather_facts,
-    shipment_of,
+    payload_of,
     source_of,
     undo_path,
-    unusable,
     validate_arguments,
     validate_value,
     version_of,
@@ -57,7 +57,7 @@ def test_what_is_left_out_is_filled_in_with_the_careful_answer() -> None:
     assert classify(made, {}) is Effect.LOCAL_MUTATION
     assert gather_facts(made, {}) == Facts(effect=Effect.LOCAL_MUTATION)
     assert undo_path(made, {}) is None
-    assert shipment_of(made) is None
+    assert payload_of(made) is None
     assert deadline_of(made, {}) is None
     assert validate_arguments(made, {"x": 1}) == {"x": 1}
     validate_value(made, object())
@@ -78,7 +78,7 @@ def test_what_is_there_counts() -> None:
     assert classify(made, {}) is Effect.READ_ONLY
     assert gather_facts(made, {}).effect is Effect.READ_ONLY
     assert undo_path(made, {}) == Path("a")
-    assert shipment_of(made) == ToolPayload(key="k")
+    assert payload_of(made) == ToolPayload(key="k")
     assert deadline_of(made, {}) == 3.0
     assert (source_of(made), version_of(made)) == ("cell [3]", "v1")
     assert definition_of(made).examples == (({"x": 1}, "one"),)
@@ -95,7 +95,7 @@ def test_odd_answers_count_as_none(odd: object) -> None:
     assert classify(made, {}) is Effect.LOCAL_MUTATION
     assert gather_facts(made, {}) == Facts(effect=Effect.LOCAL_MUTATION)
     assert undo_path(made, {}) is None
-    assert shipment_of(made) is None
+    assert payload_of(made) is None
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ async def failing(error: BaseException) -> ToolResult:
     try:
         return await Failing().execute({}, ToolContext())
     except BaseException as caught:
-        return failure(caught)
+        return exception_result(caught)
 
 
 async def test_an_error_shows_where_it_happened() -> None:
@@ -148,7 +148,7 @@ async def test_our_own_frames_are_left_out() -> None:
     except ToolError as error:
         frames = [f.filename for f in traceback.extract_tb(error.__traceback__)]
         assert any("/aisotools/" in name for name in frames)
-        told = failure(RuntimeError("x").with_traceback(error.__traceback__)).content
+        told = exception_result(RuntimeError("x").with_traceback(error.__traceback__)).content
         assert __file__ in told
 
 
@@ -158,7 +158,7 @@ async def test_our_own_frames_are_left_out() -> None:
         (ToolError("no such thing"), "invalid", True, "no such thing"),
         (ToolError("never", recoverable=False), "invalid", False, "never"),
         (PathOutside("'../x' leads out"), "invalid", True, "'../x' leads out"),
-        (SystemExit(3), "failed", True, "The tool tried to exit (3) and was held back."),
+        (SystemExit(3), "failed", True, "The tool tried to exit (3). Only the call was ended."),
     ],
     ids=lambda part: type(part).__name__,
 )
@@ -178,12 +178,12 @@ async def test_an_error_that_cannot_be_printed_is_told_all_the_same() -> None:
 
 
 def test_a_tool_that_fails_when_asked_about_itself_is_named() -> None:
-    result = unusable("theirs", KeyError("effect"))
-    assert result.content.startswith("theirs cannot be called: asking it about this call failed.")
+    result = broken_tool_result("theirs", KeyError("effect"))
+    assert result.content.startswith("theirs was not called: the tool failed while checking the call.")
     assert "KeyError: 'effect'" in result.content
     assert not result.recoverable
-    assert unusable("theirs", ToolError("as it is")).content == "as it is"
-    told = unusable("theirs", SignatureError("Tool theirs cannot be sent"))
+    assert broken_tool_result("theirs", ToolError("as it is")).content == "as it is"
+    told = broken_tool_result("theirs", SignatureError("Tool theirs cannot be sent"))
     assert (told.content, told.recoverable) == ("Tool theirs cannot be sent", False)
 
 

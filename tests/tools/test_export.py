@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, SecretStr
 from typing_extensions import TypedDict
 
 from aisotools.core.types import Effect, Json, ToolDefinition
-from aisotools.tools.export import PROVIDERS, Export, Exports, Provider, export_all, name_told
+from aisotools.tools.export import PROVIDERS, Export, Exports, Provider, export_tools, exported_name
 from aisotools.tools.function import tool
 from aisotools.tools.registry import ToolRegistry
 from tests.tools.provider_rules import RULES
@@ -270,12 +270,12 @@ def test_a_name_that_a_provider_rejects_gets_an_alias_that_nobody_has_and_maps_b
 
     for provider in PROVIDERS:
         exports = ToolRegistry([dotted, other, nine]).exports(provider)
-        names = [name_told(export) for export in exports]
+        names = [exported_name(export) for export in exports]
         assert len(set(names)) == 3
         for export, name in zip(exports, names, strict=True):
             assert exports.back(name, {"path": "a"}) == (export.tool_name, {"path": "a"})
     exports = ToolRegistry([dotted, other]).exports("anthropic")
-    assert name_told(exports[0]) != "files_read"
+    assert exported_name(exports[0]) != "files_read"
     assert any(change.path == "name" for change in exports.changes["files.read"])
 
 
@@ -339,7 +339,7 @@ def test_strange_schemas_are_made_to_fit_too(provider: Provider, name: str) -> N
     schema: Any = STRANGE[name]
     definition = ToolDefinition("f", "Strange.", schema)
     for strict in (None, True):
-        (export,) = export_all([(definition, None)], provider, strict=strict)
+        (export,) = export_tools([(definition, None)], provider, strict=strict)
         assert complaints(provider, export) == []
 
 

@@ -111,7 +111,7 @@ def test_bad_options_are_refused_at_decoration(options: dict[str, Any], told: st
 
 
 def test_forgetting_the_keyword_is_told() -> None:
-    with pytest.raises(SignatureError, match=r"'area' is no function. Name a tool with @tool\(name="):
+    with pytest.raises(SignatureError, match=r"'area' is not a function. Name a tool with @tool\(name="):
         tool("area")  # type: ignore[call-overload]  # the point
 
 
@@ -235,7 +235,7 @@ async def test_what_comes_back_is_checked_against_the_type() -> None:
     def f() -> int:
         return "five"  # type: ignore[return-value]  # the point
 
-    with pytest.raises(ToolError, match="f returned 'five', which its declared return type int forbids"):
+    with pytest.raises(ToolError, match="f returned 'five', which does not fit its declared return type int"):
         await run(f)
     with pytest.raises(ToolError, match="f returned 'five'"):
         f.validate_value("five")

@@ -112,7 +112,7 @@ def plain() -> None: ...
         (Half(), "is not a tool: it has no description, parameters_schema, execute."),
         (None, "None is not a tool"),
         (Whole, r"Whole is a class. Register one of its instances: Whole\(...\)"),
-        (whole(description=None), "Tool whole: its description is None, and must be text."),
+        (whole(description=None), "Tool whole: description must be text, not None."),
         (whole(parameters_schema=list), "Tool whole: the schema of its arguments must be a JSON Schema"),
         (whole(parameters_schema=lambda: {"type": "object", "required": 1}), "is broken at required"),
     ],

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import ToolResult
-from aisotools.tools.results import PRESENT, declared, to_result
+from aisotools.tools.results import PRESENTER_KEY, declared_return_type, to_result
 from tests.ids import stable
 
 
@@ -44,7 +44,7 @@ class Size:
 
 def gave(value: object, annotation: Any) -> ToolResult:
     """The result of a function with this return type, checked as the host checks it."""
-    returns = declared("area", annotation)
+    returns = declared_return_type("area", annotation)
     result = to_result(value, returns, ToolContext())
     if returns is not None:
         returns.check(result.value)
@@ -97,7 +97,7 @@ def test_a_value_has_a_form_for_models_and_one_for_programs(
 def test_a_result_is_taken_as_it_is() -> None:
     made = ToolResult.json({"a": 1}, "told")
     for annotation in (NOT_SAID, ToolResult, ToolResult | None, Any, "ToolResult"):
-        assert to_result(made, declared("t", annotation), ToolContext()) is made
+        assert to_result(made, declared_return_type("t", annotation), ToolContext()) is made
 
 
 @pytest.mark.parametrize("annotation", [NOT_SAID, bytes])
@@ -136,7 +136,7 @@ def test_not_a_number_is_said_in_text() -> None:
     ids=stable,
 )
 def test_what_the_declared_type_forbids_is_told(value: object, annotation: Any) -> None:
-    with pytest.raises(ToolError, match="which its declared return type") as raised:
+    with pytest.raises(ToolError, match="which does not fit its declared return type") as raised:
         gave(value, annotation)
     assert str(raised.value).startswith("area returned ")
     assert not raised.value.recoverable
@@ -145,7 +145,7 @@ def test_what_the_declared_type_forbids_is_told(value: object, annotation: Any) 
 
 def test_what_came_back_is_checked_again() -> None:
     # A worker is hostile: it may say anything the function never would.
-    returns = declared("area", dict[str, int])
+    returns = declared_return_type("area", dict[str, int])
     assert returns is not None
     returns.check({"a": 1})
     for wrong in ("a", [1], {"a": "b"}, None, {"a": {"b": 1}}):
@@ -161,12 +161,12 @@ def test_what_a_function_may_return_passes_the_check(value: list[Any]) -> None:
 def test_a_thing_without_json_form_is_shown() -> None:
     table = pd.DataFrame({"a": [1]})
     bundle = {"text/plain": "a table", "text/html": "<table></table>"}
-    context = ToolContext(metadata={PRESENT: lambda value: bundle})
+    context = ToolContext(metadata={PRESENTER_KEY: lambda value: bundle})
     for annotation in (NOT_SAID, pd.DataFrame):
-        result = to_result(table, declared("t", annotation), context)
+        result = to_result(table, declared_return_type("t", annotation), context)
         assert (result.content, result.data, result.value) == ("a table", bundle, None)
-        assert "a" in to_result(table, declared("t", annotation), ToolContext()).content
+        assert "a" in to_result(table, declared_return_type("t", annotation), ToolContext()).content
 
 
 def test_it_says_what_it_is() -> None:
-    assert repr(declared("t", list[int])) == "<Returns list[int]>"
+    assert repr(declared_return_type("t", list[int])) == "<ReturnType list[int]>"

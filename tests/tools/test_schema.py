@@ -218,7 +218,10 @@ def refused() -> list[tuple[Callable[..., Any], str]]:
         (field_default, "'x': the default 'five' does not fit its type int."),
         (out_of_range, "'x': the default 0 does not fit"),
         (socket, "parameter 'x' has type asyncio.locks.Lock, which has no JSON form. Take plain values"),
-        (function, "parameter 'x' has type collections.abc.Callable[[], int], which a model cannot be told"),
+        (
+            function,
+            "parameter 'x' has type collections.abc.Callable[[], int], which JSON Schema cannot express",
+        ),
         (two, "'a' and 'b' both take the ToolContext. Keep one."),
         (star_context, "'contexts': *args cannot be described"),
         (positional_context, "'context' is positional-only"),
@@ -264,7 +267,7 @@ def test_other_names_are_told(name: object) -> None:
 
 
 def test_what_is_no_function_is_told() -> None:
-    with pytest.raises(SignatureError, match=r"'area' is no function. Name a tool with @tool\(name="):
+    with pytest.raises(SignatureError, match=r"'area' is not a function. Name a tool with @tool\(name="):
         function_schema("area")  # type: ignore[arg-type]  # the point
     with pytest.raises(SignatureError, match="A lambda has no name"):
         schema_of(lambda: 1)

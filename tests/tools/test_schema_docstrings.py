@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from aisotools.tools.function import tool
-from aisotools.tools.schema import read_docstring
+from aisotools.tools.schema import parse_docstring
 
 GOOGLE = """Mix two colours.
 
@@ -54,7 +54,7 @@ SPHINX = """Mix two colours.
 
 @pytest.mark.parametrize("text", [GOOGLE, NUMPY, SPHINX], ids=["google", "numpy", "sphinx"])
 def test_every_style_says_the_same(text: str) -> None:
-    description, parameters = read_docstring(inspect.cleandoc(text))
+    description, parameters = parse_docstring(inspect.cleandoc(text))
     assert description == "Mix two colours.\n\nBoth are given by name."
     assert parameters == {
         "first": "The one colour.",
@@ -76,7 +76,7 @@ def test_numpy_documents_several_parameters_at_once_and_keeps_examples() -> None
     --------
     >>> move(1, 2)
     """
-    description, parameters = read_docstring(inspect.cleandoc(text))
+    description, parameters = parse_docstring(inspect.cleandoc(text))
     assert parameters == {"x": "Metres.", "y": "Metres.", "options": "Further ones."}
     assert description.startswith("Move.")
     assert ">>> move(1, 2)" in description
@@ -95,7 +95,7 @@ def test_numpy_documents_several_parameters_at_once_and_keeps_examples() -> None
     ],
 )
 def test_text_without_sections_stays_as_it_is(text: str) -> None:
-    assert read_docstring(text) == (text.strip(), {})
+    assert parse_docstring(text) == (text.strip(), {})
 
 
 def test_a_tool_of_a_function_with_a_numpy_docstring_describes_its_parameters() -> None:

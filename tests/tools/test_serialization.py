@@ -24,7 +24,7 @@ from pydantic_core import from_json
 from aisotools.core.exceptions import SignatureError
 from aisotools.core.protocols import ToolContext
 from aisotools.tools.function import FunctionTool, tool
-from aisotools.tools.serialization import MAX_PAYLOAD_BYTES, pickle_by_value, stands_alone
+from aisotools.tools.serialization import MAX_PAYLOAD_BYTES, is_self_contained, pickle_by_value
 
 OFFSET = 5
 
@@ -230,7 +230,7 @@ def test_what_cannot_travel_is_told() -> None:
         SignatureError, match="Tool locked cannot be sent to the sandbox: TypeError"
     ) as raised:
         locked.shipment()
-    assert "create that inside the function, or use runs_in='host'" in str(raised.value)
+    assert "Create that inside the function, or use runs_in='host'" in str(raised.value)
 
 
 def test_too_much_is_told() -> None:
@@ -386,4 +386,4 @@ with_attribute.seen = []  # type: ignore[attr-defined]  # the point
     ],
 )
 def test_only_what_refers_to_nothing_stands_alone(function: object, alone: bool) -> None:
-    assert stands_alone(function) is alone
+    assert is_self_contained(function) is alone

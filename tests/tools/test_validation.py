@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from aisotools.core.exceptions import ArgumentError, ToolError
 from aisotools.tools.validation import (
     MAX_ARGUMENT_BYTES,
-    brief,
-    freeze,
-    problem,
-    schema_flaw,
+    describe_problem,
+    encode_arguments,
+    schema_error,
+    short_repr,
     signature_hint,
     validate_against,
 )
@@ -131,14 +131,14 @@ def test_many_problems_are_told_in_few_words() -> None:
     ],
 )
 def test_a_broken_schema_is_told(schema: object, told: str) -> None:
-    assert told in schema_flaw(schema)
+    assert told in schema_error(schema)
 
 
 @pytest.mark.parametrize(
     "schema", [SCHEMA, {"type": "object"}, {"type": "object", "properties": {"a": True}}]
 )
 def test_a_sound_schema_has_no_flaw(schema: object) -> None:
-    assert schema_flaw(schema) == ""
+    assert schema_error(schema) == ""
 
 
 @pytest.mark.parametrize(
@@ -198,12 +198,12 @@ def test_a_reference_fetches_nothing(visits: tuple[str, list[str]], tmp_path: Pa
 def test_freezing_keeps_json_as_it_is(arguments: dict[str, Any]) -> None:
     from pydantic_core import from_json
 
-    assert from_json(freeze("t", arguments)) == arguments
+    assert from_json(encode_arguments("t", arguments)) == arguments
 
 
 def test_too_long_arguments_are_refused_with_a_way_out() -> None:
     with pytest.raises(ArgumentError, match=r"file in parts") as raised:
-        freeze("t", {"content": "x" * MAX_ARGUMENT_BYTES})
+        encode_arguments("t", {"content": "x" * MAX_ARGUMENT_BYTES})
     assert f"{MAX_ARGUMENT_BYTES:,}" in str(raised.value)
 
 
@@ -213,11 +213,11 @@ def test_too_long_arguments_are_refused_with_a_way_out() -> None:
     ids=["deep", "endless", "long number", "no repr", "long text"],
 )
 def test_any_value_can_be_shown_briefly(value: object) -> None:
-    assert 0 < len(brief(value)) < 200
+    assert 0 < len(short_repr(value)) < 200
 
 
 def test_a_path_to_a_problem_stays_short() -> None:
-    assert len(problem(["x" * 10_000, 1], "missing", "", None, {})) < 200
+    assert len(describe_problem(["x" * 10_000, 1], "missing", "", None, {})) < 200
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from aisotools.integrations.mcp.transport import HttpServer, ServerEndpoint, che
 from aisotools.session.session import Session
 from aisotools.tools.registry import ToolRegistry
 from aisotools.tools.schema import check_name
-from aisotools.tools.validation import brief
+from aisotools.tools.validation import short_repr
 
 
 async def serve_stdio(session: Session, *, registry: ToolRegistry | None = None) -> None:
@@ -123,7 +123,9 @@ async def add_mcp_server(
     if (command is None) == (url is None):
         raise UsageError(f"The MCP server {name!r} needs exactly one of command=[...] and url='https://...'.")
     if isinstance(command, str) or (command is not None and not all(isinstance(w, str) for w in command)):
-        raise UsageError(f"command={brief(command)}: give a list of words, such as ['npx', 'some-server'].")
+        raise UsageError(
+            f"command={short_repr(command)}: give a list of words, such as ['npx', 'some-server']."
+        )
     if command is not None and not command:
         raise UsageError("command=[]: name a program to start.")
     if token is not None and (url is None or not token.isprintable() or not token.isascii()):

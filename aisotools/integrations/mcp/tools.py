@@ -23,7 +23,7 @@ from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.integrations.calls import images
 from aisotools.policy.prompts import visible
 from aisotools.tools.adapter import declared_effect
-from aisotools.tools.validation import schema_flaw, validate_strangers
+from aisotools.tools.validation import schema_error, validate_against_untrusted
 
 MOST_TOOLS = 256
 """How many tools of one server are taken."""
@@ -80,7 +80,7 @@ def offer_of(told: types.Tool) -> OfferedTool:
         raise ToolRejected(f"the schema of its arguments has more than {_SCHEMA_BYTES >> 10} KiB")
     schema.setdefault("type", "object")
     _count(schema, schema, [_MOST_NODES], ())
-    flaw = schema_flaw(schema)
+    flaw = schema_error(schema)
     if flaw:
         raise ToolRejected(flaw)
     return OfferedTool(
@@ -203,7 +203,7 @@ class RemoteTool:
 
     def validate_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
         """The arguments as JSON, checked as far as that is cheap; the server checks them again."""
-        return validate_strangers(self.offer.schema, arguments, self.name)
+        return validate_against_untrusted(self.offer.schema, arguments, self.name)
 
     def classify(self, arguments: Mapping[str, Json]) -> Effect:  # noqa: ARG002 - named by the contract
         """What a call may do: what a person declared, else what the place suggests; never a server's hint."""

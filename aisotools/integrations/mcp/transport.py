@@ -40,7 +40,7 @@ from mcp.shared.message import SessionMessage
 from aisotools.core.exceptions import UsageError
 from aisotools.core.truncation import HeadTailBuffer
 from aisotools.policy.prompts import visible
-from aisotools.tools.validation import MAX_ARGUMENT_BYTES, brief
+from aisotools.tools.validation import MAX_ARGUMENT_BYTES, short_repr
 
 _MESSAGE_CHARS = 2_000
 MOST_BYTES = 32 << 20
@@ -404,7 +404,7 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
-        raise UsageError(f"host={brief(host)}: give 127.0.0.1 or ::1.") from None
+        raise UsageError(f"host={short_repr(host)}: give 127.0.0.1 or ::1.") from None
     if not address.is_loopback:
         raise UsageError(
             f"host={host!r} is reachable from other machines, and this server is for programs of this one. "

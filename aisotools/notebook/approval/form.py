@@ -25,7 +25,7 @@ from aisotools.policy.prompts import (
     visible,
     visible_json,
 )
-from aisotools.tools.validation import fits, schema_flaw, validate_against
+from aisotools.tools.validation import conforms, schema_error, validate_against
 
 ControlKind = Literal["shell", "python", "text", "number", "boolean", "choice", "json", "secret"]
 """How a field is edited. The text of the first three is the argument itself; of the others but the last it is
@@ -107,7 +107,7 @@ def edited(request: ApprovalRequest, edits: Mapping[str, str], whole: str | None
         return None
     schema = request.definition.parameters
     # A tool with a validator of its own may make of its arguments what its schema does not describe.
-    if not schema_flaw(schema) and fits(schema, dict(request.call.arguments)):
+    if not schema_error(schema) and conforms(schema, dict(request.call.arguments)):
         validate_against(schema, arguments, request.call.name)
     return arguments
 

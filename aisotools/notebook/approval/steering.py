@@ -24,7 +24,7 @@ from aisotools.notebook.approval.view import card_view
 from aisotools.notebook.render.text import one_line
 from aisotools.policy.prompts import visible_json
 from aisotools.tools.registry import ToolRegistry
-from aisotools.tools.validation import schema_flaw, validate_against
+from aisotools.tools.validation import schema_error, validate_against
 
 
 def call_fields(call: CallPart, definition: ToolDefinition | None) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def filled_call(definition: ToolDefinition, edits: Mapping[str, str]) -> CallPar
     arguments = edited(request, edits, None) if edits else None
     whole = dict(start) if arguments is None else arguments
     kept = {name: whole[name] for name in whole if name in required or whole[name] != start.get(name)}
-    if not schema_flaw(definition.parameters):
+    if not schema_error(definition.parameters):
         validate_against(definition.parameters, kept, definition.name)
     return CallPart("", definition.name, kept)
 

@@ -13,7 +13,7 @@ from aisotools.notebook.render import html as frame
 from aisotools.notebook.render.text import one_line, readable
 from aisotools.policy.prompts import EFFECT_WORDS
 from aisotools.session.status import SessionStatus, told_limits
-from aisotools.tools.adapter import classify, definition_of, shipment_of, source_of
+from aisotools.tools.adapter import classify, definition_of, payload_of, source_of
 
 _CELL = "padding:3px 16px 3px 0;text-align:left;vertical-align:top"
 _TABLE = "border-collapse:collapse;margin:2px 0;table-layout:auto"
@@ -179,7 +179,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _place(tool: Tool) -> str:
-    return "sandbox" if shipment_of(tool) is not None else "HOST"
+    return "sandbox" if payload_of(tool) is not None else "HOST"
 
 
 def _kind(about: Any) -> str:

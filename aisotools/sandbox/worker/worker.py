@@ -49,7 +49,7 @@ from aisotools.sandbox.worker.output import (
     Recorder,
     json_bundle,
 )
-from aisotools.tools.adapter import failure
+from aisotools.tools.adapter import exception_result
 
 
 def interrupted(content: str = "") -> ToolResult:
@@ -71,7 +71,7 @@ def stopped(result: ToolResult) -> ToolResult:
 def failed(error: BaseException, record: CallRecord, caps: OutputCaps) -> Pieces:
     """What a call gives whose tool raised."""
     try:
-        result = failure(error.with_traceback(without_ours(error.__traceback__)))
+        result = exception_result(error.with_traceback(without_ours(error.__traceback__)))
     except BaseException:  # its own text could not be had
         result = ToolResult.error(f"{type(error).__name__} (its message cannot be shown)")
     if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):

@@ -28,7 +28,7 @@ from aisotools.integrations.jupyter_gateway.payload import EMIT_MIME, RESULT_MIM
 from aisotools.integrations.jupyter_gateway.sandbox import GatewaySandbox, RemoteSandbox
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
-from aisotools.testing.contracts import Heard
+from aisotools.testing.contracts import RecordingListener
 from aisotools.tools.function import FunctionTool, tool
 
 TOKEN = "open-sesame-4711"
@@ -126,11 +126,11 @@ async def den(
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def heard() -> RecordingListener:
+    return RecordingListener()
 
 
-def kernel(url: str, heard: Heard, **options: Any) -> RemoteSandbox:
+def kernel(url: str, heard: RecordingListener, **options: Any) -> RemoteSandbox:
     options.setdefault("start_timeout_s", 5.0)
     wanted = WorkerSpec(level="limited", workspace="/nowhere", limits=Limits())
     return GatewaySandbox(url, TOKEN, **options)(wanted, heard)
@@ -148,7 +148,7 @@ def request(one: FunctionTool[..., Any] = _seven, timeout_s: float = 3.0) -> San
     return SandboxCall(call=ToolCall("c-1", one.name, {}), shipment=shipment, timeout_s=timeout_s)
 
 
-async def given(play: Play, heard: Heard, **options: Any) -> ToolResult:
+async def given(play: Play, heard: RecordingListener, **options: Any) -> ToolResult:
     async with den(play) as here:
         sandbox = kernel(here.url, heard)
         try:
@@ -170,7 +170,7 @@ def nonce_of(content: Mapping[str, Any]) -> str:
 HEAD = {"content": "7", "kind": "json"}
 
 
-async def test_an_honest_answer_is_taken(heard: Heard) -> None:
+async def test_an_honest_answer_is_taken(heard: RecordingListener) -> None:
     def play(villain: Villain, asked: dict[str, Any], content: dict[str, Any]) -> None:
         villain.answer(asked, {"nonce": nonce_of(content), "pieces": pieces(HEAD, 7)})
 
@@ -193,7 +193,7 @@ FORGERIES: Mapping[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("forged", FORGERIES.values(), ids=FORGERIES)
-async def test_forged_results_are_refused(forged: Callable[[str], Any], heard: Heard) -> None:
+async def test_forged_results_are_refused(forged: Callable[[str], Any], heard: RecordingListener) -> None:
     def play(villain: Villain, asked: dict[str, Any], content: dict[str, Any]) -> None:
         villain.answer(asked, forged(nonce_of(content)))
 
@@ -203,7 +203,7 @@ async def test_forged_results_are_refused(forged: Callable[[str], Any], heard: H
     assert "malformed" in result.content
 
 
-async def test_answers_to_other_requests_are_dropped(heard: Heard) -> None:
+async def test_answers_to_other_requests_are_dropped(heard: RecordingListener) -> None:
     def play(villain: Villain, asked: dict[str, Any], content: dict[str, Any]) -> None:
         for parent in ({"msg_id": "another"}, {}, None, {"msg_id": ["x"]}, "text"):
             villain.say("shell", "execute_reply", parent, {"status": "ok"})
@@ -218,7 +218,7 @@ async def test_answers_to_other_requests_are_dropped(heard: Heard) -> None:
     assert (await given(play, heard)).value == 7
 
 
-async def test_what_is_shown_is_bounded_and_checked(heard: Heard) -> None:
+async def test_what_is_shown_is_bounded_and_checked(heard: RecordingListener) -> None:
     def play(villain: Villain, asked: dict[str, Any], content: dict[str, Any]) -> None:
         nonce = nonce_of(content)
         for odd in ({}, {"name": "stdin", "text": "x"}, {"name": "stdout", "text": 5}, {"name": ["stdout"]}):
@@ -246,7 +246,7 @@ async def test_what_is_shown_is_bounded_and_checked(heard: Heard) -> None:
     assert [event[2] for event in heard.events if event[0] == "emitted"] == ["n" * 200]
 
 
-async def test_an_endless_stream_ends_with_the_call(heard: Heard) -> None:
+async def test_an_endless_stream_ends_with_the_call(heard: RecordingListener) -> None:
     async def flood(villain: Villain, asked: dict[str, Any]) -> None:
         while villain.ws_connection is not None:
             villain.say("iopub", "stream", asked, {"name": "stdout", "text": "x" * 10_000})
@@ -266,7 +266,7 @@ async def test_an_endless_stream_ends_with_the_call(heard: Heard) -> None:
         await asyncio.wait([task])
 
 
-async def test_useless_messages_end_the_connection(heard: Heard) -> None:
+async def test_useless_messages_end_the_connection(heard: RecordingListener) -> None:
     def play(villain: Villain, asked: dict[str, Any], content: dict[str, Any]) -> None:
         for _ in range(25_000):
             villain.write_message('{"no": "use"}')
@@ -276,7 +276,9 @@ async def test_useless_messages_end_the_connection(heard: Heard) -> None:
     assert "floods" in result.content
 
 
-async def test_a_giant_message_ends_the_connection(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_giant_message_ends_the_connection(
+    heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remote_http, "MESSAGE_BYTES", 1 << 20)
 
     def play(villain: Villain, asked: dict[str, Any], content: dict[str, Any]) -> None:
@@ -296,7 +298,9 @@ async def test_a_giant_message_ends_the_connection(heard: Heard, monkeypatch: py
         ({**SAYS, "pydantic": "yes"}, "needs the library pydantic"),
     ],
 )
-async def test_what_a_kernel_cannot_run_is_told(says: Mapping[str, Any], told: str, heard: Heard) -> None:
+async def test_what_a_kernel_cannot_run_is_told(
+    says: Mapping[str, Any], told: str, heard: RecordingListener
+) -> None:
     async with den(lambda *_: None, says=says) as here:
         sandbox = kernel(here.url, heard)
         result = await sandbox.call(request())
@@ -307,7 +311,7 @@ async def test_what_a_kernel_cannot_run_is_told(says: Mapping[str, Any], told: s
 
 
 @pytest.mark.parametrize("python", [[3, 9], "3.11", [3], None, ["3", "11"]])
-async def test_kernels_of_no_use_are_ended(python: Any, heard: Heard) -> None:
+async def test_kernels_of_no_use_are_ended(python: Any, heard: RecordingListener) -> None:
     async with den(lambda *_: None, says={**SAYS, "python": python}) as here:
         sandbox = kernel(here.url, heard)
         with pytest.raises(SandboxError, match="cannot be used"):
@@ -316,7 +320,7 @@ async def test_kernels_of_no_use_are_ended(python: Any, heard: Heard) -> None:
         assert here.deleted == 1
 
 
-async def test_a_kernel_that_comes_too_late_is_ended(heard: Heard) -> None:
+async def test_a_kernel_that_comes_too_late_is_ended(heard: RecordingListener) -> None:
     ended = asyncio.Event()
 
     class Slow(RequestHandler):
@@ -339,7 +343,7 @@ async def test_a_kernel_that_comes_too_late_is_ended(heard: Heard) -> None:
             await sandbox.start()
 
 
-async def test_redirects_are_not_followed_and_the_token_stays(heard: Heard) -> None:
+async def test_redirects_are_not_followed_and_the_token_stays(heard: RecordingListener) -> None:
     async with den(lambda *_: None) as other:
 
         class Redirect(RequestHandler):
@@ -370,7 +374,7 @@ async def test_redirects_are_not_followed_and_the_token_stays(heard: Heard) -> N
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{", b'{"id": 5}', b'{"id": ""}', b'{"id": "' + b"x" * 9000 + b'"}']
 )
-async def test_whatever_is_no_jupyter_server_is_told(body: bytes, heard: Heard) -> None:
+async def test_whatever_is_no_jupyter_server_is_told(body: bytes, heard: RecordingListener) -> None:
     class Odd(RequestHandler):
         def post(self, *_: str) -> None:
             self.write(body)
@@ -380,7 +384,7 @@ async def test_whatever_is_no_jupyter_server_is_told(body: bytes, heard: Heard) 
             await kernel(here.url, heard).start()
 
 
-async def test_an_id_stays_a_part_of_the_path(heard: Heard) -> None:
+async def test_an_id_stays_a_part_of_the_path(heard: RecordingListener) -> None:
     asked: list[str] = []
 
     class Odd(RequestHandler):
@@ -399,7 +403,7 @@ async def test_an_id_stays_a_part_of_the_path(heard: Heard) -> None:
     assert all(uri.startswith("/api/kernels") and "shutdown?" not in uri for uri in asked), asked
 
 
-async def test_a_server_that_drips_is_not_waited_for(heard: Heard) -> None:
+async def test_a_server_that_drips_is_not_waited_for(heard: RecordingListener) -> None:
     async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             for char in b"HTTP/1.1 201 Created\r\nX-Slow: " + b"a" * 1000:

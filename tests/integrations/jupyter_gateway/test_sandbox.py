@@ -26,7 +26,7 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.pool import SessionPool
 from aisotools.session.session import Session
-from aisotools.testing.contracts import Heard, SandboxContract
+from aisotools.testing.contracts import RecordingListener, SandboxContract
 from aisotools.tools.function import tool
 from tests.integrations.jupyter_gateway.servers import TOKEN, Server, free_port, jupyter_server, serving
 
@@ -335,7 +335,7 @@ class TestContract(SandboxContract):
     def _place(self, server: Server, tmp_path: Path) -> None:
         self.server, self.workspace = server, tmp_path
 
-    def make(self, heard: Heard) -> Sandbox:
+    def make(self, heard: RecordingListener) -> Sandbox:
         kernels = GatewaySandbox(self.server.url, TOKEN)
         return kernels(WorkerSpec(level="limited", workspace=str(self.workspace), limits=Limits()), heard)
 

@@ -11,7 +11,7 @@ from aisotools.core.types import ToolCall, ToolResult
 from aisotools.policy.approvers import DenyAll
 from aisotools.sandbox.confinement import landlock
 from aisotools.session.session import Session
-from aisotools.tools.adapter import shipment_of
+from aisotools.tools.adapter import payload_of
 from tests.conftest import OpenSession
 
 pytestmark = pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock to enforce it with")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no 
 async def believed(session: Session, command: str) -> ToolResult:
     """Run `command` as if it had been taken for reading, past the classifier."""
     await session.call("sandbox_bash", {"command": "true"})
-    shipment, place = shipment_of(session.registry["sandbox_bash"]), session._place
+    shipment, place = payload_of(session.registry["sandbox_bash"]), session._place
     assert shipment is not None
     assert place is not None
     call = ToolCall(f"believed {command}", "sandbox_bash", {"command": command})
