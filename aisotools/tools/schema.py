@@ -369,7 +369,7 @@ def _build_model(tool: str, fields: dict[str, Any]) -> type[BaseModel]:
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         problem = _describe_unusable(fields, error)
         fix = "Take plain values (numbers, text, lists, dicts, models); build the object inside the function."
-        if isinstance(error, PydanticUserError) and error.code == "typed-dict-version":
+        if error.code == "typed-dict-version":
             fix = "Import TypedDict from typing_extensions: before Python 3.12 that of typing cannot be read."
         raise SignatureError(f"Tool {tool}: {problem}, which has no JSON form. {fix}") from None
 
