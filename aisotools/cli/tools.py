@@ -44,7 +44,7 @@ def add_parsers(commands: Any) -> None:
 def tools(options: argparse.Namespace, echo: Echo) -> int:
     """Carry out `aisotools tools`."""
     from aisotools.builtin import builtin_tools
-    from aisotools.notebook.render.listing import show_tool, show_tools
+    from aisotools.notebook.render.listing import tool_bundle, tools_bundle
     from aisotools.tools.export import PROVIDERS
     from aisotools.tools.registry import ToolRegistry
 
@@ -56,9 +56,9 @@ def tools(options: argparse.Namespace, echo: Echo) -> int:
         form = None if options.format == "json" else cast("Any", options.format)
         echo(json.dumps(chosen.definitions(form), indent=2, ensure_ascii=False))
     elif options.name is None:
-        echo(show_tools(chosen.list())["text/plain"])
+        echo(tools_bundle(chosen.list())["text/plain"])
     else:
-        echo(show_tool(chosen.list()[0])["text/plain"])
+        echo(tool_bundle(chosen.list()[0])["text/plain"])
     return 0
 
 

@@ -38,7 +38,7 @@ from aisotools.tools.adapter import source_of
 from aisotools.tools.registry import ToolRegistry
 
 
-def choose_set(registry: ToolRegistry, name: str) -> str:
+def select_toolset(registry: ToolRegistry, name: str) -> str:
     """Have exactly the built-in tools of a set registered, beside all tools that are none of ours.
 
     Returns:
@@ -163,7 +163,7 @@ def settings_for(shell: Any, environ: Mapping[str, str] = os.environ) -> AisoToo
     path = user_file(environ)
     unknown = sorted(set(told) - set(AisoTools.class_trait_names(config=True)))
     if unknown:
-        known = ", ".join(name for name, _ in described())
+        known = ", ".join(name for name, _ in setting_traits())
         raise UsageError(f"{path}, [settings]: unknown: {', '.join(unknown)}. Known: {known}.")
     where = "The configuration of IPython"
     try:
@@ -176,7 +176,7 @@ def settings_for(shell: Any, environ: Mapping[str, str] = os.environ) -> AisoToo
     return settings
 
 
-def described() -> Iterator[tuple[str, TraitType[Any, Any]]]:
+def setting_traits() -> Iterator[tuple[str, TraitType[Any, Any]]]:
     """The settings in the order of the class, each with its trait."""
     traits = AisoTools.class_traits(config=True)
     for name in vars(AisoTools):
@@ -187,7 +187,7 @@ def described() -> Iterator[tuple[str, TraitType[Any, Any]]]:
 def settings_table() -> str:
     """All settings with what they take and their defaults, as a table in Markdown."""
     lines = ["| setting | takes | default | meaning |", "|---|---|---|---|"]
-    for name, trait in described():
+    for name, trait in setting_traits():
         default = trait.default()
         lines.append(f"| `{name}` | {_takes(trait)} | `{default!r}` | {trait.help} |")
     return "\n".join(lines) + "\n"
@@ -221,7 +221,7 @@ def current_session() -> Session:
         settings = current_settings()
         _session = Session(**settings.session_options())
         if settings.toolset is not None:
-            choose_set(_session.registry, settings.toolset)
+            select_toolset(_session.registry, settings.toolset)
     return _session
 
 
@@ -259,7 +259,7 @@ _LOOKED_UP = {"model", "trust_output", "card_timeout_s"}
 """Settings that are read at the moment they are needed."""
 
 
-def kept_text(result: ToolResult) -> str | None:
+def full_text(result: ToolResult) -> str | None:
     """The whole text of a result that was cut, if the notebook's session still keeps it."""
     ref = result.truncation.ref if result.truncation is not None else None
     if _session is None or ref is None:

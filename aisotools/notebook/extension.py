@@ -12,12 +12,12 @@ from aisotools.core.exceptions import AisotoolsError
 from aisotools.core.protocols import Approver
 from aisotools.core.types import ToolResult
 from aisotools.notebook.current import AisoTools, settings_for
-from aisotools.notebook.magics.arguments import matcher
+from aisotools.notebook.magics.arguments import make_matcher
 from aisotools.notebook.magics.mcp import McpMagics
 from aisotools.notebook.magics.policy import PolicyMagics
 from aisotools.notebook.magics.session import AisotoolsMagics, ToolMagics
 from aisotools.notebook.magics.transform import rewrite
-from aisotools.notebook.magics.undo import UndoMagics, show_changes
+from aisotools.notebook.magics.undo import UndoMagics, changes_bundle
 from aisotools.session.approvers import set_default_approver_factory
 from aisotools.workspace.diff import Changes
 
@@ -27,7 +27,7 @@ _MAGICS = {
     "cell": ("agent", "sandbox", "tool"),
 }
 
-_MATCHER = matcher()
+_MATCHER = make_matcher()
 
 
 def load(shell: Any) -> None:
@@ -48,7 +48,7 @@ def load(shell: Any) -> None:
         shell.input_transformers_cleanup.append(rewrite)
     formatter = shell.display_formatter.mimebundle_formatter
     formatter.for_type(ToolResult, _shown_result)
-    formatter.for_type(Changes, lambda changes, **_: show_changes(changes))
+    formatter.for_type(Changes, lambda changes, **_: changes_bundle(changes))
     shell.display_formatter.formatters["text/plain"].for_type(types.CoroutineType, _shown_coroutine)
     set_default_approver_factory(_notebook_approver)
     set_default_asker_factory(_notebook_asker)
@@ -109,10 +109,10 @@ def _notebook_approver() -> Approver | None:
 
 
 def _shown_result(result: ToolResult, **_: Any) -> dict[str, Any]:
-    from aisotools.notebook.current import kept_text
+    from aisotools.notebook.current import full_text
     from aisotools.notebook.render.results import render_result
 
-    return render_result(result, str(result.metadata.get("tool", "tool")), kept_text(result))
+    return render_result(result, str(result.metadata.get("tool", "tool")), full_text(result))
 
 
 def _shown_coroutine(coroutine: types.CoroutineType[Any, Any, Any], printer: Any, _cycle: bool) -> None:

@@ -21,12 +21,12 @@ BEFORE = f"""{SETUP}
 import asyncio, json
 from IPython.display import display
 from aisotools import ToolResult
-from aisotools.notebook.approval.approver import pending_questions
+from aisotools.notebook.approval.approver import pending_prompts
 from aisotools.notebook.render.results import render_result, sanitize_bundle
 
 task = asyncio.create_task({ASK.removeprefix("await ")})
 await asyncio.sleep(0.5)
-print("model-id", pending_questions()[0]._card.model_id)
+print("model-id", pending_prompts()[0]._card.model_id)
 """
 FILTERED = """
 for bundle in json.load(open("payloads-%d.json")).values():

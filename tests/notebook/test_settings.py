@@ -11,7 +11,7 @@ import pytest
 from traitlets.config import Config, Configurable
 
 from aisotools.core.exceptions import UsageError
-from aisotools.notebook.current import AisoTools, described, settings_for
+from aisotools.notebook.current import AisoTools, setting_traits, settings_for
 from aisotools.policy.config import policy_from_toml
 from aisotools.sandbox.limits import Limits
 from aisotools.session.session import Session
@@ -41,11 +41,11 @@ def test_the_defaults_are_those_of_a_session() -> None:
 
 
 def test_every_limit_is_a_setting() -> None:
-    assert {field.name for field in dataclasses.fields(Limits)} <= {name for name, _ in described()}
+    assert {field.name for field in dataclasses.fields(Limits)} <= {name for name, _ in setting_traits()}
 
 
 def test_every_setting_explains_itself() -> None:
-    for name, trait in described():
+    for name, trait in setting_traits():
         assert re.match(r"[A-Z].*\.$", trait.help), name
 
 

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 from aisotools.core.types import Approval, Effect, Facts, ToolResult
-from aisotools.notebook.approval.view import batch_record, question_bundle, record_bundle
+from aisotools.notebook.approval.view import batch_record_bundle, fallback_bundle, record_bundle
 from aisotools.notebook.render.results import render_result
 from aisotools.notebook.trace.model import Trace
 from aisotools.notebook.trace.view import trace_bundle
@@ -34,8 +34,8 @@ def records() -> dict[str, dict[str, Any]]:
         "approved": record_bundle(wish, Approval("approve", reason="fine")),
         "edited": record_bundle(wish, Approval("approve", arguments={"path": "b.txt", "content": "new\n"})),
         "timed out": record_bundle(other, Approval("timeout")),
-        "batch": batch_record([wish, other], [Approval("approve"), Approval("deny", reason="no")]),
-        "question": question_bundle(other, "Answer in the box below."),
+        "batch": batch_record_bundle([wish, other], [Approval("approve"), Approval("deny", reason="no")]),
+        "question": fallback_bundle(other, "Answer in the box below."),
         "result": render_result(ToolResult.json({"matches": rows}), "file"),
         "colours": render_result(ToolResult.text("\x1b[31mred\x1b[0m"), "sandbox_bash"),
         "trace": trace_bundle(trace),

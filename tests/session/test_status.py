@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aisotools.core.protocols import SandboxStatus
-from aisotools.notebook.render.listing import show_status
+from aisotools.notebook.render.listing import status_bundle
 from aisotools.sandbox.confinement.detect import ENABLED_BY, Detection, Probe
 from aisotools.sandbox.limits import Limits
 from aisotools.session.status import SessionStatus, missing_levels, told_limits
@@ -46,7 +46,7 @@ def test_what_the_magic_shows() -> None:
         limits=Limits(),
         missing=missing_levels("guarded", FOUND),
     )
-    told = show_status(status, "safe", {"guarded": ("does", "does not")})["text/plain"]
+    told = status_bundle(status, "safe", {"guarded": ("does", "does not")})["text/plain"]
     for part in ("process 7", "9 MiB", "memory_bytes 4 GiB", "unshare: EPERM", "does not"):
         assert part in told
 

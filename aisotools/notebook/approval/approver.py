@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, Generic
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.protocols import UserQuestion
 from aisotools.core.types import Approval, ApprovalRequest
-from aisotools.notebook.approval.subjects import Answer, ApprovalSubject, InquiryMatter, PromptSubject
+from aisotools.notebook.approval.subjects import Answer, ApprovalSubject, PromptSubject, QuestionSubject
 from aisotools.session.approvers import SLICE_S, ConsoleApprover, on_terminal
 
 if TYPE_CHECKING:
     from aisotools.notebook.approval.widgets import ApprovalCard  # which takes its time
 
 
-HELLO_S = 2.0
+HELLO_TIMEOUT_S = 2.0
 """How long the page has to show that its card is alive."""
 
 _HEADLESS = (
@@ -37,7 +37,7 @@ _HEADLESS = (
     "give the session an approver, or a policy rule that allows the call."
 )
 
-_pending: dict[str, Question[Any]] = {}
+_pending: dict[str, NotebookPrompt[Any]] = {}
 _unseen: list[dict[str, Any]] = []
 _left_open: list[ApprovalCard] = []
 _MOST_LEFT_OPEN = 20
@@ -48,10 +48,10 @@ def can_ask(shell: Any) -> bool:
     if shell is None:
         return False
     kernel = getattr(shell, "kernel", None)
-    return on_terminal() if kernel is None else _takes_input(kernel)
+    return on_terminal() if kernel is None else accepts_input(kernel)
 
 
-def pending_questions() -> tuple[Question[Any], ...]:
+def pending_prompts() -> tuple[NotebookPrompt[Any], ...]:
     """The questions that wait for an answer, the oldest first."""
     return tuple(_pending.values())
 
@@ -59,7 +59,7 @@ def pending_questions() -> tuple[Question[Any], ...]:
 class NotebookApprover:
     """Asks in the notebook, below the cell that runs."""
 
-    def __init__(self, *, shell: Any = None, hello_s: float = HELLO_S) -> None:
+    def __init__(self, *, shell: Any = None, hello_s: float = HELLO_TIMEOUT_S) -> None:
         """Ask through the running IPython shell.
 
         Args:
@@ -77,30 +77,30 @@ class NotebookApprover:
         """Show several calls on one card, and wait for the answers to all of them; in the same order."""
         if not requests:
             return []
-        shell = self._shell if self._shell is not None else _running_shell()
+        shell = self._shell if self._shell is not None else running_shell()
         kernel = getattr(shell, "kernel", None)
         if kernel is None:
             console = ConsoleApprover()
             return [await console.ask(request) for request in requests]
         matter = ApprovalSubject(tuple(requests))
-        if not _takes_input(kernel):
+        if not accepts_input(kernel):
             denials = [Approval("deny", reason=_HEADLESS) for _ in requests]
             _display(matter.record(denials))
             return denials
-        return await Question(matter, kernel).answer(self._hello_s)
+        return await NotebookPrompt(matter, kernel).answer(self._hello_s)
 
     async def inquire(self, inquiry: UserQuestion) -> str | None:
         """Put a model's own question to the person; None when nobody is there, or answers."""
-        shell = self._shell if self._shell is not None else _running_shell()
+        shell = self._shell if self._shell is not None else running_shell()
         kernel = getattr(shell, "kernel", None)
         if kernel is None:
             return await ConsoleApprover().inquire(inquiry)
-        if not _takes_input(kernel):
+        if not accepts_input(kernel):
             return None
-        return (await Question(InquiryMatter(inquiry), kernel).answer(self._hello_s)).text
+        return (await NotebookPrompt(QuestionSubject(inquiry), kernel).answer(self._hello_s)).text
 
 
-class Question(Generic[Answer]):
+class NotebookPrompt(Generic[Answer]):
     """One question on the page.
 
     Attributes:
@@ -230,7 +230,7 @@ class Question(Generic[Answer]):
         self._card.send({"type": kind, "id": self.matter.id, **content})
 
 
-def _takes_input(kernel: Any) -> bool:
+def accepts_input(kernel: Any) -> bool:
     # There is no public way to ask; None would mean that the kernel is of another kind, and may.
     return getattr(kernel, "_allow_stdin", None) is not False
 
@@ -245,14 +245,14 @@ def _show_with_next_cell(shell: Any, record: dict[str, Any]) -> None:
 
 
 def _show_unseen(_info: Any = None) -> None:
-    shell = _running_shell()
+    shell = running_shell()
     if shell is not None:
         shell.events.unregister("pre_run_cell", _show_unseen)
     while _unseen:
         _display(_unseen.pop(0))
 
 
-def _running_shell() -> Any:
+def running_shell() -> Any:
     if "IPython" not in sys.modules:
         return None
     from IPython import get_ipython

@@ -76,7 +76,7 @@ class Control:
         return shown_ends(self.text)
 
 
-def controls(request: ApprovalRequest) -> tuple[Control, ...]:
+def build_controls(request: ApprovalRequest) -> tuple[Control, ...]:
     """A field for each argument: code first, then the short ones, then long text, then secrets."""
     secret = secret_parameters(request.definition.parameters)
     raw: dict[str, str] = {field.name: field.kind for field in argument_fields(request) if field.name}
@@ -90,7 +90,9 @@ def controls(request: ApprovalRequest) -> tuple[Control, ...]:
     return tuple(sorted(found, key=_place))
 
 
-def edited(request: ApprovalRequest, edits: Mapping[str, str], whole: str | None) -> dict[str, Json] | None:
+def apply_edits(
+    request: ApprovalRequest, edits: Mapping[str, str], whole: str | None
+) -> dict[str, Json] | None:
     """The arguments of `request` after a person's edits; None when nothing changed.
 
     Args:
@@ -112,7 +114,9 @@ def edited(request: ApprovalRequest, edits: Mapping[str, str], whole: str | None
     return arguments
 
 
-def changes(request: ApprovalRequest, arguments: Mapping[str, Json]) -> Iterator[tuple[str, str, str]]:
+def argument_changes(
+    request: ApprovalRequest, arguments: Mapping[str, Json]
+) -> Iterator[tuple[str, str, str]]:
     """Name, old and new text of every argument that differs, in full; secrets are never told."""
     secret = secret_parameters(request.definition.parameters)
     before = request.call.arguments
@@ -136,7 +140,7 @@ def _told(value: Json) -> str:
 
 
 def _by_field(request: ApprovalRequest, edits: Mapping[str, str]) -> dict[str, Json]:
-    known = {control.name: control for control in controls(request)}
+    known = {control.name: control for control in build_controls(request)}
     arguments = dict(request.call.arguments)
     for name, text in edits.items():
         control = known.get(name)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from aisotools.core.exceptions import ArgumentError
-from aisotools.notebook.approval.approver import HELLO_S, Question, _running_shell, _takes_input
+from aisotools.notebook.approval.approver import HELLO_TIMEOUT_S, NotebookPrompt, accepts_input, running_shell
 from aisotools.notebook.render import html
 from aisotools.policy.prompts import visible
 from aisotools.session.approvers import on_terminal, run_blocking
@@ -154,7 +154,7 @@ class FormSubject(Generic[T]):
         title = f"{asked} \N{RIGHTWARDS ARROW} <strong>{html.escape(done)}</strong>"
         return {
             "text/html": html.box(
-                title, html.folded("what was shown", html.block(self._plain(typed=False))), _COLOUR
+                title, html.details("what was shown", html.block(self._plain(typed=False))), _COLOUR
             ),
             "text/plain": f"{visible(self.desk.title, '')} -> {done}",
         }
@@ -257,25 +257,25 @@ def _words(desk: FormPrompt[Any], message: Mapping[str, Any]) -> str:
     return f"{known.label}: {text}" if known.wants == "text" else known.label
 
 
-async def ask_at_desk(desk: FormPrompt[T], *, shell: Any = None, hello_s: float = HELLO_S) -> T:
+async def ask_form(desk: FormPrompt[T], *, shell: Any = None, hello_s: float = HELLO_TIMEOUT_S) -> T:
     """The answer to `desk`: by a card, an input box, or the terminal; `desk.ended` where nobody is there."""
-    shell = shell if shell is not None else _running_shell()
+    shell = shell if shell is not None else running_shell()
     kernel = getattr(shell, "kernel", None)
     if kernel is None:
         if not on_terminal():
             return desk.ended
         return await FormSubject(desk).typed(input, lambda bundle: print(bundle["text/plain"]), None)
-    if not _takes_input(kernel):
+    if not accepts_input(kernel):
         return desk.ended
     from aisotools.notebook.approval.widgets import PromptCard
 
-    return await Question(FormSubject(desk), kernel, PromptCard).answer(hello_s)
+    return await NotebookPrompt(FormSubject(desk), kernel, PromptCard).answer(hello_s)
 
 
-class PromptAsker:
+class FormAsker:
     """Somebody who asks at desks, all in one way."""
 
-    def __init__(self, *, shell: Any = None, hello_s: float = HELLO_S) -> None:
+    def __init__(self, *, shell: Any = None, hello_s: float = HELLO_TIMEOUT_S) -> None:
         """Ask.
 
         Args:
@@ -287,4 +287,4 @@ class PromptAsker:
 
     async def _at_desk(self, desk: FormPrompt[T]) -> T:
         """The answer to `desk`; `desk.ended` where nobody is there."""
-        return await ask_at_desk(desk, shell=self._shell, hello_s=self._hello_s)
+        return await ask_form(desk, shell=self._shell, hello_s=self._hello_s)

@@ -17,19 +17,19 @@ from aisotools.agent.run import BeforeCall, BeforeRequest, StepChoice
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.messages import CallPart, UserMessage
 from aisotools.core.types import ApprovalRequest, Effect, Json, ToolCall, ToolDefinition
-from aisotools.notebook.approval.approver import HELLO_S, _running_shell, can_ask
-from aisotools.notebook.approval.form import edited
-from aisotools.notebook.approval.prompt import Action, FormPrompt, PromptAsker
-from aisotools.notebook.approval.view import card_view
+from aisotools.notebook.approval.approver import HELLO_TIMEOUT_S, can_ask, running_shell
+from aisotools.notebook.approval.form import apply_edits
+from aisotools.notebook.approval.prompt import Action, FormAsker, FormPrompt
+from aisotools.notebook.approval.view import card_payload
 from aisotools.notebook.render.text import one_line
 from aisotools.policy.prompts import visible_json
 from aisotools.tools.registry import ToolRegistry
 from aisotools.tools.validation import schema_error, validate_against
 
 
-def call_fields(call: CallPart, definition: ToolDefinition | None) -> dict[str, Any]:
+def call_form(call: CallPart, definition: ToolDefinition | None) -> dict[str, Any]:
     """The fields of a call that is there."""
-    view = card_view(_request(call.name, call.arguments, definition))
+    view = card_payload(_request(call.name, call.arguments, definition))
     return {
         "name": one_line(call.name),
         "about": view["about"],
@@ -38,7 +38,7 @@ def call_fields(call: CallPart, definition: ToolDefinition | None) -> dict[str, 
     }
 
 
-def read_call(
+def parse_call_edits(
     call: CallPart, definition: ToolDefinition | None, edits: Mapping[str, str], whole: str | None
 ) -> dict[str, Json] | None:
     """The arguments after a person's edits; None when nothing changed.
@@ -46,14 +46,14 @@ def read_call(
     Raises:
         ArgumentError: If they are not what the tool takes; told to the person.
     """
-    return edited(_request(call.name, call.arguments, definition), edits, whole)
+    return apply_edits(_request(call.name, call.arguments, definition), edits, whole)
 
 
-def blank_fields(definition: ToolDefinition) -> dict[str, Any]:
+def new_call_form(definition: ToolDefinition) -> dict[str, Any]:
     """The fields of a call that is still to be made: defaults stand there, what is required comes first."""
     required = set(definition.parameters.get("required", ()))
     start = _start(definition)
-    view = card_view(_request(definition.name, start, definition))
+    view = card_payload(_request(definition.name, start, definition))
     fields = []
     for shown in view["fields"]:
         needed = shown["name"] in required
@@ -76,7 +76,7 @@ def blank_fields(definition: ToolDefinition) -> dict[str, Any]:
     }
 
 
-def filled_call(definition: ToolDefinition, edits: Mapping[str, str]) -> CallPart:
+def parse_new_call(definition: ToolDefinition, edits: Mapping[str, str]) -> CallPart:
     """The call that a person filled in; what they left as it was is left out, unless it is required.
 
     Raises:
@@ -84,12 +84,12 @@ def filled_call(definition: ToolDefinition, edits: Mapping[str, str]) -> CallPar
     """
     start = _start(definition)
     required = [name for name in definition.parameters.get("required", ()) if name in start]
-    shown = {one["name"]: one for one in blank_fields(definition)["fields"]}
+    shown = {one["name"]: one for one in new_call_form(definition)["fields"]}
     for name in required:
         if name not in edits and shown[name]["kind"] not in {"boolean", "choice"}:
             raise ArgumentError(f"The argument {name!r} of {definition.name} is required.")
     request = _request(definition.name, start, definition)
-    arguments = edited(request, edits, None) if edits else None
+    arguments = apply_edits(request, edits, None) if edits else None
     whole = dict(start) if arguments is None else arguments
     kept = {name: whole[name] for name in whole if name in required or whole[name] != start.get(name)}
     if not schema_error(definition.parameters):
@@ -133,26 +133,26 @@ def _request(name: str, arguments: Mapping[str, Json], definition: ToolDefinitio
     )
 
 
-class NotebookAsker(PromptAsker):
+class NotebookAsker(FormAsker):
     """Asks the person at the notebook what the model answers."""
 
     async def answer(self, turn: HumanTurn) -> CallPart | str | None:
         """A call or a text; None where nobody answers."""
-        return await self._at_desk(being_the_model(turn))
+        return await self._at_desk(model_form(turn))
 
 
 def notebook_asker() -> NotebookAsker | None:
     """The asker of the running notebook; None where nobody can be asked through it."""
-    shell = _running_shell()
+    shell = running_shell()
     return NotebookAsker() if getattr(shell, "kernel", None) is not None and can_ask(shell) else None
 
 
-def being_the_model(turn: HumanTurn) -> FormPrompt[CallPart | str | None]:
+def model_form(turn: HumanTurn) -> FormPrompt[CallPart | str | None]:
     """The desk of a person who is the model."""
 
     def read(message: Mapping[str, Any]) -> CallPart | str | None:
         if message["action"] == "call":
-            call = filled_call(turn.tools[message["pick"]], message["edits"])
+            call = parse_new_call(turn.tools[message["pick"]], message["edits"])
             return checked_call(turn, call.name, call.arguments)
         return str(message["text"]) if message["action"] == "answer" else None
 
@@ -161,7 +161,7 @@ def being_the_model(turn: HumanTurn) -> FormPrompt[CallPart | str | None]:
         title="You are the model",
         chip=f"{len(turn.tools)} tools",
         said=told(turn),
-        picks=[blank_fields(tool) for tool in turn.tools],
+        picks=[new_call_form(tool) for tool in turn.tools],
         pick_label="tool" if turn.tools else "",
         text_label="Or answer in words",
         actions=(
@@ -174,10 +174,12 @@ def being_the_model(turn: HumanTurn) -> FormPrompt[CallPart | str | None]:
     )
 
 
-class NotebookStepper(PromptAsker):
+class NotebookStepper(FormAsker):
     """Asks before each request and each call, below the cell that runs."""
 
-    def __init__(self, registry: ToolRegistry, *, shell: Any = None, hello_s: float = HELLO_S) -> None:
+    def __init__(
+        self, registry: ToolRegistry, *, shell: Any = None, hello_s: float = HELLO_TIMEOUT_S
+    ) -> None:
         """Step through a run.
 
         Args:
@@ -191,11 +193,11 @@ class NotebookStepper(PromptAsker):
     async def pause(self, moment: BeforeRequest | BeforeCall) -> StepChoice:
         """Ask what is to happen; where nobody is there, the run stops."""
         return await self._at_desk(
-            before_call(moment, self._registry) if isinstance(moment, BeforeCall) else before_request(moment)
+            call_step_form(moment, self._registry) if isinstance(moment, BeforeCall) else request_form(moment)
         )
 
 
-def before_request(moment: BeforeRequest) -> FormPrompt[StepChoice]:
+def request_form(moment: BeforeRequest) -> FormPrompt[StepChoice]:
     """The desk before a request: go on, ask something else, answer in the model's place, or stop."""
     turn = HumanTurn(messages=tuple(moment.messages), tools=tuple(moment.tools))
     place = max((n for n, m in enumerate(moment.messages) if isinstance(m, UserMessage)), default=None)
@@ -229,16 +231,16 @@ def before_request(moment: BeforeRequest) -> FormPrompt[StepChoice]:
     )
 
 
-def before_call(moment: BeforeCall, registry: ToolRegistry) -> FormPrompt[StepChoice]:
+def call_step_form(moment: BeforeCall, registry: ToolRegistry) -> FormPrompt[StepChoice]:
     """The desk before a call: go on, with other arguments too, leave it out, answer in its place, or stop."""
     call = moment.call
     definition = next((one for one in registry.to_llm_definitions() if one.name == call.name), None)
-    pick = call_fields(call, definition)
+    pick = call_form(call, definition)
 
     def read(message: Mapping[str, Any]) -> StepChoice:
         action = message["action"]
         if action == "continue":
-            changed = read_call(call, definition, message["edits"], message["whole"])
+            changed = parse_call_edits(call, definition, message["edits"], message["whole"])
             return StepChoice() if changed is None else StepChoice("edit", arguments=changed)
         if action == "answer":
             return StepChoice("answer", text=message["text"])
@@ -263,15 +265,15 @@ def before_call(moment: BeforeCall, registry: ToolRegistry) -> FormPrompt[StepCh
 # ---- choosing
 
 
-class NotebookChooser(PromptAsker):
+class NotebookChooser(FormAsker):
     """Shows the likeliest calls as buttons when the model cannot choose."""
 
     async def choose(self, question: str, options: Sequence[CallPart]) -> CallPart | str | None:
         """One of `options`, a text for the model, or None where nobody picks."""
-        return await self._at_desk(choosing(question, options))
+        return await self._at_desk(choice_form(question, options))
 
 
-def choosing(question: str, options: Sequence[CallPart]) -> FormPrompt[CallPart | str | None]:
+def choice_form(question: str, options: Sequence[CallPart]) -> FormPrompt[CallPart | str | None]:
     """The desk of a model that cannot choose."""
 
     def read(message: Mapping[str, Any]) -> CallPart | str | None:
@@ -283,7 +285,7 @@ def choosing(question: str, options: Sequence[CallPart]) -> FormPrompt[CallPart 
         title="The model is not sure",
         chip="the gate still decides",
         said=[("model", question)],
-        options=[call_words(one) for one in options],
+        options=[call_summary(one) for one in options],
         text_label="Or say it in other words",
         actions=(
             Action(action="say", label="Tell the model", letter="S", wants="text"),
@@ -294,7 +296,7 @@ def choosing(question: str, options: Sequence[CallPart]) -> FormPrompt[CallPart 
     )
 
 
-def call_words(call: CallPart) -> str:
+def call_summary(call: CallPart) -> str:
     """A call in a line."""
     given = ", ".join(
         f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items()

@@ -14,13 +14,13 @@ from aisotools.core.exceptions import ArgumentError
 from aisotools.core.protocols import UserQuestion
 from aisotools.core.types import Approval, ApprovalRequest
 from aisotools.notebook.approval.view import (
-    batch_question,
-    batch_record,
-    batch_view,
-    card_view,
-    question_bundle,
-    read_batch,
-    read_decision,
+    batch_fallback_bundle,
+    batch_payload,
+    batch_record_bundle,
+    card_payload,
+    fallback_bundle,
+    parse_batch,
+    parse_decision,
     record_bundle,
 )
 from aisotools.notebook.render import html
@@ -53,7 +53,7 @@ class Reply:
     text: str | None = None
 
 
-def inquiry_view(inquiry: UserQuestion) -> dict[str, Any]:
+def question_payload(inquiry: UserQuestion) -> dict[str, Any]:
     """Everything the card shows, ready to be set as text."""
     return {
         "question": visible(inquiry.text),
@@ -63,7 +63,7 @@ def inquiry_view(inquiry: UserQuestion) -> dict[str, Any]:
     }
 
 
-def read_reply(inquiry: UserQuestion, message: Mapping[str, Any]) -> Reply:
+def parse_reply(inquiry: UserQuestion, message: Mapping[str, Any]) -> Reply:
     """What a card's message answers: the number of a choice, or text; or that there is no answer.
 
     Raises:
@@ -84,10 +84,12 @@ def read_reply(inquiry: UserQuestion, message: Mapping[str, Any]) -> Reply:
     raise ArgumentError("The card's answer could not be read.")
 
 
-def inquiry_question(inquiry: UserQuestion, hint: str = "") -> dict[str, Any]:
+def question_fallback_bundle(inquiry: UserQuestion, hint: str = "") -> dict[str, Any]:
     """The question without a card: for a page that cannot show one, and for terminals."""
     choices = "".join(f"<li>{html.escape(visible(choice, ''))}</li>" for choice in inquiry.choices)
-    body = html.said(visible(inquiry.text)) + (f'<ol style="margin:2px 0">{choices}</ol>' if choices else "")
+    body = html.paragraph(visible(inquiry.text)) + (
+        f'<ol style="margin:2px 0">{choices}</ol>' if choices else ""
+    )
     return {
         "text/html": html.box(
             html.escape(f"A question from {_who(inquiry)}"),
@@ -98,11 +100,11 @@ def inquiry_question(inquiry: UserQuestion, hint: str = "") -> dict[str, Any]:
     }
 
 
-def inquiry_record(inquiry: UserQuestion, reply: Reply) -> dict[str, Any]:
+def question_record_bundle(inquiry: UserQuestion, reply: Reply) -> dict[str, Any]:
     """What stays in the notebook after an answer."""
     words = _WORDS[reply.outcome]
     asked, answer = visible(inquiry.text), visible(reply.text or "")
-    given = f"<div><strong>{html.said(answer)}</strong></div>" if answer else ""
+    given = f"<div><strong>{html.paragraph(answer)}</strong></div>" if answer else ""
     left = [choice for choice in inquiry.choices if choice != reply.text]
     others = "; ".join(visible(choice, "") for choice in left)
     if others:
@@ -111,7 +113,7 @@ def inquiry_record(inquiry: UserQuestion, reply: Reply) -> dict[str, Any]:
     plain += [f"  {line}" for line in asked.split("\n")]
     plain += [f"  -> {line}" for line in answer.split("\n")] if answer else []
     title = f"<strong>{words}</strong> \N{MIDDLE DOT} {html.escape(f'a question from {_who(inquiry)}')}"
-    body = html.said(asked) + given + (html.quiet(others) if others else "")
+    body = html.paragraph(asked) + given + (html.small_print(others) if others else "")
     return {
         "text/html": html.box(title, body, _COLOUR),
         "text/plain": "\n".join([*plain, *([f"  {others}"] if others else [])]),
@@ -199,7 +201,7 @@ class ApprovalSubject:
 
     def view(self) -> dict[str, Any]:
         """Everything the card shows."""
-        return batch_view(self.requests) if len(self.requests) > 1 else card_view(self.requests[0])
+        return batch_payload(self.requests) if len(self.requests) > 1 else card_payload(self.requests[0])
 
     def read(self, message: Mapping[str, Any]) -> list[Approval]:
         """What the card's message means for each call.
@@ -208,15 +210,15 @@ class ApprovalSubject:
             ArgumentError: If it means nothing; told to the person.
         """
         if len(self.requests) > 1:
-            return read_batch(self.requests, message)
-        return [read_decision(self.requests[0], message)]
+            return parse_batch(self.requests, message)
+        return [parse_decision(self.requests[0], message)]
 
     async def typed(self, read_line: ReadLine, show: Show, ends_s: float | None) -> list[Approval]:
         """The answers typed into the input box, one after another."""
         count = len(self.requests)
         answers: list[Approval] = []
         for number, request in enumerate(self.requests, 1):
-            show(question_bundle(request, _BELOW if count == 1 else f"{_BELOW} This is {number} of {count}."))
+            show(fallback_bundle(request, _BELOW if count == 1 else f"{_BELOW} This is {number} of {count}."))
             try:
                 async with asyncio.timeout_at(ends_s):
                     answers.append(await answer_from(read_line, lambda: None, request))
@@ -232,17 +234,21 @@ class ApprovalSubject:
 
     def question(self) -> dict[str, Any]:
         """The question without a card."""
-        return batch_question(self.requests) if len(self.requests) > 1 else question_bundle(self.requests[0])
+        return (
+            batch_fallback_bundle(self.requests)
+            if len(self.requests) > 1
+            else fallback_bundle(self.requests[0])
+        )
 
     def record(self, answer: Sequence[Approval]) -> dict[str, Any]:
         """What stays in the notebook after the answers."""
         if len(self.requests) > 1:
-            return batch_record(self.requests, answer)
+            return batch_record_bundle(self.requests, answer)
         return record_bundle(self.requests[0], answer[0])
 
 
 @dataclass(frozen=True, slots=True)
-class InquiryMatter:
+class QuestionSubject:
     """A model's own question to a person.
 
     Attributes:
@@ -268,7 +274,7 @@ class InquiryMatter:
 
     def view(self) -> dict[str, Any]:
         """Everything the card shows."""
-        return inquiry_view(self.inquiry)
+        return question_payload(self.inquiry)
 
     def read(self, message: Mapping[str, Any]) -> Reply:
         """What the card's message answers.
@@ -276,11 +282,11 @@ class InquiryMatter:
         Raises:
             ArgumentError: If it means nothing; told to the person.
         """
-        return read_reply(self.inquiry, message)
+        return parse_reply(self.inquiry, message)
 
     async def typed(self, read_line: ReadLine, show: Show, ends_s: float | None) -> Reply:
         """The answer typed into the input box."""
-        show(inquiry_question(self.inquiry, _BELOW))
+        show(question_fallback_bundle(self.inquiry, _BELOW))
         try:
             async with asyncio.timeout_at(ends_s):
                 text = await inquiry_answer_from(read_line, lambda: None, self.inquiry)
@@ -296,8 +302,8 @@ class InquiryMatter:
 
     def question(self) -> dict[str, Any]:
         """The question without a card."""
-        return inquiry_question(self.inquiry)
+        return question_fallback_bundle(self.inquiry)
 
     def record(self, answer: Reply) -> dict[str, Any]:
         """What stays in the notebook after the answer."""
-        return inquiry_record(self.inquiry, answer)
+        return question_record_bundle(self.inquiry, answer)

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts
-from aisotools.notebook.approval.form import Control, changes, controls, edited
+from aisotools.notebook.approval.form import Control, apply_edits, argument_changes, build_controls
 from aisotools.notebook.render import html
 from aisotools.notebook.render.text import one_line, shorten
 from aisotools.policy.prompts import (
@@ -46,18 +46,18 @@ _MAX_NAMED = 8
 _SEEN = (("runs", "commands"), ("writes", "writes"), ("reads", "reads"), ("talks to", "hosts"))
 
 
-def preview(request: ApprovalRequest) -> dict[str, Any]:
+def build_previews(request: ApprovalRequest) -> dict[str, Any]:
     """All previews of a request, by kind: `diff`, `web`, `findings`, `undo`; each only where there is one."""
     found = {
-        "diff": diff_of(request),
-        "web": web_of(request),
-        "findings": findings_of(request),
-        "undo": undo_of(request),
+        "diff": diff_preview(request),
+        "web": web_preview(request),
+        "findings": findings_preview(request),
+        "undo": undo_preview(request),
     }
     return {kind: shown for kind, shown in found.items() if shown}
 
 
-def diff_of(request: ApprovalRequest) -> dict[str, Any]:
+def diff_preview(request: ApprovalRequest) -> dict[str, Any]:
     """The change to a file that the host worked out; empty when there is none."""
     given = request.preview.get("diff")
     if not isinstance(given, Mapping):
@@ -79,7 +79,7 @@ def diff_of(request: ApprovalRequest) -> dict[str, Any]:
     }
 
 
-def web_of(request: ApprovalRequest) -> dict[str, Any]:
+def web_preview(request: ApprovalRequest) -> dict[str, Any]:
     """Method, address and host of a request that goes out; the host as the network sees it."""
     url = request.call.arguments.get("url")
     if not isinstance(url, str) or not (request.facts.hosts or request.effect is Effect.REMOTE_ACTION):
@@ -95,24 +95,24 @@ def web_of(request: ApprovalRequest) -> dict[str, Any]:
     return {"method": method, "url": told, "host": one_line(host, 253), "whole": told == url}
 
 
-def findings_of(request: ApprovalRequest) -> list[tuple[str, str]]:
+def findings_preview(request: ApprovalRequest) -> list[tuple[str, str]]:
     """What was found out about a call, as pairs of a word and names."""
-    facts = request.facts
-    shown_elsewhere = {"writes"} if diff_of(request) else {"hosts"} if web_of(request) else set()
+    facts_html = request.facts
+    shown_elsewhere = {"writes"} if diff_preview(request) else {"hosts"} if web_preview(request) else set()
     found = []
     for word, field in _SEEN:
-        names: tuple[str, ...] = getattr(facts, field)
-        if names and field not in shown_elsewhere and (facts.commands or field == "hosts"):
+        names: tuple[str, ...] = getattr(facts_html, field)
+        if names and field not in shown_elsewhere and (facts_html.commands or field == "hosts"):
             more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
             found.append((word, ", ".join(one_line(name, 100) for name in names[:_MAX_NAMED]) + more))
-    if facts.outside:
+    if facts_html.outside:
         found.append(("beware", "it writes outside the workspace"))
-    if facts.commands and not facts.certain:
+    if facts_html.commands and not facts_html.certain:
         found.append(("beware", "not everything it does could be seen"))
     return found
 
 
-def undo_of(request: ApprovalRequest) -> str:
+def undo_preview(request: ApprovalRequest) -> str:
     """What undo would cover, in the words of whoever keeps it; empty when nobody said."""
     told = request.preview.get("undo")
     return one_line(told, 400) if isinstance(told, str) else ""
@@ -126,7 +126,7 @@ def _cut(line: str) -> str:
 Pieces = list[tuple[str, str]]
 """Pairs of a class, empty for none, and text."""
 
-MAX_CHARS = 20_000
+MAX_HIGHLIGHT_CHARS = 20_000
 """Longer code is one piece."""
 
 # Every branch starts with what no other takes, and none can match in two ways: linear time.
@@ -168,7 +168,7 @@ def highlight(code: str, language: str, written: Collection[str] = ()) -> Pieces
         language: `shell`, `python` or `diff`; anything else is one piece.
         written: Words of a shell command that are known to be paths it writes.
     """
-    if len(code) > MAX_CHARS or language not in {"shell", "python", "diff"}:
+    if len(code) > MAX_HIGHLIGHT_CHARS or language not in {"shell", "python", "diff"}:
         return [("", code)]
     if language == "diff":
         return list(_joined(_diff(code)))
@@ -242,10 +242,10 @@ OUTCOME_WORDS = {
 """How each answer is recorded."""
 
 
-def card_view(request: ApprovalRequest) -> dict[str, Any]:
+def card_payload(request: ApprovalRequest) -> dict[str, Any]:
     """Everything the card shows, ready to be set as text."""
-    shown = preview(request)
-    fields = controls(request)
+    shown = build_previews(request)
+    fields = build_controls(request)
     return {
         "tool": one_line(request.call.name),
         "about": one_line(request.definition.description.strip().partition("\n")[0].rstrip("."), 160),
@@ -291,7 +291,7 @@ def _folded(shown: Mapping[str, Any]) -> set[str]:
     return folded | ({"url"} if shown.get("web", {}).get("whole") else set())
 
 
-def read_decision(request: ApprovalRequest, message: Mapping[str, Any]) -> Approval:
+def parse_decision(request: ApprovalRequest, message: Mapping[str, Any]) -> Approval:
     """The approval that a card's message means.
 
     Args:
@@ -302,17 +302,17 @@ def read_decision(request: ApprovalRequest, message: Mapping[str, Any]) -> Appro
     Raises:
         ArgumentError: If it means none, or edits are not what they should be; told to the person.
     """
-    outcome, reason = read_outcome(message)
+    outcome, reason = parse_outcome(message)
     if outcome == "deny":
         return Approval("deny", reason=reason)
     edits, whole, remember = message.get("edits", {}), message.get("whole"), message.get("remember")
     sound = isinstance(edits, Mapping) and all(isinstance(text, str) for text in edits.values())
     if not sound or not isinstance(whole, str | None):
         raise ArgumentError("The card's edits could not be read.")
-    arguments = edited(request, edits, whole)
+    arguments_html = apply_edits(request, edits, whole)
     if remember is None:
-        return Approval("approve", reason=reason, arguments=arguments)
-    if arguments is not None:
+        return Approval("approve", reason=reason, arguments=arguments_html)
+    if arguments_html is not None:
         raise ArgumentError(
             "Edited arguments are approved for this one call only; nothing can be remembered."
         )
@@ -322,7 +322,7 @@ def read_decision(request: ApprovalRequest, message: Mapping[str, Any]) -> Appro
     return Approval("approve", reason=reason, remember=scope)
 
 
-def read_outcome(message: Mapping[str, Any]) -> tuple[Literal["approve", "deny"], str]:
+def parse_outcome(message: Mapping[str, Any]) -> tuple[Literal["approve", "deny"], str]:
     """What a card's message decides, and the reason given.
 
     Raises:
@@ -334,11 +334,13 @@ def read_outcome(message: Mapping[str, Any]) -> tuple[Literal["approve", "deny"]
     return ("approve" if outcome == "approve" else "deny"), reason.strip()[:MAX_REASON_CHARS]
 
 
-def question_bundle(request: ApprovalRequest, hint: str = "") -> dict[str, Any]:
+def fallback_bundle(request: ApprovalRequest, hint: str = "") -> dict[str, Any]:
     """The question without a card: for a page that cannot show one, and for terminals."""
     scopes = remember_choices(request)
-    offered = html.quiet(f"{REMEMBER} type", *(f"{s[0]} for {words}" for s, words in scopes.items()))
-    body = facts(request) + previews(request) + arguments(request) + (offered if scopes else "")
+    offered = html.small_print(f"{REMEMBER} type", *(f"{s[0]} for {words}" for s, words in scopes.items()))
+    body = (
+        facts_html(request) + previews_html(request) + arguments_html(request) + (offered if scopes else "")
+    )
     body += html.note(hint) if hint else ""
     title = f"May {html.code(one_line(request.call.name))} run?"
     return {
@@ -349,7 +351,7 @@ def question_bundle(request: ApprovalRequest, hint: str = "") -> dict[str, Any]:
 
 def record_bundle(request: ApprovalRequest, approval: Approval) -> dict[str, Any]:
     """What stays in the notebook after an answer."""
-    changed = [] if approval.arguments is None else list(changes(request, approval.arguments))
+    changed = [] if approval.arguments is None else list(argument_changes(request, approval.arguments))
     ran = request
     if approval.arguments is not None:
         call = dataclasses.replace(request.call, arguments=approval.arguments)
@@ -364,12 +366,12 @@ def record_bundle(request: ApprovalRequest, approval: Approval) -> dict[str, Any
     reason = visible(approval.reason)
     name = one_line(request.call.name)
     body = (
-        facts(ran)
-        + (html.quiet(remembered) if remembered else "")
-        + (html.quiet(f"reason: {reason}") if reason else "")
+        facts_html(ran)
+        + (html.small_print(remembered) if remembered else "")
+        + (html.small_print(f"reason: {reason}") if reason else "")
         + "".join(_change(*change) for change in changed)
-        + previews(ran)
-        + html.folded("arguments", arguments(ran))
+        + previews_html(ran)
+        + html.details("arguments", arguments_html(ran))
     )
     plain = [f"{words}: {name}", *(f"  {line}" for line in _lines(ran))]
     plain += [f"  {remembered}"] if remembered else []
@@ -378,7 +380,10 @@ def record_bundle(request: ApprovalRequest, approval: Approval) -> dict[str, Any
     plain += _plain_previews(ran)
     for field in argument_fields(ran):
         text = shorten(field.text, _MAX_RECORD_CHARS)
-        plain += [f"  {visible(field.name, '') or 'arguments'}:", *(f"    {t}" for t in text.split("\n"))]
+        plain += [
+            f"  {visible(field.name, '') or 'arguments_html'}:",
+            *(f"    {t}" for t in text.split("\n")),
+        ]
     return {
         "text/html": html.box(
             f"<strong>{words}</strong> {html.code(name)}", body, html.EFFECT_COLOURS[request.effect]
@@ -400,23 +405,23 @@ def _short(text: str) -> str:
     return one_line(text.replace("\n", " \N{DOWNWARDS ARROW WITH CORNER LEFTWARDS} "), 120)
 
 
-def previews(request: ApprovalRequest) -> str:
+def previews_html(request: ApprovalRequest) -> str:
     """What the card shows besides the arguments, as safe HTML."""
-    shown = preview(request)
+    shown = build_previews(request)
     parts = []
     if diff := shown.get("diff"):
-        parts.append(html.quiet(_diff_title(diff)))
+        parts.append(html.small_print(_diff_title(diff)))
         parts.append(html.diff(diff["lines"]) if diff["lines"] else "")
     if web := shown.get("web"):
         parts.append(html.block(f"{web['method']} {web['url']}", exact=True))
-        parts.append(html.quiet(f"host: {web['host']}"))
-    parts += [html.quiet(f"{word}: {told}") for word, told in shown.get("findings", ())]
-    parts += [html.quiet(f"undo: {shown['undo']}")] if "undo" in shown else []
+        parts.append(html.small_print(f"host: {web['host']}"))
+    parts += [html.small_print(f"{word}: {told}") for word, told in shown.get("findings", ())]
+    parts += [html.small_print(f"undo: {shown['undo']}")] if "undo" in shown else []
     return "".join(parts)
 
 
 def _plain_previews(request: ApprovalRequest) -> list[str]:
-    shown = preview(request)
+    shown = build_previews(request)
     lines = []
     if diff := shown.get("diff"):
         lines += [f"  {_diff_title(diff)}", *(f"    {line}" for line in diff["lines"])]
@@ -436,12 +441,12 @@ def _lines(request: ApprovalRequest) -> list[str]:
     return [first, *(f"because {visible(reason, '')}" for reason in request.reasons)]
 
 
-def facts(request: ApprovalRequest) -> str:
+def facts_html(request: ApprovalRequest) -> str:
     """Effect, place, who asks and why, as safe HTML."""
-    return html.quiet(*_lines(request))
+    return html.small_print(*_lines(request))
 
 
-def arguments(request: ApprovalRequest) -> str:
+def arguments_html(request: ApprovalRequest) -> str:
     """The arguments in full, as safe HTML."""
     return "".join(
         html.note(visible(field.name, "") or "arguments")
@@ -454,13 +459,13 @@ NOT_SELECTED = "It was not among the calls that were approved."
 """Why a call is denied that was left out while others of its batch were approved."""
 
 
-def batch_view(requests: Sequence[ApprovalRequest]) -> dict[str, Any]:
+def batch_payload(requests: Sequence[ApprovalRequest]) -> dict[str, Any]:
     """Everything the card shows, ready to be set as text; a call that deserves a look starts unselected."""
     return {
         "effect": str(_severest(requests)),
         "rows": [
             {
-                **card_view(request),
+                **card_payload(request),
                 "id": request.id,
                 "summary": summarize(request),
                 "selected": not is_risky(request),
@@ -471,13 +476,13 @@ def batch_view(requests: Sequence[ApprovalRequest]) -> dict[str, Any]:
     }
 
 
-def read_batch(requests: Sequence[ApprovalRequest], message: Mapping[str, Any]) -> list[Approval]:
+def parse_batch(requests: Sequence[ApprovalRequest], message: Mapping[str, Any]) -> list[Approval]:
     """The approvals that a card's message means: those selected are approved, all others denied.
 
     Raises:
         ArgumentError: If it means none; told to the person.
     """
-    outcome, reason = read_outcome(message)
+    outcome, reason = parse_outcome(message)
     if outcome == "deny":
         return [Approval("deny", reason=reason) for _ in requests]
     selected = message.get("selected")
@@ -492,7 +497,7 @@ def read_batch(requests: Sequence[ApprovalRequest], message: Mapping[str, Any]) 
     ]
 
 
-def batch_question(requests: Sequence[ApprovalRequest]) -> dict[str, Any]:
+def batch_fallback_bundle(requests: Sequence[ApprovalRequest]) -> dict[str, Any]:
     """The question without a card: for a page that cannot show one, and for terminals."""
     rows = "".join(_row("", request, "") for request in requests)
     title = f"May these {len(requests)} calls run?"
@@ -502,7 +507,7 @@ def batch_question(requests: Sequence[ApprovalRequest]) -> dict[str, Any]:
     }
 
 
-def batch_record(requests: Sequence[ApprovalRequest], approvals: Sequence[Approval]) -> dict[str, Any]:
+def batch_record_bundle(requests: Sequence[ApprovalRequest], approvals: Sequence[Approval]) -> dict[str, Any]:
     """What stays in the notebook after an answer."""
     answered = list(zip(requests, approvals, strict=True))
     count = sum(approval.outcome == "approve" for approval in approvals)
@@ -529,8 +534,8 @@ def _hides_code(request: ApprovalRequest) -> bool:
 def _row(words: str, request: ApprovalRequest, reason: str) -> str:
     said = f"{words} {one_line(request.call.name)}".strip()
     line = f"{said} \N{MIDDLE DOT} {EFFECT_WORDS[request.effect]} \N{MIDDLE DOT} {summarize(request)}"
-    told = html.quiet(f"reason: {reason}") if reason else ""
-    return html.folded(line, facts(request) + previews(request) + arguments(request)) + told
+    told = html.small_print(f"reason: {reason}") if reason else ""
+    return html.details(line, facts_html(request) + previews_html(request) + arguments_html(request)) + told
 
 
 def _severest(requests: Sequence[ApprovalRequest]) -> Effect:

@@ -33,7 +33,7 @@ import anywidget
 _NOTEBOOK = files("aisotools.notebook")
 
 
-def joined(*names: str) -> str:
+def load_page_files(*names: str) -> str:
     """Return page files, each given as `folder/name`, as one JavaScript module without imports."""
     sources = []
     for name in names:
@@ -45,7 +45,7 @@ def joined(*names: str) -> str:
 class ApprovalCard(anywidget.AnyWidget):
     """The page's side of one question."""
 
-    _esm = joined(
+    _esm = load_page_files(
         "approval/dom.js",
         "approval/fields.js",
         "approval/preview.js",
@@ -55,7 +55,7 @@ class ApprovalCard(anywidget.AnyWidget):
         "approval/inquiry.js",
         "approval/card.js",
     )
-    _css = joined("approval/card.css")
+    _css = load_page_files("approval/card.css")
 
     def bundle(self) -> dict[str, Any]:
         """The MIME bundle that makes a page render the card."""
@@ -66,17 +66,17 @@ class ApprovalCard(anywidget.AnyWidget):
 class PromptCard(ApprovalCard):
     """The page's side of one such question."""
 
-    _esm = joined(
+    _esm = load_page_files(
         "approval/dom.js", "approval/fields.js", "approval/frame.js", "approval/desk.js", "approval/card.js"
     )
-    _css = joined("approval/card.css", "approval/desk.css")
+    _css = load_page_files("approval/card.css", "approval/desk.css")
 
 
 class TraceCard(anywidget.AnyWidget):
     """The page's side of one run."""
 
-    _esm = joined("approval/dom.js", "trace/trace.js")
-    _css = joined("trace/trace.css")
+    _esm = load_page_files("approval/dom.js", "trace/trace.js")
+    _css = load_page_files("trace/trace.css")
 
     def bundle(self) -> dict[str, Any]:
         """The MIME bundle that makes a page render the trace."""

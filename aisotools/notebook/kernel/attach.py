@@ -39,8 +39,8 @@ from aisotools.notebook.kernel.session import (
     Completion,
     CompletionMatch,
     KernelSession,
-    Opened,
     OutputSink,
+    SessionConnection,
 )
 from aisotools.sandbox.frames import Frame, FrameReader, encode
 from aisotools.sandbox.host.calls import DisplayMessage
@@ -81,18 +81,18 @@ class AttachSocket:
         finally:
             self.close()
 
-    def send(self, op: str, told: Any = None, parts: tuple[bytes, ...] = (), **header: Any) -> None:
-        """Say something; `told` is any JSON."""
+    def send(self, op: str, parse_payload: Any = None, parts: tuple[bytes, ...] = (), **header: Any) -> None:
+        """Say something; `parse_payload` is any JSON."""
         transport = self._writer.transport
         if transport.is_closing():
             return
         if transport.get_write_buffer_size() > _BACKLOG_BYTES:
             self.close()  # it has stopped reading
             return
-        body = to_json(told, inf_nan_mode="strings", serialize_unknown=True)
+        body = to_json(parse_payload, inf_nan_mode="strings", serialize_unknown=True)
         self._writer.write(encode(op, header, (body, *parts)))
 
-    async def ask(self, op: str, told: Any = None) -> Any:
+    async def ask(self, op: str, parse_payload: Any = None) -> Any:
         """Ask something, and wait for the answer.
 
         Raises:
@@ -101,7 +101,7 @@ class AttachSocket:
         self._asked += 1
         seq = self._asked
         answer = self._answers[seq] = asyncio.get_running_loop().create_future()
-        self.send(op, told, seq=seq)
+        self.send(op, parse_payload, seq=seq)
         if self._writer.transport.is_closing():
             self.close()
         try:
@@ -109,9 +109,9 @@ class AttachSocket:
         finally:
             self._answers.pop(seq, None)
 
-    def answer(self, frame: Frame, told: Any) -> None:
+    def answer(self, frame: Frame, parse_payload: Any) -> None:
         """Answer a question."""
-        self.send("answer", told, seq=frame.header["seq"])
+        self.send("answer", parse_payload, seq=frame.header["seq"])
 
     def close(self) -> None:
         """Let go; whoever waits for an answer hears that there is none."""
@@ -123,27 +123,27 @@ class AttachSocket:
     def _answered(self, frame: Frame) -> None:
         answer = self._answers.get(frame.header["seq"])
         if answer is not None and not answer.done():
-            answer.set_result(told(frame))
+            answer.set_result(parse_payload(frame))
 
 
-def told(frame: Frame) -> Any:
+def parse_payload(frame: Frame) -> Any:
     """The JSON that a frame says."""
     return from_json(frame.parts[0])
 
 
-def mapping(frame: Frame) -> Mapping[str, Any]:
+def parse_object(frame: Frame) -> Mapping[str, Any]:
     """The JSON object that a frame says.
 
     Raises:
         ChannelError: If it says something else.
     """
-    value = told(frame)
+    value = parse_payload(frame)
     if not isinstance(value, dict):
         raise ChannelError(f"The frame {frame.op!r} says no object.")
     return value
 
 
-READY_S = 20.0
+READY_TIMEOUT_S = 20.0
 """How long a front may take to start."""
 
 _numbers = itertools.count(1)
@@ -210,7 +210,7 @@ class Attachment:
             self._soon(self._serve_request(frame))
 
     async def _serve_request(self, frame: Frame) -> None:
-        self._wire.answer(frame, await _REQUESTS[frame.op](self, mapping(frame)))
+        self._wire.answer(frame, await _REQUESTS[frame.op](self, parse_object(frame)))
 
     async def _hello(self, asked: Mapping[str, Any]) -> Any:
         if not self.ready.done():
@@ -320,10 +320,10 @@ async def attach(
     made = Attachment(session, sandbox, await AttachSocket.open(ours), pids)
     made.start(process, session.status().pid)
     try:
-        made.connection_file = Path(await asyncio.wait_for(made.ready, READY_S))
+        made.connection_file = Path(await asyncio.wait_for(made.ready, READY_TIMEOUT_S))
     except TimeoutError:
         await made.close()
-        raise UsageError(f"The front did not start within {READY_S:g} s.") from None
+        raise UsageError(f"The front did not start within {READY_TIMEOUT_S:g} s.") from None
     return made
 
 
@@ -355,7 +355,7 @@ class AttachedSession:
     """Does what `aisotools.notebook.kernel.session.Desk` does, over a wire."""
 
     def __init__(self, wire: AttachSocket, pids: socket.socket, page: OutputSink) -> None:
-        """Use `open_attached`."""
+        """Use `open_remote`."""
         self._wire, self._pids, self._page = wire, pids, page
         self._worker: int | None = None
         self._running = 0
@@ -411,24 +411,24 @@ class AttachedSession:
 
     def _take(self, frame: Frame) -> None:
         if frame.op == "printed":
-            self._page.printed(*told(frame))
+            self._page.printed(*parse_payload(frame))
         elif frame.op == "show":
-            said = mapping(frame)
+            said = parse_object(frame)
             shown = DisplayMessage(
                 what=said["what"], bundle=said["bundle"], how=said["how"], buffers=frame.parts[1:]
             )
             self._page.show(said["call_id"], shown)
         elif frame.op == "dropped":
-            self._page.dropped(told(frame))
+            self._page.dropped(parse_payload(frame))
         elif frame.op == "lost":
-            self._page.lost(told(frame))
+            self._page.lost(parse_payload(frame))
         elif frame.op == "line":
             task = asyncio.ensure_future(self._ask(frame))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _ask(self, frame: Frame) -> None:
-        said = mapping(frame)
+        said = parse_object(frame)
         line = await self._page.ask(said["call_id"], said["prompt"], password=said["password"])
         self._wire.answer(frame, line)
 
@@ -444,9 +444,9 @@ class AttachedSession:
             self._worker = worker
 
 
-async def open_attached(
+async def open_remote(
     wire_fd: int, pids_fd: int, page: OutputSink, connection_file: str, at_end: Callable[[], None]
-) -> Opened:
+) -> SessionConnection:
     """Use the session at the other end of two inherited sockets.
 
     Args:
@@ -465,4 +465,4 @@ async def open_attached(
         wire.close()
         await asyncio.wait([serving], timeout=1.0)
 
-    return Opened(desk=desk, level=hello["level"], notices=(), close=close, count=hello["count"])
+    return SessionConnection(desk=desk, level=hello["level"], notices=(), close=close, count=hello["count"])

@@ -28,16 +28,16 @@ from jupyter_client.session import Session
 from traitlets import Bool, Unicode
 
 from aisotools.core.exceptions import AisotoolsError
-from aisotools.notebook.kernel.attach import open_attached
-from aisotools.notebook.kernel.output import DisplayFilter, Message, NotebookPage, Request
+from aisotools.notebook.kernel.attach import open_remote
+from aisotools.notebook.kernel.output import DisplayFilter, JupyterOutput, Message, Request
 from aisotools.notebook.kernel.session import (
     CellRequest,
     CellResult,
     CodeCompleteness,
     Completion,
-    KernelSessionLike,
-    Opened,
-    open_here,
+    KernelBackend,
+    SessionConnection,
+    open_local,
 )
 from aisotools.sandbox.worker.output import ExecuteOptions
 
@@ -119,7 +119,7 @@ class SandboxKernel(Kernel):
     attached = Unicode(
         help="Two inherited sockets, as `4,5`, to a session elsewhere; without them one is opened here.",
     ).tag(config=True)
-    opener: Callable[[NotebookPage], Awaitable[Opened]] = staticmethod(open_here)
+    opener: Callable[[JupyterOutput], Awaitable[SessionConnection]] = staticmethod(open_local)
     """Finds or makes the session; tests bring their own."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -127,11 +127,11 @@ class SandboxKernel(Kernel):
         super().__init__(**kwargs)
         self._execute_sleep = 0.0  # there is no output of our own to wait for
         self._filter = DisplayFilter(trusted=self.trust_output)
-        self._page = NotebookPage(self._filter, self._publish, self._question, self._answer)
+        self._page = JupyterOutput(self._filter, self._publish, self._question, self._answer)
         self._count = 1
         self._past = InputHistory()
         self._notices: list[str] = []
-        self._opened: asyncio.Task[Opened] | None = None
+        self._opened: asyncio.Task[SessionConnection] | None = None
         self._own_loop: asyncio.AbstractEventLoop | None = None
         for kind in ("comm_open", "comm_msg", "comm_close"):
             self.shell_handlers[kind] = self.comm_request
@@ -176,12 +176,12 @@ class SandboxKernel(Kernel):
         self._own_loop.add_signal_handler(signal.SIGINT, self._interrupt_soon)
         self._opened = self._own_loop.create_task(self._open())
 
-    async def _open(self) -> Opened:
+    async def _open(self) -> SessionConnection:
         if self.attached:
             wire, pids = map(int, self.attached.split(","))
             assert isinstance(self.parent, SandboxKernelApp)
             path = self.parent.abs_connection_file
-            opened = await open_attached(wire, pids, self._page, path, self.io_loop.stop)
+            opened = await open_remote(wire, pids, self._page, path, self.io_loop.stop)
         else:
             opened = await type(self).opener(self._page)
         self._count = opened.count
@@ -345,7 +345,7 @@ class SandboxKernel(Kernel):
             return
         self._opened.cancel()
 
-    async def _session(self) -> Opened:
+    async def _session(self) -> SessionConnection:
         assert self._opened is not None
         opened = self._opened
         if opened.done() and not _succeeded(opened):
@@ -353,7 +353,7 @@ class SandboxKernel(Kernel):
             opened = self._opened = self._own_loop.create_task(self._open())
         return await asyncio.shield(opened)
 
-    async def _desk(self) -> KernelSessionLike | None:
+    async def _desk(self) -> KernelBackend | None:
         """The session's desk; None if it cannot be opened, which the next cell will tell."""
         try:
             return (await self._session()).desk
@@ -404,7 +404,7 @@ _NO_EXPRESSIONS = {
 }
 
 
-def _succeeded(task: asyncio.Task[Opened]) -> bool:
+def _succeeded(task: asyncio.Task[SessionConnection]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 

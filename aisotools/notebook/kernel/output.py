@@ -207,7 +207,7 @@ class _RunningCell:
     ended: bool = False
 
 
-class NotebookPage:
+class JupyterOutput:
     """Implements `aisotools.notebook.kernel.session.Page` with Jupyter messages."""
 
     def __init__(

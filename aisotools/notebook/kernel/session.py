@@ -32,7 +32,7 @@ from aisotools.sandbox.worker.output import ExecuteOptions
 from aisotools.session.session import Session
 from aisotools.workspace.lock import SERVER_ROOT, refuse_workspace, state_folder
 
-WITHIN_S = 2.0
+INTROSPECTION_TIMEOUT_S = 2.0
 """How long an answer may take."""
 
 _MODULE = "aisotools.sandbox.worker.ipython"
@@ -139,10 +139,10 @@ async def _ask(sandbox: Sandbox, name: str, arguments: Mapping[str, Json], code:
     """The answer of a tool of the worker's own, or None."""
     if len(code) > _CODE_CHARS:
         return None
-    request = _request(name, arguments, uuid.uuid4().hex, WITHIN_S, _CAPS, read_only=True)
+    request = _request(name, arguments, uuid.uuid4().hex, INTROSPECTION_TIMEOUT_S, _CAPS, read_only=True)
     asking = asyncio.ensure_future(sandbox.call(request))
     try:
-        async with asyncio.timeout(_WAIT_S + WITHIN_S + 1.0):
+        async with asyncio.timeout(_WAIT_S + INTROSPECTION_TIMEOUT_S + 1.0):
             return (await asking).value
     except TimeoutError:
         return None
@@ -177,7 +177,7 @@ def _match(told: object) -> CompletionMatch | None:
     return CompletionMatch(text=text, type=kind[:100], signature=signature[:_MATCH_CHARS])
 
 
-CELL_S = 86_400.0
+CELL_TIMEOUT_S = 86_400.0
 """How long a cell may run: as in any notebook, a person ends it."""
 
 
@@ -221,7 +221,7 @@ class CellResult:
     notes: tuple[str, ...] = ()
 
 
-class KernelSessionLike(Protocol):
+class KernelBackend(Protocol):
     """What a front can do, wherever its session is."""
 
     async def execute(self, cell: CellRequest) -> CellResult:
@@ -258,11 +258,11 @@ class KernelSession:
         self._sandbox.screens.watch(cell.call_id, self._page, cell.manner)
         try:
             result = await self._session.call(
-                "python", {"code": cell.code}, origin="person", call_id=cell.call_id, timeout_s=CELL_S
+                "python", {"code": cell.code}, origin="person", call_id=cell.call_id, timeout_s=CELL_TIMEOUT_S
             )
         except AisotoolsError as error:
             return CellResult(error={"ename": type(error).__name__, "evalue": str(error), "traceback": ""})
-        return outcome_of(result)
+        return cell_result(result)
 
     async def complete(self, code: str, cursor: int) -> Completion:
         """What may stand at the cursor."""
@@ -298,7 +298,7 @@ class KernelSession:
             self._page.lost(event.reason)
 
 
-def outcome_of(result: ToolResult) -> CellResult:
+def cell_result(result: ToolResult) -> CellResult:
     """What a front tells of a cell's result besides what was shown."""
     notes = []
     dropped = result.metadata.get("dropped_bytes")
@@ -327,7 +327,7 @@ _LIMITS = Limits(stream_bytes=8 << 20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class SessionConnection:
     """A session that a front uses.
 
     Attributes:
@@ -338,14 +338,14 @@ class Opened:
         count: The number of its next cell.
     """
 
-    desk: KernelSessionLike
+    desk: KernelBackend
     level: str
     notices: tuple[str, ...]
     close: Callable[[], Awaitable[None]]
     count: int = 1
 
 
-async def open_here(page: OutputSink, *, environ: Mapping[str, str] | None = None) -> Opened:
+async def open_local(page: OutputSink, *, environ: Mapping[str, str] | None = None) -> SessionConnection:
     """Open a session for the notebook that this process is the kernel of.
 
     Args:
@@ -368,7 +368,7 @@ async def open_here(page: OutputSink, *, environ: Mapping[str, str] | None = Non
 
 async def _open_in(
     folder: Path | None, page: OutputSink, environ: Mapping[str, str], because: tuple[str, ...]
-) -> Opened:
+) -> SessionConnection:
     made: list[LocalSandbox] = []
 
     def make(wanted: WorkerSpec, listener: SandboxListener) -> LocalSandbox:
@@ -395,7 +395,7 @@ async def _open_in(
         await session.close()
 
     notices = tuple(f"the workspace is {session.workspace}: {reason}" for reason in because)
-    return Opened(desk=desk, level=session.level, notices=notices, close=close)
+    return SessionConnection(desk=desk, level=session.level, notices=notices, close=close)
 
 
 def _why_not(folder: Path, environ: Mapping[str, str]) -> str | None:

@@ -100,7 +100,7 @@ def parse_agent(line: str) -> AgentLine:
     return AgentLine(**{**vars(options), "tools": tools})
 
 
-def filled_in(task: str, variables: Mapping[str, Any]) -> str:
+def fill_in(task: str, variables: Mapping[str, Any]) -> str:
     """The task with `{name}` replaced by the text of a variable; `{{` and `}}` stand for braces.
 
     Raises:
@@ -129,7 +129,7 @@ async def run_agent(line: str, body: str, variables: dict[str, Any]) -> None:
         UsageError: In one line, for whatever the person who typed it can mend.
     """
     options = parse_agent(line)
-    task = filled_in(body, variables) if options.fills_in else body
+    task = fill_in(body, variables) if options.fills_in else body
     if not task.strip():
         raise UsageError("%%agent works on the lines below it; there are none.")
     session = current_session()

@@ -126,7 +126,7 @@ _FORMATS = ("--format",)
 _CALL = ("--json", "--ask", "--timeout")
 
 
-def candidates(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> list[str] | None:
+def complete_line(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> list[str] | None:
     """What the last word of `text` may become; None where none of our magics is being typed.
 
     Args:
@@ -161,7 +161,7 @@ def _values(schema: Any) -> list[str]:
     return values + [v for option in schema.get("anyOf", ()) for v in _values(option)]
 
 
-def matcher() -> Callable[[Any], Any]:
+def make_matcher() -> Callable[[Any], Any]:
     """A matcher for IPython's completer, which then shows nothing else."""
     from IPython.core.completer import SimpleCompletion, context_matcher
 
@@ -175,7 +175,7 @@ def matcher() -> Callable[[Any], Any]:
         )
 
         known = {tool.name: tool.parameters_schema() for tool in current_session().registry.list()}
-        found = candidates(typed, known)
+        found = complete_line(typed, known)
         if found is None:
             return {"completions": [], "suppress": False}
         token, word = context.token, re.split(r"[ \t]", before)[-1]

@@ -19,7 +19,7 @@ from aisotools.notebook.current import current_session
 from aisotools.notebook.magics.arguments import parse_call
 from aisotools.notebook.magics.mcp import run_mcp_magic
 from aisotools.notebook.magics.undo import run_undo_magic
-from aisotools.notebook.render.listing import table
+from aisotools.notebook.render.listing import table_bundle
 from aisotools.notebook.trace.view import show_while_running
 from aisotools.session.session import Session
 from aisotools.session.transfer import check_variable
@@ -117,7 +117,7 @@ async def show_variables(session: Session, line: str) -> dict[str, str]:
         raise UsageError(result.content)
     if not rows:
         return {"text/plain": result.content}
-    return table(
+    return table_bundle(
         ("name", "type", "shape", "bytes", "value"),
         [
             (

@@ -190,7 +190,7 @@ class _Page:
             return ""
         usage = f" · {entry.usage.tokens:,} tokens" if entry.usage.tokens else ""
         who = f"{one_line(entry.message.model or 'model')} · step {entry.step}{usage}"
-        thinking = frame.folded("thoughts", self._said(thought)) if thought else ""
+        thinking = frame.details("thoughts", self._said(thought)) if thought else ""
         answer = self._said(said) if said else ""
         return self._section(
             "answer", entry.agent_id, f'<p class="who">{html.escape(who)}</p>', thinking, answer
@@ -229,7 +229,7 @@ class _Page:
         return (
             block
             if shown.count("\n") < _OPEN_LINES and len(shown) < 600
-            else frame.folded("arguments", block)
+            else frame.details("arguments", block)
         )
 
     def _result(self, entry: Called) -> str:

@@ -16,11 +16,11 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 
 from aisotools.core.exceptions import AisotoolsError
 from aisotools.core.types import Decision, ToolCall
-from aisotools.notebook.approval.approver import pending_questions
+from aisotools.notebook.approval.approver import pending_prompts
 from aisotools.notebook.current import current_session
 from aisotools.notebook.magics.arguments import parse_call
 from aisotools.notebook.render import html
-from aisotools.notebook.render.listing import table
+from aisotools.notebook.render.listing import table_bundle
 from aisotools.notebook.render.text import readable
 from aisotools.policy.grants import Grant
 from aisotools.policy.prepared import PreparedCall
@@ -58,7 +58,7 @@ _FACTS = {
 }
 
 
-def show_policy(policy: Policy, grants: Sequence[Grant] = ()) -> dict[str, str]:
+def policy_bundle(policy: Policy, grants: Sequence[Grant] = ()) -> dict[str, str]:
     """A policy as a page: its mode, its rules, what narrows it, what is protected, what was allowed."""
     first = f"Mode {policy.mode}: {MODES[policy.mode]}."
     told = [first] if policy.mode == "plan" else [first, _TYPED]
@@ -148,7 +148,7 @@ class PolicyMagics(Magics):
                 raise UsageError(str(error)) from None
             print(f"Mode {word}: {MODES[word]}.")
         elif not line.strip():
-            _display(show_policy(session.effective_policy, session.grants.list()))
+            _display(policy_bundle(session.effective_policy, session.grants.list()))
         else:
             raise UsageError(f"%policy takes plan, safe, auto or `why NAME key=value`, not {line.strip()!r}.")
 
@@ -165,8 +165,8 @@ class PolicyMagics(Magics):
         options = parse_argstring(self.approvals, line)
         grants = current_session().grants
         if options.action is None:
-            _display(show_approvals(current_session()))
-            for question in pending_questions():
+            _display(approvals_bundle(current_session()))
+            for question in pending_prompts():
                 question.show()  # a page that was loaded again may have lost the card
         elif options.action != "revoke" or options.which is None:
             raise UsageError("%approvals takes nothing, or `revoke NUMBER`, or `revoke all`.")
@@ -181,17 +181,17 @@ class PolicyMagics(Magics):
             print(f"Taken back: {grant.words}.")
 
 
-def show_approvals(session: Session) -> dict[str, str]:
+def approvals_bundle(session: Session) -> dict[str, str]:
     """What was allowed for the rest of the session, and what is being asked."""
     rows: list[tuple[str, ...]] = [
         (str(grant.id), grant.scope, grant.words, time.strftime("%H:%M", time.localtime(grant.granted_s)))
         for grant in session.grants.list()
     ]
-    rows += [("asked", "", question.matter.words, "waiting") for question in pending_questions()]
+    rows += [("asked", "", question.matter.words, "waiting") for question in pending_prompts()]
     if not rows:
         told = "Nothing was allowed beyond single calls, and nothing is being asked."
         return {"text/html": html.note(told), "text/plain": told}
-    return table(("", "scope", "allows", "since"), rows)
+    return table_bundle(("", "scope", "allows", "since"), rows)
 
 
 def _explained(session: Session, line: str) -> dict[str, str]:
@@ -217,7 +217,7 @@ def _explained(session: Session, line: str) -> dict[str, str]:
     ]
     if decision is Decision.ASK and grant is not None:
         rows.append(("but", "allowed", f"you allowed {grant.words}"))
-    return table(("", "", "because"), rows)
+    return table_bundle(("", "", "because"), rows)
 
 
 _DECIDED = {Decision.ALLOW: "runs", Decision.ASK: "is asked about", Decision.DENY: "is denied"}

@@ -20,10 +20,10 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from aisotools.core.exceptions import AisotoolsError, UnknownTool
 from aisotools.core.protocols import Tool
 from aisotools.core.types import Effect
-from aisotools.notebook.current import choose_set, current_session, current_settings
+from aisotools.notebook.current import current_session, current_settings, select_toolset
 from aisotools.notebook.magics.arguments import CALL_USAGE
 from aisotools.notebook.render import html
-from aisotools.notebook.render.listing import show_status, show_tool, show_tools
+from aisotools.notebook.render.listing import status_bundle, tool_bundle, tools_bundle
 from aisotools.notebook.trace.view import last_trace, trace_bundle
 from aisotools.sandbox.confinement.detect import PROTECTS
 from aisotools.session.session import Session
@@ -81,7 +81,7 @@ class AisotoolsMagics(Magics):
         registry = current_session().registry
         if options.set is not None:
             try:
-                print(choose_set(registry, options.set))
+                print(select_toolset(registry, options.set))
             except AisotoolsError as error:
                 raise UsageError(str(error)) from None
             return
@@ -97,9 +97,9 @@ class AisotoolsMagics(Magics):
         if options.format is not None:
             _print_definitions(registry, options.format, [tool.name for tool in tools])
         elif options.name is None:
-            _display(show_tools(tools))
+            _display(tools_bundle(tools))
         else:
-            _display(show_tool(tools[0]))
+            _display(tool_bundle(tools[0]))
 
     @magic_arguments()
     @argument("action", nargs="?", default="status", help="status, restart, interrupt, vars or attach")
@@ -113,7 +113,7 @@ class AisotoolsMagics(Magics):
         action = parse_argstring(self.sandbox, line).action
         session = current_session()
         if action == "status":
-            _display(show_status(session.status(), session.policy.mode, PROTECTS))
+            _display(status_bundle(session.status(), session.policy.mode, PROTECTS))
         elif action == "interrupt":
             self._soon(session.interrupt())
         elif action == "attach":
@@ -230,7 +230,7 @@ class ToolMagics(Magics):
         except AisotoolsError as error:
             raise UsageError(str(error)) from None
         namespace[name] = made
-        _display_tool(show_tool(made))
+        _display_tool(tool_bundle(made))
 
     @no_var_expand
     @line_magic

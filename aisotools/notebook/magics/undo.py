@@ -100,7 +100,7 @@ def _parsed(magic: str, line: str) -> tuple[int | None, str | None, bool]:
     return count, call, force
 
 
-def show_changes(changes: Changes) -> dict[str, Any]:
+def changes_bundle(changes: Changes) -> dict[str, Any]:
     """What changed as a card: a line per path, and the diffs of text files to unfold. Texts are untrusted."""
     body: list[str] = []
     room = _CARD_CHARS
@@ -128,7 +128,7 @@ def show_changes(changes: Changes) -> dict[str, Any]:
 def _shown(change: PathChange, diff: str, *, unfolded: bool) -> str:
     line = one_line(str(change), 400)
     if not diff:
-        return html.quiet(line)
-    return html.folded(line, html.block(diff, exact=True)).replace(
+        return html.small_print(line)
+    return html.details(line, html.block(diff, exact=True)).replace(
         "<details>", "<details open>" if unfolded else "<details>", 1
     )

@@ -70,7 +70,7 @@ def block(text: str, *, exact: bool = False, markup: str = "") -> str:
     )
 
 
-def said(text: str) -> str:
+def paragraph(text: str) -> str:
     """What somebody said, in its lines; `text` is plain."""
     return f'<div style="white-space:pre-wrap;overflow-wrap:anywhere">{html.escape(text)}</div>'
 
@@ -92,7 +92,7 @@ def diff(lines: Iterable[str]) -> str:
     )
 
 
-def bar(percent: float, words: str) -> str:
+def progress_bar(percent: float, words: str) -> str:
     """A progress bar; `words` are plain."""
     shape = "height:8px;border-radius:4px;background:"
     fill = f'<div style="width:{percent:.1f}%;{shape}var(--jp-brand-color1,#1976d2)"></div>'
@@ -105,13 +105,13 @@ def note(text: str) -> str:
     return f'<div style="margin:2px 0;font-size:90%;opacity:.7"><em>{html.escape(text)}</em></div>'
 
 
-def quiet(*lines: str) -> str:
+def small_print(*lines: str) -> str:
     """Lines of small print; each is plain."""
     inside = "<br>".join(map(html.escape, lines))
     return f'<div style="font-size:90%;line-height:1.45;opacity:.8">{inside}</div>'
 
 
-def folded(title: str, body: str) -> str:
+def details(title: str, body: str) -> str:
     """Something to unfold; `title` is plain, `body` safe HTML."""
     summary = (
         f'<summary style="font-size:90%;opacity:.8;overflow-wrap:anywhere">{html.escape(title)}</summary>'
@@ -307,7 +307,7 @@ def clean_markup(source: str, room: int) -> Markup:
     if cut < len(source) or whole > 2 * room:
         inline += f"<p>[... cut after {cut:,} of {whole:,} characters ...]</p>"
     elif (framed := _framed(source, images)) and weight(framed) + weight(inline) <= room:
-        inline = framed + folded("the same without its style", inline)
+        inline = framed + details("the same without its style", inline)
     return Markup(html=inline, left_out=left_out)
 
 

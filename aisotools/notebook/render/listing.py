@@ -48,7 +48,7 @@ def _effects(tool: Tool) -> list[Effect] | str:
         return f"unknown ({type(error).__name__})"
 
 
-def show_tools(tools: Sequence[Tool]) -> dict[str, str]:
+def tools_bundle(tools: Sequence[Tool]) -> dict[str, str]:
     """All tools as a table: name, effect, where it runs, tokens it costs, what it does, source."""
     rows = [
         (
@@ -66,11 +66,11 @@ def show_tools(tools: Sequence[Tool]) -> dict[str, str]:
         return {"text/html": frame.note(told), "text/plain": told}
     head = ("tool", "effect", "runs in", "tokens", "what it does", "from")
     if len({source for *_, source in rows}) == 1:
-        return table(head[:-1], [row[:-1] for row in rows])
-    return table(head, rows)
+        return table_bundle(head[:-1], [row[:-1] for row in rows])
+    return table_bundle(head, rows)
 
 
-def show_tool(tool: Tool) -> dict[str, str]:
+def tool_bundle(tool: Tool) -> dict[str, str]:
     """One tool in full: what a model is told, its arguments, its schema, examples."""
     definition = definition_of(tool)
     schema = json.dumps(definition.parameters, indent=2, ensure_ascii=False)
@@ -85,7 +85,9 @@ def show_tool(tool: Tool) -> dict[str, str]:
         for name, about in definition.parameters.get("properties", {}).items()
     ]
     arguments = (
-        table(("argument", "type", "", "what it is"), rows) if rows else {"text/html": "", "text/plain": ""}
+        table_bundle(("argument", "type", "", "what it is"), rows)
+        if rows
+        else {"text/html": "", "text/plain": ""}
     )
     examples = [
         f"{said}\n  {json.dumps(dict(given), ensure_ascii=False)}" for given, said in definition.examples
@@ -113,7 +115,9 @@ def show_tool(tool: Tool) -> dict[str, str]:
     return {"text/html": frame.box(title, body, colour), "text/plain": plain}
 
 
-def show_status(status: SessionStatus, mode: str, protects: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+def status_bundle(
+    status: SessionStatus, mode: str, protects: Mapping[str, tuple[str, str]]
+) -> dict[str, str]:
     """A session's sandbox: its level with what that means, its worker, its folder."""
     if not status.level:
         told = f"The sandbox has not started yet; the first call starts it. Policy mode: {mode}."
@@ -137,10 +141,10 @@ def show_status(status: SessionStatus, mode: str, protects: Mapping[str, tuple[s
     if status.limits is not None:
         rows.append(("limits", told_limits(status.limits)))
     rows += [("not available", told) for told in status.missing]
-    return table(("sandbox", ""), rows)
+    return table_bundle(("sandbox", ""), rows)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
+def table_bundle(head: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
     """Rows of plain text, as an HTML table and as aligned text. Columns of short texts do not wrap."""
     styles = [_CELL + _width(max(map(len, column))) for column in zip(head, *rows, strict=True)]
     cells = "".join(

@@ -213,7 +213,7 @@ class SafeOutput:
     notes: tuple[str, ...] = ()
 
 
-def show_bundle(bundle: MimeBundle, room: int = MAX_HTML_CHARS) -> SafeOutput:
+def make_safe(bundle: MimeBundle, room: int = MAX_HTML_CHARS) -> SafeOutput:
     """The best of `bundle` that can be made safe, in about `room` characters without images."""
     data = {_mime_name(name): value for name, value in bundle.items()}
     shown, chosen, notes = None, "", []
@@ -261,20 +261,20 @@ def _refusal(mime: str) -> str:
 
 def _text(data: Any, room: int) -> SafeOutput:
     given = shorten(text_of(data), 4 * room)
-    text = fitting(readable(given), room)
+    text = fit_html(readable(given), room)
     if len(text) <= _AT_ONCE_CHARS:
         coloured = coloured_html(given, room)
         return SafeOutput(html=frame.block(text, markup=coloured or "") if text else "", plain=text)
-    excerpt = fitting(shorten(readable(given), _AT_ONCE_CHARS * 3 // 4), room)
-    whole = fitting(text, room - len(html.escape(excerpt)))
+    excerpt = fit_html(shorten(readable(given), _AT_ONCE_CHARS * 3 // 4), room)
+    whole = fit_html(text, room - len(html.escape(excerpt)))
     shown = coloured_html(given, room - len(html.escape(excerpt))) or ""
     title = f"show all, {len(text_of(data)):,} characters"
     title += " less those left out" if whole != readable(text_of(data)[: 4 * room]) else ""
-    folded = frame.folded(title, frame.block(whole, markup=shown)) if len(whole) > len(excerpt) else ""
+    folded = frame.details(title, frame.block(whole, markup=shown)) if len(whole) > len(excerpt) else ""
     return SafeOutput(html=frame.block(excerpt) + folded, plain=text)
 
 
-def fitting(text: str, room: int) -> str:
+def fit_html(text: str, room: int) -> str:
     """Both ends of `text`, as much of them as has room as HTML."""
     limit = room
     while len(html.escape(text)) > room and limit > 0:
@@ -329,7 +329,7 @@ def _json(data: Any, room: int) -> SafeOutput:
         tree = ""
     shown = _text(visible_json(value), room - len(tree))
     if tree:
-        shown = replace(shown, html=tree + frame.folded("as JSON", shown.html))
+        shown = replace(shown, html=tree + frame.details("as JSON", shown.html))
     try:
         small = len(json.dumps(value, allow_nan=False)) <= MAX_HTML_CHARS
     except ValueError:  # not a number, or infinite: Python's JSON only

@@ -14,7 +14,7 @@ from typing import Any
 from aisotools.core.types import MimeBundle, ToolResult
 from aisotools.notebook.render import html
 from aisotools.notebook.render.html import weight
-from aisotools.notebook.render.mime import MAX_HTML_CHARS, SafeOutput, show_bundle
+from aisotools.notebook.render.mime import MAX_HTML_CHARS, SafeOutput, make_safe
 from aisotools.notebook.render.text import one_line, readable, seconds, shorten
 
 _MAX_PARTS = 40
@@ -35,7 +35,7 @@ def sanitize_bundle(bundle: MimeBundle) -> dict[str, Any]:
         Always `text/plain`; besides it at most one of `text/html`, `text/latex`, `image/png`, `image/jpeg`,
         `application/json`. Bounded, without ids, metadata or anything else that is no MIME type.
     """
-    shown = show_bundle(bundle)
+    shown = make_safe(bundle)
     clean = dict(shown.native)
     if "text/html" in clean and shown.notes:
         clean["text/html"] += "".join(map(html.note, shown.notes))
@@ -91,7 +91,7 @@ def _parts(result: ToolResult, whole: str | None) -> Iterator[SafeOutput]:
     """The pieces made safe, as far as there is room."""
     room, image_room = MAX_HTML_CHARS - _TITLE_ROOM, _MAX_IMAGES_CHARS
     for number, piece in enumerate(_pieces(result, whole)):
-        shown = show_bundle(piece.bundle, max(room, 0))
+        shown = make_safe(piece.bundle, max(room, 0))
         notes = "".join(map(html.note, shown.notes))
         label = html.note(piece.label) if piece.label else ""
         markup = label + shown.html + notes

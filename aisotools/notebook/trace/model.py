@@ -325,7 +325,7 @@ class Trace:
         if result.is_error:
             item.text = _clean(result.content)
         item.bar = None
-        item.words = _words(outcome_of(result), seconds(event.duration_s))
+        item.words = _words(outcome_text(result), seconds(event.duration_s))
         denied = result.is_error and result.error_kind == "denied"
         ops = self._state(item, "denied" if denied else "error" if result.is_error else "ok")
         return [*self._now(item), *ops]
@@ -379,7 +379,7 @@ class Trace:
         return [{"op": "now", "key": item.key, "text": item.screen.current, "bar": told}]
 
 
-def outcome_of(result: ToolResult) -> str:
+def outcome_text(result: ToolResult) -> str:
     """How a call ended, in a word or two."""
     value = result.value if isinstance(result.value, Mapping) else {}
     code = value.get("exitCode", result.metadata.get("exitCode"))

@@ -73,7 +73,7 @@ def _shown(trace: Trace, most: int, share: int) -> dict[str, str]:
         rows.append(html)
         lines += plain
     summary = " \N{MIDDLE DOT} ".join(filter(None, [trace.totals.words(), trace.totals.outcome]))
-    body = frame.folded(summary or "nothing happened", "".join(rows))
+    body = frame.details(summary or "nothing happened", "".join(rows))
     return {
         "text/html": frame.box(f"trace of {frame.escape(trace.title)}", body),
         "text/plain": "\n".join([f"trace of {trace.title}: {summary}", *lines]),
@@ -85,16 +85,19 @@ def _item(item: TraceItem, share: int) -> tuple[str, list[str]]:
     output = "\n".join(item.screen.lines())
     parts = [part for part in (item.arguments, item.decision, output, item.text) if part]
     if not parts:
-        return frame.quiet(line), [f"  {line}"]
+        return frame.small_print(line), [f"  {line}"]
     each = max(share - len(line), 60) // len(parts)
     # One block for all of them: a long run has many.
     body = "\n\n".join(("printed:\n" if part is output else "") + shorten(part, each) for part in parts)
-    return frame.folded(line, frame.block(body)), [f"  {line}", *(f"    {text}" for text in body.split("\n"))]
+    return frame.details(line, frame.block(body)), [
+        f"  {line}",
+        *(f"    {text}" for text in body.split("\n")),
+    ]
 
 
 _T = TypeVar("_T")
 
-EVERY_S = 0.05
+TICK_S = 0.05
 """How often a page is told what happened since."""
 
 _REDRAW_S = 0.5
@@ -135,7 +138,7 @@ async def follow(
     stop = source.subscribe(view.hear)
     try:
         view.show()
-        return await with_ticks(work, EVERY_S, view.tick)
+        return await with_ticks(work, TICK_S, view.tick)
     finally:
         stop()
         view.end()
@@ -186,7 +189,7 @@ class _View:
         self._card.close()
 
     def _taken(self) -> list[Op]:
-        ops, self._ops = merged(self._ops), []
+        ops, self._ops = merge_ops(self._ops), []
         return ops
 
     def _from_page(self, _card: Any, message: Any, _buffers: Any) -> None:
@@ -211,7 +214,7 @@ class _View:
 _LATEST = {"now", "total"}
 
 
-def merged(ops: list[Op]) -> list[Op]:
+def merge_ops(ops: list[Op]) -> list[Op]:
     """The same changes in fewer operations: of drawn-over lines and totals only the last counts.
 
     Lines of one call that come one after another go together.
@@ -253,7 +256,7 @@ async def show_while_running(
         nonlocal news
         if news:
             news = False
-            place.show(so_far(screen))
+            place.show(progress_bundle(screen))
 
     place = _OutputSlot()
     stop = session.subscribe(hear)
@@ -265,12 +268,14 @@ async def show_while_running(
     return result
 
 
-def so_far(screen: TerminalScreen) -> dict[str, str]:
+def progress_bundle(screen: TerminalScreen) -> dict[str, str]:
     """The end of what was printed; a line that draws a progress bar is shown as one."""
     bar = bar_in(screen.current)
     lines = screen.lines() if bar is None else screen.finished()
     text = shorten("\n".join(lines[-_TAIL_LINES:]), _TAIL_CHARS)
-    drawn = "" if bar is None else html.bar(bar.percent, " ".join(filter(None, [bar.label, bar.rest])))
+    drawn = (
+        "" if bar is None else html.progress_bar(bar.percent, " ".join(filter(None, [bar.label, bar.rest])))
+    )
     return {
         "text/html": (html.block(text) if text else "") + drawn,
         "text/plain": "\n".join([text] if bar is None else [text, screen.current]),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aisotools.notebook.approval.approver import NotebookApprover, can_ask, pending_questions
+from aisotools.notebook.approval.approver import NotebookApprover, can_ask, pending_prompts
 from tests.notebook.client import WIDGET_VIEW, Notebook, Run
 from tests.notebook.inert import assert_inert
 from tests.policy.test_prompts import a_request
@@ -17,7 +17,7 @@ SETUP = """
 import asyncio, time
 from aisotools.policy.approvers import resolve, resolve_all
 from aisotools.core.types import ApprovalRequest, Effect, ToolCall, ToolDefinition
-from aisotools.notebook.approval.approver import NotebookApprover, pending_questions
+from aisotools.notebook.approval.approver import NotebookApprover, pending_prompts
 
 SCHEMA = {"type": "object", "properties": {"key": {"type": "string", "writeOnly": True}}}
 WORDS = {"call": "sandbox_bash with exactly these arguments", "shape": "sandbox_bash running only make <b>"}
@@ -34,7 +34,7 @@ def request(timeout_s=30.0, preview=None, effect=Effect.LOCAL_MUTATION, **argume
 async def ask(hello_s=5.0, **arguments):
     answer = await resolve(NotebookApprover(hello_s=hello_s), request(**arguments))
     told = [answer.remember] if answer.remember else []
-    print(answer.outcome, answer.arguments, repr(answer.reason), len(pending_questions()), *told)
+    print(answer.outcome, answer.arguments, repr(answer.reason), len(pending_prompts()), *told)
 
 async def ask_many(*requests, hello_s=5.0):
     for answer in await resolve_all(NotebookApprover(hello_s=hello_s), requests):
@@ -456,4 +456,4 @@ async def test_without_notebook_and_terminal_nobody_is_asked() -> None:
     answer = await NotebookApprover().ask(a_request({"command": "make"}))
     assert answer.outcome == "deny"
     assert "Nobody can be asked" in answer.reason
-    assert pending_questions() == ()
+    assert pending_prompts() == ()

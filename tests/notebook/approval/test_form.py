@@ -6,7 +6,7 @@ import pytest
 
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.types import ApprovalRequest, ToolDefinition
-from aisotools.notebook.approval.form import Control, changes, controls, edited
+from aisotools.notebook.approval.form import Control, apply_edits, argument_changes, build_controls
 from tests.policy.test_prompts import a_request
 
 SCHEMA = {
@@ -33,7 +33,7 @@ def wish(**arguments: Any) -> ApprovalRequest:
 
 
 def field(**argument: Any) -> Control:
-    (control,) = controls(wish(**argument))
+    (control,) = build_controls(wish(**argument))
     return control
 
 
@@ -54,10 +54,12 @@ def test_every_argument_has_a_field_that_fits_its_schema() -> None:
         "flag": (True, "boolean"),
     }
     request = wish(**{name: value for name, (value, _) in kinds.items()})
-    assert {c.name: c.kind for c in controls(request)} == {name: kind for name, (_, kind) in kinds.items()}
-    assert controls(request)[0].kind == "shell"
-    assert [c.name for c in controls(request)][-2:] == ["content", "key"]
-    assert "hunter2" not in repr(controls(request))
+    assert {c.name: c.kind for c in build_controls(request)} == {
+        name: kind for name, (_, kind) in kinds.items()
+    }
+    assert build_controls(request)[0].kind == "shell"
+    assert [c.name for c in build_controls(request)][-2:] == ["content", "key"]
+    assert "hunter2" not in repr(build_controls(request))
 
 
 def test_limits_choices_and_descriptions_come_along() -> None:
@@ -79,27 +81,30 @@ def test_what_cannot_be_seen_is_written_down_and_survives(hidden: str) -> None:
     assert shown.kind == "json"
     assert shown.note
     assert shown.text.isprintable()
-    assert edited(wish(command=hidden), {"command": shown.text}, None) is None
+    assert apply_edits(wish(command=hidden), {"command": shown.text}, None) is None
 
 
 def test_unchanged_is_no_edit() -> None:
     request = wish(command="ls\npwd", timeout=5, items=[1, 2], deep=True, key="k")
-    texts = {c.name: c.text for c in controls(request) if c.editable}
-    assert edited(request, texts, None) is None
-    assert edited(request, {}, None) is None
-    assert edited(request, {}, '{"items": [1,2], "timeout": 5, "deep": true, "command": "ls\\npwd"}') is None
+    texts = {c.name: c.text for c in build_controls(request) if c.editable}
+    assert apply_edits(request, texts, None) is None
+    assert apply_edits(request, {}, None) is None
+    assert (
+        apply_edits(request, {}, '{"items": [1,2], "timeout": 5, "deep": true, "command": "ls\\npwd"}')
+        is None
+    )
 
 
 def test_edits_change_just_what_they_touch() -> None:
     request = wish(command="ls", timeout=5, deep=False, key="hunter2")
-    assert edited(request, {"timeout": "6", "deep": "true"}, None) == {
+    assert apply_edits(request, {"timeout": "6", "deep": "true"}, None) == {
         "command": "ls",
         "timeout": 6,
         "deep": True,
         "key": "hunter2",
     }
-    assert edited(request, {"command": "5"}, None) == {**request.call.arguments, "command": "5"}
-    assert edited(request, {}, '{"command": "pwd", "mode": "fast"}') == {
+    assert apply_edits(request, {"command": "5"}, None) == {**request.call.arguments, "command": "5"}
+    assert apply_edits(request, {}, '{"command": "pwd", "mode": "fast"}') == {
         "command": "pwd",
         "mode": "fast",
         "key": "hunter2",
@@ -108,8 +113,8 @@ def test_edits_change_just_what_they_touch() -> None:
 
 def test_numbers_of_any_size_stay_what_they_are() -> None:
     request = a_request({"n": 12345678901234567890, "f": 1.0})
-    assert edited(request, {"n": "12345678901234567891"}, None) == {"n": 12345678901234567891, "f": 1.0}
-    assert edited(request, {"f": "1"}, None) == {"n": 12345678901234567890, "f": 1}
+    assert apply_edits(request, {"n": "12345678901234567891"}, None) == {"n": 12345678901234567891, "f": 1.0}
+    assert apply_edits(request, {"f": "1"}, None) == {"n": 12345678901234567890, "f": 1}
 
 
 @pytest.mark.parametrize(
@@ -134,27 +139,27 @@ def test_numbers_of_any_size_stay_what_they_are() -> None:
 )
 def test_bad_edits_are_refused_in_words(edits: dict[str, str], whole: str | None, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        edited(wish(command="ls", timeout=5, items=[], key="hunter2"), edits, whole)
+        apply_edits(wish(command="ls", timeout=5, items=[], key="hunter2"), edits, whole)
 
 
 def test_a_tool_that_validates_in_its_own_way_is_left_to_it() -> None:
     odd = wish(command=["ls"], timeout=5)  # its schema says text
-    assert edited(odd, {"timeout": "500"}, None) == {"command": ["ls"], "timeout": 500}
+    assert apply_edits(odd, {"timeout": "500"}, None) == {"command": ["ls"], "timeout": 500}
 
 
 def test_what_is_too_long_to_be_seen_whole_cannot_be_edited() -> None:
     long = field(content="x\n" * 100_000)
     assert "150,000 characters are not shown" in long.shown
     with pytest.raises(ArgumentError, match="'content'"):
-        edited(wish(content="x\n" * 100_000), {"content": "short"}, None)
+        apply_edits(wish(content="x\n" * 100_000), {"content": "short"}, None)
 
 
 def test_what_changed_is_told_without_secrets() -> None:
     request = wish(command="ls", timeout=5, key="hunter2", deep=True)
-    told = list(changes(request, {"command": "ls -l", "timeout": 5, "key": "other", "mode": "fast"}))
+    told = list(argument_changes(request, {"command": "ls -l", "timeout": 5, "key": "other", "mode": "fast"}))
     assert told == [
         ("command", "ls", "ls -l"),
         ("deep", "true", "(not given)"),
         ("mode", "(not given)", "fast"),
     ]
-    assert list(changes(request, {**request.call.arguments, "deep": 1})) == [("deep", "true", "1")]
+    assert list(argument_changes(request, {**request.call.arguments, "deep": 1})) == [("deep", "true", "1")]

@@ -14,17 +14,17 @@ from aisotools.core.messages import CallPart, UserMessage
 from aisotools.core.types import Effect
 from aisotools.notebook.approval import approver
 from aisotools.notebook.approval import prompt as desk
-from aisotools.notebook.approval.prompt import FormPrompt, FormSubject, ask_at_desk
+from aisotools.notebook.approval.prompt import FormPrompt, FormSubject, ask_form
 from aisotools.notebook.approval.steering import (
     NotebookAsker,
     NotebookChooser,
     NotebookStepper,
-    before_call,
-    before_request,
-    being_the_model,
-    blank_fields,
-    choosing,
-    filled_call,
+    call_step_form,
+    choice_form,
+    model_form,
+    new_call_form,
+    parse_new_call,
+    request_form,
 )
 from aisotools.tools.function import tool
 from aisotools.tools.registry import ToolRegistry
@@ -51,7 +51,7 @@ def answer(asked: FormPrompt[Any], action: str, pick: Any = 0, text: str = "", *
 
 
 def test_before_a_request() -> None:
-    asked = before_request(REQUEST)
+    asked = request_form(REQUEST)
     assert answer(asked, "continue") == StepChoice()
     assert answer(asked, "answer", text="Six.") == StepChoice("answer", text="Six.")
     assert answer(asked, "stop") == StepChoice("stop")
@@ -60,7 +60,7 @@ def test_before_a_request() -> None:
 
 
 def test_before_a_call() -> None:
-    asked = before_call(CALL, REGISTRY)
+    asked = call_step_form(CALL, REGISTRY)
     assert answer(asked, "continue") == StepChoice()
     assert answer(asked, "continue", width="3.5") == StepChoice(
         "edit", arguments={"width": 3.5, "height": 2.0}
@@ -72,7 +72,7 @@ def test_before_a_call() -> None:
 
 
 def test_choosing() -> None:
-    asked = choosing("Which?", OPTIONS)
+    asked = choice_form("Which?", OPTIONS)
     assert answer(asked, "pick", 1) == OPTIONS[1]
     assert answer(asked, "say", text="the second") == "the second"
     assert answer(asked, "none") is None
@@ -80,17 +80,17 @@ def test_choosing() -> None:
 
 
 def test_being_the_model() -> None:
-    asked = being_the_model(TURN)
+    asked = model_form(TURN)
     assert answer(asked, "call", width="2", height="3") == CallPart("", "area", {"width": 2, "height": 3})
     assert answer(asked, "answer", text="Six.") == "Six."
     assert answer(asked, "stop") is None
-    fields = blank_fields(TOOLS[0])["fields"]
+    fields = new_call_form(TOOLS[0])["fields"]
     assert [(one["name"], one["text"]) for one in fields[:2]] == [("width", ""), ("height", "")]
     assert next(one for one in fields if one["name"] == "digits")["kind"] == "number"
-    called = filled_call(TOOLS[0], {"width": "2", "height": "3", "digits": "1"})
+    called = parse_new_call(TOOLS[0], {"width": "2", "height": "3", "digits": "1"})
     assert called.arguments == {"width": 2, "height": 3, "digits": 1}
     with pytest.raises(ArgumentError, match="'height' of area is required"):
-        filled_call(TOOLS[0], {"width": "2"})
+        parse_new_call(TOOLS[0], {"width": "2"})
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,10 @@ def test_being_the_model() -> None:
 )
 def test_a_page_is_not_believed(message: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError):
-        FormSubject(choosing("Which?", OPTIONS)).read(message)
+        FormSubject(choice_form("Which?", OPTIONS)).read(message)
 
 
-@pytest.mark.parametrize(
-    "asked", [before_request(REQUEST), before_call(CALL, REGISTRY), being_the_model(TURN)]
-)
+@pytest.mark.parametrize("asked", [request_form(REQUEST), call_step_form(CALL, REGISTRY), model_form(TURN)])
 def test_what_is_left_is_inert(asked: FormPrompt[Any]) -> None:
     matter = FormSubject(asked)
     for bundle in (matter.question(), matter.record(asked.ended)):
@@ -166,4 +164,4 @@ async def test_headless_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await NotebookStepper(REGISTRY, shell=shell()).pause(REQUEST) == StepChoice("stop")
     assert await NotebookChooser(shell=shell()).choose("Which?", OPTIONS) is None
     assert await NotebookAsker(shell=shell()).answer(TURN) is None
-    assert await ask_at_desk(being_the_model(TURN)) is None  # no shell, no terminal
+    assert await ask_form(model_form(TURN)) is None  # no shell, no terminal

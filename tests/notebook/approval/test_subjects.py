@@ -9,18 +9,18 @@ import pytest
 
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.protocols import UserQuestion
-from aisotools.notebook.approval.subjects import Reply, inquiry_record, inquiry_view, read_reply
+from aisotools.notebook.approval.subjects import Reply, parse_reply, question_payload, question_record_bundle
 from tests.notebook.client import WIDGET_VIEW, Notebook
 from tests.notebook.inert import assert_inert
 
 SETUP = """
 from aisotools.policy.approvers import resolve_inquiry
 from aisotools.core.protocols import UserQuestion
-from aisotools.notebook.approval.approver import NotebookApprover, pending_questions
+from aisotools.notebook.approval.approver import NotebookApprover, pending_prompts
 
 async def inquire(text="Which <b>one</b>?", choices=("a", "b"), hello_s=5.0, timeout_s=30.0):
     inquiry = UserQuestion(id="q1", text=text, choices=tuple(choices), agent_id="ann", timeout_s=timeout_s)
-    print(repr(await resolve_inquiry(NotebookApprover(hello_s=hello_s), inquiry)), len(pending_questions()))
+    print(repr(await resolve_inquiry(NotebookApprover(hello_s=hello_s), inquiry)), len(pending_prompts()))
 """
 HOSTILE = "<script>alert(1)</script>\u202e which\nof these?"
 
@@ -114,12 +114,12 @@ def test_stop_while_it_stands(notebook: Notebook) -> None:
 )
 def test_what_answers_nothing_is_refused(message: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match="could not be read"):
-        read_reply(UserQuestion(id="i", text="?", choices=("a", "b")), message)
+        parse_reply(UserQuestion(id="i", text="?", choices=("a", "b")), message)
 
 
 def test_everything_in_it_can_be_seen_and_nothing_acts() -> None:
     inquiry = UserQuestion(id="i", text=HOSTILE, choices=("<img src=x onerror=y>", "b\u200b"))
-    assert "\u202e" not in inquiry_view(inquiry)["question"]
-    record = inquiry_record(inquiry, Reply("answer", "b\u200b"))
+    assert "\u202e" not in question_payload(inquiry)["question"]
+    record = question_record_bundle(inquiry, Reply("answer", "b\u200b"))
     assert_inert(record["text/html"])
     assert "\u200b" not in record["text/plain"] + record["text/html"]

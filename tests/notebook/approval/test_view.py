@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts
 from aisotools.notebook.approval.view import (
-    MAX_CHARS,
     MAX_DIFF_LINES,
-    card_view,
+    MAX_HIGHLIGHT_CHARS,
+    build_previews,
+    card_payload,
+    fallback_bundle,
     highlight,
     is_diff,
-    preview,
-    question_bundle,
     record_bundle,
 )
 from tests.notebook.inert import assert_inert
@@ -39,36 +39,39 @@ def wish(**more: Any) -> ApprovalRequest:
 
 def test_a_change_is_shown_instead_of_the_content() -> None:
     request = wish(preview=a_diff("@@ -1 +1 @@", "-old", "+new"))
-    view = card_view(request)
+    view = card_payload(request)
     assert view["preview"]["diff"]["lines"] == ["@@ -1 +1 @@", "-old", "+new"]
     assert {f["name"]: f["folded"] for f in view["fields"]} == {"path": False, "content": True}
 
 
 @pytest.mark.parametrize("lines", [["+x"] * (MAX_DIFF_LINES + 5), ["+" + "x" * 5000]])
 def test_what_is_cut_does_not_replace_the_content(lines: list[str]) -> None:
-    view = card_view(wish(preview=a_diff(*lines)))
+    view = card_payload(wish(preview=a_diff(*lines)))
     assert not view["preview"]["diff"]["whole"]
     assert not any(field["folded"] for field in view["fields"])
 
 
 def test_a_request_that_goes_out_names_the_host_as_the_network_sees_it() -> None:
     arguments = {"url": "https://exämple.org:8080/x?q=1", "method": "post"}
-    shown = preview(wish(arguments=arguments, effect=Effect.REMOTE_ACTION))["web"]
+    shown = build_previews(wish(arguments=arguments, effect=Effect.REMOTE_ACTION))["web"]
     assert (shown["method"], shown["host"]) == ("POST", "xn--exmple-cua.org")
     for url in ("https://user@evil.example@good.example/", "https://[::1", "x" * 9000, "https://\udcff/"):
-        assert preview(wish(arguments={"url": url}, effect=Effect.REMOTE_ACTION))["web"]["host"] is not None
+        assert (
+            build_previews(wish(arguments={"url": url}, effect=Effect.REMOTE_ACTION))["web"]["host"]
+            is not None
+        )
 
 
 def test_findings_of_a_command() -> None:
     facts = Facts(commands=("make", "rm -r x"), writes=("build", "../x"), outside=True, certain=False)
-    found = dict(preview(wish(facts=facts))["findings"][:2])
+    found = dict(build_previews(wish(facts=facts))["findings"][:2])
     assert found == {"runs": "make, rm -r x", "writes": "build, ../x"}
-    assert [word for word, _ in preview(wish(facts=facts))["findings"]].count("beware") == 2
+    assert [word for word, _ in build_previews(wish(facts=facts))["findings"]].count("beware") == 2
 
 
 def test_what_undo_covers() -> None:
-    assert preview(wish(preview={"undo": "puts a.txt back"}))["undo"] == "puts a.txt back"
-    assert "undo" not in preview(wish(preview={"undo": ["x"]}))
+    assert build_previews(wish(preview={"undo": "puts a.txt back"}))["undo"] == "puts a.txt back"
+    assert "undo" not in build_previews(wish(preview={"undo": ["x"]}))
 
 
 def test_strangers_text_is_inert_and_visible_everywhere() -> None:
@@ -76,11 +79,11 @@ def test_strangers_text_is_inert_and_visible_everywhere() -> None:
     shown = a_diff(f"+{HOSTILE}", path=HOSTILE, note=HOSTILE) | {"undo": HOSTILE}
     request = wish(arguments={"url": HOSTILE, "command": HOSTILE}, facts=facts, preview=shown)
     approval = Approval("approve", arguments={"url": "x" * 300 + HOSTILE, "command": f"{HOSTILE}\n"})
-    for bundle in (question_bundle(request), record_bundle(request, approval)):
+    for bundle in (fallback_bundle(request), record_bundle(request, approval)):
         assert_inert(bundle["text/html"])
         assert "\u202e" not in repr(list(bundle.values())).replace("\\u202e", "")
         assert "\u202e" not in "".join(bundle.values())
-    assert "\u202e" not in repr(card_view(request)["preview"])
+    assert "\u202e" not in repr(card_payload(request)["preview"])
 
 
 def test_the_record_says_what_was_changed() -> None:
@@ -127,7 +130,7 @@ def test_the_pieces_are_the_code(code: str, language: str) -> None:
 )
 @pytest.mark.parametrize("language", ["shell", "python"])
 def test_colours_take_linear_time(part: str, language: str) -> None:
-    code = (part * MAX_CHARS)[:MAX_CHARS]
+    code = (part * MAX_HIGHLIGHT_CHARS)[:MAX_HIGHLIGHT_CHARS]
     began_s = time.process_time()
     assert "".join(text for _, text in highlight(code, language)) == code
     assert time.process_time() - began_s < 1

@@ -18,7 +18,7 @@ from traitlets.config import LoggingConfigurable
 from aisotools.cli.main import main
 from aisotools.core.types import ToolResult
 from aisotools.notebook.kernel.provisioner import SandboxProvisioner
-from aisotools.notebook.kernel.session import CellRequest, CellResult, open_here, outcome_of
+from aisotools.notebook.kernel.session import CellRequest, CellResult, cell_result, open_local
 from aisotools.sandbox.host.calls import DisplayMessage
 from aisotools.sandbox.worker.output import ExecuteOptions
 from aisotools.workspace.lock import SERVER_ROOT, claim_workspace, state_folder
@@ -54,7 +54,7 @@ async def opened_in(folder: Path, environ: dict[str, str]) -> tuple[str, tuple[s
     os.chdir(folder)
     page = Page()
     try:
-        opened = await open_here(page, environ=environ)
+        opened = await open_local(page, environ=environ)
         try:
             cell = CellRequest(call_id="one", code="import os; print(os.getcwd())", manner=ExecuteOptions())
             assert await opened.desk.execute(cell) == CellResult()
@@ -177,6 +177,6 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureF
     ],
 )
 def test_names_of_errors(metadata: dict[str, Any], kind: Any, name: str) -> None:
-    error = outcome_of(ToolResult.error("why", error_kind=kind).with_metadata(**metadata)).error
+    error = cell_result(ToolResult.error("why", error_kind=kind).with_metadata(**metadata)).error
     assert error is not None
     assert (error["ename"], error["evalue"]) == (name, "why")

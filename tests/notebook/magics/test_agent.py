@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from IPython.core.error import UsageError
 
-from aisotools.notebook.magics.agent import AgentLine, filled_in, model_named, parse_agent
+from aisotools.notebook.magics.agent import AgentLine, fill_in, model_named, parse_agent
 from tests.notebook.client import Notebook
 from tests.notebook.conftest import usage_error
 
@@ -63,9 +63,9 @@ def test_what_cannot_be_read_is_told_in_one_line(line: str, told: str) -> None:
 
 
 def test_variables_are_filled_in_and_nothing_else_is_evaluated() -> None:
-    assert filled_in("{a} and {{b}} {c.d} {0} {}", {"a": 1}) == "1 and {b} {c.d} {0} {}"
+    assert fill_in("{a} and {{b}} {c.d} {0} {}", {"a": 1}) == "1 and {b} {c.d} {0} {}"
     with pytest.raises(UsageError, match="no variable 'x'"):
-        filled_in("{x}", {})
+        fill_in("{x}", {})
 
 
 def test_models_by_name() -> None:

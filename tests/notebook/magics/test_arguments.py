@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from aisotools.notebook.magics.arguments import candidates
+from aisotools.notebook.magics.arguments import complete_line
 from tests.notebook.client import Notebook
 
 SCHEMAS = {
@@ -43,7 +43,7 @@ SCHEMAS = {
     ],
 )
 def test_what_a_word_may_become(typed: str, found: list[str] | None) -> None:
-    assert candidates(typed, SCHEMAS) == found
+    assert complete_line(typed, SCHEMAS) == found
 
 
 @pytest.mark.parametrize(

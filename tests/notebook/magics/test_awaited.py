@@ -7,7 +7,7 @@ from IPython.core.error import UsageError
 
 from aisotools.builtin import builtin_tools
 from aisotools.core.exceptions import UsageError as WrongUse
-from aisotools.notebook.current import choose_set
+from aisotools.notebook.current import select_toolset
 from aisotools.notebook.magics.awaited import CellLine, parse_cell_line
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.registry import ToolRegistry
@@ -61,10 +61,10 @@ def test_lines() -> None:
 
 def test_a_set_replaces_the_built_in_tools_and_leaves_others_alone() -> None:
     registry = ToolRegistry([*builtin_tools(), MockTool("mine"), MockTool("display2")])
-    assert choose_set(registry, "web").startswith("4 tools: ")
+    assert select_toolset(registry, "web").startswith("4 tools: ")
     assert {tool.name for tool in registry} == {"web_fetch", "read_result", "mine", "display2"}
-    choose_set(registry, "all")
+    select_toolset(registry, "all")
     assert {tool.name for tool in builtin_tools()} <= {tool.name for tool in registry}
     with pytest.raises(WrongUse, match="no toolset"):
-        choose_set(registry, "nosuch")
+        select_toolset(registry, "nosuch")
     assert "mine" in registry

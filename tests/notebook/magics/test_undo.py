@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from aisotools.notebook.magics.undo import show_changes
+from aisotools.notebook.magics.undo import changes_bundle
 from aisotools.workspace.diff import Changes, PathChange
 from tests.notebook.client import Notebook
 from tests.notebook.conftest import usage_error
@@ -73,7 +73,7 @@ def test_the_card_holds_against_what_is_in_files() -> None:
         ),
         uncovered=(bad,),
     )
-    shown = show_changes(changes)
+    shown = changes_bundle(changes)
     assert_inert(shown["text/html"])
     assert len(shown["text/html"]) < 600_000
     assert len(shown["text/plain"]) < 200_000

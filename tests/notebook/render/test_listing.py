@@ -4,7 +4,13 @@ from typing import Any
 
 from aisotools.builtin import builtin_tools
 from aisotools.core.types import Effect
-from aisotools.notebook.render.listing import effect_word, show_status, show_tool, show_tools, table
+from aisotools.notebook.render.listing import (
+    effect_word,
+    status_bundle,
+    table_bundle,
+    tool_bundle,
+    tools_bundle,
+)
 from aisotools.session.status import SessionStatus
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import tool
@@ -15,7 +21,7 @@ HOSTILE = "<img src=x onerror=alert(1)> \u202egnp.exe\x1b]8;;javascript:1\x07"
 
 def test_every_tool_has_a_row() -> None:
     tools = [*builtin_tools(), MockTool("mine", effect=Effect.DESTRUCTIVE)]
-    shown = show_tools(tools)
+    shown = tools_bundle(tools)
     lines = shown["text/plain"].splitlines()
     assert len(lines) == 1 + len(tools)
     assert [line.split()[0] for line in lines[1:]] == [each.name for each in tools]
@@ -25,7 +31,7 @@ def test_every_tool_has_a_row() -> None:
 
 
 def test_no_tools() -> None:
-    assert "No tools are registered" in show_tools([])["text/plain"]
+    assert "No tools are registered" in tools_bundle([])["text/plain"]
 
 
 def test_an_effect_that_depends_on_the_call_says_so() -> None:
@@ -39,13 +45,13 @@ def test_an_effect_that_cannot_be_told_is_no_error() -> None:
         def classify(self, arguments: Any) -> Effect:
             raise ZeroDivisionError
 
-    assert "unknown (ZeroDivisionError)" in show_tools([Odd("odd")])["text/plain"]
-    assert "unknown (ZeroDivisionError)" in show_tool(Odd("odd"))["text/plain"]
+    assert "unknown (ZeroDivisionError)" in tools_bundle([Odd("odd")])["text/plain"]
+    assert "unknown (ZeroDivisionError)" in tool_bundle(Odd("odd"))["text/plain"]
 
 
 def test_text_of_strangers_is_inert() -> None:
     odd = MockTool("odd", description=HOSTILE)
-    for shown in (show_tools([odd]), show_tool(odd), table(("a", "b"), [(HOSTILE, HOSTILE)])):
+    for shown in (tools_bundle([odd]), tool_bundle(odd), table_bundle(("a", "b"), [(HOSTILE, HOSTILE)])):
         assert_inert(shown["text/html"])
         assert "\u202e" not in shown["text/html"] + shown["text/plain"]
         assert "\x1b" not in shown["text/html"] + shown["text/plain"]
@@ -61,19 +67,19 @@ def test_types_are_told_in_words() -> None:
         """
         return ""
 
-    lines = show_tool(f)["text/plain"].splitlines()
+    lines = tool_bundle(f)["text/plain"].splitlines()
     assert any(line.split() == ["a", "integer", "or", "null", "required", "First."] for line in lines)
     assert any("array or string" in line and 'default "x"' in line for line in lines)
 
 
 def test_a_sandbox_that_has_not_started() -> None:
-    shown = show_status(SessionStatus(level="", calls=0, workspace=""), "safe", {})
+    shown = status_bundle(SessionStatus(level="", calls=0, workspace=""), "safe", {})
     assert "has not started" in shown["text/plain"]
 
 
 def test_a_sandbox_that_is_none_says_so() -> None:
     status = SessionStatus(level="limited", calls=3, workspace="/w <b>")
-    shown = show_status(status, "safe", {"limited": ("does", "does not")})
+    shown = status_bundle(status, "safe", {"limited": ("does", "does not")})
     assert "not a sandbox" in shown["text/plain"]
     assert "not up; the next call starts one" in shown["text/plain"]
     assert "/w &lt;b&gt;" in shown["text/html"]

@@ -29,7 +29,7 @@ from aisotools.core.messages import AssistantMessage, CallPart, TextDelta, TextP
 from aisotools.core.types import Approval, Decision, Effect, ToolCall, ToolResult
 from aisotools.notebook.render.text import HEAD_LINES, TAIL_LINES, Bar, TerminalScreen, bar_in, seconds
 from aisotools.notebook.trace.model import Trace
-from aisotools.notebook.trace.view import MAX_STORED_CHARS, merged, trace_bundle
+from aisotools.notebook.trace.view import MAX_STORED_CHARS, merge_ops, trace_bundle
 from tests.notebook.inert import assert_inert
 from tests.policy.test_prompts import a_request
 
@@ -144,7 +144,7 @@ def test_progress_is_a_bar_and_not_a_thousand_lines() -> None:
         )
     assert trace.items[0].bar == Bar(99, "train", "999/1000 [00:01<00:02, 9.99it/s]")
     assert trace.items[0].screen.count == 0
-    assert [op["op"] for op in merged(ops)] == ["now", "total"]
+    assert [op["op"] for op in merge_ops(ops)] == ["now", "total"]
     trace.hear(printed("\n"))
     assert trace.items[0].screen.lines() == ["train:  99%|#########| 999/1000 [00:01<00:02, 9.99it/s]"]
     trace.hear(finished(ToolResult.text("")))
