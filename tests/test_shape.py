@@ -333,6 +333,16 @@ def test_docstrings() -> None:
     ]
 
 
+def test_a_method_that_its_protocol_documents_needs_no_docstring() -> None:
+    protocol = '"""A."""\nclass Asker(Protocol[T]):\n    """It."""\n    def ask(self):\n        """Ask."""\n'
+    source = (
+        '"""B."""\nclass Card(Asker[int]):\n    """It."""\n    def ask(self): ...\n    def more(self): ...\n'
+    )
+    documented = {"__init__.py": '"""Root."""', "core/__init__.py": '"""Core."""'}
+    found = broken(shape.docstrings, documented | {"core/types.py": protocol, "core/events.py": source})
+    assert found == ["aisotools/core/events.py:5: more has no docstring; say what it does"]
+
+
 @pytest.mark.parametrize(
     ("source", "fine"),
     [

@@ -69,14 +69,14 @@ class Notebook:
         self.until(run, lambda: run.ended)
         return run
 
-    def until(self, run: Run, condition: Any, timeout_s: float = 15.0) -> None:
+    def until(self, run: Run, condition: Any, timeout_s: float = 50.0) -> None:
         """Take in messages until `condition()`."""
         ends_s = time.monotonic() + timeout_s
         while not condition():
             try:
                 self._take(run, self.client.get_iopub_msg(timeout=0.05))
             except queue.Empty:
-                assert time.monotonic() < ends_s, f"it did not come to that: {run}"
+                assert time.monotonic() < ends_s, f"the condition did not become true: {run}"
 
     def card(self, run: Run) -> str:
         """Wait for the card, say hello, and wait for what it shows; its comm."""
@@ -96,7 +96,7 @@ class Notebook:
         shown = next(m for m in run.from_kernel if m["type"] == "show")
         self.send(run.cards[-1], {"type": "decision", "id": shown["id"], "outcome": outcome, **more})
 
-    def typed(self, answer: str, timeout_s: float = 5.0) -> str:
+    def typed(self, answer: str, timeout_s: float = 50.0) -> str:
         """Wait for the input box, and answer in it; its prompt."""
         prompt: str = self.client.get_stdin_msg(timeout=timeout_s)["content"]["prompt"]
         self.client.input(answer)

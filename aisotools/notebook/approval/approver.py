@@ -1,13 +1,9 @@
-"""Asking the person at the notebook: by a card in the running cell, else by an input box, else not at all.
+"""Ask the person at the notebook, with a widget in the running cell or an input box below it.
 
-    no shell, or IPython in a terminal   the terminal asks, or nobody is there
-    the front end takes no input         headless: denied at once, never a hang
-    else the card is shown; it says hello from the page, so that a click is known to arrive
-    no hello in time                     the card becomes plain text, and an input box below it asks
-
-ipykernel >= 7.4 hands over a widget's messages while the cell awaits, in whatever thread; its Stop button
-reaches the waiting task only when the loop wakes. So what comes from the page only ever schedules on the loop
-that asked, and waiting is done in slices.
+no shell, or IPython in a terminal   the terminal asks, or nobody can be asked
+the client accepts no input          headless: denied at once, never a hang
+otherwise                            a card is displayed; its page sends "hello", so clicks can arrive
+no "hello" in time                   the card becomes plain text and an input box asks
 """
 
 from __future__ import annotations
@@ -26,25 +22,26 @@ from aisotools.notebook.approval.subjects import Answer, ApprovalSubject, Prompt
 from aisotools.session.approvers import SLICE_S, ConsoleApprover, on_terminal
 
 if TYPE_CHECKING:
-    from aisotools.notebook.approval.widgets import ApprovalCard  # which takes its time
+    from aisotools.notebook.approval.widgets import ApprovalCard  # importing anywidget is slow
 
 
 HELLO_TIMEOUT_S = 2.0
-"""How long the page has to show that its card is alive."""
+"""Time for the page to report that it renders the card."""
 
 _HEADLESS = (
     "Nobody can be asked: this notebook runs without a person at it. Run it in JupyterLab, "
     "give the session an approver, or a policy rule that allows the call."
 )
+# Cards that stay open after their answer because a reloaded page still renders them; the oldest are closed.
+_MAX_OPEN_CARDS = 20
 
 _pending: dict[str, NotebookPrompt[Any]] = {}
-_unseen: list[dict[str, Any]] = []
-_left_open: list[ApprovalCard] = []
-_MOST_LEFT_OPEN = 20
+_undelivered_records: list[dict[str, Any]] = []
+_open_cards: list[ApprovalCard] = []
 
 
 def can_ask(shell: Any) -> bool:
-    """Whether a person can be asked through this IPython shell; None is no shell."""
+    """Return whether a person can be asked through this IPython shell; None stands for no shell."""
     if shell is None:
         return False
     kernel = getattr(shell, "kernel", None)
@@ -52,29 +49,29 @@ def can_ask(shell: Any) -> bool:
 
 
 def pending_prompts() -> tuple[NotebookPrompt[Any], ...]:
-    """The questions that wait for an answer, the oldest first."""
+    """Return the prompts that wait for an answer, oldest first."""
     return tuple(_pending.values())
 
 
 class NotebookApprover:
-    """Asks in the notebook, below the cell that runs."""
+    """Asks in the notebook, below the running cell."""
 
     def __init__(self, *, shell: Any = None, hello_s: float = HELLO_TIMEOUT_S) -> None:
         """Ask through the running IPython shell.
 
         Args:
             shell: Another shell to ask through.
-            hello_s: How long a page has to show that its card is alive, before an input box asks instead.
+            hello_s: Seconds for a page to render the card before an input box asks instead.
         """
         self._shell = shell
         self._hello_s = hello_s
 
     async def ask(self, request: ApprovalRequest) -> Approval:
-        """Show `request` and wait for the answer, at most for its `timeout_s`."""
+        """Show `request` and return the answer, at the latest after its `timeout_s`."""
         return (await self.ask_many([request]))[0]
 
     async def ask_many(self, requests: Sequence[ApprovalRequest]) -> list[Approval]:
-        """Show several calls on one card, and wait for the answers to all of them; in the same order."""
+        """Show several calls on one card and return one answer for each, in the same order."""
         if not requests:
             return []
         shell = self._shell if self._shell is not None else running_shell()
@@ -82,15 +79,15 @@ class NotebookApprover:
         if kernel is None:
             console = ConsoleApprover()
             return [await console.ask(request) for request in requests]
-        matter = ApprovalSubject(tuple(requests))
+        subject = ApprovalSubject(tuple(requests))
         if not accepts_input(kernel):
             denials = [Approval("deny", reason=_HEADLESS) for _ in requests]
-            _display(matter.record(denials))
+            display_bundle(subject.record_bundle(denials))
             return denials
-        return await NotebookPrompt(matter, kernel).answer(self._hello_s)
+        return await NotebookPrompt(subject, kernel).answer(self._hello_s)
 
     async def inquire(self, inquiry: UserQuestion) -> str | None:
-        """Put a model's own question to the person; None when nobody is there, or answers."""
+        """Ask a model's question. Return None when nobody is there or nobody answers."""
         shell = self._shell if self._shell is not None else running_shell()
         kernel = getattr(shell, "kernel", None)
         if kernel is None:
@@ -101,122 +98,140 @@ class NotebookApprover:
 
 
 class NotebookPrompt(Generic[Answer]):
-    """One question on the page.
+    """One prompt on the page: shows its subject, takes the first valid answer and leaves a record.
+
+    ipykernel >= 7.4 delivers widget messages on other threads while the cell awaits, and an interrupt reaches
+    the waiting task only when the event loop wakes. So messages are only ever scheduled on the loop that
+    asked, and waiting is done in slices of `SLICE_S`.
 
     Attributes:
-        matter: What is asked.
+        subject: What is asked.
     """
 
     def __init__(
-        self, matter: PromptSubject[Answer], kernel: Any, card: type[ApprovalCard] | None = None
+        self, subject: PromptSubject[Answer], kernel: Any, card: type[ApprovalCard] | None = None
     ) -> None:
-        """Prepare to ask through `kernel`, from the running event loop; `card` is another card to show."""
-        self.matter = matter
-        self._kernel = kernel
-        self._loop = asyncio.get_running_loop()
-        # A moment before the gate's own limit, which runs already, so that the record says what happened.
-        timeout_s = matter.timeout_s
-        self._ends_s = (
-            None if timeout_s is None else self._loop.time() + max(timeout_s - 0.1, 0.9 * timeout_s)
-        )
+        """Prepare to ask from the running event loop.
+
+        Args:
+            subject: What is asked.
+            kernel: The ipykernel whose input box asks when no page renders the card.
+            card: Widget class to show instead of `ApprovalCard`.
+        """
         from aisotools.notebook.approval.widgets import ApprovalCard
 
-        self._greeted: asyncio.Future[None] = self._loop.create_future()
+        self.subject = subject
+        self._kernel = kernel
+        self._loop = asyncio.get_running_loop()
+        self._deadline: float | None = None
+        if subject.timeout_s is not None:
+            # Slightly before the gate's own deadline, which is running already: the record must still be
+            # written by the time the gate cancels us.
+            margin_s = min(0.1, 0.1 * subject.timeout_s)
+            self._deadline = self._loop.time() + subject.timeout_s - margin_s
+        self._hello: asyncio.Future[None] = self._loop.create_future()
         self._answer: asyncio.Future[Answer] = self._loop.create_future()
         self._card: ApprovalCard = (card or ApprovalCard)()
-        self._card.on_msg(self._from_page)
+        self._card.on_msg(self._on_message)
         self._display_id = uuid.uuid4().hex
         self._pages: set[object] = set()
         self._first_page: object = None
 
     def __repr__(self) -> str:
-        return f"<Question {self.matter.id} about {self.matter.words}>"
+        return f"<NotebookPrompt {self.subject.id}: {self.subject.title}>"
 
     def show(self) -> None:
-        """Show the card below the running cell; again if the page has lost it."""
-        _display(self._card.bundle() | self.matter.question(), self._display_id)
+        """Display the card below the running cell. May be repeated, for a page that lost it."""
+        display_bundle(self._card.bundle() | self.subject.fallback_bundle(), self._display_id)
 
     async def answer(self, hello_s: float) -> Answer:
-        """Show the question, wait for its answer, and leave a record of both."""
+        """Show the prompt, wait for its answer, and replace it by a record of both.
+
+        Args:
+            hello_s: Seconds for a page to render the card before an input box asks instead.
+        """
         _pending[self._display_id] = self
         answer: Answer | None = None
         try:
             self.show()
-            if not await self._comes(self._greeted, self._loop.time() + hello_s):
-                answer = await self._by_input()  # no page shows the card
-            elif await self._comes(self._answer, None):
+            if not await self._wait_for(self._hello, self._loop.time() + hello_s):
+                answer = await self._read_from_input_box()
+            elif await self._wait_for(self._answer, None):
                 answer = self._answer.result()
             else:
-                answer = self._unanswered()
+                answer = self._no_answer()
             return answer
         finally:
+            # Also when the cell is interrupted: otherwise the page would keep a card that does nothing.
             del _pending[self._display_id]
             self._answer.cancel()
-            self._leave(self.matter.record(self._unanswered() if answer is None else answer))
+            self._leave_record(self.subject.record_bundle(self._no_answer() if answer is None else answer))
 
-    def _unanswered(self) -> Answer:
-        late = self._ends_s is not None and self._loop.time() >= self._ends_s
-        return self.matter.unanswered("timeout" if late else "cancel")
+    def _no_answer(self) -> Answer:
+        expired = self._deadline is not None and self._loop.time() >= self._deadline
+        return self.subject.no_answer("timeout" if expired else "cancel")
 
-    def _leave(self, record: dict[str, Any]) -> None:
-        """Put the record in place of the card, on every page that shows it.
-
-        A page that was loaded again takes in nothing more of the cell that asked: there the card itself turns
-        into the record, and the next cell stores it.
-        """
-        _display(record, self._display_id, update=True)
+    def _leave_record(self, record: dict[str, Any]) -> None:
+        """Replace the card by the record, on every page that renders it."""
+        display_bundle(record, self._display_id, update=True)
         if len(self._pages) < 2 and self._first_page in {None, *self._pages}:
             self._card.close()
             return
-        words, *lines = record["text/plain"].split("\n")
-        self._send("done", words=words, lines=lines)
-        _left_open.append(self._card)
-        while len(_left_open) > _MOST_LEFT_OPEN:
-            _left_open.pop(0).close()
+        # A page that was reloaded receives no more output of the cell that asked. There the card itself turns
+        # into the record, so it must stay open, and the next cell stores the record in the notebook.
+        title, *lines = record["text/plain"].split("\n")
+        self._send("done", words=title, lines=lines)
+        _open_cards.append(self._card)
+        while len(_open_cards) > _MAX_OPEN_CARDS:
+            _open_cards.pop(0).close()
         if self._first_page not in self._pages:
-            _show_with_next_cell(getattr(self._kernel, "shell", None), record)
+            _display_with_next_cell(getattr(self._kernel, "shell", None), record)
 
-    async def _by_input(self) -> Answer:
-        """The answer typed into the input box."""
+    async def _read_from_input_box(self) -> Answer:
+        # A late click must not compete with what is typed.
         self._answer.cancel()
 
         def show(bundle: Mapping[str, Any]) -> None:
-            _display(bundle, self._display_id, update=True)
+            display_bundle(bundle, self._display_id, update=True)
 
-        return await self.matter.typed(getattr(self._kernel, "raw_input", input), show, self._ends_s)
+        # `raw_input` belongs to ipykernel; other kernels have only the builtin.
+        read_line = getattr(self._kernel, "raw_input", input)
+        return await self.subject.read_typed(read_line, show, self._deadline)
 
-    async def _comes(self, future: asyncio.Future[Any], until_s: float | None) -> bool:
-        """Wait for `future` until `until_s` or the end of the question, whichever is first."""
-        ends = [end for end in (until_s, self._ends_s) if end is not None]
+    async def _wait_for(self, future: asyncio.Future[Any], until: float | None) -> bool:
+        """Return whether `future` is done before `until` and the deadline, both in loop time."""
+        ends = [end for end in (until, self._deadline) if end is not None]
         while not future.done():
-            left_s = min((end - self._loop.time() for end in ends), default=SLICE_S)
-            if left_s <= 0:
+            remaining_s = min((end - self._loop.time() for end in ends), default=SLICE_S)
+            if remaining_s <= 0:
                 return False
-            await asyncio.wait([future], timeout=min(left_s, SLICE_S))
+            await asyncio.wait([future], timeout=min(remaining_s, SLICE_S))
         return True
 
-    def _from_page(self, _card: Any, message: Any, _buffers: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop that asked is gone, and the question with it
+    def _on_message(self, _card: Any, message: Any, _buffers: Any) -> None:
+        # Called on any thread. Race: the cell was interrupted and its loop closed before this message came;
+        # then the prompt is gone too and the message has no meaning.
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._receive, message)
 
     def _receive(self, message: Any) -> None:
-        """Take a message of the page, on the loop that asked. The first answer wins."""
+        """Handle a message of the page, on the loop that asked. The first valid answer wins."""
         if self._answer.done() or not isinstance(message, Mapping):
             return
-        if not self._greeted.done():
-            self._greeted.set_result(None)
-        self._see(message.get("type"), message.get("page"))
+        if not self._hello.done():
+            self._hello.set_result(None)
+        self._track_page(message.get("type"), message.get("page"))
         if message.get("type") == "hello":
-            remaining_s = None if self._ends_s is None else self._ends_s - self._loop.time()
-            self._send("show", view=self.matter.view(), remaining_s=remaining_s)
-        elif message.get("type") == "decision" and message.get("id") == self.matter.id:
+            remaining_s = None if self._deadline is None else self._deadline - self._loop.time()
+            self._send("show", view=self.subject.card_payload(), remaining_s=remaining_s)
+        elif message.get("type") == "decision" and message.get("id") == self.subject.id:
             try:
-                self._answer.set_result(self.matter.read(message))
+                self._answer.set_result(self.subject.parse_reply(message))
             except ArgumentError as error:
                 self._send("invalid", message=str(error))
 
-    def _see(self, kind: object, page: object) -> None:
-        """Keep track of the pages that show the card; when one more comes, ask which still do."""
+    def _track_page(self, kind: object, page: object) -> None:
+        """Track which pages render the card. When another one comes, ask which are still there."""
         if not isinstance(page, str) or kind not in {"hello", "here"} or page in self._pages:
             return
         if kind == "hello" and self._first_page is not None:
@@ -227,32 +242,17 @@ class NotebookPrompt(Generic[Answer]):
             self._first_page = page
 
     def _send(self, kind: str, **content: Any) -> None:
-        self._card.send({"type": kind, "id": self.matter.id, **content})
+        self._card.send({"type": kind, "id": self.subject.id, **content})
 
 
 def accepts_input(kernel: Any) -> bool:
-    # There is no public way to ask; None would mean that the kernel is of another kind, and may.
+    """Return whether the client of this kernel can show an input box."""
+    # ipykernel has no public way to ask. A kernel without this attribute is of another kind and may accept.
     return getattr(kernel, "_allow_stdin", None) is not False
 
 
-def _show_with_next_cell(shell: Any, record: dict[str, Any]) -> None:
-    """Have the next cell show a record that the page could not take in."""
-    if shell is None:
-        return
-    if not _unseen:
-        shell.events.register("pre_run_cell", _show_unseen)
-    _unseen.append(record)
-
-
-def _show_unseen(_info: Any = None) -> None:
-    shell = running_shell()
-    if shell is not None:
-        shell.events.unregister("pre_run_cell", _show_unseen)
-    while _unseen:
-        _display(_unseen.pop(0))
-
-
 def running_shell() -> Any:
+    """Return the IPython shell of this process, or None. Does not import IPython."""
     if "IPython" not in sys.modules:
         return None
     from IPython import get_ipython
@@ -260,7 +260,24 @@ def running_shell() -> Any:
     return get_ipython()
 
 
-def _display(bundle: Mapping[str, Any], display_id: str | None = None, *, update: bool = False) -> None:
+def display_bundle(bundle: Mapping[str, Any], display_id: str | None = None, *, update: bool = False) -> None:
+    """Display a MIME bundle below the running cell, or update the display with that id."""
     from IPython.display import display
 
     display(dict(bundle), raw=True, display_id=display_id, update=update)
+
+
+def _display_with_next_cell(shell: Any, record: dict[str, Any]) -> None:
+    if shell is None:
+        return
+    if not _undelivered_records:
+        shell.events.register("pre_run_cell", _display_undelivered)
+    _undelivered_records.append(record)
+
+
+def _display_undelivered(_info: Any = None) -> None:
+    shell = running_shell()
+    if shell is not None:
+        shell.events.unregister("pre_run_cell", _display_undelivered)
+    while _undelivered_records:
+        display_bundle(_undelivered_records.pop(0))

@@ -1,6 +1,7 @@
-"""A question with several kinds of answer: fields of a call, text, buttons. For who is the model, or steps.
+"""Prompts that are forms: calls to fill in, a text, buttons. Used to stand in for a model and to step a run.
 
-Where the page shows no card an input box below the cell asks; where nobody is there the run stops.
+Like every prompt, a form falls back to an input box where no page renders its card, and to `no_answer` where
+nobody can be asked.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from aisotools.core.exceptions import ArgumentError
-from aisotools.notebook.approval.approver import HELLO_TIMEOUT_S, NotebookPrompt, accepts_input, running_shell
+from aisotools.notebook.approval.approver import (
+    HELLO_TIMEOUT_S,
+    NotebookPrompt,
+    accepts_input,
+    running_shell,
+)
+from aisotools.notebook.approval.subjects import INPUT_BOX_HINT, PromptSubject, ReadLine, ShowBundle
 from aisotools.notebook.render import html
 from aisotools.policy.prompts import visible
 from aisotools.session.approvers import on_terminal, run_blocking
@@ -19,21 +26,20 @@ from aisotools.session.approvers import on_terminal, run_blocking
 T = TypeVar("T")
 
 MAX_TEXT_CHARS = 50_000
-"""The longest text that is taken from a card."""
+"""Longest text that a card may send."""
 
-_BELOW = "Answer in the box below."
 _COLOUR = "var(--jp-info-color1,#0288d1)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """A button.
+    """A button of a form.
 
     Attributes:
-        action: What it means.
-        label: What stands on it.
-        letter: Its key, with Alt; and what is typed for it where there is no card.
-        wants: What goes along with it.
+        action: Its name in the reply.
+        label: Its label.
+        letter: Its key, with Alt; and what is typed for it in an input box.
+        wants: What a reply with this action must carry: nothing, the text, or a call.
     """
 
     action: str
@@ -44,31 +50,31 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormPrompt(Generic[T]):
-    """One question at the desk.
+    """A form that a person answers.
 
     Attributes:
-        title: What it is about.
-        actions: The buttons; the last ends the run.
-        read: What a checked answer comes to; raises ArgumentError, which is told to the person.
-        ended: What stands for no answer.
+        title: One line above it.
+        actions: The buttons; the last one ends the run.
+        parse: Turns a checked reply into the answer; raises ArgumentError, which the card shows.
+        no_answer: The answer that stands for none.
         chip: A word beside the title.
-        said: Pairs of who and what.
-        picks: Calls to fill in: name, about, fields, as_json.
-        pick_label: What stands before their list.
-        options: Calls to pick as they are.
-        text_label: What can be written; empty for nothing.
-        text: What stands there already.
-        id: What an answer must name.
+        transcript: Pairs of speaker and text, shown above the form.
+        calls: Calls to fill in: name, about, fields, as_json.
+        calls_label: Label of the list of calls; empty when there is only one call, which needs no list.
+        options: Calls to choose as they are.
+        text_label: Label of the text field; empty for no text field.
+        text: Initial text of that field.
+        id: Correlates a reply with this form.
     """
 
     title: str
     actions: tuple[Action, ...]
-    read: Callable[[Mapping[str, Any]], T]
-    ended: T
+    parse: Callable[[Mapping[str, Any]], T]
+    no_answer: T
     chip: str = ""
-    said: Sequence[tuple[str, str]] = ()
-    picks: Sequence[Mapping[str, Any]] = ()
-    pick_label: str = ""
+    transcript: Sequence[tuple[str, str]] = ()
+    calls: Sequence[Mapping[str, Any]] = ()
+    calls_label: str = ""
     options: Sequence[str] = ()
     text_label: str = ""
     text: str = ""
@@ -76,215 +82,217 @@ class FormPrompt(Generic[T]):
 
 
 @dataclass(slots=True)
-class FormSubject(Generic[T]):
-    """A desk as what a question on the page is about.
+class FormSubject(PromptSubject[T]):
+    """A form as the subject of a prompt.
 
     Attributes:
-        desk: What is asked.
-        done: How the answer reads in the record.
+        form: What is asked.
+        outcome: The answer as the record words it; set by `parse_reply` and `no_answer`.
     """
 
-    desk: FormPrompt[T]
-    done: str = ""
+    form: FormPrompt[T]
+    outcome: str = ""
 
     @property
     def id(self) -> str:
-        """What an answer must name."""
-        return self.desk.id
+        return self.form.id
 
     @property
-    def words(self) -> str:
-        """What it is, in a line."""
-        return self.desk.title
+    def title(self) -> str:
+        return self.form.title
 
     @property
     def timeout_s(self) -> float | None:
-        """A step stands until it is answered."""
         return None
 
-    def view(self) -> dict[str, Any]:
-        """Everything the card shows."""
-        desk = self.desk
+    def card_payload(self) -> dict[str, Any]:
+        form = self.form
         return {
-            "title": visible(desk.title, ""),
-            "chip": visible(desk.chip, ""),
-            "said": [[visible(who, ""), visible(text)] for who, text in desk.said],
-            "picks": list(desk.picks),
-            "pick_label": desk.pick_label,
-            "options": [visible(option, "") for option in desk.options],
-            "text_label": desk.text_label,
-            "text": desk.text,
+            "title": visible(form.title, ""),
+            "chip": visible(form.chip, ""),
+            "transcript": [[visible(speaker, ""), visible(text)] for speaker, text in form.transcript],
+            "calls": list(form.calls),
+            "calls_label": form.calls_label,
+            "options": [visible(option, "") for option in form.options],
+            "text_label": form.text_label,
+            "text": form.text,
             "actions": [
                 {"action": a.action, "label": a.label, "letter": a.letter, "wants": a.wants}
-                for a in desk.actions
+                for a in form.actions
             ],
         }
 
-    def read(self, message: Mapping[str, Any]) -> T:
-        """What the card's message means.
-
-        Raises:
-            ArgumentError: If it means nothing; told to the person.
-        """
-        answer = self.desk.read(_checked(self.desk, message))
-        self.done = _words(self.desk, message)
+    def parse_reply(self, message: Mapping[str, Any]) -> T:
+        answer = self.form.parse(_validated(self.form, message))
+        self.outcome = _outcome(self.form, message)
         return answer
 
-    async def typed(self, read_line: Any, show: Any, ends_s: float | None) -> T:  # noqa: ARG002 - steps have no end
-        """The answer typed into the input box."""
-        show(self._bundle(self._plain(typed=True), _BELOW))
+    async def read_typed(
+        self,
+        read_line: ReadLine,
+        show: ShowBundle,
+        deadline: float | None,  # noqa: ARG002 - forms never expire
+    ) -> T:
+        show(self._bundle(f"{self._text()}\n{_typing_help(self.form)}", INPUT_BOX_HINT))
         try:
             return await run_blocking(lambda: self._converse(read_line))
         except EOFError:
-            return self.desk.ended
+            return self.form.no_answer
 
-    def unanswered(self, why: str) -> T:  # noqa: ARG002 - the same for each
-        """What stands for an answer that did not come: the run stops."""
-        self.done = "stopped before an answer"
-        return self.desk.ended
+    def no_answer(self, reason: str) -> T:  # noqa: ARG002 - the same for each reason
+        self.outcome = "stopped before an answer"
+        return self.form.no_answer
 
-    def question(self) -> dict[str, Any]:
-        """The question without a card."""
-        return self._bundle(self._plain(typed=False))
+    def fallback_bundle(self) -> dict[str, Any]:
+        return self._bundle(self._text())
 
-    def record(self, answer: T) -> dict[str, Any]:  # noqa: ARG002 - `done` has it in words
-        """What stays in the notebook."""
-        done = visible(self.done or "answered", "")
-        asked = html.escape(visible(self.desk.title, ""))
-        title = f"{asked} \N{RIGHTWARDS ARROW} <strong>{html.escape(done)}</strong>"
-        return {
-            "text/html": html.box(
-                title, html.details("what was shown", html.block(self._plain(typed=False))), _COLOUR
-            ),
-            "text/plain": f"{visible(self.desk.title, '')} -> {done}",
-        }
+    def record_bundle(self, answer: T) -> dict[str, Any]:  # noqa: ARG002 - `outcome` words it
+        outcome = visible(self.outcome or "answered", "")
+        title = visible(self.form.title, "")
+        heading = f"{html.escape(title)} \N{RIGHTWARDS ARROW} <strong>{html.escape(outcome)}</strong>"
+        body = html.details("what was shown", html.block(self._text()))
+        return {"text/html": html.box(heading, body, _COLOUR), "text/plain": f"{title} -> {outcome}"}
 
-    def _bundle(self, plain: str, hint: str = "") -> dict[str, Any]:
-        title = html.escape(visible(self.desk.title, ""))
-        body = html.block(plain) + (html.note(hint) if hint else "")
+    def _bundle(self, text: str, hint: str = "") -> dict[str, Any]:
+        title = html.escape(visible(self.form.title, ""))
+        body = html.block(text)
+        if hint:
+            body += html.note(hint)
         return {
             "text/html": html.box(title, body, _COLOUR),
-            "text/plain": "\n".join(filter(None, [plain, hint])),
+            "text/plain": "\n".join(filter(None, [text, hint])),
         }
 
-    def _plain(self, *, typed: bool) -> str:
-        desk = self.desk
-        lines = [visible(desk.title, "")]
-        for who, text in desk.said:
-            lines += [f"{visible(who, '')}:", *(f"  {line}" for line in visible(text).split("\n"))]
-        names = [str(pick["name"]) for pick in desk.picks] if desk.pick_label else []
-        for number, one in enumerate([*desk.options, *names], 1):
-            lines.append(f"  {number}. {visible(one, '')}")
-        if typed:
-            lines.append(_typed_help(desk))
+    def _text(self) -> str:
+        """The form as plain text."""
+        form = self.form
+        lines = [visible(form.title, "")]
+        for speaker, text in form.transcript:
+            lines.append(f"{visible(speaker, '')}:")
+            lines += [f"  {line}" for line in visible(text).split("\n")]
+        names = [str(call["name"]) for call in form.calls] if form.calls_label else []
+        for number, name in enumerate([*form.options, *names], 1):
+            lines.append(f"  {number}. {visible(name, '')}")
         return "\n".join(lines)
 
-    def _converse(self, read_line: Callable[[str], str]) -> T:
-        """Ask line by line until an answer is one."""
+    def _converse(self, read_line: ReadLine) -> T:
+        """Read lines until one of them is a valid answer."""
         problem = ""
         while True:
             line = read_line(f"{problem}answer: ").strip()
             try:
-                return self.read(self._message(line, read_line))
+                return self.parse_reply(self._reply(line, read_line))
             except ArgumentError as error:
                 problem = f"{visible(str(error), '')} "
 
-    def _message(self, line: str, read_line: Callable[[str], str]) -> dict[str, Any]:
-        desk = self.desk
+    def _reply(self, line: str, read_line: ReadLine) -> dict[str, Any]:
+        """Build from a typed line the message that a card would have sent."""
+        form = self.form
         number = int(line) if line.isascii() and line.isdecimal() and len(line) < 4 else 0
-        message: dict[str, Any] = {"action": "", "pick": 0, "edits": {}, "whole": None, "text": desk.text}
-        if 1 <= number <= len(desk.options):
+        message: dict[str, Any] = {"action": "", "pick": 0, "edits": {}, "whole": None, "text": form.text}
+        if 1 <= number <= len(form.options):
             return {**message, "action": "pick", "pick": number - 1}
-        calling = next((a for a in desk.actions if a.wants == "call"), None)
-        if desk.pick_label and calling and 1 <= number <= len(desk.picks):
-            pick = desk.picks[number - 1]
-            edits = {
-                f["name"]: read_line(f"{f['name']} [{f['text'][:60]}]: ")
-                for f in pick["fields"]
-                if f["editable"]
-            }
-            edits = {name: text for name, text in edits.items() if text}
-            return {**message, "action": calling.action, "pick": number - 1, "edits": edits}
-        for action in desk.actions:
+        call_action = next((a for a in form.actions if a.wants == "call"), None)
+        if form.calls_label and call_action and 1 <= number <= len(form.calls):
+            edits = _read_fields(form.calls[number - 1]["fields"], read_line)
+            return {**message, "action": call_action.action, "pick": number - 1, "edits": edits}
+        for action in form.actions:
             if line.lower() in {action.letter.lower(), action.label.lower(), action.action}:
-                text = read_line("text: ") if action.wants == "text" else desk.text
+                text = read_line("text: ") if action.wants == "text" else form.text
                 return {**message, "action": action.action, "text": text}
-        writing = next((a for a in desk.actions if a.wants == "text"), None)
-        if writing and line:
-            return {**message, "action": writing.action, "text": line}
-        raise ArgumentError(_typed_help(desk))
+        text_action = next((a for a in form.actions if a.wants == "text"), None)
+        if text_action and line:
+            return {**message, "action": text_action.action, "text": line}
+        raise ArgumentError(_typing_help(form))
 
 
-def _typed_help(desk: FormPrompt[Any]) -> str:
-    keys = ", ".join(f"{a.letter.lower()} = {a.label}" for a in desk.actions)
-    numbers = "a number from the list, " if desk.options or desk.pick_label else ""
+class FormAsker:
+    """Base of the objects that put forms to the person at the notebook."""
+
+    def __init__(self, *, shell: Any = None, hello_s: float = HELLO_TIMEOUT_S) -> None:
+        """Ask through an IPython shell.
+
+        Args:
+            shell: Another shell than the running one.
+            hello_s: Seconds for a page to render the card before an input box asks instead.
+        """
+        self._shell = shell
+        self._hello_s = hello_s
+
+    async def _ask(self, form: FormPrompt[T]) -> T:
+        """Return the answer to `form`; `form.no_answer` where nobody can be asked."""
+        return await ask_form(form, shell=self._shell, hello_s=self._hello_s)
+
+
+async def ask_form(form: FormPrompt[T], *, shell: Any = None, hello_s: float = HELLO_TIMEOUT_S) -> T:
+    """Return the answer to `form` from a card, an input box or the terminal.
+
+    Returns:
+        `form.no_answer` where nobody can be asked.
+    """
+    shell = shell if shell is not None else running_shell()
+    kernel = getattr(shell, "kernel", None)
+    if kernel is None:
+        if not on_terminal():
+            return form.no_answer
+        return await FormSubject(form).read_typed(input, lambda bundle: print(bundle["text/plain"]), None)
+    if not accepts_input(kernel):
+        return form.no_answer
+    from aisotools.notebook.approval.widgets import FormCard
+
+    return await NotebookPrompt(FormSubject(form), kernel, FormCard).answer(hello_s)
+
+
+def _read_fields(fields: Sequence[Mapping[str, Any]], read_line: ReadLine) -> dict[str, str]:
+    edits: dict[str, str] = {}
+    for one in fields:
+        if not one["editable"]:
+            continue
+        text = read_line(f"{one['name']} [{one['text'][:60]}]: ")
+        if text:
+            edits[one["name"]] = text
+    return edits
+
+
+def _typing_help(form: FormPrompt[Any]) -> str:
+    keys = ", ".join(f"{a.letter.lower()} = {a.label}" for a in form.actions)
+    numbers = "a number from the list, " if form.options or form.calls_label else ""
     return f"Type {numbers}{keys}."
 
 
-def _checked(desk: FormPrompt[Any], message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The message, once its parts are what they must be: the page is not believed."""
+def _validated(form: FormPrompt[Any], message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the parts of a reply that `FormPrompt.parse` may rely on. The page is untrusted."""
     action, pick, text = message.get("action"), message.get("pick"), message.get("text", "")
     edits, whole = message.get("edits", {}), message.get("whole")
-    known = {one.action: one for one in desk.actions}
-    count = len(desk.options) if action == "pick" else len(desk.picks)
-    sound = (
+    actions = {one.action: one for one in form.actions}
+    well_formed = (
         isinstance(text, str)
         and isinstance(action, str)
         and len(text) <= MAX_TEXT_CHARS
         and isinstance(edits, Mapping)
         and all(isinstance(key, str) and isinstance(value, str) for key, value in edits.items())
         and isinstance(whole, str | None)
-        and (action in known or (action == "pick" and bool(desk.options)))
+        and (action in actions or (action == "pick" and bool(form.options)))
     )
-    if not sound:
+    if not well_formed:
         raise ArgumentError("The card's answer could not be read.")
-    wants_pick = action == "pick" or known[str(action)].wants == "call"
-    if wants_pick and not (type(pick) is int and 0 <= pick < count):
-        raise ArgumentError("Pick one of those that are listed.")
-    if action in known and known[str(action)].wants == "text" and not text.strip():
+    count = len(form.options) if action == "pick" else len(form.calls)
+    needs_pick = action == "pick" or actions[str(action)].wants == "call"
+    if needs_pick and not (type(pick) is int and 0 <= pick < count):
+        raise ArgumentError("The choice is not in the list. Choose a listed one.")
+    if action in actions and actions[str(action)].wants == "text" and not text.strip():
         raise ArgumentError("Write the answer first.")
     return {"action": action, "pick": pick, "edits": dict(edits), "whole": whole, "text": text.strip()}
 
 
-def _words(desk: FormPrompt[Any], message: Mapping[str, Any]) -> str:
-    action = message.get("action")
-    if action == "pick":
-        return str(desk.options[message["pick"]])
-    known = next(one for one in desk.actions if one.action == action)
-    if known.wants == "call" and desk.picks:
-        return f"{known.label}: {desk.picks[message['pick']]['name']}"
-    text = " ".join(str(message.get("text", "")).split())[:200]
-    return f"{known.label}: {text}" if known.wants == "text" else known.label
-
-
-async def ask_form(desk: FormPrompt[T], *, shell: Any = None, hello_s: float = HELLO_TIMEOUT_S) -> T:
-    """The answer to `desk`: by a card, an input box, or the terminal; `desk.ended` where nobody is there."""
-    shell = shell if shell is not None else running_shell()
-    kernel = getattr(shell, "kernel", None)
-    if kernel is None:
-        if not on_terminal():
-            return desk.ended
-        return await FormSubject(desk).typed(input, lambda bundle: print(bundle["text/plain"]), None)
-    if not accepts_input(kernel):
-        return desk.ended
-    from aisotools.notebook.approval.widgets import PromptCard
-
-    return await NotebookPrompt(FormSubject(desk), kernel, PromptCard).answer(hello_s)
-
-
-class FormAsker:
-    """Somebody who asks at desks, all in one way."""
-
-    def __init__(self, *, shell: Any = None, hello_s: float = HELLO_TIMEOUT_S) -> None:
-        """Ask.
-
-        Args:
-            shell: Another IPython shell to ask through than the running one.
-            hello_s: How long a page has to show that its card is alive, before an input box asks instead.
-        """
-        self._shell = shell
-        self._hello_s = hello_s
-
-    async def _at_desk(self, desk: FormPrompt[T]) -> T:
-        """The answer to `desk`; `desk.ended` where nobody is there."""
-        return await ask_form(desk, shell=self._shell, hello_s=self._hello_s)
+def _outcome(form: FormPrompt[Any], message: Mapping[str, Any]) -> str:
+    name = message.get("action")
+    if name == "pick":
+        return str(form.options[message["pick"]])
+    action = next(one for one in form.actions if one.action == name)
+    if action.wants == "call" and form.calls:
+        return f"{action.label}: {form.calls[message['pick']]['name']}"
+    if action.wants == "text":
+        text = " ".join(str(message.get("text", "")).split())[:200]
+        return f"{action.label}: {text}"
+    return action.label

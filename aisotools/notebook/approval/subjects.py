@@ -1,6 +1,7 @@
-"""What a question is about, calls or a model's own question: all that differs for whoever asks.
+"""The subjects a prompt can have: tool calls to approve, or a question of the model.
 
-A model's own question to a person: what its card shows, what an answer means, what is left. Pure.
+A subject builds the payload of its card, parses the card's reply and builds the record that stays in the
+notebook. `aisotools.notebook.approval.approver` does the input and output.
 """
 
 from __future__ import annotations
@@ -28,155 +29,74 @@ from aisotools.policy.approvers import NOBODY, timed_out
 from aisotools.policy.prompts import describe_inquiry, visible
 from aisotools.session.approvers import answer_from, inquiry_answer_from
 
+Answer = TypeVar("Answer")
+
+ReadLine = Callable[[str], str]
+"""Shows a prompt and returns the typed line; blocks."""
+
+ShowBundle = Callable[[Mapping[str, Any]], None]
+"""Shows a MIME bundle in place of the card."""
+
 MAX_ANSWER_CHARS = 10_000
-"""The longest answer that is taken from a card."""
+"""Longest answer to a question that a card may send."""
+
+INPUT_BOX_HINT = "Answer in the box below."
+"""Shown with a prompt while an input box asks."""
 
 _COLOUR = "var(--jp-brand-color1,#1976d2)"
-_WORDS = {
+_OUTCOME_LABELS = {
     "answer": "\N{CHECK MARK} Answered",
     "none": "\N{MULTIPLICATION X} No answer was given",
     "timeout": "\N{MULTIPLICATION X} Not answered in time",
     "cancel": "\N{MULTIPLICATION X} Stopped before an answer",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What came of a question.
-
-    Attributes:
-        outcome: Whether there was an answer, and why not.
-        text: The answer.
-    """
-
-    outcome: Literal["answer", "none", "timeout", "cancel"]
-    text: str | None = None
-
-
-def question_payload(inquiry: UserQuestion) -> dict[str, Any]:
-    """Everything the card shows, ready to be set as text."""
-    return {
-        "question": visible(inquiry.text),
-        "who": _who(inquiry),
-        "choices": [visible(choice, "") for choice in inquiry.choices],
-        "longest": MAX_ANSWER_CHARS,
-    }
-
-
-def parse_reply(inquiry: UserQuestion, message: Mapping[str, Any]) -> Reply:
-    """What a card's message answers: the number of a choice, or text; or that there is no answer.
-
-    Raises:
-        ArgumentError: If it answers nothing; told to the person.
-    """
-    outcome, answer = message.get("outcome"), message.get("answer")
-    if outcome == "none":
-        return Reply("none")
-    if outcome == "answer" and inquiry.choices:
-        if type(answer) is int and 0 <= answer < len(inquiry.choices):
-            return Reply("answer", inquiry.choices[answer])
-    elif outcome == "answer" and isinstance(answer, str):
-        if not answer.strip():
-            raise ArgumentError("Type an answer, or give none.")
-        if len(answer) > MAX_ANSWER_CHARS:
-            raise ArgumentError(f"An answer has at most {MAX_ANSWER_CHARS:,} characters.")
-        return Reply("answer", answer.strip())
-    raise ArgumentError("The card's answer could not be read.")
-
-
-def question_fallback_bundle(inquiry: UserQuestion, hint: str = "") -> dict[str, Any]:
-    """The question without a card: for a page that cannot show one, and for terminals."""
-    choices = "".join(f"<li>{html.escape(visible(choice, ''))}</li>" for choice in inquiry.choices)
-    body = html.paragraph(visible(inquiry.text)) + (
-        f'<ol style="margin:2px 0">{choices}</ol>' if choices else ""
-    )
-    return {
-        "text/html": html.box(
-            html.escape(f"A question from {_who(inquiry)}"),
-            body + (html.note(hint) if hint else ""),
-            _COLOUR,
-        ),
-        "text/plain": "\n".join(filter(None, [describe_inquiry(inquiry), hint])),
-    }
-
-
-def question_record_bundle(inquiry: UserQuestion, reply: Reply) -> dict[str, Any]:
-    """What stays in the notebook after an answer."""
-    words = _WORDS[reply.outcome]
-    asked, answer = visible(inquiry.text), visible(reply.text or "")
-    given = f"<div><strong>{html.paragraph(answer)}</strong></div>" if answer else ""
-    left = [choice for choice in inquiry.choices if choice != reply.text]
-    others = "; ".join(visible(choice, "") for choice in left)
-    if others:
-        others = f"{'other choices' if answer else 'choices'}: {others}"
-    plain = [f"{words} a question from {_who(inquiry)}" if answer else f"{words}: {_who(inquiry)} asked"]
-    plain += [f"  {line}" for line in asked.split("\n")]
-    plain += [f"  -> {line}" for line in answer.split("\n")] if answer else []
-    title = f"<strong>{words}</strong> \N{MIDDLE DOT} {html.escape(f'a question from {_who(inquiry)}')}"
-    body = html.paragraph(asked) + given + (html.small_print(others) if others else "")
-    return {
-        "text/html": html.box(title, body, _COLOUR),
-        "text/plain": "\n".join([*plain, *([f"  {others}"] if others else [])]),
-    }
-
-
-def _who(inquiry: UserQuestion) -> str:
-    return f"agent {visible(inquiry.agent_id, '')}" if inquiry.agent_id else "the model"
-
-
-Answer = TypeVar("Answer")
-
-ReadLine = Callable[[str], str]
-"""Shows a prompt and gives the line that was typed; blocks."""
-
-Show = Callable[[Mapping[str, Any]], None]
-"""Shows a MIME bundle in place of the card."""
-
-_BELOW = "Answer in the box below."
-_STOPPED = Approval("cancel", reason="Stopped before an answer.")
+_CANCELLED = Approval("cancel", reason="Stopped before an answer.")
 
 
 class PromptSubject(Protocol[Answer]):
-    """What somebody is asked about."""
+    """Something a person is asked about: tool calls, a model's question, or a form.
+
+    All methods but `read_typed` are pure.
+    """
 
     @property
     def id(self) -> str:
-        """What an answer must name."""
+        """Correlates a reply with this prompt."""
 
     @property
-    def words(self) -> str:
-        """What it is about, in a line."""
+    def title(self) -> str:
+        """One line for lists of pending prompts."""
 
     @property
     def timeout_s(self) -> float | None:
-        """How long the question stands, in seconds."""
+        """Seconds until the prompt expires; None for never."""
 
-    def view(self) -> dict[str, Any]:
-        """Everything the card shows."""
+    def card_payload(self) -> dict[str, Any]:
+        """Return the JSON sent to the widget."""
 
-    def read(self, message: Mapping[str, Any]) -> Answer:
-        """What the card's message means.
+    def fallback_bundle(self) -> dict[str, Any]:
+        """Return the MIME bundle shown where no widget can be."""
+
+    def parse_reply(self, message: Mapping[str, Any]) -> Answer:
+        """Parse the widget's reply.
 
         Raises:
-            ArgumentError: If it means nothing; told to the person.
+            ArgumentError: If the reply is malformed; the message is shown on the card.
         """
 
-    async def typed(self, read_line: ReadLine, show: Show, ends_s: float | None) -> Answer:
-        """The answer by an input box, until the loop's clock shows `ends_s`."""
+    async def read_typed(self, read_line: ReadLine, show: ShowBundle, deadline: float | None) -> Answer:
+        """Read the answer from an input box, until `deadline` in loop time."""
 
-    def unanswered(self, why: Literal["timeout", "cancel"]) -> Answer:
-        """What stands for an answer that did not come."""
+    def no_answer(self, reason: Literal["timeout", "cancel"]) -> Answer:
+        """Return the answer that stands for none."""
 
-    def question(self) -> dict[str, Any]:
-        """The question without a card."""
-
-    def record(self, answer: Answer) -> dict[str, Any]:
-        """What stays in the notebook after the answer."""
+    def record_bundle(self, answer: Answer) -> dict[str, Any]:
+        """Return the MIME bundle that stays in the notebook after the answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalSubject:
-    """Calls that are to be approved, one or several.
+class ApprovalSubject(PromptSubject[list[Approval]]):
+    """One or several tool calls that wait for approval.
 
     Attributes:
         requests: At least one; their ids differ.
@@ -186,124 +106,188 @@ class ApprovalSubject:
 
     @property
     def id(self) -> str:
-        """What an answer must name."""
         return " ".join(request.id for request in self.requests)
 
     @property
-    def words(self) -> str:
-        """The tools, in a line."""
+    def title(self) -> str:
         return ", ".join(request.call.name for request in self.requests)
 
     @property
     def timeout_s(self) -> float | None:
-        """How long the question stands, in seconds."""
         return min((r.timeout_s for r in self.requests if r.timeout_s is not None), default=None)
 
-    def view(self) -> dict[str, Any]:
-        """Everything the card shows."""
-        return batch_payload(self.requests) if len(self.requests) > 1 else card_payload(self.requests[0])
+    def card_payload(self) -> dict[str, Any]:
+        if len(self.requests) > 1:
+            return batch_payload(self.requests)
+        return card_payload(self.requests[0])
 
-    def read(self, message: Mapping[str, Any]) -> list[Approval]:
-        """What the card's message means for each call.
+    def fallback_bundle(self) -> dict[str, Any]:
+        if len(self.requests) > 1:
+            return batch_fallback_bundle(self.requests)
+        return fallback_bundle(self.requests[0])
 
-        Raises:
-            ArgumentError: If it means nothing; told to the person.
-        """
+    def parse_reply(self, message: Mapping[str, Any]) -> list[Approval]:
         if len(self.requests) > 1:
             return parse_batch(self.requests, message)
         return [parse_decision(self.requests[0], message)]
 
-    async def typed(self, read_line: ReadLine, show: Show, ends_s: float | None) -> list[Approval]:
-        """The answers typed into the input box, one after another."""
+    async def read_typed(
+        self, read_line: ReadLine, show: ShowBundle, deadline: float | None
+    ) -> list[Approval]:
         count = len(self.requests)
         answers: list[Approval] = []
         for number, request in enumerate(self.requests, 1):
-            show(fallback_bundle(request, _BELOW if count == 1 else f"{_BELOW} This is {number} of {count}."))
+            hint = INPUT_BOX_HINT if count == 1 else f"{INPUT_BOX_HINT} This is {number} of {count}."
+            show(fallback_bundle(request, hint))
             try:
-                async with asyncio.timeout_at(ends_s):
+                async with asyncio.timeout_at(deadline):
                     answers.append(await answer_from(read_line, lambda: None, request))
             except TimeoutError:
                 answers.append(timed_out(self.timeout_s))
             except Exception as error:
+                # The input box failed, so nobody can answer. Deny: an error must never approve.
                 answers.append(Approval("deny", reason=f"{NOBODY} ({type(error).__name__}: {error})"))
         return answers
 
-    def unanswered(self, why: Literal["timeout", "cancel"]) -> list[Approval]:
-        """The same for each call."""
-        return [timed_out(self.timeout_s) if why == "timeout" else _STOPPED for _ in self.requests]
+    def no_answer(self, reason: Literal["timeout", "cancel"]) -> list[Approval]:
+        return [timed_out(self.timeout_s) if reason == "timeout" else _CANCELLED for _ in self.requests]
 
-    def question(self) -> dict[str, Any]:
-        """The question without a card."""
-        return (
-            batch_fallback_bundle(self.requests)
-            if len(self.requests) > 1
-            else fallback_bundle(self.requests[0])
-        )
-
-    def record(self, answer: Sequence[Approval]) -> dict[str, Any]:
-        """What stays in the notebook after the answers."""
+    def record_bundle(self, answer: Sequence[Approval]) -> dict[str, Any]:
         if len(self.requests) > 1:
             return batch_record_bundle(self.requests, answer)
         return record_bundle(self.requests[0], answer[0])
 
 
 @dataclass(frozen=True, slots=True)
-class QuestionSubject:
-    """A model's own question to a person.
+class Reply:
+    """A person's reply to a model's question.
 
     Attributes:
-        inquiry: The question.
+        outcome: `answer`, or the reason why there is none.
+        text: The answer, if there is one.
     """
 
-    inquiry: UserQuestion
+    outcome: Literal["answer", "none", "timeout", "cancel"]
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionSubject(PromptSubject[Reply]):
+    """A question that a model asks a person.
+
+    Attributes:
+        question: Its text and choices are untrusted.
+    """
+
+    question: UserQuestion
 
     @property
     def id(self) -> str:
-        """What an answer must name."""
-        return self.inquiry.id
+        return self.question.id
 
     @property
-    def words(self) -> str:
-        """What it is, in a line."""
+    def title(self) -> str:
         return "a model's question"
 
     @property
     def timeout_s(self) -> float | None:
-        """How long the question stands, in seconds."""
-        return self.inquiry.timeout_s
+        return self.question.timeout_s
 
-    def view(self) -> dict[str, Any]:
-        """Everything the card shows."""
-        return question_payload(self.inquiry)
+    def card_payload(self) -> dict[str, Any]:
+        return question_payload(self.question)
 
-    def read(self, message: Mapping[str, Any]) -> Reply:
-        """What the card's message answers.
+    def fallback_bundle(self) -> dict[str, Any]:
+        return question_fallback_bundle(self.question)
 
-        Raises:
-            ArgumentError: If it means nothing; told to the person.
-        """
-        return parse_reply(self.inquiry, message)
+    def parse_reply(self, message: Mapping[str, Any]) -> Reply:
+        return parse_reply(self.question, message)
 
-    async def typed(self, read_line: ReadLine, show: Show, ends_s: float | None) -> Reply:
-        """The answer typed into the input box."""
-        show(question_fallback_bundle(self.inquiry, _BELOW))
+    async def read_typed(self, read_line: ReadLine, show: ShowBundle, deadline: float | None) -> Reply:
+        show(question_fallback_bundle(self.question, INPUT_BOX_HINT))
         try:
-            async with asyncio.timeout_at(ends_s):
-                text = await inquiry_answer_from(read_line, lambda: None, self.inquiry)
+            async with asyncio.timeout_at(deadline):
+                text = await inquiry_answer_from(read_line, lambda: None, self.question)
         except TimeoutError:
             return Reply("timeout")
         except Exception:
-            return Reply("cancel")  # nobody is there
+            # The input box failed, so nobody can answer.
+            return Reply("cancel")
         return Reply("none") if text is None else Reply("answer", text)
 
-    def unanswered(self, why: Literal["timeout", "cancel"]) -> Reply:
-        """No answer, and why."""
-        return Reply(why)
+    def no_answer(self, reason: Literal["timeout", "cancel"]) -> Reply:
+        return Reply(reason)
 
-    def question(self) -> dict[str, Any]:
-        """The question without a card."""
-        return question_fallback_bundle(self.inquiry)
+    def record_bundle(self, answer: Reply) -> dict[str, Any]:
+        return question_record_bundle(self.question, answer)
 
-    def record(self, answer: Reply) -> dict[str, Any]:
-        """What stays in the notebook after the answer."""
-        return question_record_bundle(self.inquiry, answer)
+
+def question_payload(question: UserQuestion) -> dict[str, Any]:
+    """Return the JSON of a question's card; all texts are made visible."""
+    return {
+        "question": visible(question.text),
+        "who": _sender(question),
+        "choices": [visible(choice, "") for choice in question.choices],
+        "longest": MAX_ANSWER_CHARS,
+    }
+
+
+def parse_reply(question: UserQuestion, message: Mapping[str, Any]) -> Reply:
+    """Parse a card's reply: the index of a choice, a text, or that there is no answer.
+
+    Raises:
+        ArgumentError: If the reply is malformed; the message is shown on the card.
+    """
+    outcome, answer = message.get("outcome"), message.get("answer")
+    if outcome == "none":
+        return Reply("none")
+    if outcome == "answer" and question.choices:
+        if type(answer) is int and 0 <= answer < len(question.choices):
+            return Reply("answer", question.choices[answer])
+    elif outcome == "answer" and isinstance(answer, str):
+        if not answer.strip():
+            raise ArgumentError("The answer is empty. Type an answer, or choose No answer.")
+        if len(answer) > MAX_ANSWER_CHARS:
+            raise ArgumentError(
+                f"The answer has {len(answer):,} characters; at most {MAX_ANSWER_CHARS:,} are allowed."
+            )
+        return Reply("answer", answer.strip())
+    raise ArgumentError("The card's answer could not be read.")
+
+
+def question_fallback_bundle(question: UserQuestion, hint: str = "") -> dict[str, Any]:
+    """Return a question's MIME bundle for pages without widgets and for terminals."""
+    body = html.paragraph(visible(question.text))
+    if question.choices:
+        items = "".join(f"<li>{html.escape(visible(choice, ''))}</li>" for choice in question.choices)
+        body += f'<ol style="margin:2px 0">{items}</ol>'
+    if hint:
+        body += html.note(hint)
+    title = html.escape(f"A question from {_sender(question)}")
+    return {
+        "text/html": html.box(title, body, _COLOUR),
+        "text/plain": "\n".join(filter(None, [describe_inquiry(question), hint])),
+    }
+
+
+def question_record_bundle(question: UserQuestion, reply: Reply) -> dict[str, Any]:
+    """Return the MIME bundle that stays in the notebook after a reply."""
+    label = _OUTCOME_LABELS[reply.outcome]
+    sender = _sender(question)
+    text, answer = visible(question.text), visible(reply.text or "")
+    body = html.paragraph(text)
+    lines = [f"{label} a question from {sender}" if answer else f"{label}: {sender} asked"]
+    lines += [f"  {line}" for line in text.split("\n")]
+    if answer:
+        body += f"<div><strong>{html.paragraph(answer)}</strong></div>"
+        lines += [f"  -> {line}" for line in answer.split("\n")]
+    others = "; ".join(visible(choice, "") for choice in question.choices if choice != reply.text)
+    if others:
+        others = f"{'other choices' if answer else 'choices'}: {others}"
+        body += html.small_print(others)
+        lines.append(f"  {others}")
+    title = f"<strong>{label}</strong> \N{MIDDLE DOT} {html.escape(f'a question from {sender}')}"
+    return {"text/html": html.box(title, body, _COLOUR), "text/plain": "\n".join(lines)}
+
+
+def _sender(question: UserQuestion) -> str:
+    return f"agent {visible(question.agent_id, '')}" if question.agent_id else "the model"

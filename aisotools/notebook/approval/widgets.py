@@ -1,26 +1,25 @@
-"""The approval card as a widget. It holds no state: what it shows and what is answered travel as messages.
+"""The widgets of the page: prompts and the live trace. They hold no state, everything travels as messages.
 
-So a page cannot change what was asked, and nothing of a question is saved in a notebook's widget state.
+So a page cannot change what was asked, and nothing of a prompt is saved in a notebook's widget state.
 
-    page    {type: "hello", page}                              sent when it renders, and again until shown
+Prompts:
+
+    page    {type: "hello", page}                              on rendering, repeated until shown
     kernel  {type: "show", id, view, remaining_s}
-    kernel  {type: "who"}                                      another page came: which are still there?
+    kernel  {type: "who"}                                      another page came: which ones still render it?
     page    {type: "here", page}
-    page    {type: "decision", id, outcome, reason, edits, whole, remember}    about one call
-            {type: "decision", id, outcome, reason, selected}                  about several
-            {type: "decision", id, outcome, answer}                            to a model's own question
-    kernel  {type: "invalid", id, message}                     the decision could not be taken; ask again
-    kernel  {type: "done", id, words, lines}                   it was decided, perhaps on another page
+    page    {type: "decision", id, outcome, reason, edits, whole, remember}    one call
+            {type: "decision", id, outcome, reason, selected}                  several calls
+            {type: "decision", id, outcome, answer}                            a model's question
+            {type: "decision", id, action, pick, edits, whole, text}           a form
+    kernel  {type: "invalid", id, message}                     the decision is malformed; ask again
+    kernel  {type: "done", id, words, lines}                   decided, perhaps on another page
 
-A card on which a person stands in for a model, steps through a run, or picks what is meant.
+Trace:
 
-It speaks as the approval card does; its decision is {type, id, action, pick, edits, whole, text}.
-
-The live trace as a widget: it follows a run by operations that come in bundles, and holds no state.
-
-page    {type: "hello"}                     sent when it renders, and again until shown
-kernel  {type: "show", title, ops}          everything so far
-kernel  {type: "more", ops}                 see `aisotools.notebook.trace.model.Op`
+    page    {type: "hello"}                     on rendering, repeated until shown
+    kernel  {type: "show", title, ops}          everything so far
+    kernel  {type: "more", ops}                 see `aisotools.notebook.trace.model.Op`
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _NOTEBOOK = files("aisotools.notebook")
 
 
 def load_page_files(*names: str) -> str:
-    """Return page files, each given as `folder/name`, as one JavaScript module without imports."""
+    """Return page files, each given as `folder/name`, joined into one JavaScript module or style sheet."""
     sources = []
     for name in names:
         folder, _, file = name.partition("/")
@@ -43,42 +42,50 @@ def load_page_files(*names: str) -> str:
 
 
 class ApprovalCard(anywidget.AnyWidget):
-    """The page's side of one question."""
+    """The card of an approval request or a model's question."""
 
     _esm = load_page_files(
         "approval/dom.js",
         "approval/fields.js",
         "approval/preview.js",
         "approval/frame.js",
-        "approval/one.js",
+        "approval/single.js",
         "approval/batch.js",
-        "approval/inquiry.js",
+        "approval/question.js",
         "approval/card.js",
     )
     _css = load_page_files("approval/card.css")
 
     def bundle(self) -> dict[str, Any]:
-        """The MIME bundle that makes a page render the card."""
-        made = self._repr_mimebundle_()
-        return dict(made[0]) if made is not None else {}
+        """Return the MIME bundle that makes a page render the card."""
+        return _view_bundle(self)
 
 
-class PromptCard(ApprovalCard):
-    """The page's side of one such question."""
+class FormCard(ApprovalCard):
+    """The card of a form."""
 
     _esm = load_page_files(
-        "approval/dom.js", "approval/fields.js", "approval/frame.js", "approval/desk.js", "approval/card.js"
+        "approval/dom.js",
+        "approval/fields.js",
+        "approval/frame.js",
+        "approval/prompt.js",
+        "approval/card.js",
     )
-    _css = load_page_files("approval/card.css", "approval/desk.css")
+    _css = load_page_files("approval/card.css", "approval/prompt.css")
 
 
 class TraceCard(anywidget.AnyWidget):
-    """The page's side of one run."""
+    """The live trace of a run."""
 
     _esm = load_page_files("approval/dom.js", "trace/trace.js")
     _css = load_page_files("trace/trace.css")
 
     def bundle(self) -> dict[str, Any]:
-        """The MIME bundle that makes a page render the trace."""
-        made = self._repr_mimebundle_()
-        return dict(made[0]) if made is not None else {}
+        """Return the MIME bundle that makes a page render the trace."""
+        return _view_bundle(self)
+
+
+def _view_bundle(widget: anywidget.AnyWidget) -> dict[str, Any]:
+    # ipywidgets returns a pair of data and metadata; None in a process without widget support.
+    bundle = widget._repr_mimebundle_()
+    return dict(bundle[0]) if bundle is not None else {}

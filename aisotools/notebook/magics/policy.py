@@ -166,8 +166,8 @@ class PolicyMagics(Magics):
         grants = current_session().grants
         if options.action is None:
             _display(approvals_bundle(current_session()))
-            for question in pending_prompts():
-                question.show()  # a page that was loaded again may have lost the card
+            for prompt in pending_prompts():
+                prompt.show()  # a page that was loaded again may have lost the card
         elif options.action != "revoke" or options.which is None:
             raise UsageError("%approvals takes nothing, or `revoke NUMBER`, or `revoke all`.")
         elif options.which == "all":
@@ -187,7 +187,7 @@ def approvals_bundle(session: Session) -> dict[str, str]:
         (str(grant.id), grant.scope, grant.words, time.strftime("%H:%M", time.localtime(grant.granted_s)))
         for grant in session.grants.list()
     ]
-    rows += [("asked", "", question.matter.words, "waiting") for question in pending_prompts()]
+    rows += [("asked", "", prompt.subject.title, "waiting") for prompt in pending_prompts()]
     if not rows:
         told = "Nothing was allowed beyond single calls, and nothing is being asked."
         return {"text/html": html.note(told), "text/plain": told}

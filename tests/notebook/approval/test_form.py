@@ -121,20 +121,20 @@ def test_numbers_of_any_size_stay_what_they_are() -> None:
     ("edits", "whole", "message"),
     [
         ({"timeout": "x"}, None, "'timeout' is not valid JSON"),
-        ({"timeout": "NaN"}, None, "NaN is no JSON value"),
-        ({"timeout": "1e999"}, None, "1e999 is no JSON value"),
+        ({"timeout": "NaN"}, None, "NaN is not a JSON value"),
+        ({"timeout": "1e999"}, None, "1e999 is not a JSON value"),
         ({"timeout": "500"}, None, "timeout"),
         ({"timeout": '"5"'}, None, "timeout"),
         ({"command": ""}, None, "command"),
-        ({"items": '{"a": 1, "a": 2}'}, None, "'a' stands there twice"),
+        ({"items": '{"a": 1, "a": 2}'}, None, "'a' occurs twice"),
         ({"items": "[" * 100_000}, None, "not valid JSON"),
-        ({"key": "x"}, None, "no field 'key'"),
-        ({"other": "x"}, None, "no field 'other'"),
+        ({"key": "x"}, None, "no editable field 'key'"),
+        ({"other": "x"}, None, "no editable field 'other'"),
         ({}, "{", "not valid JSON"),
         ({}, "[1]", "must be a JSON object"),
         ({}, '{"command": "ls", "other": 1}', "other"),
         ({}, '{"command": "ls", "key": "x"}', "'key' is secret"),
-        ({}, '{"command": "ls", "command": "rm"}', "'command' stands there twice"),
+        ({}, '{"command": "ls", "command": "rm"}', "'command' occurs twice"),
     ],
 )
 def test_bad_edits_are_refused_in_words(edits: dict[str, str], whole: str | None, message: str) -> None:
@@ -154,10 +154,12 @@ def test_what_is_too_long_to_be_seen_whole_cannot_be_edited() -> None:
         apply_edits(wish(content="x\n" * 100_000), {"content": "short"}, None)
 
 
-def test_what_changed_is_told_without_secrets() -> None:
+def test_changes_leave_out_secrets() -> None:
     request = wish(command="ls", timeout=5, key="hunter2", deep=True)
-    told = list(argument_changes(request, {"command": "ls -l", "timeout": 5, "key": "other", "mode": "fast"}))
-    assert told == [
+    changes = list(
+        argument_changes(request, {"command": "ls -l", "timeout": 5, "key": "other", "mode": "fast"})
+    )
+    assert changes == [
         ("command", "ls", "ls -l"),
         ("deep", "true", "(not given)"),
         ("mode", "(not given)", "fast"),

@@ -1,4 +1,4 @@
-"""Stepping, choosing and being the model: what the card shows, what an answer means, and never a hang."""
+"""Forms: stepping, choosing and standing in for the model. Replies are validated; nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from aisotools.agent.run import BeforeCall, BeforeRequest, StepChoice
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.messages import CallPart, UserMessage
 from aisotools.core.types import Effect
-from aisotools.notebook.approval import approver
-from aisotools.notebook.approval import prompt as desk
+from aisotools.notebook.approval import approver, prompt
 from aisotools.notebook.approval.prompt import FormPrompt, FormSubject, ask_form
 from aisotools.notebook.approval.steering import (
     NotebookAsker,
@@ -45,45 +44,45 @@ TURN = HumanTurn(messages=tuple(REQUEST.messages), tools=TOOLS)
 OPTIONS = tuple(CallPart("", "area", {"width": n, "height": 1}) for n in (1, 2, 3))
 
 
-def answer(asked: FormPrompt[Any], action: str, pick: Any = 0, text: str = "", **edits: str) -> Any:
+def answer(form: FormPrompt[Any], action: str, pick: Any = 0, text: str = "", **edits: str) -> Any:
     message = {"action": action, "pick": pick, "edits": edits, "whole": None, "text": text}
-    return FormSubject(asked).read(message)
+    return FormSubject(form).parse_reply(message)
 
 
 def test_before_a_request() -> None:
-    asked = request_form(REQUEST)
-    assert answer(asked, "continue") == StepChoice()
-    assert answer(asked, "answer", text="Six.") == StepChoice("answer", text="Six.")
-    assert answer(asked, "stop") == StepChoice("stop")
-    edited = answer(asked, "edit", text="How small?")
+    form = request_form(REQUEST)
+    assert answer(form, "continue") == StepChoice()
+    assert answer(form, "answer", text="Six.") == StepChoice("answer", text="Six.")
+    assert answer(form, "stop") == StepChoice("stop")
+    edited = answer(form, "edit", text="How small?")
     assert edited.messages == [UserMessage("How small?")]
 
 
 def test_before_a_call() -> None:
-    asked = call_step_form(CALL, REGISTRY)
-    assert answer(asked, "continue") == StepChoice()
-    assert answer(asked, "continue", width="3.5") == StepChoice(
+    form = call_step_form(CALL, REGISTRY)
+    assert answer(form, "continue") == StepChoice()
+    assert answer(form, "continue", width="3.5") == StepChoice(
         "edit", arguments={"width": 3.5, "height": 2.0}
     )
-    assert answer(asked, "skip") == StepChoice("skip")
-    assert answer(asked, "answer", text="Two.") == StepChoice("answer", text="Two.")
+    assert answer(form, "skip") == StepChoice("skip")
+    assert answer(form, "answer", text="Two.") == StepChoice("answer", text="Two.")
     with pytest.raises(ArgumentError, match="width"):
-        answer(asked, "continue", width='"wide"')
+        answer(form, "continue", width='"wide"')
 
 
 def test_choosing() -> None:
-    asked = choice_form("Which?", OPTIONS)
-    assert answer(asked, "pick", 1) == OPTIONS[1]
-    assert answer(asked, "say", text="the second") == "the second"
-    assert answer(asked, "none") is None
-    assert FormSubject(asked).view()["options"][0] == "area(width=1, height=1)"
+    form = choice_form("Which?", OPTIONS)
+    assert answer(form, "pick", 1) == OPTIONS[1]
+    assert answer(form, "say", text="the second") == "the second"
+    assert answer(form, "none") is None
+    assert FormSubject(form).card_payload()["options"][0] == "area(width=1, height=1)"
 
 
 def test_being_the_model() -> None:
-    asked = model_form(TURN)
-    assert answer(asked, "call", width="2", height="3") == CallPart("", "area", {"width": 2, "height": 3})
-    assert answer(asked, "answer", text="Six.") == "Six."
-    assert answer(asked, "stop") is None
+    form = model_form(TURN)
+    assert answer(form, "call", width="2", height="3") == CallPart("", "area", {"width": 2, "height": 3})
+    assert answer(form, "answer", text="Six.") == "Six."
+    assert answer(form, "stop") is None
     fields = new_call_form(TOOLS[0])["fields"]
     assert [(one["name"], one["text"]) for one in fields[:2]] == [("width", ""), ("height", "")]
     assert next(one for one in fields if one["name"] == "digits")["kind"] == "number"
@@ -109,13 +108,13 @@ def test_being_the_model() -> None:
 )
 def test_a_page_is_not_believed(message: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError):
-        FormSubject(choice_form("Which?", OPTIONS)).read(message)
+        FormSubject(choice_form("Which?", OPTIONS)).parse_reply(message)
 
 
-@pytest.mark.parametrize("asked", [request_form(REQUEST), call_step_form(CALL, REGISTRY), model_form(TURN)])
-def test_what_is_left_is_inert(asked: FormPrompt[Any]) -> None:
-    matter = FormSubject(asked)
-    for bundle in (matter.question(), matter.record(asked.ended)):
+@pytest.mark.parametrize("form", [request_form(REQUEST), call_step_form(CALL, REGISTRY), model_form(TURN)])
+def test_the_record_is_inert(form: FormPrompt[Any]) -> None:
+    subject = FormSubject(form)
+    for bundle in (subject.fallback_bundle(), subject.record_bundle(form.no_answer)):
         assert_inert(bundle["text/html"])
         assert "\u202e" not in str(bundle)
 
@@ -135,7 +134,7 @@ class Typed:
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     bundles: list[Any] = []
-    monkeypatch.setattr(approver, "_display", lambda bundle, *_, **__: bundles.append(bundle))
+    monkeypatch.setattr(approver, "display_bundle", lambda bundle, *_, **__: bundles.append(bundle))
     return bundles
 
 
@@ -160,7 +159,7 @@ async def test_the_end_of_input_stops(shown: list[Any]) -> None:
 
 
 async def test_headless_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "_takes_input", lambda kernel: False)
+    monkeypatch.setattr(prompt, "accepts_input", lambda kernel: False)
     assert await NotebookStepper(REGISTRY, shell=shell()).pause(REQUEST) == StepChoice("stop")
     assert await NotebookChooser(shell=shell()).choose("Which?", OPTIONS) is None
     assert await NotebookAsker(shell=shell()).answer(TURN) is None

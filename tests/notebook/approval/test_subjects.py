@@ -105,7 +105,7 @@ def test_stop_while_it_stands(notebook: Notebook) -> None:
     notebook.manager.interrupt_kernel()
     notebook.until(run, lambda: run.ended)
     assert "Stopped before an answer" in next(iter(run.shown.values()))["text/plain"]
-    assert notebook.run("print(len(pending_questions()))").text == "0\n"
+    assert notebook.run("print(len(pending_prompts()))").text == "0\n"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import time
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts
 from aisotools.notebook.approval.view import (
+    HIGHLIGHT_CLASSES,
     MAX_DIFF_LINES,
     MAX_HIGHLIGHT_CHARS,
     build_previews,
@@ -18,6 +19,7 @@ from aisotools.notebook.approval.view import (
     is_diff,
     record_bundle,
 )
+from aisotools.notebook.approval.widgets import load_page_files
 from tests.notebook.inert import assert_inert
 from tests.policy.test_prompts import a_request
 
@@ -28,7 +30,7 @@ def a_diff(*lines: str, **more: Any) -> dict[str, Any]:
     return {"diff": {"path": "a.txt", "lines": list(lines), "added": 1, "removed": 1, "note": "", **more}}
 
 
-def wish(**more: Any) -> ApprovalRequest:
+def write_request(**more: Any) -> ApprovalRequest:
     return a_request(
         more.pop("arguments", {"path": "a.txt", "content": "x\ny\n"}), name="sandbox_write", **more
     )
@@ -38,7 +40,7 @@ def wish(**more: Any) -> ApprovalRequest:
 
 
 def test_a_change_is_shown_instead_of_the_content() -> None:
-    request = wish(preview=a_diff("@@ -1 +1 @@", "-old", "+new"))
+    request = write_request(preview=a_diff("@@ -1 +1 @@", "-old", "+new"))
     view = card_payload(request)
     assert view["preview"]["diff"]["lines"] == ["@@ -1 +1 @@", "-old", "+new"]
     assert {f["name"]: f["folded"] for f in view["fields"]} == {"path": False, "content": True}
@@ -46,38 +48,38 @@ def test_a_change_is_shown_instead_of_the_content() -> None:
 
 @pytest.mark.parametrize("lines", [["+x"] * (MAX_DIFF_LINES + 5), ["+" + "x" * 5000]])
 def test_what_is_cut_does_not_replace_the_content(lines: list[str]) -> None:
-    view = card_payload(wish(preview=a_diff(*lines)))
+    view = card_payload(write_request(preview=a_diff(*lines)))
     assert not view["preview"]["diff"]["whole"]
     assert not any(field["folded"] for field in view["fields"])
 
 
 def test_a_request_that_goes_out_names_the_host_as_the_network_sees_it() -> None:
     arguments = {"url": "https://exämple.org:8080/x?q=1", "method": "post"}
-    shown = build_previews(wish(arguments=arguments, effect=Effect.REMOTE_ACTION))["web"]
+    shown = build_previews(write_request(arguments=arguments, effect=Effect.REMOTE_ACTION))["web"]
     assert (shown["method"], shown["host"]) == ("POST", "xn--exmple-cua.org")
     for url in ("https://user@evil.example@good.example/", "https://[::1", "x" * 9000, "https://\udcff/"):
         assert (
-            build_previews(wish(arguments={"url": url}, effect=Effect.REMOTE_ACTION))["web"]["host"]
+            build_previews(write_request(arguments={"url": url}, effect=Effect.REMOTE_ACTION))["web"]["host"]
             is not None
         )
 
 
 def test_findings_of_a_command() -> None:
     facts = Facts(commands=("make", "rm -r x"), writes=("build", "../x"), outside=True, certain=False)
-    found = dict(build_previews(wish(facts=facts))["findings"][:2])
+    found = dict(build_previews(write_request(facts=facts))["findings"][:2])
     assert found == {"runs": "make, rm -r x", "writes": "build, ../x"}
-    assert [word for word, _ in build_previews(wish(facts=facts))["findings"]].count("beware") == 2
+    assert [word for word, _ in build_previews(write_request(facts=facts))["findings"]].count("beware") == 2
 
 
 def test_what_undo_covers() -> None:
-    assert build_previews(wish(preview={"undo": "puts a.txt back"}))["undo"] == "puts a.txt back"
-    assert "undo" not in build_previews(wish(preview={"undo": ["x"]}))
+    assert build_previews(write_request(preview={"undo": "puts a.txt back"}))["undo"] == "puts a.txt back"
+    assert "undo" not in build_previews(write_request(preview={"undo": ["x"]}))
 
 
 def test_strangers_text_is_inert_and_visible_everywhere() -> None:
     facts = Facts(commands=(HOSTILE,), writes=(HOSTILE,), hosts=(HOSTILE,))
     shown = a_diff(f"+{HOSTILE}", path=HOSTILE, note=HOSTILE) | {"undo": HOSTILE}
-    request = wish(arguments={"url": HOSTILE, "command": HOSTILE}, facts=facts, preview=shown)
+    request = write_request(arguments={"url": HOSTILE, "command": HOSTILE}, facts=facts, preview=shown)
     approval = Approval("approve", arguments={"url": "x" * 300 + HOSTILE, "command": f"{HOSTILE}\n"})
     for bundle in (fallback_bundle(request), record_bundle(request, approval)):
         assert_inert(bundle["text/html"])
@@ -87,7 +89,7 @@ def test_strangers_text_is_inert_and_visible_everywhere() -> None:
 
 
 def test_the_record_says_what_was_changed() -> None:
-    request = wish(preview=a_diff("+stale"))
+    request = write_request(preview=a_diff("+stale"))
     record = record_bundle(request, Approval("approve", arguments={"path": "b.txt", "content": "x\nz\n"}))
     assert "  path: a.txt → b.txt" in record["text/plain"]
     assert "<del>a.txt</del> → <ins>b.txt</ins>" in record["text/html"]
@@ -104,7 +106,7 @@ def test_a_shell_command_in_colours() -> None:
     kinds = {text: kind for kind, text in pieces}
     assert kinds["make"] == kinds["tail"] == kinds["rm"] == "command"
     assert kinds["out.log"] == "written"
-    assert kinds["# then"] == "comment"
+    assert kinds["# then\n"] == "comment"
     assert kinds["'-n'"] == "string"
     assert kinds["$HOME"] == "name"
 
@@ -120,20 +122,41 @@ def test_python_in_colours() -> None:
     )
 
 
-@given(st.text(max_size=300), st.sampled_from(["shell", "python", "text"]))
-def test_the_pieces_are_the_code(code: str, language: str) -> None:
-    assert "".join(text for _, text in highlight(code, language)) == code
+@given(st.text(max_size=300), st.sampled_from(["shell", "python", "diff", "text"]))
+def test_the_pieces_are_the_code_in_known_classes(code: str, language: str) -> None:
+    pieces = highlight(code, language)
+    assert "".join(text for _, text in pieces) == code
+    assert {name for name, _ in pieces} <= HIGHLIGHT_CLASSES
 
 
+def test_the_style_sheet_knows_every_class() -> None:
+    css = load_page_files("approval/card.css")
+    assert set(re.findall(r"\.aiso-c-(\w+)", css)) == HIGHLIGHT_CLASSES - {""}
+
+
+@pytest.mark.parametrize(
+    ("code", "commands"),
+    [
+        ("cd x && ls -l | wc; (rm y)", ["cd", "ls", "wc", "rm"]),
+        ("if true; then make test; fi", ["true", "make"]),
+        ("A=1 B=b make cd", ["make"]),
+        ("make > log 2>&1 x & ls\nrm", ["make", "ls", "rm"]),
+    ],
+)
+def test_commands_are_found_by_their_place(code: str, commands: list[str]) -> None:
+    assert [text for name, text in highlight(code, "shell") if name == "command"] == commands
+
+
+# What a lexer could take quadratic time for is bounded by the length that it is given.
 @pytest.mark.parametrize(
     "part", ["'", '"\\', "$(", "\\", "'''", "#", "a" * 10 + "\\", "(", "${", "\n'", "f'{"]
 )
 @pytest.mark.parametrize("language", ["shell", "python"])
-def test_colours_take_linear_time(part: str, language: str) -> None:
+def test_hostile_code_is_kept_whole_and_longer_code_is_not_lexed(part: str, language: str) -> None:
     code = (part * MAX_HIGHLIGHT_CHARS)[:MAX_HIGHLIGHT_CHARS]
-    began_s = time.process_time()
     assert "".join(text for _, text in highlight(code, language)) == code
-    assert time.process_time() - began_s < 1
+    longer = code + "x"
+    assert highlight(longer, language) == [("", longer)]
 
 
 PATCH = "--- a/notes.md\n+++ b/notes.md\n@@ -1,2 +1,2 @@\n # Penguins\n-344 rows.\n+333 rows.\n"

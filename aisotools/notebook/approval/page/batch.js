@@ -1,4 +1,4 @@
-// One call among several: what it is in a line, the rest on demand.
+// One call of a batch: a summary line, the rest to unfold.
 function makeRow(row, changed) {
   const node = make("div", "row");
   const box = make("input");
@@ -15,7 +15,7 @@ function makeRow(row, changed) {
   more.append(make("summary", "summary", row.summary || "no arguments"), makeWhy(row));
   more.append(make("div", "about", row.place), makePreview(row.preview));
   for (const field of row.fields) {
-    if (field.folded) continue; // the diff shows it to the letter
+    if (field.folded) continue; // the preview shows it completely
     const text = make("pre", "text");
     paint(text, field.pieces ?? [["", field.text]]);
     more.append(make("div", "label", field.label), text);
@@ -64,7 +64,7 @@ function makeBatch(root, model, id, view) {
 
   approve.addEventListener("click", () => decide("approve"));
   deny.addEventListener("click", () => decide("deny"));
-  card.invalid = (message) => {
+  card.showInvalid = (message) => {
     card.unlock();
     changed();
     problem.textContent = message;

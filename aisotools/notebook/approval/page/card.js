@@ -1,6 +1,7 @@
 const HELLO_MS = 250;
 const HELLO_TRIES = 5;
 
+// Entry point of the widget: greet the kernel until it shows a view, then pass messages on to the card.
 function render({ model, el }) {
   const root = make("div", "card");
   const page = Math.random().toString(36).slice(2);
@@ -14,14 +15,14 @@ function render({ model, el }) {
   function onMessage(message) {
     if (message.type === "show") {
       const { rows, question } = message.view;
-      const build = rows ? makeBatch : question ? makeInquiry : makeCard;
+      const build = rows ? makeBatch : question ? makeQuestion : makeCard;
       if (card === null) card = build(root, model, message.id, message.view);
-      card.remain(message.remaining_s);
+      card.setRemaining(message.remaining_s);
     } else if (message.type === "who") {
       model.send({ type: "here", page });
     } else if (card !== null && card.id === message.id) {
-      if (message.type === "invalid") card.invalid(message.message);
-      if (message.type === "done") card.done(message.words, message.lines);
+      if (message.type === "invalid") card.showInvalid(message.message);
+      if (message.type === "done") card.showRecord(message.words, message.lines);
     }
   }
   model.on("msg:custom", onMessage);
@@ -37,7 +38,7 @@ function render({ model, el }) {
   return () => {
     clearInterval(hello);
     model.off("msg:custom", onMessage);
-    if (card !== null) card.end();
+    if (card !== null) card.dispose();
   };
 }
 

@@ -1,4 +1,4 @@
-// Text is only ever set as text: all of it was chosen by whoever wants the call to run.
+// Text is only ever set as text, never as markup: all of it is untrusted.
 let cards = 0;
 
 function make(tag, name, text) {
@@ -18,7 +18,7 @@ function makeButton(name, text, letter) {
   button.type = "button";
   button.setAttribute("aria-keyshortcuts", `Alt+${letter}`);
   const shown = make("span", "key", `Alt+${letter}`);
-  shown.setAttribute("aria-hidden", "true"); // told by aria-keyshortcuts
+  shown.setAttribute("aria-hidden", "true"); // announced by aria-keyshortcuts
   button.append(shown);
   return button;
 }

@@ -1,32 +1,32 @@
 // One argument: how it is shown, edited and checked. The kernel checks once more.
 const RAW = ["shell", "python", "text"];
 
-function whyNot(field, text) {
-  if (RAW.includes(field.kind)) return whyNotLong(field.limits, [...text].length);
+function validationError(field, text) {
+  if (RAW.includes(field.kind)) return lengthError(field.limits, [...text].length);
   let value;
   try {
     value = JSON.parse(text);
   } catch (error) {
     return field.kind === "number" ? "This must be a number" : `This is not valid JSON: ${error.message}`;
   }
-  return field.kind === "number" ? whyNotNumber(field.limits ?? {}, value) : "";
+  return field.kind === "number" ? numberError(field.limits ?? {}, value) : "";
 }
 
-function whyNotNumber({ least, most, whole }, value) {
+function numberError({ least, most, whole }, value) {
   if (typeof value !== "number") return "This must be a number";
   if (whole && !Number.isInteger(value)) return "This must be a whole number";
   if (least != null && value < least) return `This must be at least ${least}`;
   return most != null && value > most ? `This must be at most ${most}` : "";
 }
 
-function whyNotLong(limits, length) {
+function lengthError(limits, length) {
   if (limits?.least != null && length < limits.least) {
     return limits.least === 1 ? "This must not be empty" : `This needs at least ${limits.least} characters`;
   }
   return limits?.most != null && length > limits.most ? `This may have ${limits.most} characters` : "";
 }
 
-// What is typed into: each has `node` to place, `focus` to name and focus, and its text.
+// Editors: `node` to insert, `focus` to label and focus, `text()` and `set(text)`.
 function makeInput(field) {
   if (field.kind === "boolean") return makeBox(field);
   if (field.kind === "choice") return makeChoice(field);
@@ -67,7 +67,7 @@ function makeLine(field) {
   return { node: line, focus: line, text: () => line.value, set: (text) => (line.value = text) };
 }
 
-// What is read is the layer below: it gives the size, and the colours as long as nothing is edited.
+// A transparent text area over a layer that is read: the layer gives the size, and colours while unedited.
 function makeArea(field) {
   const stack = make("div", "stack");
   const shown = make("pre", "layer");
@@ -118,14 +118,14 @@ function makeField(field, key, changed) {
     text: () => input.text(),
     edited: () => input.text() !== field.text,
     check() {
-      const why = self.edited() ? whyNot(field, input.text()) : "";
-      self.complain(why);
-      return !why;
+      const error = self.edited() ? validationError(field, input.text()) : "";
+      self.showProblem(error);
+      return !error;
     },
-    complain(why) {
-      problem.textContent = why;
-      problem.hidden = !why;
-      input.focus.setAttribute("aria-invalid", String(Boolean(why)));
+    showProblem(error) {
+      problem.textContent = error;
+      problem.hidden = !error;
+      input.focus.setAttribute("aria-invalid", String(Boolean(error)));
     },
   };
 
@@ -171,7 +171,7 @@ function makeForm(view, key, changed) {
   let json = null; // the field that replaces the others
   const open = fields.filter((field) => field.kind !== "secret");
 
-  function joined() {
+  function asJson() {
     const pairs = open.map((field) => {
       const text = RAW.includes(field.kind) ? JSON.stringify(field.text()) : field.text();
       return `  ${JSON.stringify(field.name)}: ${text.replaceAll("\n", "\n  ")}`;
@@ -180,9 +180,9 @@ function makeForm(view, key, changed) {
   }
 
   function toggle() {
-    if (json?.edited()) return; // it would be lost
+    if (json?.edited()) return; // the edits would be lost
     if (json === null) {
-      const text = joined();
+      const text = asJson();
       const about = "All arguments as one JSON object; here arguments can be added and left out.";
       json = makeField(
         { name: "", label: "arguments", kind: "json", text, about, editable: true },
@@ -207,7 +207,7 @@ function makeForm(view, key, changed) {
   return {
     node,
     edited: () => fields.some((field) => field.edited()) || Boolean(json?.edited()),
-    wrong: () => (json === null ? open : [json]).filter((field) => !field.check()),
+    invalidFields: () => (json === null ? open : [json]).filter((field) => !field.check()),
     edits() {
       if (json !== null) return { edits: {}, whole: json.edited() || open.some((f) => f.edited()) ? json.text() : null };
       return {
@@ -215,10 +215,10 @@ function makeForm(view, key, changed) {
         whole: null,
       };
     },
-    complain(why) {
+    showProblem(error) {
       const field = json ?? fields.find((one) => one.edited()) ?? fields[0];
       if (field === undefined) return false;
-      field.complain(why);
+      field.showProblem(error);
       return true;
     },
   };

@@ -1,6 +1,7 @@
-const ARM_MS = 300; // a click or key that was meant for what stood here before must not decide
+// A click or key that was meant for what was here before must not decide.
+const ARM_MS = 300;
 
-// What one call and several have in common: answering once, not too early, in time, and by keyboard.
+// Common to all cards: one decision, not too early, with a countdown and keyboard shortcuts.
 function makeFrame(root, model, id, foot, keys) {
   const status = make("div", "status");
   const time = make("span", "time");
@@ -22,7 +23,7 @@ function makeFrame(root, model, id, foot, keys) {
   root.onkeydown = (event) => {
     event.stopPropagation(); // the notebook's own shortcuts delete cells
     if (!event.altKey || event.ctrlKey || event.metaKey || event.shiftKey || event.repeat) return;
-    // With Alt some layouts give another character; then the place of the key says which it is.
+    // With Alt some keyboard layouts produce another character; then the key code tells the letter.
     const letter = /^[a-z]$/i.test(event.key) ? event.key.toLowerCase() : event.code.slice(3).toLowerCase();
     if (!keys[letter]) return;
     event.preventDefault();
@@ -50,25 +51,25 @@ function makeFrame(root, model, id, foot, keys) {
     time,
     arm,
     ready: () => !decided && performance.now() >= armedAt,
-    send(words, decision) {
+    send(statusText, decision) {
       lock(true);
-      status.textContent = words;
+      status.textContent = statusText;
       model.send({ type: "decision", id, ...decision });
     },
     unlock() {
       lock(false);
       status.textContent = "";
     },
-    remain(seconds) {
+    setRemaining(seconds) {
       endsAt = seconds === null ? null : performance.now() + seconds * 1000;
       tick();
     },
-    // What was decided, here or elsewhere, in place of the question.
-    done(words, lines) {
+    // Replace the prompt by the record of its decision, made here or on another page.
+    showRecord(words, lines) {
       lock(true);
       root.replaceChildren(make("div", "title", words), ...lines.map((line) => make("div", "about", line)));
     },
-    end() {
+    dispose() {
       clearInterval(timer);
       watcher.disconnect();
     },
@@ -79,7 +80,7 @@ function makeReason() {
   const reason = make("input", "reason");
   reason.type = "text";
   reason.placeholder = "Reason (optional)";
-  reason.title = "Told to whoever asks, and kept with the decision";
+  reason.title = "Sent to whoever asks, and stored with the decision";
   reason.setAttribute("aria-label", "Reason (optional)");
   reason.maxLength = 2000;
   return reason;

@@ -1,4 +1,4 @@
-// What a call would do, beside its arguments.
+// Previews: what a call would do, besides its arguments.
 function makeDiff(diff) {
   const node = make("div", "diff");
   const head = make("div", "diff-head");

@@ -84,7 +84,7 @@ async def test_after_a_reload(open_notebook: Opener) -> None:
 async def test_where_no_card_shows_an_input_box_asks(open_notebook: Opener) -> None:
     notebook = await ready(
         open_notebook,
-        "i = Inquiry(id='i', text='Which?', choices=('a', 'b'))\n"
+        "i = UserQuestion(id='i', text='Which?', choices=('a', 'b'))\n"
         "print('->', repr(await NotebookApprover(hello_s=0).inquire(i)))",
     )
     output = await notebook.run(1)

@@ -1,10 +1,10 @@
-// A model's own question: choices as buttons, or a field to type into.
-function makeInquiry(root, model, id, view) {
+// A model's question: choices as buttons, or a field to type into.
+function makeQuestion(root, model, id, view) {
   const key = `aiso-${++cards}`;
   const foot = make("div", "foot");
   const head = make("div", "head");
   const title = make("div", "title", "A question");
-  const asked = make("div", "asked", view.question);
+  const question = make("div", "question", view.question);
   const problem = make("div", "problem");
   const none = makeButton("deny", "No answer", "D");
   const choices = view.choices.map((words, number) => {
@@ -13,26 +13,26 @@ function makeInquiry(root, model, id, view) {
     button.addEventListener("click", () => answer(number));
     return button;
   });
-  const field = view.choices.length ? null : make("textarea", "reason aiso-typed");
+  const field = view.choices.length ? null : make("textarea", "reason aiso-free-text");
   const send = makeButton("approve", "Answer", "A");
   const keys = { d: () => card.ready() && card.send("No answer was given.", { outcome: "none" }) };
   if (field) keys.a = () => answer(field.value);
   const card = makeFrame(root, model, id, foot, keys);
 
   title.id = `${key}-title`;
-  asked.id = `${key}-asked`;
+  question.id = `${key}-question`;
   root.dataset.effect = "question";
-  root.setAttribute("aria-labelledby", `${title.id} ${asked.id}`);
+  root.setAttribute("aria-labelledby", `${title.id} ${question.id}`);
   problem.setAttribute("role", "alert");
   head.append(title, make("span", "chip", `from ${view.who}`), card.time);
   const hint = make("div", "note aiso-hint", "The answer goes to the model: no passwords or keys.");
   foot.append(hint, none);
-  root.replaceChildren(head, asked);
+  root.replaceChildren(head, question);
   if (field) {
     field.rows = 1;
     field.maxLength = view.longest;
     field.placeholder = "Your answer";
-    field.setAttribute("aria-labelledby", asked.id);
+    field.setAttribute("aria-labelledby", question.id);
     field.addEventListener("input", () => {
       send.disabled = !field.value.trim();
       field.style.height = "";
@@ -49,7 +49,7 @@ function makeInquiry(root, model, id, view) {
   } else {
     const list = make("div", "choices");
     list.setAttribute("role", "group");
-    list.setAttribute("aria-labelledby", asked.id);
+    list.setAttribute("aria-labelledby", question.id);
     list.append(...choices);
     list.addEventListener("keydown", (event) => {
       const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
@@ -62,14 +62,14 @@ function makeInquiry(root, model, id, view) {
   }
   root.append(problem, foot, card.status);
 
-  function answer(given) {
-    if (!card.ready() || (field && !given.trim())) return;
-    card.send("Answered.", { outcome: "answer", answer: given });
+  function answer(value) {
+    if (!card.ready() || (field && !value.trim())) return;
+    card.send("Answered.", { outcome: "answer", answer: value });
   }
 
   send.addEventListener("click", () => answer(field.value));
   none.addEventListener("click", keys.d);
-  card.invalid = (message) => {
+  card.showInvalid = (message) => {
     card.unlock();
     problem.textContent = message;
   };

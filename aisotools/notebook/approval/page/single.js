@@ -1,7 +1,7 @@
-// How far an approval reaches: the words of each choice are read before it can be taken.
+// The scope of an approval. Its choices must have been on screen before one of them can be taken.
 function makeRemember(view, key, decide) {
   const panel = make("fieldset", "remember");
-  const done = makeButton("remember-done", "Approve and remember", "S");
+  const confirm = makeButton("remember-confirm", "Approve and remember", "S");
   const back = make("button", "button", "Back");
   panel.append(make("legend", "", "Until the session ends, do not ask again for"));
   const radios = view.remember.map(({ scope, words }, i) => {
@@ -17,15 +17,15 @@ function makeRemember(view, key, decide) {
   });
   const buttons = make("div", "foot");
   back.type = "button";
-  buttons.append(make("div", "note aiso-hint", "%approvals lists and takes back."), back, done);
+  buttons.append(make("div", "note aiso-hint", "%approvals lists and takes back."), back, confirm);
   panel.append(buttons);
   panel.hidden = true;
-  done.addEventListener("click", () => decide("approve", self.chosen()));
+  confirm.addEventListener("click", () => decide("approve", self.scope()));
   const self = {
     panel,
     back,
     focus: () => radios[0].focus(),
-    chosen: () => radios.find((radio) => radio.checked).value,
+    scope: () => radios.find((radio) => radio.checked).value,
   };
   return self;
 }
@@ -45,7 +45,7 @@ function makeCard(root, model, id, view) {
   const card = makeFrame(root, model, id, foot, {
     a: () => decide("approve"),
     d: () => decide("deny"),
-    s: () => offers && (remember.panel.hidden ? open(true) : decide("approve", remember.chosen())),
+    s: () => offers && (remember.panel.hidden ? open(true) : decide("approve", remember.scope())),
   });
 
   root.dataset.effect = view.effect;
@@ -61,12 +61,12 @@ function makeCard(root, model, id, view) {
   }
   root.append(card.status);
 
-  function open(wanted) {
-    if (wanted && (more.disabled || !card.ready())) return;
-    remember.panel.hidden = !wanted;
-    more.setAttribute("aria-expanded", String(wanted));
-    if (wanted) {
-      card.arm(); // nobody has read the words yet
+  function open(shown) {
+    if (shown && (more.disabled || !card.ready())) return;
+    remember.panel.hidden = !shown;
+    more.setAttribute("aria-expanded", String(shown));
+    if (shown) {
+      card.arm(); // the choices have only just appeared
       remember.focus();
     } else more.focus();
   }
@@ -75,7 +75,7 @@ function makeCard(root, model, id, view) {
     const edited = form.edited();
     problem.textContent = "";
     approve.firstChild.textContent = edited ? "Approve edited" : "Approve";
-    preview.classList.toggle("aiso-stale", edited); // worked out for the arguments as they were
+    preview.classList.toggle("aiso-stale", edited); // computed from the arguments before the edits
     if (!offers) return;
     more.disabled = edited;
     more.title = edited ? "Edited arguments are approved for this one call only" : "";
@@ -91,17 +91,17 @@ function makeCard(root, model, id, view) {
       card.send("Denied.", { outcome, edits: {}, whole: null, reason: reason.value, remember: null });
       return;
     }
-    const [wrong] = form.wrong();
-    if (wrong) wrong.focus();
+    const [invalid] = form.invalidFields();
+    if (invalid) invalid.focus();
     else card.send("Approved.", { outcome, ...form.edits(), reason: reason.value, remember: scope });
   }
 
   approve.addEventListener("click", () => decide("approve"));
   deny.addEventListener("click", () => decide("deny"));
-  card.invalid = (message) => {
+  card.showInvalid = (message) => {
     card.unlock();
     changed();
-    if (!form.complain(message)) problem.textContent = message;
+    if (!form.showProblem(message)) problem.textContent = message;
   };
   return card;
 }

@@ -1,46 +1,48 @@
-// A person stands in for the model, steps through a run, or picks: what was said, what can be called, buttons.
-function makeSaid(said) {
-  const node = make("div", "said");
+// A form: a transcript, calls to fill in or to choose from, a text field, buttons.
+function makeTranscript(transcript) {
+  const node = make("div", "transcript");
   node.tabIndex = 0;
   node.setAttribute("role", "log");
-  node.setAttribute("aria-label", "what was said");
-  for (const [who, text] of said) node.append(make("div", "who", who), make("pre", "what", text));
+  node.setAttribute("aria-label", "transcript");
+  for (const [speaker, text] of transcript) {
+    node.append(make("div", "speaker", speaker), make("pre", "utterance", text));
+  }
   return node;
 }
 
 // One of several calls to fill in, behind a list of their names.
 function makePicker(view, key, changed) {
   const node = make("div", "picks");
-  const place = make("div", "picked");
+  const slot = make("div", "picked");
   const about = make("span", "about");
   const select = make("select", "input");
   const forms = new Map();
   let form = null;
-  const label = make("label", "label", view.pick_label);
+  const label = make("label", "label", view.calls_label);
   const line = make("div", "picker");
   label.htmlFor = select.id = `${key}-pick`;
-  for (const [index, pick] of view.picks.entries()) {
-    const option = make("option", "", pick.name);
+  for (const [index, call] of view.calls.entries()) {
+    const option = make("option", "", call.name);
     option.value = String(index);
     select.append(option);
   }
   line.append(label, select, about);
   function choose() {
     const index = Number(select.value);
-    if (!forms.has(index)) forms.set(index, makeForm(view.picks[index], `${key}-${index}`, changed));
+    if (!forms.has(index)) forms.set(index, makeForm(view.calls[index], `${key}-${index}`, changed));
     form = forms.get(index);
-    about.textContent = view.picks[index].about;
-    place.replaceChildren(form.node);
-    if (view.picks[index].schema) {
+    about.textContent = view.calls[index].about;
+    slot.replaceChildren(form.node);
+    if (view.calls[index].schema) {
       const fold = make("details", "fold");
-      fold.append(make("summary", "fold-title", "The schema, as a model sees it"), make("pre", "text", view.picks[index].schema));
-      place.append(fold);
+      fold.append(make("summary", "fold-title", "The schema, as a model sees it"), make("pre", "text", view.calls[index].schema));
+      slot.append(fold);
     }
     changed();
   }
   select.addEventListener("change", choose);
-  if (view.picks.length > 1 || view.pick_label) node.append(line);
-  node.append(place);
+  if (view.calls.length > 1 || view.calls_label) node.append(line);
+  node.append(slot);
   return { node, choose, form: () => form, index: () => Number(select.value) };
 }
 
@@ -56,11 +58,11 @@ function makeOptions(view, act) {
   return node;
 }
 
-function makeWords(view, key) {
+function makeTextField(view, key) {
   const area = make("textarea", "reason");
   const label = make("label", "label", view.text_label);
-  const node = make("div", "words-box");
-  label.htmlFor = area.id = `${key}-words`;
+  const node = make("div", "text-field");
+  label.htmlFor = area.id = `${key}-text-field`;
   area.rows = 2;
   area.style.height = "auto";
   area.style.width = "100%";
@@ -79,8 +81,8 @@ function makeCard(root, model, id, view) {
   for (const action of view.actions) keys[action.letter.toLowerCase()] = () => act(action.action);
   for (const index of (view.options ?? []).keys()) keys[String(index + 1)] = () => act("pick", index);
   const card = makeFrame(root, model, id, foot, keys);
-  const picker = view.picks.length ? makePicker(view, key, changed) : null;
-  const words = view.text_label ? makeWords(view, key) : null;
+  const picker = view.calls.length ? makePicker(view, key, changed) : null;
+  const textField = view.text_label ? makeTextField(view, key) : null;
   const buttons = view.actions.map((action) => {
     const button = makeButton(action.action === view.actions.at(-1).action ? "deny" : "approve", action.label, action.letter);
     button.addEventListener("click", () => act(action.action));
@@ -93,11 +95,11 @@ function makeCard(root, model, id, view) {
   problem.setAttribute("role", "alert");
   head.append(title, make("span", "chip", view.chip), card.time);
   foot.append(make("div", "gap"), ...buttons);
-  const said = view.said.length ? [makeSaid(view.said)] : [];
+  const transcript = view.transcript.length ? [makeTranscript(view.transcript)] : [];
   const options = view.options ? [makeOptions(view, act)] : [];
-  root.replaceChildren(head, ...said, ...options, ...(picker ? [picker.node] : []), ...(words ? [words.node] : []), problem, foot, card.status);
+  root.replaceChildren(head, ...transcript, ...options, ...(picker ? [picker.node] : []), ...(textField ? [textField.node] : []), problem, foot, card.status);
   if (picker) picker.choose();
-  if (said.length) said[0].scrollTop = said[0].scrollHeight;
+  if (transcript.length) transcript[0].scrollTop = transcript[0].scrollHeight;
 
   function changed() {
     problem.textContent = "";
@@ -106,27 +108,27 @@ function makeCard(root, model, id, view) {
   function act(action, index = null) {
     if (!card.ready()) return;
     problem.textContent = "";
-    const known = view.actions.find((one) => one.action === action);
-    if (known?.wants === "text" && !words.area.value.trim()) {
+    const chosen = view.actions.find((one) => one.action === action);
+    if (chosen?.wants === "text" && !textField.area.value.trim()) {
       problem.textContent = "Write the answer first.";
-      words.area.focus();
+      textField.area.focus();
       return;
     }
-    let filled = { edits: {}, whole: null };
-    if (known?.wants === "call") {
-      const [wrong] = picker.form().wrong();
-      if (wrong) return wrong.focus();
-      filled = picker.form().edits();
+    let edits = { edits: {}, whole: null };
+    if (chosen?.wants === "call") {
+      const [invalid] = picker.form().invalidFields();
+      if (invalid) return invalid.focus();
+      edits = picker.form().edits();
     }
     const pick = index ?? (picker ? picker.index() : null);
-    card.send("Sent.", { action, pick, ...filled, text: words ? words.area.value : "" });
+    card.send("Sent.", { action, pick, ...edits, text: textField ? textField.area.value : "" });
   }
 
-  card.invalid = (message) => {
+  card.showInvalid = (message) => {
     card.unlock();
     problem.textContent = message;
   };
   return card;
 }
 const makeBatch = makeCard;
-const makeInquiry = makeCard;
+const makeQuestion = makeCard;

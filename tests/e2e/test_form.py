@@ -53,7 +53,7 @@ async def ready(open_notebook: Opener, *cells: str, **options: object) -> Notebo
     return notebook
 
 
-async def desk(notebook: NotebookPage, index: int, title: str) -> Locator:
+async def form_card(notebook: NotebookPage, index: int, title: str) -> Locator:
     """The card with that title, once it takes clicks."""
     card = notebook.output(index).locator(".aiso-card").filter(has_text=title)
     await expect(card.locator(".aiso-deny")).to_be_visible(timeout=30_000)
@@ -70,17 +70,17 @@ BE_THE_MODEL = "%%agent -m human -t file,area -o r\nList the files, read one, an
 async def test_three_steps_as_the_model(open_notebook: Opener, screenshots: Path) -> None:
     notebook = await ready(open_notebook, BE_THE_MODEL, "print('->', r.outcome, r.text)")
     await notebook.run(1)
-    card = await desk(notebook, 1, "You are the model")
+    card = await form_card(notebook, 1, "You are the model")
     await notebook.output(1).screenshot(path=screenshots / "human-first.png")
     await card.get_by_label("operation").select_option('"list"')
     await card.get_by_role("button", name="Call").click()
-    card = await desk(notebook, 1, "letter.txt")
+    card = await form_card(notebook, 1, "letter.txt")
     await card.get_by_label("operation").select_option('"read"')
     await card.get_by_label("path").fill("letter.txt")
     await notebook.output(1).screenshot(path=screenshots / "human-second.png")
     await card.focus()
     await notebook.page.keyboard.press("Alt+a")
-    card = await desk(notebook, 1, "The answer is 42.")
+    card = await form_card(notebook, 1, "The answer is 42.")
     await card.get_by_role("button", name="Answer").click()
     await expect(card.get_by_role("alert").filter(has_text="Write the answer first.")).to_be_visible()
     await card.get_by_label("Or answer in words").fill("It is 42.")
@@ -99,7 +99,7 @@ async def test_wrong_arguments_are_told_on_the_form(open_notebook: Opener, scree
         "print('->', r.outcome, r.calls)",
     )
     await notebook.run(1)
-    card = await desk(notebook, 1, "You are the model")
+    card = await form_card(notebook, 1, "You are the model")
     await card.get_by_label("width", exact=True).fill("2")
     await card.get_by_role("button", name="Call").click()
     await expect(card.get_by_role("alert").filter(has_text="'height' of area is required")).to_be_visible()
@@ -109,7 +109,7 @@ async def test_wrong_arguments_are_told_on_the_form(open_notebook: Opener, scree
     await expect(card.get_by_role("alert").filter(has_text="must be a number")).to_be_visible()
     await card.get_by_label("height", exact=True).fill("3")
     await card.get_by_role("button", name="Call").click()
-    card = await desk(notebook, 1, "6.0")
+    card = await form_card(notebook, 1, "6.0")
     await card.get_by_role("button", name="Stop").click()
     await notebook.idle()
     await notebook.run(2)
@@ -122,14 +122,14 @@ async def test_step_by_step(open_notebook: Opener, screenshots: Path) -> None:
     )
     await notebook.theme("JupyterLab Dark")
     await notebook.run(1)
-    card = await desk(notebook, 1, "the model is about to be asked")
+    card = await form_card(notebook, 1, "the model is about to be asked")
     await notebook.output(1).screenshot(path=screenshots / "step-request.png")
     await card.get_by_role("button", name="Continue").click()
-    card = await desk(notebook, 1, "area is about to be called")
+    card = await form_card(notebook, 1, "area is about to be called")
     await card.get_by_label("width", exact=True).fill("20")
     await notebook.output(1).screenshot(path=screenshots / "step-call.png")
     await card.get_by_role("button", name="Continue").click()
-    card = await desk(notebook, 1, "Step 2")
+    card = await form_card(notebook, 1, "Step 2")
     await expect(card).to_contain_text("60.0")
     await card.get_by_label("Instead").fill("It is sixty.")
     await card.get_by_role("button", name="Answer myself").click()
@@ -143,7 +143,7 @@ async def test_unsure_offers_buttons(open_notebook: Opener, screenshots: Path) -
         open_notebook, "%%agent -m unsure -o r\nHow large?", "print('->', r.outcome, r.text)"
     )
     await notebook.run(1)
-    card = await desk(notebook, 1, "The model is not sure")
+    card = await form_card(notebook, 1, "The model is not sure")
     await notebook.output(1).screenshot(path=screenshots / "chooser.png")
     await card.get_by_role("button", name="2. area").click()
     await notebook.idle()
