@@ -1,7 +1,7 @@
-"""Putting questions to whoever approves, one or several at a time, and taking the answers for what they are.
+"""Approvals: asking a person about calls, one or several at a time, and turning the answers into decisions.
 
-An answer settles exactly what was asked about. Edited arguments are a new call: validated and checked against
-the policy once more, and asked about no more, since they are the answerer's own.
+An answer settles exactly what was asked. Edited arguments are a new call: validated and checked against the
+policy once more, but not asked about again, since they are the answerer's own.
 """
 
 from __future__ import annotations
@@ -9,187 +9,197 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked
 from aisotools.core.protocols import Approver, Sandbox, UserQuestion
-from aisotools.core.types import Approval, ApprovalRequest, Decision, Facts, Json
+from aisotools.core.types import Approval, ApprovalRequest, Decision, Json
 from aisotools.policy.approvers import resolve_all, resolve_inquiry
 from aisotools.policy.grants import Grants, scopes_of
 from aisotools.policy.prepared import CallDecision, PreparedCall, ticket_for
 from aisotools.policy.rules import Policy
 from aisotools.session.approvers import default_approver
 from aisotools.session.event_log import EventLog
+from aisotools.session.guards import CallEnvironment
 from aisotools.session.options import is_number
 from aisotools.session.preview import preview_of
+from aisotools.tools.adapter import definition_of
 
-ASK_S = 300.0
-"""How many seconds a person has to answer, unless a session says otherwise."""
+DEFAULT_ANSWER_TIMEOUT_S = 300.0
+"""Seconds that a person has to answer, unless a session says otherwise."""
+
+_OUTCOMES = {
+    "deny": "it was denied",
+    "timeout": "nobody answered in time",
+    "cancel": "the question was cancelled",
+}
 
 
 class ApprovalManager:
-    """The questions of one session that stand open, and the approvals that were to be remembered."""
+    """The open questions of one session, and the approvals to be remembered.
 
-    def __init__(self, approver: Approver | None, journal: EventLog, ask_s: float | None = ASK_S) -> None:
-        """Ask `approver`, who has `ask_s` seconds; None means whoever can be asked when the time comes.
+    Attributes:
+        approver: Who is asked; None means `default_approver()` at the time of each question.
+        grants: Approvals that reach beyond one call.
+    """
+
+    def __init__(
+        self,
+        approver: Approver | None,
+        event_log: EventLog,
+        answer_timeout_s: float | None = DEFAULT_ANSWER_TIMEOUT_S,
+    ) -> None:
+        """Ask `approver`, who has `answer_timeout_s` seconds to answer; None waits for ever.
 
         Raises:
-            ValueError: If `ask_s` is no number above 0, nor None, which waits for ever.
+            ValueError: If `answer_timeout_s` is neither None nor a number above 0.
         """
-        if ask_s is not None and not (is_number(ask_s) and ask_s > 0):
-            raise ValueError(f"approval_timeout_s={ask_s!r}: use a number of seconds above 0, or None.")
+        if answer_timeout_s is not None and not (is_number(answer_timeout_s) and answer_timeout_s > 0):
+            raise ValueError(
+                f"approval_timeout_s={answer_timeout_s!r}: use a number of seconds above 0, or None."
+            )
         self.approver = approver
-        self._ask_s = ask_s
-        self.grants = Grants(lambda grant: journal.add(GrantRevoked, scope=grant.scope, tool=grant.tool))
-        self.undoable: Callable[[Facts], bool] | None = None
-        self._journal = journal
+        self.grants = Grants(lambda grant: event_log.add(GrantRevoked, scope=grant.scope, tool=grant.tool))
+        self._answer_timeout_s = answer_timeout_s
+        self._event_log = event_log
         self._open: set[asyncio.Task[list[Approval]]] = set()
-        self._warming: set[asyncio.Future[object]] = set()
+        self._starting: set[asyncio.Future[object]] = set()
 
     def interrupt(self) -> None:
-        """Call off every open question."""
+        """Withdraw every open question."""
         for question in self._open:
             question.cancel()
 
     async def close(self) -> None:
-        """Call off every open question, and whatever was started meanwhile."""
+        """Withdraw every open question, and cancel what was started meanwhile."""
         self.interrupt()
-        for warming in self._warming:
-            warming.cancel()
-        await asyncio.gather(*self._warming, return_exceptions=True)
+        for starting in self._starting:
+            starting.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
 
-    async def inquire(self, inquiry: UserQuestion) -> str | None:
-        """Put a model's own question to whoever approves; None when nobody answered."""
-        return await resolve_inquiry(self.approver or default_approver(), inquiry)
+    async def ask_user(self, question: UserQuestion) -> str | None:
+        """Put a model's own question to whoever approves. Return None when nobody answered."""
+        return await resolve_inquiry(self.approver or default_approver(), question)
 
-    async def put(
+    async def resolve(
         self,
-        verdicts: Sequence[CallDecision],
-        *,
-        sandbox: Sandbox,
-        level: str,
+        decisions: Sequence[CallDecision],
+        env: CallEnvironment,
         policy: Policy,
-        workspace: Path | None = None,
-        undo_note: Callable[[PreparedCall], Awaitable[str]] | None = None,
         approver: Approver | None = None,
     ) -> list[CallDecision]:
-        """Ask about calls, all at once, and return what is to be done with each."""
-        asked = [_request(verdict, level, workspace, self._ask_s) for verdict in verdicts]
-        if undo_note is not None:
-            asked = [
-                dataclasses.replace(one, preview={**one.preview, "undo": await undo_note(verdict.ticket)})
-                for one, verdict in zip(asked, verdicts, strict=True)
-            ]
-        approver = self.approver if approver is None else approver
-        approver = default_approver() if approver is None else approver
-        for request in asked:
-            self._journal.add(ApprovalAsked, request.call.id, request=request)
-        if approver is not None and any(request.facts.runs_in == "sandbox" for request in asked):
-            self._warm(sandbox)
-        answers = [Approval("cancel", reason="The call was cancelled.") for _ in asked]
+        """Ask about several calls with one question. Return the decision about each.
+
+        Args:
+            decisions: The calls to ask about.
+            env: Where they would run.
+            policy: The policy that edited arguments are checked against.
+            approver: Who is asked this time, instead of the session's approver.
+        """
+        requests = [await self._request(decision, env) for decision in decisions]
+        approver = approver or self.approver or default_approver()
+        for request in requests:
+            self._event_log.add(ApprovalAsked, request.call.id, request=request)
+        if approver is not None and any(request.facts.runs_in == "sandbox" for request in requests):
+            self._start(env.sandbox)
+        answers = [Approval("cancel", reason="The call was cancelled.") for _ in requests]
         try:
-            answers = await self._answers(approver, asked)
+            answers = await self._ask(approver, requests)
         finally:
-            for request, answer in zip(asked, answers, strict=True):
-                self._journal.add(ApprovalAnswered, request.call.id, request_id=request.id, approval=answer)
-        decided_by = "approver" if approver is not None else "policy"
+            for request, answer in zip(requests, answers, strict=True):
+                self._event_log.add(ApprovalAnswered, request.call.id, request_id=request.id, approval=answer)
+        decided_by = "policy" if approver is None else "approver"
         return [
-            self._settled(verdict.ticket, answer, request.reasons, decided_by, level=level, policy=policy)
-            for verdict, request, answer in zip(verdicts, asked, answers, strict=True)
+            self._decide(decision.ticket, answer, request.reasons, decided_by, env=env, policy=policy)
+            for decision, request, answer in zip(decisions, requests, answers, strict=True)
         ]
 
-    async def _answers(self, approver: Approver | None, asked: Sequence[ApprovalRequest]) -> list[Approval]:
-        question = asyncio.ensure_future(resolve_all(approver, asked))
+    async def _request(self, decision: CallDecision, env: CallEnvironment) -> ApprovalRequest:
+        prepared = decision.ticket
+        preview: dict[str, Json] = {
+            "remember": scopes_of(prepared),
+            **preview_of(prepared.arguments, prepared.shipment, env.workspace),
+        }
+        if env.describe_undo is not None:
+            preview["undo"] = await env.describe_undo(prepared)
+        asked_by_policy = prepared.evaluation.decision is Decision.ASK
+        return ApprovalRequest(
+            id=uuid.uuid4().hex,
+            call=prepared.call,
+            definition=definition_of(prepared.tool),
+            effect=prepared.effect,
+            level="host" if prepared.facts.runs_in == "host" else env.level,
+            reasons=prepared.evaluation.reasons if asked_by_policy else ("the caller wants it approved",),
+            facts=prepared.facts,
+            preview=preview,
+            timeout_s=self._answer_timeout_s,
+        )
+
+    async def _ask(self, approver: Approver | None, requests: Sequence[ApprovalRequest]) -> list[Approval]:
+        question = asyncio.ensure_future(resolve_all(approver, requests))
         self._open.add(question)
         try:
             return await question
         except asyncio.CancelledError:
+            # Two cases: the waiting task was cancelled, or `interrupt` cancelled the question alone.
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return [Approval("cancel", reason="Interrupted.") for _ in asked]
+            return [Approval("cancel", reason="Interrupted.") for _ in requests]
         finally:
             question.cancel()
             self._open.discard(question)
 
-    def _warm(self, sandbox: Sandbox) -> None:
-        """Have the worker start meanwhile, so that an approved call need not wait for it."""
-        warming: asyncio.Future[object] = asyncio.ensure_future(sandbox.start())
-        self._warming.add(warming)
-        warming.add_done_callback(self._warmed)
+    def _start(self, sandbox: Sandbox) -> None:
+        """Start the worker while the person thinks, so that an approved call need not wait for it."""
+        starting: asyncio.Future[object] = asyncio.ensure_future(sandbox.start())
+        self._starting.add(starting)
+        starting.add_done_callback(self._on_started)
 
-    def _warmed(self, warming: asyncio.Future[object]) -> None:
-        self._warming.discard(warming)
-        if not warming.cancelled():
-            warming.exception()  # a worker that does not start is reported by the call that needs it
+    def _on_started(self, starting: asyncio.Future[object]) -> None:
+        self._starting.discard(starting)
+        if not starting.cancelled():
+            starting.exception()  # a worker that does not start is reported by the call that needs it
 
-    def _settled(
+    def _decide(
         self,
-        ticket: PreparedCall,
+        prepared: PreparedCall,
         approval: Approval,
         reasons: tuple[str, ...],
         decided_by: str,
         *,
-        level: str,
+        env: CallEnvironment,
         policy: Policy,
     ) -> CallDecision:
         if approval.outcome != "approve":
-            return CallDecision(ticket, Decision.DENY, decided_by, _why_not(approval, reasons))
+            denied = _OUTCOMES[approval.outcome]
+            if approval.reason:
+                denied += f" ({approval.reason.rstrip('.')})"
+            causes = tuple(f"asked because {reason}" for reason in reasons)
+            return CallDecision(prepared, Decision.DENY, decided_by, (denied, *causes))
+        decision = CallDecision(prepared, Decision.ALLOW, decided_by, reasons)
         if approval.arguments is not None:
-            verdict = _edited(
-                ticket, approval.arguments, decided_by, level=level, policy=policy, undoable=self.undoable
-            )
-        else:
-            verdict = CallDecision(ticket, Decision.ALLOW, decided_by, reasons)
-        if approval.remember is not None and verdict.decision is Decision.ALLOW:
-            self.grants.add(approval.remember, verdict.ticket)
-        return verdict
+            decision = _decide_edited(prepared, approval.arguments, decided_by, env, policy)
+        if approval.remember is not None and decision.decision is Decision.ALLOW:
+            self.grants.add(approval.remember, decision.ticket)
+        return decision
 
 
-def _request(
-    verdict: CallDecision, level: str, workspace: Path | None, ask_s: float | None
-) -> ApprovalRequest:
-    ticket = verdict.ticket
-    asked = ticket.evaluation.decision is Decision.ASK
-    return ApprovalRequest(
-        id=uuid.uuid4().hex,
-        call=ticket.call,
-        definition=ticket.definition,
-        effect=ticket.effect,
-        level="host" if ticket.facts.runs_in == "host" else level,
-        reasons=ticket.evaluation.reasons if asked else ("the caller wants it approved",),
-        facts=ticket.facts,
-        preview={"remember": scopes_of(ticket), **preview_of(ticket.arguments, ticket.shipment, workspace)},
-        timeout_s=ask_s,
-    )
-
-
-def _edited(
-    ticket: PreparedCall,
+def _decide_edited(
+    prepared: PreparedCall,
     arguments: Mapping[str, Json],
     decided_by: str,
-    *,
-    level: str,
+    env: CallEnvironment,
     policy: Policy,
-    undoable: Callable[[Facts], bool] | None,
 ) -> CallDecision:
-    call = dataclasses.replace(ticket.made, arguments=arguments)
+    """Decide about a call with arguments that the person wrote. Only a denying rule stands against it."""
+    call = dataclasses.replace(prepared.made, arguments=arguments)
     try:
-        edited = ticket_for(ticket.tool, call, policy, level, undoable)
+        edited = ticket_for(prepared.tool, call, policy, env.level, env.can_undo)
     except Exception as error:  # tools are written by strangers too
-        told = f"the edited arguments do not fit: {error}"
-        return CallDecision(ticket, Decision.DENY, decided_by, (told,))
+        return CallDecision(
+            prepared, Decision.DENY, decided_by, (f"the edited arguments do not fit: {error}",)
+        )
     denied = edited.evaluation.decision is Decision.DENY
     decision = Decision.DENY if denied else Decision.ALLOW
     return CallDecision(edited, decision, decided_by, edited.evaluation.reasons)
-
-
-def _why_not(approval: Approval, asked_because: tuple[str, ...]) -> tuple[str, ...]:
-    said = {
-        "deny": "it was denied",
-        "timeout": "nobody answered in time",
-        "cancel": "the question was cancelled",
-    }
-    told = said[approval.outcome] + (f" ({approval.reason.rstrip('.')})" if approval.reason else "")
-    return (told, *(f"asked because {reason}" for reason in asked_because))

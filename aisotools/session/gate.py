@@ -1,12 +1,9 @@
-"""The gate: what happens to one call, in this order and no other.
+"""The gate: every call of a session passes through `Gate.run`, in this order and no other.
 
     resolve the name → validate → classify → policy → ask → re-check → run under a deadline → cap → record
 
-Nothing reaches a sandbox or the host except through here.
-
-Running a tool on the host: under a deadline, but cooperative, since it is the user's own process.
-
-What a tool on the host may ask of its session: further calls as its caller, kept texts, a person.
+Nothing reaches the sandbox or the host by another way. Host tools run in this process, so their deadline is
+cooperative; `HostCalls` runs them, and `CallServices` is what they may use of the session.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from aisotools.core.concurrency import run_to_completion
@@ -35,134 +31,140 @@ from aisotools.core.protocols import (
     UserQuestion,
 )
 from aisotools.core.truncation import ResultStore, truncate_result
-from aisotools.core.types import Decision, Effect, Facts, Json, ToolCall, ToolResult
+from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult
 from aisotools.policy.grants import Grants
 from aisotools.policy.prepared import CallDecision, PreparedCall, denial, digest_of, ticket_for
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.results import VALUE_DROPPED
-from aisotools.session.approvals import ASK_S, ApprovalManager
+from aisotools.session.approvals import DEFAULT_ANSWER_TIMEOUT_S, ApprovalManager
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, Guard
-from aisotools.session.transfer import OwnTool
+from aisotools.session.transfer import TransferTool
 from aisotools.tools.adapter import broken_tool_result, exception_result, validate_value
 from aisotools.tools.registry import ToolRegistry
 
-_GRACE_S = 0.2
-_STAYS = "It runs on the host, where only the tool itself can end its work."
+_CANCEL_GRACE_S = 0.2
+"""Seconds that a cancelled host tool has to end before its caller gets control back."""
+
+_MAX_TIMEOUT_S = 86_400.0
+"""One day. A tool that names a longer deadline, or none that is finite, gets this one."""
+
+_CANCELLED = ToolResult.error("The call was cancelled.")
+
+_log = logging.getLogger(__name__)
 
 
 class HostCalls:
-    """The host tools that run right now."""
+    """Runs tools on the host, and stops those that are running."""
 
     def __init__(self) -> None:
-        """Start with none."""
-        self._stops: dict[str, asyncio.Future[None]] = {}
+        """Start with none running."""
+        self._stop_requests: dict[str, asyncio.Future[None]] = {}
 
     def __repr__(self) -> str:
-        return f"<HostCalls {len(self._stops)} running>"
+        return f"<HostCalls {len(self._stop_requests)} running>"
 
-    async def run(self, tool: Tool, call: ToolCall, context: ToolContext, deadline_s: float) -> ToolResult:
-        """Run one call; control comes back at the deadline even if the tool does not listen."""
-        work = asyncio.ensure_future(_executed(tool, call, context))
-        stop = self._stops[call.id] = asyncio.get_running_loop().create_future()
+    async def run(self, tool: Tool, call: ToolCall, context: ToolContext, timeout_s: float) -> ToolResult:
+        """Run one call. Return at the deadline even if the tool ignores its cancellation."""
+        work = asyncio.ensure_future(_execute(tool, call, context))
+        stop = self._stop_requests[call.id] = asyncio.get_running_loop().create_future()
         try:
-            done, _ = await asyncio.wait(
-                [work, stop], timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED
+            finished, _ = await asyncio.wait(
+                [work, stop], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
             if work.done() and not work.cancelled():
                 return work.result()
             context.cancellation.cancel()
             work.cancel()
-            await asyncio.wait([work], timeout=_GRACE_S)
+            await asyncio.wait([work], timeout=_CANCEL_GRACE_S)
         finally:
-            del self._stops[call.id]
+            # Also when the caller was cancelled: the tool must not go on unobserved.
+            del self._stop_requests[call.id]
             context.cancellation.cancel()
             work.cancel()
-        if done:
-            return ToolResult.error(f"{call.name} was interrupted. {_STAYS}").with_metadata(stopped=True)
-        told = f"{call.name} was called off: it ran longer than {deadline_s:g} s. {_STAYS}"
-        return ToolResult.error(told).with_metadata(timed_out=True)
+        hint = "It runs on the host, where only the tool itself can end its work."
+        if finished:
+            return ToolResult.error(f"{call.name} was interrupted. {hint}").with_metadata(stopped=True)
+        message = f"{call.name} was called off: it ran longer than {timeout_s:g} s. {hint}"
+        return ToolResult.error(message).with_metadata(timed_out=True)
 
     def interrupt(self) -> None:
-        """Call off everything that runs."""
-        for stop in self._stops.values():
+        """Stop every call that is running."""
+        for stop in self._stop_requests.values():
             if not stop.done():
                 stop.set_result(None)
 
 
-async def _executed(tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult:
+async def _execute(tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult:
     try:
         result: object = await tool.execute(call.arguments, context)
     except (Exception, SystemExit) as error:  # whatever a tool raises is its result
         return exception_result(error)
     if not isinstance(result, ToolResult):
-        told = f"{tool.name} returned {type(result).__name__} instead of a ToolResult"
-        return ToolResult.error(f"{told}; mend its execute().", recoverable=False)
+        problem = f"{tool.name} returned {type(result).__name__} instead of a ToolResult"
+        return ToolResult.error(f"{problem}; mend its execute().", recoverable=False)
     content: object = result.content
-    if isinstance(content, str):
-        return result
-    told = f"{tool.name} returned a ToolResult whose content is {type(content).__name__}, not text"
-    return ToolResult.error(f"{told}; mend its execute().", recoverable=False)
-
-
-PassCall = Callable[[ToolCall], Awaitable[ToolResult]]
-"""Takes a call through the gate."""
-
-Inquire = Callable[[UserQuestion], Awaitable[str | None]]
-"""Puts a question to a person."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """What all calls of one session have in common.
-
-    Attributes:
-        inquire: Puts questions to a person.
-        results: The texts that were too long for a model.
-        memory: What tools keep from call to call.
-    """
-
-    inquire: Inquire
-    results: ResultStore = field(default_factory=ResultStore)
-    memory: MutableMapping[str, Any] = field(default_factory=dict)
+    if not isinstance(content, str):
+        problem = f"{tool.name} returned a ToolResult whose content is {type(content).__name__}, not text"
+        return ToolResult.error(f"{problem}; mend its execute().", recoverable=False)
+    return result
 
 
 class CallServices:
     """Implements `aisotools.core.protocols.Services` for one call."""
 
-    def __init__(self, call: ToolCall, pass_call: PassCall, shared: Shared) -> None:
-        """Serve `call`; what it calls goes through `pass_call`."""
-        self._call, self._pass_call, self._shared = call, pass_call, shared
+    def __init__(
+        self,
+        call: ToolCall,
+        *,
+        run: Callable[[ToolCall], Awaitable[ToolResult]],
+        ask_user: Callable[[UserQuestion], Awaitable[str | None]],
+        results: ResultStore,
+        memory: MutableMapping[str, Any],
+    ) -> None:
+        """Serve `call`.
 
-    @property
-    def memory(self) -> MutableMapping[str, Any]:
-        """What tools of this session keep from call to call."""
-        return self._shared.memory
+        Args:
+            call: The call whose tool uses these services.
+            run: Passes a further call through the gate.
+            ask_user: Puts a question to a person.
+            results: Texts that were too long for a model.
+            memory: What the tools of the session keep from call to call.
+        """
+        self._call = call
+        self._run = run
+        self._ask_user = ask_user
+        self._results = results
+        self.memory = memory
 
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
-        """Make another call on behalf of the same caller; a person's consent does not reach this far."""
+        """Make another call on behalf of the same caller."""
+        # What a person typed is consent to that call alone. What its tool calls is a program's.
         origin = "program" if self._call.origin == "person" else self._call.origin
-        call_id = f"{self._call.id}/{uuid.uuid4().hex[:12]}"  # tells whose call it is part of
-        call = dataclasses.replace(self._call, id=call_id, name=name, arguments=arguments, origin=origin)
-        return await self._pass_call(call)
+        call_id = f"{self._call.id}/{uuid.uuid4().hex[:12]}"  # the prefix names the parent call
+        return await self._run(
+            dataclasses.replace(self._call, id=call_id, name=name, arguments=arguments, origin=origin)
+        )
 
     def stored(self, ref: str) -> StoredText | None:
-        """The whole text behind a reference."""
-        return self._shared.results.get(ref)
+        """Return the whole text behind a reference, or None."""
+        return self._results.get(ref)
 
     async def inquire(self, inquiry: UserQuestion) -> str | None:
-        """Put a question to a person; None when nobody answered."""
-        return await self._shared.inquire(inquiry)
-
-
-_log = logging.getLogger(__name__)
-
-_LONGEST_S = 86_400.0
-_CANCELLED = ToolResult.error("The call was cancelled.")
+        """Put a question to a person. Return None when nobody answered."""
+        return await self._ask_user(inquiry)
 
 
 class Gate:
-    """Passes calls; one per session."""
+    """Decides about calls, runs them and records them. A session has one.
+
+    Attributes:
+        registry: The tools that can be called.
+        policy: What may run, before it is narrowed; see `effective_policy`.
+        caps: How much of a result goes where.
+        results: Texts of results that were too long for a model.
+        memory: What host tools keep from call to call.
+    """
 
     def __init__(
         self,
@@ -170,353 +172,375 @@ class Gate:
         registry: ToolRegistry,
         policy: Policy,
         approver: Approver | None,
-        journal: EventLog,
+        event_log: EventLog,
         caps: OutputCaps,
         call_timeout_s: float,
         session_key: str,
-        approval_timeout_s: float | None = ASK_S,
+        approval_timeout_s: float | None = DEFAULT_ANSWER_TIMEOUT_S,
     ) -> None:
-        """Use these; `approver` None means whoever can be asked when the time comes."""
+        """Use these; `approver` None means `default_approver()` at the time of each question."""
         self.registry = registry
         self.policy = policy
-        self.bound: Policy | None = None
-        self.narrower: list[Policy] = []
-        self._questions = ApprovalManager(approver, journal, approval_timeout_s)
-        self._journal = journal
         self.caps = caps
+        self.results = ResultStore()
+        self.memory: dict[str, Any] = {}
+        self._narrowing: list[Policy] = []
+        self._approvals = ApprovalManager(approver, event_log, approval_timeout_s)
+        self._event_log = event_log
         self._call_timeout_s = call_timeout_s
         self._session_key = session_key
-        self._used: set[str] = set()
-        self._own: dict[str, OwnTool] = {}
-        self.shared = Shared(inquire=self._questions.inquire)
-        self._on_host = HostCalls()
-        self._closed = False
-        self._shut_because = ""
+        self._used_ids: set[str] = set()
+        self._host_calls = HostCalls()
+        self._closed_reason = ""
 
     @property
     def approver(self) -> Approver | None:
         """Who is asked; None means whoever can be asked when the time comes."""
-        return self._questions.approver
+        return self._approvals.approver
 
     @approver.setter
     def approver(self, approver: Approver | None) -> None:
-        self._questions.approver = approver
+        self._approvals.approver = approver
 
     @property
     def grants(self) -> Grants:
         """Approvals that reach beyond one call."""
-        return self._questions.grants
+        return self._approvals.grants
 
     @property
     def calls(self) -> int:
         """How many calls there were."""
-        return len(self._used)
+        return len(self._used_ids)
 
     def knows(self, call_id: str) -> bool:
-        """Whether there was a call of this id."""
-        return call_id in self._used
+        """Return whether there was a call of this id."""
+        return call_id in self._used_ids
 
-    async def pass_call(
+    def narrow(self, policy: Policy) -> Callable[[], None]:
+        """Allow only what `policy` allows as well, until the returned function is called."""
+        self._narrowing.append(policy)
+        return functools.partial(self._narrowing.remove, policy)
+
+    def effective_policy(self, bound: Policy | None = None) -> Policy:
+        """Return the policy narrowed by `bound`, the workspace's own, and by whatever narrows it now."""
+        bounds = self._narrowing if bound is None else [bound, *self._narrowing]
+        return functools.reduce(Policy.narrowed, bounds, self.policy)
+
+    def block(self, reason: str) -> None:
+        """Let no further call run; what cannot be recorded must not happen."""
+        self._closed_reason = self._closed_reason or reason
+
+    def interrupt(self) -> None:
+        """Withdraw open questions and stop what runs on the host."""
+        self._approvals.interrupt()
+        self._host_calls.interrupt()
+
+    async def close(self) -> None:
+        """Let no further call run, and stop what is under way."""
+        self._closed_reason = "the session was closed"
+        self._host_calls.interrupt()
+        await self._approvals.close()
+        self.results.close()
+
+    # ---- calls
+
+    async def run(
         self,
         call: ToolCall,
-        place: CallEnvironment,
+        env: CallEnvironment,
         *,
+        tool: TransferTool | None = None,
         timeout_s: float | None = None,
         ask: bool = False,
         approver: Approver | None = None,
     ) -> ToolResult:
-        """Take one call from wish to result; see `Session.call`."""
-        call, began_s = self._begin(call)
+        """Decide about one call, run it if it may run, and record it.
 
-        async def work() -> ToolResult:
-            verdict = self._judge(call, place, ask=ask)
-            if isinstance(verdict, CallDecision) and verdict.decision is Decision.ASK:
-                verdict = (await self._ask([verdict], place, approver))[0]
-            return await self._carry_out(verdict, place, timeout_s)
-
-        return await self._finish(call, began_s, work())
-
-    async def pass_own(self, tool: OwnTool, call: ToolCall, place: CallEnvironment) -> ToolResult:
-        """Take a call of a tool that the session itself brings, and no registry holds, to its result."""
-        self._own[call.id] = tool
-        try:
-            return await self.pass_call(call, place)
-        finally:
-            del self._own[call.id]
-
-    async def pass_many(self, calls: Sequence[ToolCall], place: CallEnvironment) -> list[ToolResult]:
-        """Take several calls from wish to result; see `Session.call_many`."""
-        begun = [self._begin(call) for call in calls]
-        open_calls = dict(enumerate(begun))
-        results: dict[int, ToolResult] = {}
-
-        async def run(number: int, verdict: CallDecision | ToolResult) -> None:
-            call, began_s = open_calls.pop(number)
-            results[number] = await self._finish(call, began_s, self._carry_out(verdict, place, None))
-
-        try:
-            verdicts = [self._judge(call, place) for call, _ in begun]
-            await self._ask_where_needed(verdicts, place)
-            for together in _waves(verdicts):
-                await asyncio.gather(*(run(number, verdicts[number]) for number in together))
-        finally:
-            for call, began_s in open_calls.values():
-                self._record_end(call, began_s, _CANCELLED)
-        return [results[number] for number in range(len(calls))]
-
-    def shut(self, reason: str) -> None:
-        """Let no further call pass: what cannot be recorded must not run."""
-        self._shut_because = reason
-
-    def effective_policy(self) -> Policy:
-        """The policy, narrowed by the workspace's own and by whatever narrows it for a while."""
-        bounds = self.narrower if self.bound is None else [self.bound, *self.narrower]
-        return functools.reduce(Policy.narrowed, bounds, self.policy)
-
-    def explain(self, call: ToolCall, level: str) -> PreparedCall:
-        """What policy and classification say about a call that is not made; see `Session.explain`."""
-        undoable = self._questions.undoable
-        tool = self._own.get(call.id) or self.registry[call.name]
-        return ticket_for(tool, call, self.effective_policy(), level, undoable)
-
-    def know_undo(self, undoable: Callable[[Facts], bool]) -> None:
-        """Let the facts of calls tell whether undo covers them."""
-        self._questions.undoable = undoable
-
-    def interrupt(self) -> None:
-        """Call off open questions, and cancel what runs on the host."""
-        self._questions.interrupt()
-        self._on_host.interrupt()
-
-    async def close(self) -> None:
-        """Let nothing pass any more, and call off what is under way."""
-        self._closed = True
-        self._on_host.interrupt()
-        await self._questions.close()
-        self.shared.results.close()
-
-    # ---- from wish to verdict
-
-    def _begin(self, call: ToolCall) -> tuple[ToolCall, float]:
-        call = dataclasses.replace(call, arguments=_own_copy(call.arguments))
-        self._journal.add(CallRequested, call.id, call=call)
-        return call, time.monotonic()
-
-    async def _finish(self, call: ToolCall, began_s: float, work: Awaitable[ToolResult]) -> ToolResult:
-        """The result of `work`, capped and recorded, whatever becomes of it."""
-        result = _CANCELLED
-        try:
-            result = self._fitted(call, await work).with_metadata(tool=call.name, call_id=call.id)
-        except Exception as error:  # whoever makes calls in a loop must survive every one of them
-            _log.exception("The call %s of %s failed in the gate itself", call.id, call.name)
-            told = f"{call.name} could not be run, by a fault in aisotools or a part given to it: "
-            told += f"{type(error).__name__}: {error}. The log has the whole story."
-            result = ToolResult.error(told, recoverable=False, error_kind="environment")
-        finally:
-            self._record_end(call, began_s, result)
-        return result
-
-    def _fitted(self, call: ToolCall, result: ToolResult) -> ToolResult:
-        """The result as a model gets it; the whole of what is too long is kept."""
-        return truncate_result(
-            result,
-            self.caps,
-            self.shared.results,
-            tool=call.name,
-            call_id=call.id,
-            readable="read_result" in self.registry,
+        Args:
+            call: The call, as it was made.
+            env: Where it runs.
+            tool: Replaces the registry's tool, for calls that the session makes itself.
+            timeout_s: Deadline in seconds; the tool's own, or the session's, without it.
+            ask: Ask a person even if the policy would allow the call.
+            approver: Who is asked about this call, instead of the session's approver.
+        """
+        call, started_s = self._record_request(call)
+        return await self._finish(
+            call, started_s, self._decide_and_run(call, env, tool, timeout_s, ask=ask, approver=approver)
         )
 
-    def _record_end(self, call: ToolCall, began_s: float, result: ToolResult) -> None:
-        took_s = time.monotonic() - began_s
-        self._journal.add(CallFinished, call.id, name=call.name, result=result, duration_s=took_s)
+    async def run_many(self, calls: Sequence[ToolCall], env: CallEnvironment) -> list[ToolResult]:
+        """Run several calls with one question for all that need one; see `Session.call_many`."""
+        opened = [self._record_request(call) for call in calls]
+        unfinished = dict(enumerate(opened))
+        results: dict[int, ToolResult] = {}
 
-    def _judge(
-        self, call: ToolCall, place: CallEnvironment, *, ask: bool = False
-    ) -> CallDecision | ToolResult:
-        """What policy and grants say about the call, or why it is no call at all."""
-        if call.id in self._used:
-            told = f"The call id {call.id!r} was used before, and an id runs at most once. Give another."
-            return ToolResult.error(told, recoverable=False, error_kind="invalid")
-        self._used.add(call.id)
+        async def run(index: int, decision: CallDecision | ToolResult) -> None:
+            call, started_s = unfinished.pop(index)
+            results[index] = await self._finish(call, started_s, self._run_decided(decision, env, None))
+
         try:
-            ticket = self.explain(call, place.level)
+            decisions = [self._decide(call, env) for call, _ in opened]
+            await self._ask_where_needed(decisions, env)
+            for wave in _waves(decisions):
+                await asyncio.gather(*(run(index, decisions[index]) for index in wave))
+        finally:
+            # Cancelled before their turn: these were requested, so their end is recorded too.
+            for call, started_s in unfinished.values():
+                self._record_end(call, started_s, _CANCELLED)
+        return [results[index] for index in range(len(calls))]
+
+    def _record_request(self, call: ToolCall) -> tuple[ToolCall, float]:
+        """Record the request. Return the call with arguments that its caller cannot change any more."""
+        try:
+            arguments = copy.deepcopy(call.arguments)
+        except Exception:
+            arguments = call.arguments  # what cannot be copied is no JSON; validation refuses it
+        call = dataclasses.replace(call, arguments=arguments)
+        self._event_log.add(CallRequested, call.id, call=call)
+        return call, time.monotonic()
+
+    async def _finish(self, call: ToolCall, started_s: float, work: Awaitable[ToolResult]) -> ToolResult:
+        """Await `work`, cap its result and record it, whatever happens."""
+        result = _CANCELLED
+        try:
+            whole = await work
+            result = truncate_result(
+                whole,
+                self.caps,
+                self.results,
+                tool=call.name,
+                call_id=call.id,
+                readable="read_result" in self.registry,
+            ).with_metadata(tool=call.name, call_id=call.id)
+        except Exception as error:  # whoever makes calls in a loop must survive every one of them
+            _log.exception("The call %s of %s failed in the gate itself", call.id, call.name)
+            result = ToolResult.error(
+                f"{call.name} could not be run, by a fault in aisotools or a part given to it: "
+                f"{type(error).__name__}: {error}. The log has the whole story.",
+                recoverable=False,
+                error_kind="environment",
+            )
+        finally:
+            self._record_end(call, started_s, result)
+        return result
+
+    def _record_end(self, call: ToolCall, started_s: float, result: ToolResult) -> None:
+        duration_s = time.monotonic() - started_s
+        self._event_log.add(CallFinished, call.id, name=call.name, result=result, duration_s=duration_s)
+
+    # ---- deciding
+
+    def prepare(
+        self, call: ToolCall, level: str, env: CallEnvironment | None = None, tool: Tool | None = None
+    ) -> PreparedCall:
+        """Classify `call` and evaluate the policy, without making the call.
+
+        Raises:
+            UnknownTool: If there is no such tool.
+            ArgumentError: If the arguments do not fit.
+            Exception: Whatever else the tool's own members raise.
+        """
+        policy = self.effective_policy(None if env is None else env.workspace_policy)
+        can_undo = None if env is None else env.can_undo
+        return ticket_for(tool or self.registry[call.name], call, policy, level, can_undo)
+
+    def _decide(
+        self, call: ToolCall, env: CallEnvironment, tool: Tool | None = None, *, ask: bool = False
+    ) -> CallDecision | ToolResult:
+        """Return what policy and grants say about the call, or the error that makes it no call at all."""
+        if call.id in self._used_ids:
+            message = f"The call id {call.id!r} was used before, and an id runs at most once. Give another."
+            return ToolResult.error(message, recoverable=False, error_kind="invalid")
+        self._used_ids.add(call.id)
+        try:
+            prepared = self.prepare(call, env.level, env, tool)
         except UnknownTool as error:
             return ToolResult.error(str(error), error_kind="invalid")
         except Exception as error:  # tools are written by strangers too
             return broken_tool_result(call.name, error)
-        verdict = _by_policy(ticket)
-        if ask and verdict.decision is Decision.ALLOW:
-            return dataclasses.replace(verdict, decision=Decision.ASK)
-        if verdict.decision is Decision.ASK and not ask:
-            grant = self.grants.covering(ticket)
+        decision, reasons = prepared.evaluation.decision, prepared.evaluation.reasons
+        if decision is Decision.ALLOW:
+            decided_by = "typed" if call.origin == "person" else "policy"
+            return CallDecision(prepared, Decision.ASK if ask else decision, decided_by, reasons)
+        if decision is Decision.ASK and not ask:
+            grant = self.grants.covering(prepared)
             if grant is not None:
-                return CallDecision(ticket, Decision.ALLOW, "grant", (f"you allowed {grant.words}",))
-        return verdict
+                return CallDecision(prepared, Decision.ALLOW, "grant", (f"you allowed {grant.words}",))
+        return CallDecision(prepared, decision, "policy", reasons)
 
-    async def _ask(
-        self, verdicts: Sequence[CallDecision], place: CallEnvironment, approver: Approver | None = None
-    ) -> list[CallDecision]:
-        return await self._questions.put(
-            verdicts,
-            sandbox=place.sandbox,
-            level=place.level,
-            policy=self.effective_policy(),
-            workspace=place.workspace,
-            approver=approver,
-            undo_note=place.undo_note,
-        )
+    async def _decide_and_run(
+        self,
+        call: ToolCall,
+        env: CallEnvironment,
+        tool: TransferTool | None,
+        timeout_s: float | None,
+        *,
+        ask: bool,
+        approver: Approver | None,
+    ) -> ToolResult:
+        decision = self._decide(call, env, tool, ask=ask)
+        if isinstance(decision, CallDecision) and decision.decision is Decision.ASK:
+            policy = self.effective_policy(env.workspace_policy)
+            (decision,) = await self._approvals.resolve([decision], env, policy, approver)
+        return await self._run_decided(decision, env, timeout_s, tool)
 
     async def _ask_where_needed(
-        self, verdicts: list[CallDecision | ToolResult], place: CallEnvironment
+        self, decisions: list[CallDecision | ToolResult], env: CallEnvironment
     ) -> None:
-        """Put one question for all calls that need asking; their verdicts are replaced by the answers."""
-        asked = {
-            number: verdict
-            for number, verdict in enumerate(verdicts)
-            if isinstance(verdict, CallDecision) and verdict.decision is Decision.ASK
+        """Put one question for all calls that need one, and replace their decisions by the answers."""
+        to_ask = {
+            index: decision
+            for index, decision in enumerate(decisions)
+            if isinstance(decision, CallDecision) and decision.decision is Decision.ASK
         }
-        if asked:
-            for number, answer in zip(asked, await self._ask(list(asked.values()), place), strict=True):
-                verdicts[number] = answer
-
-    async def _carry_out(
-        self, verdict: CallDecision | ToolResult, place: CallEnvironment, timeout_s: float | None
-    ) -> ToolResult:
-        if isinstance(verdict, ToolResult):
-            return verdict
-        ticket = verdict.ticket
-        self._journal.add(
-            CallDecided,
-            ticket.made.id,
-            decision=verdict.decision,
-            decided_by=verdict.decided_by,
-            effect=ticket.effect,
-            reasons=verdict.reasons,
-            arguments=ticket.arguments,
-            digest=ticket.digest,
-        )
-        if verdict.decision is not Decision.ALLOW:
-            return denial(ticket.made.name, verdict.reasons)
-        return await self._dispatch(ticket, place, timeout_s)
+        if to_ask:
+            policy = self.effective_policy(env.workspace_policy)
+            answers = await self._approvals.resolve(list(to_ask.values()), env, policy)
+            for index, answer in zip(to_ask, answers, strict=True):
+                decisions[index] = answer
 
     # ---- running
 
-    async def _dispatch(
-        self, ticket: PreparedCall, place: CallEnvironment, timeout_s: float | None
+    async def _run_decided(
+        self,
+        decision: CallDecision | ToolResult,
+        env: CallEnvironment,
+        timeout_s: float | None,
+        session_tool: TransferTool | None = None,
     ) -> ToolResult:
-        call = ticket.call
-        tool = self._own.get(call.id) or self.registry.get(call.name)
-        if tool is None or digest_of(tool, ticket.frozen, place.level) != ticket.digest:
+        """Record the decision, check that it still holds, and run the call if it may run."""
+        if isinstance(decision, ToolResult):
+            return decision
+        prepared = decision.ticket
+        call = prepared.call
+        self._event_log.add(
+            CallDecided,
+            call.id,
+            decision=decision.decision,
+            decided_by=decision.decided_by,
+            effect=prepared.effect,
+            reasons=decision.reasons,
+            arguments=prepared.arguments,
+            digest=prepared.digest,
+        )
+        if decision.decision is not Decision.ALLOW:
+            return denial(call.name, decision.reasons)
+        # While a person was asked, the tool may have been redefined or removed: what was shown is what runs.
+        tool = session_tool or self.registry.get(call.name)
+        if tool is None or digest_of(tool, prepared.frozen, env.level) != prepared.digest:
             return denial(call.name, ("the tool changed between decision and run; call it again",))
-        if self._closed or self._shut_because:
-            because = "the session was closed" if self._closed else self._shut_because
-            told = f"{call.name} was not run: {because}."
-            return ToolResult.error(told, recoverable=False, error_kind="environment")
+        if self._closed_reason:
+            message = f"{call.name} was not run: {self._closed_reason}."
+            return ToolResult.error(message, recoverable=False, error_kind="environment")
         if timeout_s is None:
-            timeout_s = min(ticket.deadline_s or self._call_timeout_s, _LONGEST_S)
-        self._journal.add(CallStarted, call.id, runs_in=ticket.facts.runs_in, level=place.level)
+            timeout_s = min(prepared.deadline_s or self._call_timeout_s, _MAX_TIMEOUT_S)
+        self._event_log.add(CallStarted, call.id, runs_in=prepared.facts.runs_in, level=env.level)
         try:
-            if ticket.effect is Effect.READ_ONLY:
-                result = await self._run(ticket, place, timeout_s)
-                return result if place.heard is None else place.heard(ticket, result)
-            return await self._run_guarded(ticket, place, timeout_s)
-        except ToolError as error:  # of a guard: something has to be done first
+            if prepared.effect is not Effect.READ_ONLY:
+                return await self._run_guarded(prepared, call, env, timeout_s, session_tool)
+            result = await self._run_unguarded(prepared, call, env, timeout_s, session_tool)
+            return result if env.on_read is None else env.on_read(prepared, result)
+        except ToolError as error:  # a guard demands that something is done first
             return exception_result(error)
         except SandboxError as error:
             return ToolResult.error(str(error), recoverable=False, error_kind="environment")
 
     async def _run_guarded(
-        self, ticket: PreparedCall, place: CallEnvironment, timeout_s: float
+        self,
+        prepared: PreparedCall,
+        call: ToolCall,
+        env: CallEnvironment,
+        timeout_s: float,
+        session_tool: TransferTool | None,
     ) -> ToolResult:
-        """Run a call that may change anything, between those who look before and after."""
-        ready: list[Guard] = []
+        """Run a call that may change something between the guards' `before` and `after`."""
+        entered: list[Guard] = []
         result: ToolResult | None = None
         try:
-            for guard in place.guards:
-                await guard.before(ticket)
-                ready.append(guard)
-            result = await self._run(ticket, place, timeout_s)
+            for guard in env.guards:
+                await guard.before(prepared)
+                entered.append(guard)
+            result = await self._run_unguarded(prepared, call, env, timeout_s, session_tool)
         finally:
-            for guard in reversed(ready):  # also after a cancelled call, which may have changed something
-                result = await run_to_completion(guard.after(ticket, result))
+            # A cancelled call may have changed something too. Each guard that was entered runs to its end,
+            # however often the caller is cancelled meanwhile: it holds the workspace's lock.
+            for guard in reversed(entered):
+                result = await run_to_completion(guard.after(prepared, result))
         assert result is not None
         return result
 
-    async def _run(self, ticket: PreparedCall, place: CallEnvironment, timeout_s: float) -> ToolResult:
-        call = ticket.call
-        if ticket.shipment is None:
-            context = self._context(call, place)
-            return _valid(ticket.tool, await self._on_host.run(ticket.tool, call, context, timeout_s))
-        own = self._own.get(call.id)
-        request = SandboxCall(
-            call=call,
-            shipment=ticket.shipment,
-            timeout_s=timeout_s,
-            output_caps=self.caps if own is None else own.caps,
-            session_key=self._session_key,
-            read_only=ticket.effect is Effect.READ_ONLY,
-        )
-        result = _valid(ticket.tool, await place.sandbox.call(request))
-        return result if own is None else own.received(result)
+    async def _run_unguarded(
+        self,
+        prepared: PreparedCall,
+        call: ToolCall,
+        env: CallEnvironment,
+        timeout_s: float,
+        session_tool: TransferTool | None,
+    ) -> ToolResult:
+        if prepared.shipment is None:
+            context = self._context(call, env)
+            result = await self._host_calls.run(prepared.tool, call, context, timeout_s)
+        else:
+            request = SandboxCall(
+                call=call,
+                shipment=prepared.shipment,
+                timeout_s=timeout_s,
+                output_caps=self.caps if session_tool is None else session_tool.caps,
+                session_key=self._session_key,
+                read_only=prepared.effect is Effect.READ_ONLY,
+            )
+            result = await env.sandbox.call(request)
+        # A value over the cap was left out, and the result says so: there is nothing to validate.
+        value_left_out = result.value is None and VALUE_DROPPED in result.metadata
+        if not (result.is_error or value_left_out):
+            try:
+                validate_value(prepared.tool, result.value)
+            except ToolError as error:
+                result = ToolResult.error(str(error), recoverable=False)
+            except Exception as error:  # tools are written by strangers too
+                failed = exception_result(error)
+                message = f"{call.name} ran, but its validate_value failed. This is a bug in the tool.\n"
+                result = dataclasses.replace(failed, content=message + failed.content, recoverable=False)
+        return result if session_tool is None else session_tool.receive(result)
 
-    def _context(self, call: ToolCall, place: CallEnvironment) -> ToolContext:
-        """What a tool on the host knows about its call."""
+    def _context(self, call: ToolCall, env: CallEnvironment) -> ToolContext:
+        """Build the context of a host tool's call."""
 
         def emit(name: str, payload: Mapping[str, Json]) -> None:
-            self._journal.add(CallEmitted, call.id, name=name, payload=payload)
+            self._event_log.add(CallEmitted, call.id, name=name, payload=payload)
+
+        async def run(further: ToolCall) -> ToolResult:
+            return await self.run(further, env)
 
         return ToolContext(
             agent_id=call.agent_id,
             session_key=self._session_key,
             turn_id=call.turn_id,
             call_id=call.id,
-            workspace_path=place.workspace,
-            sandbox_config={"level": place.level},
-            approval_handler=self._questions.approver,
+            workspace_path=env.workspace,
+            sandbox_config={"level": env.level},
+            approval_handler=self._approvals.approver,
             output_caps=self.caps,
-            services=CallServices(call, lambda further: self.pass_call(further, place), self.shared),
+            services=CallServices(
+                call, run=run, ask_user=self._approvals.ask_user, results=self.results, memory=self.memory
+            ),
             emitter=emit,
         )
 
 
-def _by_policy(ticket: PreparedCall) -> CallDecision:
-    evaluation = ticket.evaluation
-    typed = ticket.made.origin == "person" and evaluation.decision is Decision.ALLOW
-    return CallDecision(ticket, evaluation.decision, "typed" if typed else "policy", evaluation.reasons)
-
-
-def _waves(verdicts: Sequence[CallDecision | ToolResult]) -> Iterator[list[int]]:
-    """Numbers of the calls that may run together, in order: reading ones do, each other one is alone."""
+def _waves(decisions: Sequence[CallDecision | ToolResult]) -> Iterator[list[int]]:
+    """Group the indices of calls that may run together, in order: readers share, each writer is alone."""
     together: list[int] = []
-    for number, verdict in enumerate(verdicts):
-        changes = isinstance(verdict, CallDecision) and verdict.ticket.effect is not Effect.READ_ONLY
-        if changes and isinstance(verdict, CallDecision) and verdict.decision is Decision.ALLOW:
+    for index, decision in enumerate(decisions):
+        if (
+            isinstance(decision, CallDecision)
+            and decision.decision is Decision.ALLOW
+            and decision.ticket.effect is not Effect.READ_ONLY
+        ):
             yield together
-            yield [number]
+            yield [index]
             together = []
         else:
-            together.append(number)
+            together.append(index)
     yield together
-
-
-def _own_copy(arguments: Mapping[str, Json]) -> Mapping[str, Json]:
-    """A copy that the caller cannot change any more; what cannot be copied is no JSON, and refused later."""
-    try:
-        return copy.deepcopy(arguments)
-    except Exception:
-        return arguments
-
-
-def _valid(tool: Tool, result: ToolResult) -> ToolResult:
-    """The result, if what it holds fits the type that the tool declared."""
-    left_out = result.value is None and VALUE_DROPPED in result.metadata  # over the cap, and said
-    if result.is_error or left_out:
-        return result
-    try:
-        validate_value(tool, result.value)
-    except ToolError as error:
-        return ToolResult.error(str(error), recoverable=False)
-    except Exception as error:  # tools are written by strangers too
-        return broken_tool_result(tool.name, error)
-    return result

@@ -1,17 +1,13 @@
-"""Where calls run, and who looks at the workspace before and after each call that may change it.
+"""Guards: what looks at the workspace before and after each call that may change it.
 
-Keeps the protected files of a workspace: compared around every call that may change anything, put back.
+`Protection` keeps the protected files of a workspace, such as `conftest.py`. A call during which one was
+changed, removed or planted fails and says which, and the file is put back. Between calls, a person may edit
+these files, and so may something that the sandbox left running. If nothing in the sandbox ran meanwhile, it
+was the person, and the file is accepted; otherwise it is put back and the next call is refused once, saying
+so. Content that is taken away is kept in the state folder.
 
-A call during which one was changed, removed or planted fails and says which. Between calls a person may edit
-these files, and something that the sandbox left running may as well. Which of the two it was is told by
-whether anything in the sandbox ran at all meanwhile: if nothing did, it was the person, and what is there is
-what should be there; otherwise it is put back, and the next call is refused once, saying so. What is taken
-away is never lost: it lies in the state folder.
-
-Feeds the read cache, and holds back edits of what was not read or has changed since.
-
-What a call read is taken from its result only where the host finds the same text in the file; a worker cannot
-make the host believe that something was read.
+`ReadGuard` feeds the read cache and refuses edits of files that were not read or have changed since. What a
+call read is believed only where the host finds the same text in the file: a worker cannot make it up.
 """
 
 from __future__ import annotations
@@ -26,18 +22,18 @@ from typing import Protocol
 
 from aisotools.core.events import CallFinished, CallStarted, SessionEvent
 from aisotools.core.exceptions import SandboxError
-from aisotools.core.protocols import Sandbox, ToolPayload
-from aisotools.core.types import Json, ToolResult
+from aisotools.core.protocols import Sandbox
+from aisotools.core.types import Facts, Json, ToolResult
 from aisotools.policy.prepared import PreparedCall
-from aisotools.policy.rules import normal_path
+from aisotools.policy.rules import Policy, normal_path
 from aisotools.workspace.protected import MOST_FOLDERS, ProtectedFileChange, ProtectedFiles
 from aisotools.workspace.read_tracker import FileTouch, ReadCache, SupportsTouches
 
 
 class Guard(Protocol):
-    """Looks at the workspace around every call that may change anything: checkpoints, protected files."""
+    """Looks at the workspace around every call that may change something."""
 
-    async def before(self, ticket: PreparedCall) -> None:
+    async def before(self, prepared: PreparedCall) -> None:
         """Get ready for the approved call, which is about to run.
 
         Raises:
@@ -45,8 +41,8 @@ class Guard(Protocol):
             ToolError: If the caller has to do something else first; the message says what.
         """
 
-    async def after(self, ticket: PreparedCall, result: ToolResult | None) -> ToolResult | None:
-        """Look at what came of it, also when it was cancelled, which has no result.
+    async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
+        """Look at what the call did. `result` is None for a call that was cancelled.
 
         Returns:
             The result that the caller gets: the given one, or one that says more, or an error.
@@ -61,18 +57,22 @@ class CallEnvironment:
         sandbox: Runs what runs in the sandbox.
         level: Its confinement level.
         workspace: The folder that tools may change.
-        guards: Look at the workspace around every call that may change anything: `before` in this order,
-            `after` in the opposite one.
-        heard: Gets what a call that only reads gave, and returns what its caller gets; None for nobody.
-        undo_note: Tells what undo will bring back of a call, for its card; None where nothing is known.
+        workspace_policy: The workspace's own policy, which narrows the session's.
+        guards: Entered around every call that may change something: `before` in this order, `after` in the
+            opposite one.
+        on_read: Gets the result of a call that only reads, and returns what its caller gets.
+        can_undo: Returns whether undo covers a call of these facts.
+        describe_undo: Returns what undo will restore of a call, for its card.
     """
 
     sandbox: Sandbox
     level: str
     workspace: Path
+    workspace_policy: Policy | None = None
     guards: Sequence[Guard] = ()
-    heard: Callable[[PreparedCall, ToolResult], ToolResult] | None = None
-    undo_note: Callable[[PreparedCall], Awaitable[str]] | None = None
+    on_read: Callable[[PreparedCall, ToolResult], ToolResult] | None = None
+    can_undo: Callable[[Facts], bool] | None = None
+    describe_undo: Callable[[PreparedCall], Awaitable[str]] | None = None
 
 
 _log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class Protection:
     def __repr__(self) -> str:
         return f"<Protection of {self._files!r}, {len(self._running)} calls run>"
 
-    def hear(self, event: SessionEvent) -> None:
+    def on_event(self, event: SessionEvent) -> None:
         """Take note of calls that begin and end."""
         if isinstance(event, CallStarted):
             if not self._running:
@@ -123,7 +123,7 @@ class Protection:
                 self._fresh, self._at_rest = False, None
                 self._settling = asyncio.get_running_loop().call_later(_SETTLED_S, self._settle)
 
-    async def before(self, ticket: PreparedCall) -> None:
+    async def before(self, prepared: PreparedCall) -> None:
         """Have everything as it should be; see `aisotools.session.guards.Guard`.
 
         Raises:
@@ -135,30 +135,30 @@ class Protection:
                 await asyncio.to_thread(self._look_between)
         if not self._files.complete:
             raise SandboxError(
-                f"{ticket.made.name} was not run: the workspace has more than {MOST_FOLDERS} folders, or is "
-                "nested too deeply, so files such as conftest.py could be planted unseen. Remove some "
+                f"{prepared.made.name} was not run: the workspace has more than {MOST_FOLDERS} folders, or "
+                "is nested too deeply, so files such as conftest.py could be planted unseen. Remove some "
                 "folders, or use a smaller workspace."
             )
         if self._late:
             late, self._late = self._late, []
             raise SandboxError(
-                f"{ticket.made.name} was not run: something that an earlier call left running had changed "
+                f"{prepared.made.name} was not run: something that an earlier call left running had changed "
                 f"protected files: {_listed(late)}. Make the call again; a restart of the sandbox ends what "
                 "runs there."
             )
 
-    async def after(self, ticket: PreparedCall, result: ToolResult | None) -> ToolResult | None:
+    async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """Put back what the call changed; see `aisotools.session.guards.Guard`."""
         async with self._looking:
-            declared = _declared(ticket)
+            declared = _declared(prepared)
             if self._files.took_s < _QUICK_S:
                 changes = self._files.restore(declared)
             else:
                 changes = await asyncio.to_thread(self._files.restore, declared)
         if not changes and self._files.complete:
             return result
-        _log.warning("The call %s of %s: %s", ticket.made.id, ticket.made.name, _listed(changes))
-        return None if result is None else _failed(ticket.made.name, result, changes, self._files.complete)
+        _log.warning("The call %s of %s: %s", prepared.made.id, prepared.made.name, _listed(changes))
+        return None if result is None else _failed(prepared.made.name, result, changes, self._files.complete)
 
     def accept(self) -> None:
         """Take what is there for what should be there: the host itself has just changed the workspace."""
@@ -204,9 +204,9 @@ class Protection:
             self._settling = None
 
 
-def _declared(ticket: PreparedCall) -> frozenset[str]:
+def _declared(prepared: PreparedCall) -> frozenset[str]:
     """The notebooks that the call said it writes."""
-    return frozenset(normal_path(path) for path in ticket.facts.writes if path.endswith(".ipynb"))
+    return frozenset(normal_path(path) for path in prepared.facts.writes if path.endswith(".ipynb"))
 
 
 def _listed(changes: Sequence[ProtectedFileChange]) -> str:
@@ -248,28 +248,28 @@ class ReadGuard:
         self._reads = reads
         self._before: dict[str, dict[str, bytes]] = {}
 
-    async def before(self, ticket: PreparedCall) -> None:
+    async def before(self, prepared: PreparedCall) -> None:
         """Refuse what was not read; see `aisotools.session.guards.Guard`.
 
         Raises:
             ToolError: Naming the file and what to read.
         """
-        touches = _touches(ticket)
+        touches = _touches(prepared)
         self._reads.check(touches)
         kept = {touch.path: self._reads.content(touch.path) for touch in touches}
-        self._before[ticket.made.id] = {path: data for path, data in kept.items() if data is not None}
+        self._before[prepared.made.id] = {path: data for path, data in kept.items() if data is not None}
 
-    async def after(self, ticket: PreparedCall, result: ToolResult | None) -> ToolResult | None:
+    async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """What a call wrote is known to who made it; see `aisotools.session.guards.Guard`."""
-        before = self._before.pop(ticket.made.id, {})
+        before = self._before.pop(prepared.made.id, {})
         if result is None or result.is_error:
             return result
         for touched, data in before.items():
             now = self._reads.content(touched)
             if now is not None:
                 self._reads.note_edit(touched, data, now)
-        if _runs(ticket, "sandbox_write") or (_runs(ticket, "file") and _operation(ticket) == "write"):
-            self._heard_of_writing(ticket.arguments)
+        if _runs(prepared, "sandbox_write") or (_runs(prepared, "file") and _operation(prepared) == "write"):
+            self._heard_of_writing(prepared.arguments)
         return result
 
     def _heard_of_writing(self, arguments: Mapping[str, Json]) -> None:
@@ -279,15 +279,15 @@ class ReadGuard:
             if written is not None and written == content.encode("utf-8", "surrogatepass"):
                 self._reads.note_read(path, written)
 
-    def heard(self, ticket: PreparedCall, result: ToolResult) -> ToolResult:
+    def on_read(self, prepared: PreparedCall, result: ToolResult) -> ToolResult:
         """Take down what a call that only reads has read; shortened if its reader still has it."""
         value = result.value
-        if result.is_error or not isinstance(value, dict) or not _reads_a_file(ticket):
+        if result.is_error or not isinstance(value, dict) or not _reads_a_file(prepared):
             return result
         path, text = value.get("path"), value.get("content")
         if not isinstance(path, str) or not isinstance(text, str):
             return result
-        if ticket.made.origin == "model" and result.truncation is not None:
+        if prepared.made.origin == "model" and result.truncation is not None:
             text = text[: result.truncation.shown_chars].rpartition("\n")[0]  # no more was seen
         data = self._reads.content(path)
         first = value.get("start_line", 1)
@@ -297,12 +297,12 @@ class ReadGuard:
         if _lines(data, first, count).rstrip(b"\n") != text.encode("utf-8", "surrogatepass").rstrip(b"\n"):
             return result
         self._reads.note_read(path, data, first, first + count - 1)
-        return self._shortened(ticket, result, path, first, first + count - 1)
+        return self._shortened(prepared, result, path, first, first + count - 1)
 
     def _shortened(
-        self, ticket: PreparedCall, result: ToolResult, path: str, first: int, last: int
+        self, prepared: PreparedCall, result: ToolResult, path: str, first: int, last: int
     ) -> ToolResult:
-        call = ticket.made
+        call = prepared.made
         if call.origin != "model":
             return result
         since = self._reads.unchanged_since(call.agent_id, path, first, last)
@@ -313,21 +313,20 @@ class ReadGuard:
         return dataclasses.replace(result, content=told, truncation=None).with_metadata(unchanged_since=since)
 
 
-def _touches(ticket: PreparedCall) -> Sequence[FileTouch]:
-    return ticket.tool.touches(ticket.arguments) if isinstance(ticket.tool, SupportsTouches) else ()
+def _touches(prepared: PreparedCall) -> Sequence[FileTouch]:
+    return prepared.tool.touches(prepared.arguments) if isinstance(prepared.tool, SupportsTouches) else ()
 
 
-def _runs(ticket: PreparedCall, name: str) -> bool:
-    shipment: ToolPayload | None = ticket.shipment
-    return shipment is not None and shipment.import_path == _FILES + name
+def _runs(prepared: PreparedCall, name: str) -> bool:
+    return prepared.shipment is not None and prepared.shipment.import_path == _FILES + name
 
 
-def _reads_a_file(ticket: PreparedCall) -> bool:
-    return _runs(ticket, "sandbox_read") or (_runs(ticket, "file") and _operation(ticket) == "read")
+def _reads_a_file(prepared: PreparedCall) -> bool:
+    return _runs(prepared, "sandbox_read") or (_runs(prepared, "file") and _operation(prepared) == "read")
 
 
-def _operation(ticket: PreparedCall) -> Json:
-    return ticket.arguments.get("operation")
+def _operation(prepared: PreparedCall) -> Json:
+    return prepared.arguments.get("operation")
 
 
 def _lines(data: bytes, first: int, count: int) -> bytes:

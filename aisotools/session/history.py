@@ -1,11 +1,9 @@
-"""Undo as a session has it: a checkpoint around every call that may change anything, files and variables.
+"""Undo: a checkpoint around every call that may change something, of files and of variables.
 
-The tree of processes stands still while a checkpoint is taken and while files are brought back. What cannot
-be brought back is told beforehand on the card, and afterwards in the result.
-
-What is told of an undo, before and after, in words for people and models.
-
-The history of a session whose calls run on another machine: none, and it says so.
+`WorkspaceHistory` is a guard (see `aisotools.session.guards`): it takes the checkpoints, and undoes and
+redoes calls. The sandbox's process tree is stopped while a checkpoint is taken and while files are restored.
+What cannot be restored is said before the call, on its card, and after an undo, in its result.
+`NoUndoHistory` is the history of a session whose files are on another machine.
 """
 
 from __future__ import annotations
@@ -13,19 +11,19 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from aisotools.core.events import CallEmitted, CheckpointTaken, Redone, Undone
 from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError
-from aisotools.core.protocols import Sandbox, VariableHistory, VariablePoint
+from aisotools.core.protocols import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
 from aisotools.core.types import Facts, Json, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.session.event_log import EventLog
-from aisotools.session.sharing import LockToken, share, unshare
+from aisotools.session.sharing import LockToken, SharedWorkspace
 from aisotools.tools.adapter import undo_path
 from aisotools.workspace.checkpoints.scan import Progress, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.store import Store
@@ -34,88 +32,502 @@ from aisotools.workspace.diff import Changes, changes_between
 from aisotools.workspace.paths import printable
 from aisotools.workspace.read_tracker import ReadCache
 
-_SHOWN = 20
+_MAX_LISTED = 20
+"""Names in one list of a message; the rest is counted."""
+
+_INLINE_ENTRIES = 1_500
+"""Up to so many files a checkpoint is taken on the event loop: a thread would take longer than the scan."""
+
+_INLINE_BYTES = 1 << 20
+"""If more than this has to be copied, the scan moves to a thread."""
+
+_PROGRESS_INTERVAL_S = 1.0
+"""How often a slow checkpoint reports its progress."""
+
+T = TypeVar("T")
 
 
-def outcome(moved: UndoResult, variables: str) -> ToolResult:
-    """What came of an undo or redo."""
-    missing = tuple(f"{path or 'the workspace'} ({why})" for path, why in moved.missing)
-    beyond = tuple(step.beyond for step in moved.steps if step.beyond)
-    calls = [f"{step.name} ({step.call_id})" for step in moved.steps]
-    verb = "Undid" if moved.way == "undo" else "Redid"
-    lines = [f"{verb} {len(calls)} call{'s' * (len(calls) != 1)}: {some(calls)}."]
-    lines += [f"Brought back: {some(moved.restored)}."] if moved.restored else []
-    lines += [f"Removed: {some(moved.removed)}."] if moved.removed else []
-    lines += ["No file had to be changed."] if not (moved.restored or moved.removed or missing) else []
-    lines += [f"Not brought back: {some(missing)}."] if missing else []
-    lines += [f"Variables: {variables}"] if variables else []
-    lines += [f"Stays done: {one}" for one in beyond]
-    value: dict[str, Json] = {
-        "calls": [{"id": step.call_id, "name": step.name} for step in moved.steps],
-        "restored": list(moved.restored),
-        "removed": list(moved.removed),
-        "missing": list(missing),
-        "variables": variables,
-        "stays_done": list(beyond),
-        "conflicts": [{"path": path, "why": why} for path, why in moved.conflicts],
-    }
-    return ToolResult.json(value, "\n".join(lines)).with_metadata(tool=moved.way)
+class UndoHistory(Protocol):
+    """The undo history of a session. `WorkspaceHistory` and `NoUndoHistory` implement it."""
+
+    @property
+    def store(self) -> Store:
+        """The contents of all checkpoints.
+
+        Raises:
+            UsageError: If nothing is kept.
+        """
+
+    def can_undo(self, facts: Facts) -> bool:
+        """Return whether undo covers everything that a call of these facts may change."""
+
+    async def describe(self, prepared: PreparedCall) -> str:
+        """Return what undo will and will not restore of a call, in sentences for its card."""
+
+    async def undo(self, steps: int = 1, *, to: str | None = None, force: bool = False) -> ToolResult:
+        """Undo calls, the latest first; see `Session.undo`."""
+
+    async def redo(self, steps: int = 1, *, force: bool = False) -> ToolResult:
+        """Redo what was undone; see `Session.redo`."""
+
+    async def changes(self, since: str | None = None) -> Changes:
+        """Return the changes since before a call, or since the session's first; see `Session.changes`."""
+
+    def exclusive(self) -> AbstractAsyncContextManager[Snapshot]:
+        """Hold the workspace as it is now: no call changes it until the context is left.
+
+        Raises:
+            UsageError: From within a call, which would wait for itself; or if nothing is kept.
+        """
+
+    def close(self) -> None:
+        """Release the workspace."""
 
 
-def beyond_words(ticket: PreparedCall, *, covered: bool) -> str:
-    """What a call does that no undo takes back."""
-    facts = ticket.facts
+class NoUndoHistory:
+    """The history of a session whose files are on another machine: every request is refused."""
+
+    _REASON = (
+        "Calls of this session run on another machine, where no earlier state of files or variables is kept"
+    )
+
+    @property
+    def store(self) -> Store:
+        """Refuse."""
+        raise UsageError(f"{self._REASON}.")
+
+    def can_undo(self, facts: Facts) -> bool:  # noqa: ARG002 - the same for all
+        """Return False."""
+        return False
+
+    async def describe(self, prepared: PreparedCall) -> str:
+        """Return why the call cannot be undone."""
+        if prepared.facts.runs_in == "host":
+            return "It cannot be undone: this session keeps no earlier state."
+        return "It cannot be undone: it runs on another machine."
+
+    async def undo(self, steps: int = 1, *, to: str | None = None, force: bool = False) -> ToolResult:  # noqa: ARG002 - the same for all
+        """Return a refusal."""
+        return _refusal(f"{self._REASON}, so nothing can be undone from here.")
+
+    async def redo(self, steps: int = 1, *, force: bool = False) -> ToolResult:  # noqa: ARG002 - the same for all
+        """Return a refusal."""
+        return _refusal(f"{self._REASON}, so there is nothing to redo.")
+
+    async def changes(self, since: str | None = None) -> Changes:  # noqa: ARG002 - the same for all
+        """Refuse.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            f"{self._REASON}, so changes cannot be told from here. Ask `sandbox_bash`, with git or diff."
+        )
+
+    def exclusive(self) -> AbstractAsyncContextManager[Snapshot]:
+        """Refuse.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(f"{self._REASON}, so it has no branches. Open another session there.")
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+
+@dataclass(slots=True)
+class _CopyProgress:
+    """Bytes copied and to be copied so far. Written by the scanning thread, read by the loop."""
+
+    done: int = 0
+    total: int = 0
+
+    def update(self, done: int, total: int) -> None:
+        self.done = done
+        self.total = total
+
+
+class WorkspaceHistory:
+    """Implements `UndoHistory` for a workspace on this machine, and takes a checkpoint around each call."""
+
+    def __init__(
+        self,
+        shared: SharedWorkspace,
+        *,
+        sandbox: Sandbox,
+        event_log: EventLog,
+        reads: ReadCache,
+        session_key: str,
+    ) -> None:
+        """Record the calls of one session; other sessions of this process may share the workspace.
+
+        Args:
+            shared: The workspace. `close` gives it back.
+            sandbox: The sandbox whose variables are restored with the files.
+            event_log: Gets checkpoints, undo and redo.
+            reads: Forgets what was read when files are restored.
+            session_key: The conversation, for the record of each checkpoint.
+        """
+        self._shared = shared
+        self._checkpoints = shared.checkpoints
+        self._workspace = shared.folder
+        self._sandbox = sandbox
+        self._event_log = event_log
+        self._reads = reads
+        self._session_key = session_key
+        self._tokens: dict[str, LockToken] = {}
+        self._first_root = ""
+        self._undone_variables: list[tuple[str, ...]] = []
+
+    def __repr__(self) -> str:
+        return f"<WorkspaceHistory of {self._checkpoints!r}>"
+
+    def close(self) -> None:
+        """Release the workspace; the last session on it closes its checkpoints."""
+        self._shared.release(self._sandbox)
+
+    # -- guard: around each call
+
+    async def before(self, prepared: PreparedCall) -> None:
+        """Take a checkpoint; see `aisotools.session.guards.Guard`.
+
+        Raises:
+            SandboxError: If it cannot be kept: then the call must not run.
+        """
+        call = prepared.made
+        started_s = time.perf_counter()
+        outside = self._path_outside(prepared)
+        token = await self._shared.lock.enter(self)
+        try:
+            snapshot = await self._scan(
+                lambda progress: self._checkpoints.begin(
+                    call.id,
+                    call.name,
+                    self._session_key,
+                    outside=outside,
+                    beyond=_describe_irreversible(prepared, covered=outside is not None),
+                    progress=progress,
+                ),
+                call.id,
+            )
+        except BaseException as error:
+            self._shared.lock.leave(token)
+            if isinstance(error, WorkspaceError):
+                raise SandboxError(f"{call.name} was not run: {error}") from error
+            raise
+        self._tokens[call.id] = token
+        self._first_root = self._first_root or snapshot.root
+        self._event_log.add(
+            CheckpointTaken,
+            call.id,
+            root=snapshot.root,
+            files=snapshot.entries,
+            copied_bytes=snapshot.copied_bytes,
+            uncovered=list_uncovered(snapshot),
+            duration_s=time.perf_counter() - started_s,
+        )
+
+    async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
+        """Record what the call changed; see `aisotools.session.guards.Guard`."""
+        call = prepared.made
+        try:
+            await self._scan(lambda progress: self._checkpoints.end(call.id, progress), call.id)
+        except WorkspaceError as error:
+            if result is not None:
+                result = result.with_metadata(undo=f"This call cannot be undone: {error}")
+        finally:
+            self._shared.lock.leave(self._tokens.pop(call.id))
+        return result
+
+    async def _scan(
+        self, scan: Callable[[Progress], T], call_id: str, *, inline: bool = True, frozen: bool = True
+    ) -> T:
+        """Run `scan`, on the loop if the workspace is small, else in a thread.
+
+        Args:
+            scan: Takes a callback for its progress.
+            call_id: The call whose progress it is.
+            inline: Whether it may run on the loop at all.
+            frozen: Whether the sandbox's processes are stopped meanwhile.
+        """
+        latest = self._checkpoints.latest
+        holding = self._shared.frozen if frozen else nullcontext
+        if inline and latest is not None and latest.entries <= _INLINE_ENTRIES:
+            try:
+                with holding():
+                    return scan(_refuse_large)
+            except TooSlow:
+                pass  # something large is new: what was copied so far is kept, the rest goes to a thread
+        progress = _CopyProgress()
+
+        def scan_in_thread() -> T:
+            with holding():
+                return scan(progress.update)
+
+        scanning = asyncio.ensure_future(asyncio.to_thread(scan_in_thread))
+        while not (await asyncio.wait([scanning], timeout=_PROGRESS_INTERVAL_S))[0]:
+            self._event_log.add(
+                CallEmitted,
+                call_id,
+                name="checkpoint",
+                payload={"done_bytes": progress.done, "total_bytes": progress.total},
+            )
+        return scanning.result()
+
+    def _path_outside(self, prepared: PreparedCall) -> Path | None:
+        """Return the path outside the workspace that a host tool says it changes, if it can be covered."""
+        if prepared.facts.runs_in != "host":
+            return None
+        declared = undo_path(prepared.tool, prepared.arguments)
+        if declared is None:
+            return None
+        path = self._workspace / declared
+        return path if self._checkpoints.covers(path) else None
+
+    @property
+    def store(self) -> Store:
+        """The contents of all checkpoints."""
+        return self._checkpoints.store
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[Snapshot]:
+        """Hold the workspace as it is now; see `UndoHistory.exclusive`."""
+        if self._shared.lock.inside():
+            raise UsageError("A call is running here. Wait until it has ended.")
+        token = await self._shared.lock.enter(object())
+        try:
+            yield await self._scan(self._checkpoints.look, "", inline=False)
+        finally:
+            self._shared.lock.leave(token)
+
+    # -- before a call: what undo will cover
+
+    def can_undo(self, facts: Facts) -> bool:
+        """Return whether undo covers everything that a call of these facts may change."""
+        if facts.runs_in != "sandbox" or facts.level == "limited" or facts.hosts or facts.outside:
+            return False
+        only_files = facts.path_guarded or bool(facts.commands)  # programs cannot reach the variables
+        if not only_files and self._variables is None:
+            return False
+        latest = self._checkpoints.latest
+        if latest is None:
+            return self._checkpoints.fits()
+        return bool(latest.root) and not latest.uncovered_count
+
+    async def describe(self, prepared: PreparedCall) -> str:
+        """Return what undo will and will not restore of a call, in sentences for its card."""
+        try:
+            # Nothing needs to stand still for a sentence: the call's own checkpoint scans again.
+            snapshot = await self._scan(self._checkpoints.look, prepared.made.id, frozen=False)
+        except WorkspaceError as error:
+            return f"It cannot be undone: {error}"
+        uncovered = list_uncovered(snapshot)
+        sentences = ["Undo brings back the files of the workspace."]
+        if uncovered:
+            sentences = [f"Undo brings back the files of the workspace, but not {summarize(uncovered)}."]
+        if prepared.facts.runs_in == "host":
+            declared = undo_path(prepared.tool, prepared.arguments)
+            if declared is not None:
+                path = self._workspace / declared
+                inside = path.resolve().is_relative_to(self._workspace.resolve())
+                if inside or self._path_outside(prepared) is not None:
+                    sentences.append(f"It also brings back {printable(str(path))}.")
+                else:
+                    sentences.append(f"It does not cover {printable(str(path))}.")
+            sentences.append("Whatever else it does outside the workspace stays done.")
+        elif prepared.facts.level == "limited":
+            sentences.append("At level limited it may change files elsewhere, which stay changed.")
+        return " ".join(sentences)
+
+    # -- undo, redo, changes
+
+    async def undo(self, steps: int = 1, *, to: str | None = None, force: bool = False) -> ToolResult:
+        """Undo calls, the latest first; see `Session.undo`."""
+        return await self._move("undo", steps, to, force=force)
+
+    async def redo(self, steps: int = 1, *, force: bool = False) -> ToolResult:
+        """Redo what was undone; see `Session.redo`."""
+        return await self._move("redo", steps, None, force=force)
+
+    async def changes(self, since: str | None = None) -> Changes:
+        """Return the changes since before a call, or since the session's first; see `Session.changes`."""
+        steps = [*self._checkpoints.steps, *self._checkpoints.undone]
+        root = self._first_root
+        if since is not None:
+            found = [step for step in steps if step.call_id == since]
+            if not found:
+                raise UsageError(f"There is no checkpoint from before a call {since!r}. {_known_ids(steps)}")
+            root = found[-1].before[""]
+        snapshot = await self._scan(self._checkpoints.look, since or "")
+        self._first_root = self._first_root or snapshot.root
+        if not root or not snapshot.root:
+            return Changes(uncovered=list_uncovered(snapshot))
+        return await asyncio.to_thread(
+            changes_between, self._checkpoints.store, root, snapshot.root, list_uncovered(snapshot)
+        )
+
+    async def _move(self, way: Direction, count: int, to: str | None, *, force: bool) -> ToolResult:
+        count = _check_count(count)
+        if self._shared.lock.inside():
+            return _refusal(f"A call is running here. {way.capitalize()} when it has ended.")
+        token = await self._shared.lock.enter(object())  # a holder of its own: every other call has ended
+        try:
+            with_variables = self._calls_with_variables()
+            steps = self._choose_steps(way, count, to, with_variables)
+            if not steps:
+                return _refusal(f"There is nothing to {way}.")
+            # A fork that keeps variables is only known once it has answered. Until then it would be taken for
+            # a background task and refuse the undo, or be killed by force.
+            await self._shared.settled()
+            running = self._shared.left_running()
+            if running and not force:
+                names = summarize([f"{printable(name)} ({pid})" for pid, name in running.items()])
+                return _refusal(
+                    f"{names} still runs in the background and may go on changing files. "
+                    f"Stop it first; with force=True the {way} stops it, too."
+                )
+
+            def move(_: Progress) -> UndoResult:
+                self._shared.kill(running)
+                return self._checkpoints.move(way, steps, force=force)
+
+            try:
+                moved = await self._scan(move, "", inline=False)
+            except WorkspaceError as error:
+                return _refusal(f"The {way} failed: {error}")
+            if not moved.done:
+                return _conflict_result(moved)
+            self._reads.forget()
+            variables = await self._move_variables(way, steps)
+        finally:
+            self._shared.lock.leave(token)
+        result = _move_result(moved, variables)
+        self._event_log.add(
+            Undone if way == "undo" else Redone,
+            call_ids=tuple(step.call_id for step in moved.steps),
+            restored=moved.restored,
+            removed=moved.removed,
+            missing=tuple(result.value["missing"]),
+            variables=variables,
+            forced=force,
+            steps=sum(step.changed or step.call_id in with_variables for step in steps),
+        )
+        return result
+
+    def _choose_steps(
+        self, way: Direction, count: int, to: str | None, with_variables: Collection[str]
+    ) -> list[Checkpoint]:
+        """Return the steps to move over, the next one first. Those that changed nothing are not counted."""
+        source = self._checkpoints.steps if way == "undo" else self._checkpoints.undone
+        if to is not None and all(step.call_id != to for step in source):
+            raise UsageError(f"There is no call {to!r} to undo. {_known_ids(source)}")
+        chosen: list[Checkpoint] = []
+        counted = 0
+        length = 0  # of `chosen` up to the last step that counts
+        for step in reversed(source):
+            counts = step.changed or step.call_id in with_variables
+            if to is None and counts and counted == count:
+                break
+            chosen.append(step)
+            if counts:
+                counted += 1
+                length = len(chosen)
+            if step.call_id == to:
+                return chosen
+        return chosen[:length]
+
+    # -- variables
+
+    @property
+    def _variables(self) -> VariableHistory | None:
+        return self._sandbox.variables if isinstance(self._sandbox, SupportsSnapshots) else None
+
+    def _calls_with_variables(self) -> set[str]:
+        """Return the calls from before which variables are kept, or were restored by an undo."""
+        variables = self._variables
+        points = variables.points() if variables is not None else ()
+        return {point.call_id for point in points}.union(*self._undone_variables)
+
+    async def _move_variables(self, way: Direction, steps: Sequence[Checkpoint]) -> str:
+        """Move the variables along with the files. Return what became of them, for the result."""
+        ids = [step.call_id for step in steps]
+        variables = self._variables
+        try:
+            if way == "redo":
+                return await self._redo_variables(variables, ids)
+            kept = {point.call_id for point in variables.points()} if variables is not None else set()
+            candidates = [call_id for call_id in ids if call_id in kept]
+            if variables is None or not candidates:
+                touched = any(step.name == "python" for step in steps)
+                return _describe_unchanged(supported=variables is not None) if touched else ""
+            point = await variables.restore(candidates[-1])
+        except SandboxError as error:
+            return f"They were not brought back: {error}"
+        self._undone_variables.append(tuple(ids))
+        return f"They are as before {candidates[-1]}{_describe_loss(point)}"
+
+    async def _redo_variables(self, variables: VariableHistory | None, ids: Sequence[str]) -> str:
+        if variables is None or not any(set(ids) & set(batch) for batch in self._undone_variables):
+            return ""
+        if set(self._undone_variables[-1]) != set(ids):
+            return "They stay as they are: only the last undo of them can be redone, and as a whole."
+        point = await variables.redo()
+        if point is None:
+            return "They stay as they are: a call has changed them since."
+        self._undone_variables.pop()
+        return f"They are as they were before the undo{_describe_loss(point)}"
+
+
+def _check_count(count: object) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"steps={count!r}: use a whole number from 1.")
+    return count
+
+
+def _refuse_large(done: int, total: int) -> None:
+    if total - done > _INLINE_BYTES:
+        raise TooSlow
+
+
+# -- messages
+
+
+def list_uncovered(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return what a checkpoint does not cover, each with its reason."""
+    paths = [
+        f"{printable('/'.join(path)) or 'the workspace'} ({reason})" for path, reason in snapshot.uncovered
+    ]
+    more = snapshot.uncovered_count - len(paths)
+    if more > 0:
+        paths.append(f"{more:,} more")
+    return tuple(paths)
+
+
+def summarize(names: Sequence[str]) -> str:
+    """Return names in a line: at most 20, and the number of the others."""
+    more = len(names) - _MAX_LISTED
+    listed = ", ".join(names[:_MAX_LISTED])
+    return f"{listed} and {more:,} more" if more > 0 else listed
+
+
+def _describe_irreversible(prepared: PreparedCall, *, covered: bool) -> str:
+    """Return what a call does that no undo reverts, or nothing."""
+    facts = prepared.facts
     if facts.hosts:
-        return f"{ticket.made.name} talked to {some(facts.hosts)}."
+        return f"{prepared.made.name} talked to {summarize(facts.hosts)}."
     if facts.runs_in == "host" and not covered:
-        return f"{ticket.made.name} ran on the host; what it did outside the workspace is not undone."
+        return f"{prepared.made.name} ran on the host; what it did outside the workspace is not undone."
     return ""
 
 
-def uncovered_words(snapshot: Snapshot) -> tuple[str, ...]:
-    """What a checkpoint does not cover, each with its reason."""
-    told = [f"{printable('/'.join(path)) or 'the workspace'} ({why})" for path, why in snapshot.uncovered]
-    more = snapshot.uncovered_count - len(told)
-    return (*told, f"{more:,} more") if more > 0 else tuple(told)
+def _describe_loss(point: VariablePoint) -> str:
+    return f", but for: {summarize(point.lost)}." if point.lost else "."
 
 
-def some(names: Sequence[str]) -> str:
-    """Names in a line, not too many."""
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-
-
-def lost_words(point: VariablePoint) -> str:
-    """What of the variables is lost."""
-    return f", but for: {some(point.lost)}." if point.lost else "."
-
-
-def known_ids(steps: Sequence[Checkpoint]) -> str:
-    """The calls that can be named."""
-    ids = [step.call_id for step in steps][-_SHOWN:]
-    return f"Known: {', '.join(ids)}." if ids else "There was none so far."
-
-
-def refused(told: str) -> ToolResult:
-    """Nothing was done, and why."""
-    return ToolResult.error(told, error_kind="invalid")
-
-
-def conflict(moved: UndoResult) -> ToolResult:
-    """Nothing was done, since somebody else changed the same files."""
-    listed = [f"{path}: {why}" for path, why in moved.conflicts]
-    told = f"Nothing was changed, since this {moved.way} would overwrite what somebody else did:"
-    shown = "\n".join(f"- {one}" for one in listed[:_SHOWN])
-    more = f"\n- and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    advice = f"Keep it by leaving it as it is, or {moved.way} with force=True."
-    result = ToolResult.error(f"{told}\n{shown}{more}\n{advice}", error_kind="failed")
-    conflicts = [{"path": path, "why": why} for path, why in moved.conflicts]
-    return dataclasses.replace(result, value={"conflicts": conflicts})
-
-
-def variables_stay(*, can_be_kept: bool) -> str:
-    """Why the variables were not brought back."""
-    if can_be_kept:
+def _describe_unchanged(*, supported: bool) -> str:
+    """Return why the variables were not restored."""
+    if supported:
         return "They were not brought back: no earlier state of them is kept."
     return (
         "They were not brought back: this sandbox cannot keep earlier states of them, because its worker "
@@ -123,404 +535,53 @@ def variables_stay(*, can_be_kept: bool) -> str:
     )
 
 
-T = TypeVar("T")
-
-_INLINE_ENTRIES = 1_500
-_INLINE_BYTES = 1 << 20
-_PROGRESS_S = 1.0
+def _known_ids(steps: Sequence[Checkpoint]) -> str:
+    ids = [step.call_id for step in steps][-_MAX_LISTED:]
+    return f"Known: {', '.join(ids)}." if ids else "There was none so far."
 
 
-@dataclass(slots=True)
-class _Copying:
-    """How far copying has got; written by one thread, read by another."""
-
-    done: int = 0
-    due: int = 0
-
-    def tell(self, done: int, due: int) -> None:
-        self.done, self.due = done, due
+def _refusal(message: str) -> ToolResult:
+    return ToolResult.error(message, error_kind="invalid")
 
 
-class History:
-    """A guard (see `aisotools.session.guards`) that keeps what calls change, and gives it back."""
-
-    def __init__(
-        self,
-        workspace: Path,
-        state_folder: Path,
-        *,
-        sandbox: Sandbox,
-        journal: EventLog,
-        reads: ReadCache,
-        session_key: str,
-    ) -> None:
-        """Keep the history of a workspace; sessions of one process on it share one.
-
-        Raises:
-            WorkspaceError: If checkpoints cannot be kept.
-        """
-        self._sharing = share(workspace, state_folder, sandbox)
-        self._chain = self._sharing.checkpoints
-        self._workspace = workspace
-        self._sandbox = sandbox
-        self._journal = journal
-        self._reads = reads
-        self._session_key = session_key
-        self._passes: dict[str, LockToken] = {}
-        self._first = ""
-        self._batches: list[tuple[str, ...]] = []
-        self.left_running: Callable[[], Mapping[int, str]] = self._sharing.left_running
-        """Tells what calls left running in the background: process id to name."""
-
-    def __repr__(self) -> str:
-        return f"<History of {self._chain!r}>"
-
-    def close(self) -> None:
-        """Let go of the chain."""
-        unshare(self._sharing, self._sandbox)
-
-    # ---- around a call
-
-    async def before(self, ticket: PreparedCall) -> None:
-        """Take a checkpoint; see `aisotools.session.guards.Guard`.
-
-        Raises:
-            SandboxError: If it cannot be kept: then the call must not run.
-        """
-        call, began_s = ticket.made, time.perf_counter()
-        given = await self._sharing.barrier.enter(self)
-        try:
-            snapshot = await self._walk(
-                lambda progress: self._chain.begin(
-                    call.id,
-                    call.name,
-                    self._session_key,
-                    outside=self._outside(ticket),
-                    beyond=beyond_words(ticket, covered=self._outside(ticket) is not None),
-                    progress=progress,
-                ),
-                call.id,
-            )
-        except BaseException as error:
-            self._sharing.barrier.leave(given)
-            if isinstance(error, WorkspaceError):
-                raise SandboxError(f"{call.name} was not run: {error}") from error
-            raise
-        self._passes[call.id] = given
-        self._begin_with(snapshot)
-        self._journal.add(
-            CheckpointTaken,
-            call.id,
-            root=snapshot.root,
-            files=snapshot.entries,
-            copied_bytes=snapshot.copied_bytes,
-            uncovered=uncovered_words(snapshot),
-            duration_s=time.perf_counter() - began_s,
-        )
-
-    def _begin_with(self, snapshot: Snapshot) -> None:
-        if not self._first:
-            self._first = snapshot.root
-
-    async def after(self, ticket: PreparedCall, result: ToolResult | None) -> ToolResult | None:
-        """Take down what the call changed; see `aisotools.session.guards.Guard`."""
-        call = ticket.made
-        try:
-            await self._walk(lambda progress: self._chain.end(call.id, progress), call.id)
-        except WorkspaceError as error:
-            if result is not None:
-                result = result.with_metadata(undo=f"This call cannot be undone: {error}")
-        finally:
-            self._sharing.barrier.leave(self._passes.pop(call.id))
-        return result
-
-    async def _walk(
-        self, work: Callable[[Progress], T], call_id: str, *, small: bool = True, still: bool = True
-    ) -> T:
-        """Do `work` while everything stands still, if it should: here if it is small, else in a thread."""
-        known = self._chain.latest
-        holding = self._sharing.standing_still if still else nullcontext
-        if small and known is not None and known.entries <= _INLINE_ENTRIES:
-            try:
-                with holding():
-                    return work(_refuse_large)
-            except TooSlow:
-                pass  # in a thread then
-        copying = _Copying()
-
-        def walk() -> T:
-            with holding():
-                return work(copying.tell)
-
-        walking = asyncio.ensure_future(asyncio.to_thread(walk))
-        while not (await asyncio.wait([walking], timeout=_PROGRESS_S))[0]:
-            self._journal.add(
-                CallEmitted,
-                call_id,
-                name="checkpoint",
-                payload={"done_bytes": copying.done, "total_bytes": copying.due},
-            )
-        return walking.result()
-
-    def _outside(self, ticket: PreparedCall) -> Path | None:
-        """The path outside the workspace that a tool of the host says it changes."""
-        if ticket.facts.runs_in != "host":
-            return None
-        told = undo_path(ticket.tool, ticket.arguments)
-        if told is None:
-            return None
-        path = self._workspace / told
-        return path if self._chain.covers(path) else None
-
-    def _inside(self, path: Path) -> bool:
-        return (self._workspace / path).resolve().is_relative_to(self._workspace.resolve())
-
-    @property
-    def store(self) -> Store:
-        """Has the contents of all that is kept."""
-        return self._chain.store
-
-    @asynccontextmanager
-    async def alone(self) -> AsyncIterator[Snapshot]:
-        """The workspace as it is now; no call changes it meanwhile.
-
-        Raises:
-            UsageError: From within a call, which would wait for itself.
-        """
-        if self._sharing.barrier.inside():
-            raise UsageError("A call is running here. Wait until it has ended.")
-        given = await self._sharing.barrier.enter(object())
-        try:
-            yield await self._walk(self._chain.look, "", small=False)
-        finally:
-            self._sharing.barrier.leave(given)
-
-    # ---- what is told beforehand
-
-    def undoable(self, facts: Facts) -> bool:
-        """Whether undo covers all that a call of these facts may change."""
-        if facts.runs_in != "sandbox" or facts.level == "limited" or facts.hosts or facts.outside:
-            return False
-        only_files = facts.path_guarded or bool(facts.commands)  # programs cannot reach the variables
-        if not only_files and self._variables is None:
-            return False
-        latest = self._chain.latest
-        return self._chain.fits() if latest is None else bool(latest.root) and not latest.uncovered_count
-
-    async def sentence(self, ticket: PreparedCall) -> str:
-        """What undo will and will not bring back of a call, for its card."""
-        try:
-            # For a sentence nothing need stand still; what is undone is looked at again.
-            snapshot = await self._walk(self._chain.look, ticket.made.id, still=False)
-        except WorkspaceError as error:
-            return f"It cannot be undone: {error}"
-        uncovered = uncovered_words(snapshot)
-        told = ["Undo brings back the files of the workspace"]
-        told[0] += f", but not {some(uncovered)}." if uncovered else "."
-        if ticket.facts.runs_in == "host":
-            path = undo_path(ticket.tool, ticket.arguments)
-            if path is not None:
-                where = printable(str(self._workspace / path))
-                covered = self._outside(ticket) is not None or self._inside(path)
-                told.append(f"It also brings back {where}." if covered else f"It does not cover {where}.")
-            told.append("Whatever else it does outside the workspace stays done.")
-        elif ticket.facts.level == "limited":
-            told.append("At level limited it may change files elsewhere, which stay changed.")
-        return " ".join(told)
-
-    # ---- back and forth
-
-    async def undo(self, steps: int = 1, *, to: str | None = None, force: bool = False) -> ToolResult:
-        """Take calls back, the latest first; see `Session.undo`."""
-        return await self._move("undo", steps, to, force=force)
-
-    async def redo(self, steps: int = 1, *, force: bool = False) -> ToolResult:
-        """Do again what was undone; see `Session.redo`."""
-        return await self._move("redo", steps, None, force=force)
-
-    async def changes(self, since: str | None = None) -> Changes:
-        """What changed since before a call, or since the session's first; see `Session.changes`."""
-        every = [*self._chain.steps, *self._chain.undone]
-        if since is None:
-            root = self._first
-        else:
-            found = [step for step in every if step.call_id == since]
-            if not found:
-                raise UsageError(f"There is no checkpoint from before a call {since!r}. {known_ids(every)}")
-            root = found[-1].before[""]
-        snapshot = await self._walk(self._chain.look, since or "")
-        self._begin_with(snapshot)
-        if not root or not snapshot.root:
-            return Changes(uncovered=uncovered_words(snapshot))
-        return await asyncio.to_thread(
-            changes_between, self._chain.store, root, snapshot.root, uncovered_words(snapshot)
-        )
-
-    async def _move(self, way: Direction, count: int, to: str | None, *, force: bool) -> ToolResult:
-        count = _whole(count)
-        if self._sharing.barrier.inside():
-            return refused(f"A call is running here. {way.capitalize()} when it has ended.")
-        given = await self._sharing.barrier.enter(object())  # alone: nobody else holds this
-        try:
-            chosen = self._chosen(way, count, to)
-            if not chosen:
-                return refused(f"There is nothing to {way}.")
-            counted = sum(map(self._counting(), chosen))
-            await self._sharing.settled()
-            running = self.left_running()
-            if running and not force:
-                names = some([f"{printable(name)} ({pid})" for pid, name in running.items()])
-                told = f"{names} still runs in the background and may go on changing files."
-                return refused(f"{told} Stop it first; with force=True the {way} stops it, too.")
-
-            def move(_: Progress) -> UndoResult:
-                self._sharing.end(running)
-                return self._chain.move(way, chosen, force=force)
-
-            try:
-                moved = await self._walk(move, "", small=False)
-            except WorkspaceError as error:
-                return refused(f"The {way} failed: {error}")
-            if not moved.done:
-                return conflict(moved)
-            self._reads.forget()
-            variables = await self._move_variables(way, chosen)
-        finally:
-            self._sharing.barrier.leave(given)
-        result = outcome(moved, variables)
-        self._record(moved, result, forced=force, steps=counted)
-        return result
-
-    def _chosen(self, way: Direction, count: int, to: str | None) -> list[Checkpoint]:
-        """The steps to take, the next one first; those that changed nothing come along uncounted."""
-        source = self._chain.steps if way == "undo" else self._chain.undone
-        if to is not None and all(step.call_id != to for step in source):
-            raise UsageError(f"There is no call {to!r} to undo. {known_ids(source)}")
-        counts = self._counting()
-        chosen: list[Checkpoint] = []
-        counted = 0
-        for step in reversed(source):
-            if to is None and counts(step) and counted == count:
-                break
-            chosen.append(step)
-            counted += counts(step)
-            if step.call_id == to:
-                break
-        while to is None and chosen and not counts(chosen[-1]):
-            chosen.pop()
-        return chosen
-
-    def _counting(self) -> Callable[[Checkpoint], bool]:
-        """Tells whether a step changed anything, as far as that is known."""
-        kept = {point.call_id for point in self._points()}.union(*self._batches)
-        return lambda step: step.changed or step.call_id in kept
-
-    # ---- variables
-
-    @property
-    def _variables(self) -> VariableHistory | None:
-        return getattr(self._sandbox, "variables", None)
-
-    def _points(self) -> Sequence[VariablePoint]:
-        return self._variables.points() if self._variables is not None else ()
-
-    async def _move_variables(self, way: Direction, steps: Sequence[Checkpoint]) -> str:
-        """Have the variables follow the files; what became of them, in words."""
-        ids = [step.call_id for step in steps]
-        variables = self._variables
-        try:
-            if way == "redo":
-                return await self._redo_variables(ids)
-            kept = {point.call_id for point in self._points()}
-            known = [call_id for call_id in ids if call_id in kept]
-            if variables is None or not known:
-                touched = any(step.name == "python" for step in steps)
-                return variables_stay(can_be_kept=variables is not None) if touched else ""
-            point = await variables.restore(known[-1])
-        except SandboxError as error:
-            return f"They were not brought back: {error}"
-        self._batches.append(tuple(ids))
-        return f"They are as before {known[-1]}" + lost_words(point)
-
-    async def _redo_variables(self, ids: Sequence[str]) -> str:
-        if self._variables is None or not any(set(ids) & set(batch) for batch in self._batches):
-            return ""
-        batch = self._batches[-1]
-        if set(batch) != set(ids):
-            return "They stay as they are: only the last undo of them can be redone, and as a whole."
-        point = await self._variables.redo()
-        if point is None:
-            return "They stay as they are: a call has changed them since."
-        self._batches.pop()
-        return "They are as they were before the undo" + lost_words(point)
-
-    def _record(self, moved: UndoResult, told: ToolResult, *, forced: bool, steps: int) -> None:
-        self._journal.add(
-            Undone if moved.way == "undo" else Redone,
-            call_ids=tuple(step.call_id for step in moved.steps),
-            restored=moved.restored,
-            removed=moved.removed,
-            missing=tuple(told.value["missing"]),
-            variables=told.value["variables"],
-            forced=forced,
-            steps=steps,
-        )
+def _move_result(moved: UndoResult, variables: str) -> ToolResult:
+    """Build the result of an undo or redo that was carried out."""
+    missing = tuple(f"{path or 'the workspace'} ({reason})" for path, reason in moved.missing)
+    irreversible = tuple(step.beyond for step in moved.steps if step.beyond)
+    calls = [f"{step.name} ({step.call_id})" for step in moved.steps]
+    verb = "Undid" if moved.way == "undo" else "Redid"
+    noun = "call" if len(calls) == 1 else "calls"
+    lines = [f"{verb} {len(calls)} {noun}: {summarize(calls)}."]
+    if moved.restored:
+        lines.append(f"Brought back: {summarize(moved.restored)}.")
+    if moved.removed:
+        lines.append(f"Removed: {summarize(moved.removed)}.")
+    if not (moved.restored or moved.removed or missing):
+        lines.append("No file had to be changed.")
+    if missing:
+        lines.append(f"Not brought back: {summarize(missing)}.")
+    if variables:
+        lines.append(f"Variables: {variables}")
+    lines.extend(f"Stays done: {sentence}" for sentence in irreversible)
+    value: dict[str, Json] = {
+        "calls": [{"id": step.call_id, "name": step.name} for step in moved.steps],
+        "restored": list(moved.restored),
+        "removed": list(moved.removed),
+        "missing": list(missing),
+        "variables": variables,
+        "stays_done": list(irreversible),
+        "conflicts": [{"path": path, "why": reason} for path, reason in moved.conflicts],
+    }
+    return ToolResult.json(value, "\n".join(lines)).with_metadata(tool=moved.way)
 
 
-def _whole(count: object) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"steps={count!r}: use a whole number from 1.")
-    return count
-
-
-def _refuse_large(done: int, due: int) -> None:
-    if due - done > _INLINE_BYTES:
-        raise TooSlow
-
-
-_WHY = "Calls of this session run on another machine, where no earlier state of files or variables is kept"
-
-
-class NoHistory(History):
-    """A history that keeps nothing, and never pretends to."""
-
-    def undoable(self, facts: Facts) -> bool:  # noqa: ARG002 - the same for all
-        """Nothing is."""
-        return False
-
-    async def sentence(self, ticket: PreparedCall) -> str:
-        """What undo will bring back of a call, for its card: nothing."""
-        if ticket.facts.runs_in == "host":
-            return "It cannot be undone: this session keeps no earlier state."
-        return "It cannot be undone: it runs on another machine."
-
-    async def undo(self, steps: int = 1, *, to: str | None = None, force: bool = False) -> ToolResult:  # noqa: ARG002 - as everywhere
-        """Refuse; see `Session.undo`."""
-        return refused(f"{_WHY}, so nothing can be undone from here.")
-
-    async def redo(self, steps: int = 1, *, force: bool = False) -> ToolResult:  # noqa: ARG002 - as everywhere
-        """Refuse; see `Session.redo`."""
-        return refused(f"{_WHY}, so there is nothing to redo.")
-
-    async def changes(self, since: str | None = None) -> Changes:  # noqa: ARG002 - as everywhere
-        """Refuse; see `Session.changes`.
-
-        Raises:
-            UsageError: Always.
-        """
-        raise UsageError(
-            f"{_WHY}, so changes cannot be told from here. Ask `sandbox_bash`, with git or diff."
-        )
-
-    @asynccontextmanager
-    async def alone(self) -> AsyncIterator[Snapshot]:
-        """Refuse: there is nothing to branch off from.
-
-        Raises:
-            UsageError: Always.
-        """
-        yield _refuse_branches()
-
-
-def _refuse_branches() -> Snapshot:
-    raise UsageError(f"{_WHY}, so it has no branches. Open another session there.")
+def _conflict_result(moved: UndoResult) -> ToolResult:
+    """Build the result of an undo or redo that was refused, since somebody else changed the same files."""
+    lines = [f"Nothing was changed, since this {moved.way} would overwrite what somebody else did:"]
+    lines += [f"- {path}: {reason}" for path, reason in moved.conflicts[:_MAX_LISTED]]
+    if len(moved.conflicts) > _MAX_LISTED:
+        lines.append(f"- and {len(moved.conflicts) - _MAX_LISTED} more")
+    lines.append(f"Keep it by leaving it as it is, or {moved.way} with force=True.")
+    result = ToolResult.error("\n".join(lines), error_kind="failed")
+    conflicts = [{"path": path, "why": reason} for path, reason in moved.conflicts]
+    return dataclasses.replace(result, value={"conflicts": conflicts})

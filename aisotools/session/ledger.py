@@ -424,14 +424,14 @@ class Recording:
 
 
 def record(
-    journal: EventLog,
+    event_log: EventLog,
     registry: ToolRegistry,
     *,
     folder: Path,
     session_key: str,
     on_failure: Callable[[str], None],
 ) -> Recording:
-    """Have everything that `journal` hears written to a ledger in `folder`.
+    """Have everything that `event_log` hears written to a ledger in `folder`.
 
     Raises:
         LedgerError: If there can be none.
@@ -451,7 +451,7 @@ def record(
         secrets_of,
         lambda error: on_failure(f"what happens could not be recorded ({error})"),
     )
-    journal.subscribe(recording.hear)
+    event_log.subscribe(recording.hear)
     return recording
 
 

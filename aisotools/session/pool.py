@@ -19,13 +19,21 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from aisotools.core.exceptions import SandboxError, SessionClosed, UsageError
-from aisotools.core.protocols import Sandbox, SandboxCall, SandboxListener, SandboxStatus
+from aisotools.core.protocols import (
+    Sandbox,
+    SandboxCall,
+    SandboxListener,
+    SandboxStatus,
+    SupportsLeastLevel,
+    SupportsRemoteLocation,
+)
 from aisotools.core.types import ToolResult
+from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.options import is_number
 from aisotools.session.session import Session
-from aisotools.session.setup import SandboxFactory
+from aisotools.session.setup import SandboxFactory, detect_levels
 
 
 class SlotHolder(Protocol):
@@ -325,7 +333,7 @@ class SessionPool:
             session = self._sessions[session_key] = Session(
                 workspace=self._root / _folder_name(session_key),
                 session_key=session_key,
-                sandbox=_Factory(self._make_sandbox, self._slots),
+                sandbox=_pooled_factory(self._make_sandbox, self._slots),
                 **self._options,
             )
         return session
@@ -372,17 +380,37 @@ def _folder_name(session_key: str) -> str:
     )
 
 
-class _Factory:
-    """Makes the sandbox of one session of a pool; what it holds is what the sandboxes behind it hold."""
+class _PooledFactory:
+    """Makes the sandbox of one session of a pool. It holds the levels that the sandboxes behind it hold."""
 
-    def __init__(self, make: SandboxFactory, slots: SlotPool) -> None:
-        self._make, self._slots = make, slots
-        for told in ("detect", "least", "elsewhere"):
-            if hasattr(make, told):
-                setattr(self, told, getattr(make, told))
+    def __init__(self, make_sandbox: SandboxFactory, slots: SlotPool) -> None:
+        self._make_sandbox = make_sandbox
+        self._slots = slots
 
-    def __call__(self, wanted: WorkerSpec, listener: SandboxListener) -> Sandbox:
-        return PooledSandbox(lambda: self._make(wanted, listener), listener, self._slots, wanted.level)
+    def detect(self) -> Detection:
+        """Return which levels the sandboxes hold."""
+        return detect_levels(self._make_sandbox)
+
+    def __call__(self, spec: WorkerSpec, listener: SandboxListener) -> Sandbox:
+        return PooledSandbox(lambda: self._make_sandbox(spec, listener), listener, self._slots, spec.level)
+
+
+class _RemotePooledFactory(_PooledFactory):
+    """The same for sandboxes on another machine."""
+
+    def __init__(
+        self, make_sandbox: SandboxFactory, slots: SlotPool, *, elsewhere: str, least: str | None
+    ) -> None:
+        super().__init__(make_sandbox, slots)
+        self.elsewhere = elsewhere
+        self.least = least
+
+
+def _pooled_factory(make_sandbox: SandboxFactory, slots: SlotPool) -> SandboxFactory:
+    if isinstance(make_sandbox, SupportsRemoteLocation):
+        least = make_sandbox.least if isinstance(make_sandbox, SupportsLeastLevel) else None
+        return _RemotePooledFactory(make_sandbox, slots, elsewhere=make_sandbox.elsewhere, least=least)
+    return _PooledFactory(make_sandbox, slots)
 
 
 class PooledSandbox:

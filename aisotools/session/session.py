@@ -1,11 +1,7 @@
 """A session: one workspace, one sandbox, one policy, and the one gate that every call passes.
 
-    resolve the name → validate → classify → policy → ask → run under a deadline → cap → record
-
 Whatever a model can cause comes back as a `ToolResult`. Only the calling program's own mistakes, and
 cancellation, are raised.
-
-The life of a session: what it is given, the workspace and sandbox it holds while it is open, its end.
 """
 
 from __future__ import annotations
@@ -21,21 +17,28 @@ from aisotools.builtin import builtin_tools
 from aisotools.core.concurrency import LoopTicker
 from aisotools.core.events import CallEmitted, SessionEnded, SessionEvent
 from aisotools.core.exceptions import SessionClosed, ToolError, UsageError
-from aisotools.core.protocols import Approver, OutputCaps, Sandbox, StoredText, VariableCopy, VariableHistory
+from aisotools.core.protocols import (
+    Approver,
+    OutputCaps,
+    Sandbox,
+    StoredText,
+    SupportsLeastLevel,
+    SupportsSnapshots,
+    VariableCopy,
+)
 from aisotools.core.types import Json, Origin, ToolCall, ToolResult
 from aisotools.policy.config import user_policy, workspace_policy
 from aisotools.policy.grants import Grants
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy
-from aisotools.sandbox.confinement.detect import ENVIRONMENT_NAME, Detection, choose_level
+from aisotools.sandbox.confinement.detect import ENVIRONMENT_NAME, choose_level
 from aisotools.sandbox.data import unpack
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
-from aisotools.sandbox.process.spawn import WorkerSpec, detection
+from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog, Listener
 from aisotools.session.gate import Gate
-from aisotools.session.guards import CallEnvironment, Protection
-from aisotools.session.history import History
+from aisotools.session.history import UndoHistory
 from aisotools.session.ledger import Recording, record
 from aisotools.session.options import (
     existing_paths,
@@ -47,7 +50,13 @@ from aisotools.session.options import (
     require_approver,
     require_type,
 )
-from aisotools.session.setup import SandboxFactory, build_environment, check_factory
+from aisotools.session.setup import (
+    SandboxFactory,
+    SessionParts,
+    build_environment,
+    check_factory,
+    detect_levels,
+)
 from aisotools.session.status import SessionStatus, missing_levels
 from aisotools.session.transfer import GetVariable, PutVariable, branch_off, check_variable
 from aisotools.tools.registry import ToolRegistry
@@ -56,8 +65,10 @@ from aisotools.workspace.lock import WorkspaceLease, state_folder
 from aisotools.workspace.read_tracker import ReadCache
 
 
-class Lifetime:
-    """What a session is and holds; `Session` adds what it does.
+class Session:
+    """Tools, policy, approver and sandbox of one conversation. Use it as an async context manager.
+
+    Without `async with` it opens itself at the first call; then `close` it yourself.
 
     Attributes:
         registry: The tools that can be called.
@@ -112,37 +123,35 @@ class Lifetime:
         require_approver(approver)
         self.limits = limits if limits is not None else Limits()
         self.session_key = session_key or uuid.uuid4().hex[:12]
-        self._journal = EventLog()
-        self.events = self._journal.events
+        self._event_log = EventLog()
+        self.events = self._event_log.events
         self.log_path: Path | None = None
         self._gate = Gate(
             registry=registry if registry is not None else ToolRegistry(builtin_tools()),
             policy=policy if policy is not None else Policy(),
             approver=approver,
-            journal=self._journal,
+            event_log=self._event_log,
             caps=output_caps or OutputCaps(stream_bytes=self.limits.stream_bytes),
             call_timeout_s=self.limits.call_timeout_s,
             session_key=self.session_key,
             approval_timeout_s=approval_timeout_s,
         )
-        self._default_policy = policy is None
+        self._policy_is_default = policy is None
         self._workspace = None if workspace is None else parse_workspace(workspace)
-        self._levels = (level, min_level)
+        self._level = level
+        self._min_level = min_level
         self._read_only = existing_paths(read_only)
         check_factory(sandbox, self._read_only)
         self._make_sandbox = sandbox
         self._environ = os.environ if environ is None else environ
         self._protect_notebooks = protect_notebooks
-        self._beat = LoopTicker()
+        self._ticker = LoopTicker()
         self._opening = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._place: CallEnvironment | None = None
-        self._claim: WorkspaceLease | None = None
+        self._parts: SessionParts | None = None
+        self._lease: WorkspaceLease | None = None
         self._recording: Recording | None = None
-        self._protection: Protection | None = None
-        self._missing: tuple[str, ...] = ()
-        self._history: History | None = None
-        self._reads: ReadCache | None = None
+        self._missing_levels: tuple[str, ...] = ()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -163,16 +172,13 @@ class Lifetime:
     def policy(self, policy: Policy) -> None:
         require_type(policy, Policy, "policy", "Policy(mode='safe')", optional=False)
         refuse_auto_without_sandbox(policy, self.level)
-        self._gate.policy, self._default_policy = policy, False
+        self._gate.policy = policy
+        self._policy_is_default = False
 
     @property
-    def results(self) -> Mapping[str, StoredText]:
-        """Whole texts of results that were too long for a model, by the reference that was told."""
-        return self._gate.shared.results
-
-    def keep_result(self, text: str, *, tool: str = "", call_id: str = "") -> str:
-        """Keep a whole text as `results` does, and return its reference."""
-        return self._gate.shared.results.add(text, tool=tool, call_id=call_id)
+    def effective_policy(self) -> Policy:
+        """The policy as calls meet it: narrowed by the workspace's own, and by whatever narrows it now."""
+        return self._gate.effective_policy(self._parts.env.workspace_policy if self._parts else None)
 
     @property
     def approver(self) -> Approver | None:
@@ -196,12 +202,8 @@ class Lifetime:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop that it lives on; None until it is open."""
+        """The event loop that the session belongs to; None until it is open."""
         return self._loop
-
-    def knows(self, call_id: str) -> bool:
-        """Whether there was a call of this id, which therefore can run no more."""
-        return self._gate.knows(call_id)
 
     @property
     def closed(self) -> bool:
@@ -209,24 +211,65 @@ class Lifetime:
         return self._closed
 
     @property
-    def history(self) -> History | None:
+    def history(self) -> UndoHistory | None:
         """What calls changed, and the way back; None until the session is open."""
-        return self._history
+        return self._parts.history if self._parts else None
 
     @property
     def reads(self) -> ReadCache | None:
-        """What was read of which file; None until the session is open."""
-        return self._reads
+        """Which parts of which files were read; None until the session is open."""
+        return self._parts.reads if self._parts else None
 
     @property
     def sandbox(self) -> Sandbox | None:
-        """What runs the calls; None until the session is open."""
-        return self._place.sandbox if self._place is not None else None
+        """The sandbox that runs the calls; None until the session is open."""
+        return self._parts.env.sandbox if self._parts else None
 
     @property
     def level(self) -> str:
         """The confinement level; empty before the session is open."""
-        return self._place.level if self._place is not None else ""
+        return self._parts.env.level if self._parts else ""
+
+    @property
+    def results(self) -> Mapping[str, StoredText]:
+        """Whole texts of results that were too long for a model, by reference."""
+        return self._gate.results
+
+    def keep_result(self, text: str, *, tool: str = "", call_id: str = "") -> str:
+        """Store a whole text among `results`. Return its reference."""
+        return self._gate.results.add(text, tool=tool, call_id=call_id)
+
+    def knows(self, call_id: str) -> bool:
+        """Return whether there was a call of this id, which therefore can run no more."""
+        return self._gate.knows(call_id)
+
+    def status(self) -> SessionStatus:
+        """Return the state right now."""
+        if self._parts is None or self._closed:
+            return SessionStatus(
+                level=self.level, calls=self._gate.calls, workspace=str(self._workspace or "")
+            )
+        return SessionStatus.of(
+            self._parts.env.sandbox.status(),
+            calls=self._gate.calls,
+            workspace=str(self._workspace),
+            limits=self.limits,
+            missing=self._missing_levels,
+        )
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with every event from now on, until the returned function is called."""
+        return self._event_log.subscribe(listener)
+
+    def record(self, kind: type[SessionEvent], call_id: str = "", **fields: Any) -> None:
+        """Add an event of now to the record, for parts that are built upon the session."""
+        self._event_log.add(kind, call_id, **fields)
+
+    def narrow(self, policy: Policy) -> Callable[[], None]:
+        """Allow only what `policy` allows as well, until the returned function is called."""
+        return self._gate.narrow(policy)
+
+    # -- lifecycle
 
     async def __aenter__(self) -> Self:
         try:
@@ -239,103 +282,25 @@ class Lifetime:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # ---- opening and closing
-
     async def start(self) -> None:
-        """Open the session and have its worker up.
+        """Open the session and start its worker.
 
         Raises:
             LevelUnavailable: If this machine cannot hold the demanded level; the message says what would do.
             WorkspaceRefused: If the folder cannot be a workspace.
             SandboxError: If no worker comes up.
         """
-        self._demand_own_loop()
-        with self._beat:
-            place = await self._open()
-            await place.sandbox.start()
+        self._check_loop()
+        with self._ticker:
+            parts = await self._open()
+            await parts.env.sandbox.start()
 
-    async def _open(self) -> CallEnvironment:
-        """Settle level and workspace; the worker itself starts with the first call that needs it."""
-        if self._place is None:
-            async with self._opening:
-                if self._place is None:
-                    self._place = await self._opened()
-        if self._closed:
-            raise SessionClosed(f"Session {self.session_key} is closed. Open a new one.")
-        return self._place
-
-    async def _opened(self) -> CallEnvironment:
-        level, min_level = self._levels
-        detect: Callable[[], Detection] = getattr(self._make_sandbox, "detect", detection)
-        found = await asyncio.to_thread(detect)
-        if self._closed:
-            raise SessionClosed(f"Session {self.session_key} was closed while it opened. Open a new one.")
-        if level is None and min_level is None and not self._environ.get(ENVIRONMENT_NAME):
-            min_level = getattr(self._make_sandbox, "least", None)  # naming a gateway is consent to its level
-        level = choose_level(level, min_level, self._environ, found)
-        self._missing = missing_levels(level, found)
-        if self._default_policy:
-            self._gate.policy = user_policy(self._environ)
-        refuse_auto_without_sandbox(self.policy, level)
-        claim = hold_workspace(self._workspace, level, self._environ)
-        try:
-            place = self._placed(level, claim.path)
-            self._gate.bound = workspace_policy(claim.path)
-            self._recording = record(
-                self._journal,
-                self.registry,
-                folder=state_folder(self._environ) / "ledger",
-                session_key=self.session_key,
-                on_failure=self._gate.shut,
-            )
-        except BaseException:
-            if self._history is not None:
-                self._history.close()
-            claim.release()
-            raise
-        self.log_path = self._recording.path
-        self._loop, self._claim, self._workspace = asyncio.get_running_loop(), claim, claim.path
-        return place
-
-    def _placed(self, level: str, workspace: Path) -> CallEnvironment:
-        made = build_environment(
-            WorkerSpec(level=level, workspace=str(workspace), readable=self._read_only, limits=self.limits),
-            self._make_sandbox,
-            journal=self._journal,
-            session_key=self.session_key,
-            environ=self._environ,
-            protect_notebooks=self._protect_notebooks,
-        )
-        self._protection, self._reads, self._history = made.protection, made.reads, made.history
-        self._gate.know_undo(made.history.undoable)
-        return made.place
-
-    def _demand_own_loop(self) -> None:
-        if self._loop not in {None, asyncio.get_running_loop()}:
-            raise UsageError(
-                "This session belongs to another event loop. Use call_threadsafe from other threads, "
-                "or one session per loop.",
-            )
-
-    async def close(self) -> None:
-        """End the worker and everything it started. Closing again does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        await self._gate.close()
-        try:
-            if self._place is not None and self._protection is not None:
-                self._protection.ending()
-                await self._place.sandbox.close()
-                await self._protection.close()
-        finally:
-            if self._history is not None:
-                self._history.close()
-            if self._claim is not None:
-                self._claim.release()
-            self._journal.add(SessionEnded)
-            if self._recording is not None:
-                self._recording.close()
+    async def restart(self) -> None:
+        """End the worker and everything it started, and start a fresh one; its variables are lost."""
+        self._check_loop()
+        with self._ticker:
+            parts = await self._open()
+            await parts.env.sandbox.restart()
 
     async def interrupt(self) -> None:
         """Stop whatever runs, in the sandbox and on the host, and call off open questions.
@@ -351,58 +316,96 @@ class Lifetime:
 
     async def _interrupt(self) -> None:
         self._gate.interrupt()
-        if self._place is not None:
-            await self._place.sandbox.interrupt()
+        if self._parts is not None:
+            await self._parts.env.sandbox.interrupt()
 
-    async def restart(self) -> None:
-        """End the worker and everything it started, and have a fresh one; its variables are lost."""
-        self._demand_own_loop()
-        with self._beat:
-            place = await self._open()
-            await place.sandbox.restart()
+    async def close(self) -> None:
+        """End the worker and everything it started. Closing again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._gate.close()
+        parts = self._parts
+        try:
+            if parts is not None:
+                # Asked before the worker ends: only a sandbox that was at rest until now has changed nothing.
+                parts.protection.ending()
+                await parts.env.sandbox.close()
+                await parts.protection.close()
+        finally:
+            if parts is not None:
+                parts.history.close()
+            if self._lease is not None:
+                self._lease.release()
+            self._event_log.add(SessionEnded)
+            if self._recording is not None:
+                self._recording.close()
 
-    def status(self) -> SessionStatus:
-        """The state right now."""
-        if self._place is None or self._closed:
-            return SessionStatus(
-                level=self.level, calls=self._gate.calls, workspace=str(self._workspace or "")
+    def _check_loop(self) -> None:
+        # Before the ticker is entered: its timer and its count belong to the session's own loop.
+        if self._loop not in {None, asyncio.get_running_loop()}:
+            raise UsageError(
+                "This session belongs to another event loop. Use call_threadsafe from other threads, "
+                "or one session per loop.",
             )
-        return SessionStatus.of(
-            self._place.sandbox.status(),
-            calls=self._gate.calls,
-            workspace=str(self._workspace),
-            limits=self.limits,
-            missing=self._missing,
-        )
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Have `listener` hear every event from now on; call what is returned to stop that."""
-        return self._journal.subscribe(listener)
+    async def _open(self) -> SessionParts:
+        """Settle level and workspace once. The worker itself starts with the first call that needs it."""
+        if self._parts is None:
+            async with self._opening:
+                if self._parts is None:  # two first calls at once: the second finds what the first has set up
+                    self._parts = await self._set_up()
+        if self._closed:
+            raise SessionClosed(f"Session {self.session_key} is closed. Open a new one.")
+        return self._parts
 
-    def record(self, kind: type[SessionEvent], call_id: str = "", **fields: Any) -> None:
-        """Add an event of now to the record, for parts that are built upon the session."""
-        self._journal.add(kind, call_id, **fields)
+    async def _set_up(self) -> SessionParts:
+        found = await asyncio.to_thread(detect_levels, self._make_sandbox)
+        if self._closed:
+            raise SessionClosed(f"Session {self.session_key} was closed while it opened. Open a new one.")
+        min_level = self._min_level
+        no_level_named = self._level is None and min_level is None and not self._environ.get(ENVIRONMENT_NAME)
+        if no_level_named and isinstance(self._make_sandbox, SupportsLeastLevel):
+            # Whoever names a gateway has consented to the level that it holds.
+            min_level = self._make_sandbox.least
+        level = choose_level(self._level, min_level, self._environ, found)
+        self._missing_levels = missing_levels(level, found)
+        if self._policy_is_default:
+            self._gate.policy = user_policy(self._environ)
+        refuse_auto_without_sandbox(self.policy, level)
+        lease = hold_workspace(self._workspace, level, self._environ)
+        parts = None
+        try:
+            parts = build_environment(
+                WorkerSpec(
+                    level=level, workspace=str(lease.path), readable=self._read_only, limits=self.limits
+                ),
+                self._make_sandbox,
+                event_log=self._event_log,
+                session_key=self.session_key,
+                environ=self._environ,
+                protect_notebooks=self._protect_notebooks,
+                workspace_policy=workspace_policy(lease.path),
+            )
+            self._recording = record(
+                self._event_log,
+                self.registry,
+                folder=state_folder(self._environ) / "ledger",
+                session_key=self.session_key,
+                on_failure=self._gate.block,
+            )
+        except BaseException:
+            if parts is not None:
+                parts.history.close()
+            lease.release()
+            raise
+        self.log_path = self._recording.path
+        self._loop = asyncio.get_running_loop()
+        self._lease = lease
+        self._workspace = lease.path
+        return parts
 
-    def narrow(self, policy: Policy) -> Callable[[], None]:
-        """Allow only what `policy` allows as well, until what is returned is called."""
-        self._gate.narrower.append(policy)
-        return lambda: self._gate.narrower.remove(policy)
-
-
-class Session(Lifetime):
-    """Tools, policy, approver and sandbox of one conversation. Use it as an async context manager.
-
-    Without `async with` it opens itself at the first call; then `close` it yourself.
-
-    Attributes:
-        registry: The tools that can be called.
-        policy: What may run; assign another one at any time.
-        limits: What the sandbox may use up.
-        session_key: The conversation.
-        level: The confinement level; empty before the session is open.
-        events: Everything that happened, in order; read only.
-        log_path: The ledger, once the session is open.
-    """
+    # -- calls
 
     async def call(
         self,
@@ -440,10 +443,10 @@ class Session(Lifetime):
         call = make_call(name, arguments, origin=origin, call_id=call_id)
         if timeout_s is not None and not (is_number(timeout_s) and timeout_s > 0):
             raise ValueError(f"timeout_s={timeout_s!r}: use a number of seconds above 0.")
-        self._demand_own_loop()
-        with self._beat:
-            place = await self._open()
-            return await self._gate.pass_call(call, place, timeout_s=timeout_s, ask=ask, approver=approver)
+        self._check_loop()
+        with self._ticker:
+            parts = await self._open()
+            return await self._gate.run(call, parts.env, timeout_s=timeout_s, ask=ask, approver=approver)
 
     async def call_many(
         self,
@@ -465,25 +468,42 @@ class Session(Lifetime):
             SessionClosed: If the session was closed.
             SandboxError: If the session cannot be opened.
         """
-        wishes = [c if isinstance(c, ToolCall) else make_call(*c, origin=origin) for c in calls]
-        self._demand_own_loop()
-        with self._beat:
-            place = await self._open()
-            return await self._gate.pass_many(wishes, place)
+        tool_calls = [c if isinstance(c, ToolCall) else make_call(*c, origin=origin) for c in calls]
+        self._check_loop()
+        with self._ticker:
+            parts = await self._open()
+            return await self._gate.run_many(tool_calls, parts.env)
 
-    @property
-    def effective_policy(self) -> Policy:
-        """The policy as calls meet it: narrowed by the workspace's own, and by whatever narrows it now."""
-        return self._gate.effective_policy()
+    async def run_cell(
+        self, code: str, *, origin: Origin = "program", timeout_s: float | None = None
+    ) -> ToolResult:
+        """Run Python in the sandbox: the `python` tool, through the same gate."""
+        return await self.call("python", {"code": code}, origin=origin, timeout_s=timeout_s)
 
-    def explain(self, call: ToolCall) -> PreparedCall:
-        """What would happen to a call, without making it: its facts, and what the policy says.
+    def call_threadsafe(
+        self, name: str, arguments: Mapping[str, Json] | None = None, **options: Any
+    ) -> ToolResult:
+        """Make a call from another thread and block until its result is there; `options` are those of `call`.
 
         Raises:
-            UnknownTool: If there is no such tool.
-            ToolError: If the arguments do not fit.
+            UsageError: If the session is not open yet, if its loop has ended, or if this is the session's own
+                thread.
         """
-        return self._gate.explain(call, self.level or "confined")
+        if self._loop is None or self._loop.is_closed():
+            state = "is not open yet" if self._loop is None else "has lost its event loop"
+            raise UsageError(f"The session {state}. Open one with `async with`, then call from threads.")
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self._loop:
+            raise UsageError("This would block the session's own loop. Use `await session.call(...)` here.")
+        calling = asyncio.run_coroutine_threadsafe(self.call(name, arguments, **options), self._loop)
+        try:
+            return calling.result()
+        finally:
+            # No effect on a call that has ended. An interrupted wait, by Ctrl-C for one, cancels the call.
+            calling.cancel()
 
     async def put(self, name: str, value: object) -> None:
         """Assign a value to a variable of the sandbox's Python.
@@ -496,35 +516,41 @@ class Session(Lifetime):
             ToolError: If the value cannot travel, or the call was not allowed or failed.
             UsageError: If no variable can have that name.
         """
-        await self._carry(PutVariable(check_variable(name), value))
+        await self._transfer(PutVariable(check_variable(name), value))
 
     async def get(self, name: str) -> Any:
-        """The value of a variable of the sandbox's Python, in the same forms; never unpickled.
+        """Return the value of a variable of the sandbox's Python, in the same forms; never unpickled.
 
         Raises:
             ToolError: If there is none, or it cannot travel, or what came is malformed.
             UsageError: If no variable can have that name.
         """
-        carrier = GetVariable(check_variable(name))
-        await self._carry(carrier)
-        assert carrier.parcel is not None
-        return await asyncio.to_thread(unpack, name, carrier.parcel)
+        tool = GetVariable(check_variable(name))
+        await self._transfer(tool)
+        assert tool.payload is not None
+        return await asyncio.to_thread(unpack, name, tool.payload)
 
-    async def _carry(self, carrier: PutVariable | GetVariable) -> None:
-        """Pass a call of our own; whoever holds the session may do this, as if they had typed it."""
-        call = make_call(carrier.name, dict(carrier.told), origin="person")
-        self._demand_own_loop()
-        with self._beat:
-            place = await self._open()
-            result = await self._gate.pass_own(carrier, call, place)
+    async def _transfer(self, tool: PutVariable | GetVariable) -> None:
+        # Whoever holds the session may do this as if they had typed it, so its origin is a person.
+        call = make_call(tool.name, dict(tool.arguments), origin="person")
+        self._check_loop()
+        with self._ticker:
+            parts = await self._open()
+            result = await self._gate.run(call, parts.env, tool=tool)
         if result.is_error:
             raise ToolError(result.content, recoverable=result.recoverable)
 
-    async def run_cell(
-        self, code: str, *, origin: Origin = "program", timeout_s: float | None = None
-    ) -> ToolResult:
-        """Run Python in the sandbox: the `python` tool, through the same gate."""
-        return await self.call("python", {"code": code}, origin=origin, timeout_s=timeout_s)
+    def explain(self, call: ToolCall) -> PreparedCall:
+        """Return the facts of a call and what the policy says about it, without making it.
+
+        Raises:
+            UnknownTool: If there is no such tool.
+            ToolError: If the arguments do not fit.
+        """
+        env = self._parts.env if self._parts else None
+        return self._gate.prepare(call, self.level or "confined", env)
+
+    # -- history
 
     async def undo(self, steps: int = 1, *, to: str | None = None, force: bool = False) -> ToolResult:
         """Take back what the last calls changed: files, and variables where they are kept.
@@ -544,16 +570,20 @@ class Session(Lifetime):
             ValueError: If `steps` is no whole number above 0.
             UsageError: If there is no such call.
         """
-        with self._beat:
-            return await (await self._kept()).undo(steps, to=to, force=force)
+        self._check_loop()
+        with self._ticker:
+            parts = await self._open()
+            return await parts.history.undo(steps, to=to, force=force)
 
     async def redo(self, steps: int = 1, *, force: bool = False) -> ToolResult:
         """Do again what the last undo took back; see `undo`."""
-        with self._beat:
-            return await (await self._kept()).redo(steps, force=force)
+        self._check_loop()
+        with self._ticker:
+            parts = await self._open()
+            return await parts.history.redo(steps, force=force)
 
     async def changes(self, since: str | None = None) -> Changes:
-        """What changed in the workspace since before the session's first call, or since before another.
+        """Return what changed in the workspace since before the session's first call, or before another.
 
         Args:
             since: The id of that call.
@@ -561,11 +591,13 @@ class Session(Lifetime):
         Raises:
             UsageError: If nothing is kept from before it.
         """
-        with self._beat:
-            return await (await self._kept()).changes(since)
+        self._check_loop()
+        with self._ticker:
+            parts = await self._open()
+            return await parts.history.changes(since)
 
     async def branch(self, *, workspace: str | os.PathLike[str] | None = None) -> Session:
-        """A second session from the state of this one, open, with its own copy of workspace and variables.
+        """Open a second session from the state of this one, with copies of its workspace and variables.
 
         What either does afterwards, the other does not see. What could not be copied is told by an event
         `branch` among those of the new session.
@@ -578,13 +610,14 @@ class Session(Lifetime):
             WorkspaceError: If the workspace cannot be copied.
             SandboxError: If the variables cannot be copied.
         """
-        with self._beat:
-            history, place = await self._kept(), self._place
-            assert place is not None
+        self._check_loop()
+        with self._ticker:
+            parts = await self._open()
+            env = parts.env
             folder = None if workspace is None else parse_workspace(workspace)
-            taken = await branch_off(history, place.sandbox, place.workspace, folder)
+            copy = await branch_off(parts.history, env.sandbox, env.workspace, folder)
             branch = Session(
-                taken.folder,
+                copy.folder,
                 ToolRegistry(self.registry),
                 self.policy,
                 self.approver,
@@ -595,50 +628,20 @@ class Session(Lifetime):
                 output_caps=self._gate.caps,
                 environ=self._environ,
             )
-            lost = await _take_along(branch, taken.variables)
-        payload = {"of": self.session_key, "missing": list(taken.missing), "lost": list(lost)}
+            lost = await _start_with_variables(branch, copy.variables)
+        payload = {"of": self.session_key, "missing": list(copy.missing), "lost": list(lost)}
         branch.record(CallEmitted, name="branch", payload=payload)
         return branch
 
-    async def _kept(self) -> History:
-        self._demand_own_loop()
-        await self._open()
-        assert self._history is not None
-        return self._history
 
-    def call_threadsafe(
-        self, name: str, arguments: Mapping[str, Json] | None = None, **options: Any
-    ) -> ToolResult:
-        """Make a call from another thread and block until its result is there; `options` are those of `call`.
-
-        Raises:
-            UsageError: If the session is not open yet, if its loop has ended, or if this is the session's own
-                thread.
-        """
-        if self._loop is None or self._loop.is_closed():
-            state = "is not open yet" if self._loop is None else "has lost its event loop"
-            raise UsageError(f"The session {state}. Open one with `async with`, then call from threads.")
-        try:
-            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is self._loop:
-            raise UsageError("This would block the session's own loop. Use `await session.call(...)` here.")
-        calling = asyncio.run_coroutine_threadsafe(self.call(name, arguments, **options), self._loop)
-        try:
-            return calling.result()
-        finally:
-            calling.cancel()  # without effect on one that is done; an interrupted wait takes the call along
-
-
-async def _take_along(branch: Session, variables: VariableCopy | None) -> tuple[str, ...]:
-    """Open the branch with these variables; what was lost of them."""
+async def _start_with_variables(branch: Session, variables: VariableCopy | None) -> tuple[str, ...]:
+    """Open the branch with these variables. Return what was lost of them."""
     try:
         await branch.start()
-        into: VariableHistory | None = getattr(branch.sandbox, "variables", None)
-        if variables is None or into is None:
+        sandbox: object = branch.sandbox
+        if variables is None or not isinstance(sandbox, SupportsSnapshots):
             return ("all variables, because this sandbox keeps none",)
-        return (await into.load(variables)).lost
+        return (await sandbox.variables.load(variables)).lost
     except BaseException:
         await branch.close()
         raise

@@ -1,31 +1,44 @@
-"""What a session sets up where its calls run: the sandbox, and who looks on around each call."""
+"""The parts that a session sets up when it opens: the sandbox, its guards, and the undo history."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from aisotools.core.exceptions import UsageError
-from aisotools.core.protocols import Sandbox, SandboxListener
+from aisotools.core.protocols import (
+    Sandbox,
+    SandboxListener,
+    SupportsDetection,
+    SupportsRemoteLocation,
+    SupportsSupervisor,
+)
+from aisotools.policy.rules import Policy
+from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.host.monitor import switches_below
-from aisotools.sandbox.process.spawn import WorkerSpec
+from aisotools.sandbox.process.spawn import WorkerSpec, detection
 from aisotools.session.event_log import EventLog
-from aisotools.session.guards import CallEnvironment, Guard, Protection, ReadGuard
-from aisotools.session.history import History, NoHistory
+from aisotools.session.guards import CallEnvironment, Protection, ReadGuard
+from aisotools.session.history import NoUndoHistory, UndoHistory, WorkspaceHistory
+from aisotools.session.sharing import share
 from aisotools.workspace.lock import state_folder
 from aisotools.workspace.protected import ProtectedFiles
 from aisotools.workspace.read_tracker import ReadCache
 from aisotools.workspace.workspace import Workspace
 
-SandboxFactory = Callable[[WorkerSpec, SandboxListener], Sandbox]
-"""Makes the sandbox of a session; tests and other programs may bring their own.
 
-A factory may have these attributes: `detect`, a callable that gives a `Detection`, says what levels it holds,
-where else this machine is tried; `least` is the level that whoever chose the factory has consented to;
-`elsewhere` says in words where its sandboxes run, if that is another machine, whose files are not ours.
-"""
+class SandboxFactory(Protocol):
+    """Makes the sandbox of a session; tests and other programs may bring their own.
+
+    A factory may have the attributes of `SupportsDetection`, `SupportsLeastLevel` and
+    `SupportsRemoteLocation`, all in `aisotools.core.protocols`.
+    """
+
+    def __call__(self, spec: WorkerSpec, listener: SandboxListener, /) -> Sandbox:
+        """Make a sandbox. Start nothing yet."""
 
 
 def check_factory(make_sandbox: SandboxFactory, read_only: Sequence[str]) -> None:
@@ -34,72 +47,92 @@ def check_factory(make_sandbox: SandboxFactory, read_only: Sequence[str]) -> Non
     Raises:
         UsageError: If further readable folders were named and the sandbox runs on another machine.
     """
-    elsewhere = getattr(make_sandbox, "elsewhere", "")
-    if elsewhere and read_only:
-        raise UsageError(f"read_only: calls run in {elsewhere}, where folders of this machine are not.")
+    if read_only and isinstance(make_sandbox, SupportsRemoteLocation):
+        place = make_sandbox.elsewhere
+        raise UsageError(f"read_only: calls run in {place}, where folders of this machine are not.")
+
+
+def detect_levels(make_sandbox: SandboxFactory) -> Detection:
+    """Return which levels sandboxes of this factory hold. Blocks the first time."""
+    return make_sandbox.detect() if isinstance(make_sandbox, SupportsDetection) else detection()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionParts:
-    """What was set up.
+    """The parts of an open session.
 
     Attributes:
-        place: Where calls run.
-        protection: Keeps the protected files.
-        reads: What was read of which file.
+        env: Where calls run.
+        protection: Guards the protected files.
+        reads: Which parts of which files were read.
         history: What calls changed, and the way back.
     """
 
-    place: CallEnvironment
+    env: CallEnvironment
     protection: Protection
     reads: ReadCache
-    history: History
+    history: UndoHistory
 
 
 def build_environment(
-    wanted: WorkerSpec,
-    make: SandboxFactory,
+    spec: WorkerSpec,
+    make_sandbox: SandboxFactory,
     *,
-    journal: EventLog,
+    event_log: EventLog,
     session_key: str,
     environ: Mapping[str, str],
     protect_notebooks: bool,
+    workspace_policy: Policy | None = None,
 ) -> SessionParts:
-    """Set up the sandbox that `make` makes, and what goes with it.
+    """Make the sandbox, and the guards and the history around its calls. No worker is started.
 
     Raises:
         WorkspaceError: If checkpoints cannot be kept.
     """
-    workspace, elsewhere = Path(wanted.workspace), getattr(make, "elsewhere", "")
-    sandbox = make(wanted, journal)
+    workspace = Path(spec.workspace)
+    sandbox = make_sandbox(spec, event_log)
     files = ProtectedFiles(
         workspace,
         state_folder(environ) / "taken-away" / uuid.uuid4().hex[:12],
         notebook=environ.get("JPY_SESSION_NAME", ""),
         notebooks=protect_notebooks,
     )
-    # a sandbox that runs no processes has nothing that could go on between calls
-    protection = Protection(files, lambda: switches_below(getattr(sandbox, "supervisor", 0)))
-    journal.subscribe(protection.hear)
+
+    def activity() -> Mapping[tuple[int, int], int]:
+        # A sandbox without processes of its own has nothing that could go on between calls.
+        return switches_below(sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0)
+
+    protection = Protection(files, activity)
+    event_log.subscribe(protection.on_event)
     reads = ReadCache(Workspace(workspace))
-    reading = ReadGuard(reads)
-    kind = NoHistory if elsewhere else History
-    history = kind(
-        workspace,
-        state_folder(environ),
+    if isinstance(make_sandbox, SupportsRemoteLocation):
+        # The files are elsewhere: what lies here says nothing about them, so nothing here is guarded or kept.
+        no_history = NoUndoHistory()
+        env = CallEnvironment(
+            sandbox=sandbox,
+            level=spec.level,
+            workspace=workspace,
+            workspace_policy=workspace_policy,
+            can_undo=no_history.can_undo,
+            describe_undo=no_history.describe,
+        )
+        return SessionParts(env=env, protection=protection, reads=reads, history=no_history)
+    read_guard = ReadGuard(reads)
+    history = WorkspaceHistory(
+        share(workspace, state_folder(environ), sandbox),
         sandbox=sandbox,
-        journal=journal,
+        event_log=event_log,
         reads=reads,
         session_key=session_key,
     )
-    # files elsewhere are none of ours: what is read and kept here says nothing about them
-    guards: tuple[Guard, ...] = () if elsewhere else (reading, history, protection)
-    place = CallEnvironment(
+    env = CallEnvironment(
         sandbox=sandbox,
-        level=wanted.level,
+        level=spec.level,
         workspace=workspace,
-        guards=guards,
-        heard=None if elsewhere else reading.heard,
-        undo_note=history.sentence,
+        workspace_policy=workspace_policy,
+        guards=(read_guard, history, protection),
+        on_read=read_guard.on_read,
+        can_undo=history.can_undo,
+        describe_undo=history.describe,
     )
-    return SessionParts(place=place, protection=protection, reads=reads, history=history)
+    return SessionParts(env=env, protection=protection, reads=reads, history=history)

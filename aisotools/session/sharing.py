@@ -1,7 +1,7 @@
-"""What all sessions of a process on one workspace share: its checkpoints, and who may change it when.
+"""The state that all sessions of a process share on one workspace: its checkpoints, and a lock.
 
 Calls of one session overlap as far as its sandbox lets them. Calls of another session on the same workspace
-wait for them, and undo waits for everybody, so that what a call did is told from what others did.
+wait for them, and undo waits for everybody, so that a checkpoint shows what one session did and nobody else.
 """
 
 from __future__ import annotations
@@ -12,159 +12,196 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from aisotools.core.exceptions import UsageError
-from aisotools.core.protocols import Sandbox
+from aisotools.core.protocols import (
+    Sandbox,
+    SupportsSnapshotProcesses,
+    SupportsSnapshots,
+    SupportsSupervisor,
+)
 from aisotools.sandbox.process.tree import descendants, find_background_processes, freeze_tree, send_signal
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 
 
+@dataclass(slots=True, eq=False)
 class LockToken:
-    """Leave to change the workspace, until it is given back."""
+    """Permission to change a workspace, until it is given back with `WorkspaceLock.leave`.
 
-    __slots__ = ("barrier", "holder", "inner", "valid")
+    Attributes:
+        lock: The lock that gave it.
+        holder: The holder it was given to.
+        nested: Whether it was given within another token's time, and holds nothing by itself.
+        valid: Whether it was not given back yet.
+    """
 
-    def __init__(self, barrier: WorkspaceLock, holder: object, *, inner: bool) -> None:
-        """For `holder`; an inner one was given within another that still holds."""
-        self.barrier, self.holder, self.inner = barrier, holder, inner
-        self.valid = True
+    lock: WorkspaceLock
+    holder: object
+    nested: bool
+    valid: bool = True
 
 
-_current: ContextVar[LockToken | None] = ContextVar("aisotools_pass", default=None)
+_current: ContextVar[LockToken | None] = ContextVar("aisotools_workspace_token", default=None)
 
 
 class WorkspaceLock:
-    """Lets one holder at a time through, several times at once; in turn, from any event loop."""
+    """A fair lock that one holder at a time has, any number of times at once.
+
+    Holders may be on different event loops.
+    """
 
     def __init__(self) -> None:
-        """Start open."""
-        self._lock = threading.Lock()
+        """Start free."""
+        self._mutex = threading.Lock()
         self._holder: object = None
         self._count = 0
         self._waiting: deque[tuple[object, asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
     def __repr__(self) -> str:
-        return f"<Barrier: {self._count} inside, {len(self._waiting)} waiting>"
+        return f"<WorkspaceLock: {self._count} inside, {len(self._waiting)} waiting>"
 
     async def enter(self, holder: object) -> LockToken:
-        """Wait until only `holder` is inside; at once for what is done within a call that is."""
+        """Wait until only `holder` has the lock. Within a call that has it, return at once."""
         around = _current.get()
-        if around is not None and around.valid and around.barrier is self:
-            given = LockToken(self, around.holder, inner=True)
+        if around is not None and around.valid and around.lock is self:
+            # A call made by a tool of a call that holds the lock: waiting would be a deadlock.
+            token = LockToken(self, around.holder, nested=True)
         else:
-            await self._take(holder)
-            given = LockToken(self, holder, inner=False)
-        _current.set(given)
-        return given
+            await self._acquire(holder)
+            token = LockToken(self, holder, nested=False)
+        _current.set(token)
+        return token
 
     def inside(self) -> bool:
-        """Whether the running task belongs to a call that is inside."""
+        """Return whether the running task belongs to a call that has the lock."""
         around = _current.get()
-        return around is not None and around.valid and around.barrier is self
+        return around is not None and around.valid and around.lock is self
 
-    async def _take(self, holder: object) -> None:
-        with self._lock:
+    async def _acquire(self, holder: object) -> None:
+        with self._mutex:
             if self._holder is None or self._holder is holder:
                 self._holder = holder
                 self._count += 1
                 return
             loop = asyncio.get_running_loop()
-            admitted: asyncio.Future[None] = loop.create_future()
-            self._waiting.append((holder, loop, admitted))
+            granted: asyncio.Future[None] = loop.create_future()
+            entry = (holder, loop, granted)
+            self._waiting.append(entry)
         try:
-            await admitted
+            await granted
         except asyncio.CancelledError:
-            with self._lock:
-                waited = [one for one in self._waiting if one[2] is admitted]
-                for one in waited:
-                    self._waiting.remove(one)
-            if not waited:  # it was admitted just as it gave up
-                self._give_back()
+            with self._mutex:
+                queued = entry in self._waiting
+                if queued:
+                    self._waiting.remove(entry)
+            if not queued:
+                # Race: the lock was granted and the task cancelled in the same loop iteration. Hand it on.
+                self._release()
             raise
 
-    def leave(self, given: LockToken) -> None:
-        """Give a pass back."""
-        if given.valid:
-            given.valid = False
-            if not given.inner:
-                self._give_back()
+    def leave(self, token: LockToken) -> None:
+        """Give a token back. Doing it again has no effect."""
+        if token.valid:
+            token.valid = False
+            if not token.nested:
+                self._release()
 
-    def _give_back(self) -> None:
-        with self._lock:
+    def _release(self) -> None:
+        with self._mutex:
             self._count -= 1
             if self._count:
                 return
             self._holder = None
+            # The head of the queue gets the lock, and with it whoever waits next to it for the same holder.
             while self._waiting and self._holder in {None, self._waiting[0][0]}:
-                holder, loop, admitted = self._waiting.popleft()
-                if not loop.is_closed():
+                holder, loop, granted = self._waiting.popleft()
+                if not loop.is_closed():  # a loop that has gone takes its waiters with it
                     self._holder = holder
                     self._count += 1
-                    loop.call_soon_threadsafe(_admit, admitted)
+                    loop.call_soon_threadsafe(_grant, granted)
 
 
-def _admit(admitted: asyncio.Future[None]) -> None:
-    if not admitted.done():
-        admitted.set_result(None)
+def _grant(granted: asyncio.Future[None]) -> None:
+    if not granted.done():  # cancelled meanwhile: `_acquire` hands the lock on
+        granted.set_result(None)
 
 
 class SharedWorkspace:
     """One workspace as the sessions of this process share it.
 
     Attributes:
-        checkpoints: Its chain.
-        barrier: Who may change it.
-        sandboxes: What runs on it.
+        folder: The workspace, as its first session named it.
+        checkpoints: Its checkpoints.
+        lock: Held by the session that may change it.
+        sandboxes: The sandboxes that work on it.
     """
 
-    def __init__(self, checkpoints: Checkpoints) -> None:
+    def __init__(self, folder: Path, checkpoints: Checkpoints) -> None:
         """Share these."""
+        self.folder = folder
         self.checkpoints = checkpoints
-        self.barrier = WorkspaceLock()
+        self.lock = WorkspaceLock()
         self.sandboxes: list[Sandbox] = []
 
     @contextmanager
-    def standing_still(self) -> Iterator[None]:
-        """Nothing in any sandbox on this workspace runs meanwhile, where sandboxes can be held."""
+    def frozen(self) -> Iterator[None]:
+        """Stop all processes of all sandboxes on this workspace, where sandboxes can be stopped."""
         with ExitStack() as stack:
             for sandbox in tuple(self.sandboxes):
-                supervisor = getattr(sandbox, "supervisor", 0)
-                stack.enter_context(freeze_tree(supervisor, frozenset(_parked(sandbox))))
+                stack.enter_context(freeze_tree(_supervisor(sandbox), _snapshot_pids(sandbox)))
             yield
 
     async def settled(self) -> None:
-        """Wait until it is known which processes keep the past; none is to be taken for one left running."""
+        """Wait until it is known which processes keep earlier variables."""
         for sandbox in tuple(self.sandboxes):
-            known = getattr(getattr(sandbox, "variables", None), "settled", None)
-            if known is not None:
-                await known()
+            if isinstance(sandbox, SupportsSnapshots):
+                variables = sandbox.variables
+                if isinstance(variables, SupportsSnapshotProcesses):
+                    await variables.settled()
 
     def left_running(self) -> dict[int, str]:
-        """What calls left running in the sandboxes on this workspace: process id to name."""
+        """Return what calls left running in the sandboxes on this workspace: process id to name."""
         found: dict[int, str] = {}
         for sandbox in tuple(self.sandboxes):
-            supervisor = getattr(sandbox, "supervisor", 0)
+            supervisor = _supervisor(sandbox)
             if supervisor:
-                found |= find_background_processes(
-                    supervisor, sandbox.status().pid, frozenset(_parked(sandbox))
-                )
+                found |= find_background_processes(supervisor, sandbox.status().pid, _snapshot_pids(sandbox))
         return found
 
-    def end(self, running: Collection[int]) -> None:
-        """End these processes, as far as they still are in the sandboxes; while everything stands still."""
+    def kill(self, pids: Collection[int]) -> None:
+        """Kill those of these processes that are still in the sandboxes. Call it while they are frozen."""
+        if not pids:
+            return
         for sandbox in tuple(self.sandboxes):
-            for pid in descendants(getattr(sandbox, "supervisor", 0)) & set(running):
+            # Only what is below a supervisor now: a process id may have been given to another process.
+            for pid in descendants(_supervisor(sandbox)) & set(pids):
                 send_signal(pid, signal.SIGKILL)
 
+    def release(self, sandbox: Sandbox) -> None:
+        """Give the workspace back for one session. The last one closes its checkpoints."""
+        with _SHARED_LOCK:
+            if sandbox in self.sandboxes:
+                self.sandboxes.remove(sandbox)
+            if not self.sandboxes:
+                for real in [real for real, shared in _SHARED.items() if shared is self]:
+                    del _SHARED[real]
+                self.checkpoints.close()
 
-def _parked(sandbox: Sandbox) -> Iterable[int]:
-    """Processes that keep the past of a sandbox's variables; they do nothing."""
-    return cast("Iterable[int]", getattr(getattr(sandbox, "variables", None), "pids", tuple)())
+
+def _supervisor(sandbox: Sandbox) -> int:
+    return sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0
+
+
+def _snapshot_pids(sandbox: Sandbox) -> frozenset[int]:
+    """Return the processes that keep earlier variables of a sandbox. They do nothing."""
+    if isinstance(sandbox, SupportsSnapshots) and isinstance(sandbox.variables, SupportsSnapshotProcesses):
+        return frozenset(sandbox.variables.pids())
+    return frozenset()
 
 
 _SHARED: dict[Path, SharedWorkspace] = {}
@@ -172,30 +209,21 @@ _SHARED_LOCK = threading.Lock()
 
 
 def share(workspace: Path, state_folder: Path, sandbox: Sandbox) -> SharedWorkspace:
-    """What the sessions on a workspace share, for one more of them; give it back with `unshare`.
+    """Return what the sessions on a workspace share, for one more of them; `release` gives it back.
 
     Raises:
         WorkspaceError: If its checkpoints cannot be kept.
+        UsageError: If the workspace is open with another state folder.
     """
     real = workspace.resolve()
-    name = hashlib.sha256(os.fsencode(real)).hexdigest()[:32]
+    folder = state_folder / "checkpoints" / hashlib.sha256(os.fsencode(real)).hexdigest()[:32]
     with _SHARED_LOCK:
-        sharing = _SHARED.get(real)
-        if sharing is None:
-            sharing = _SHARED[real] = SharedWorkspace(Checkpoints(real, state_folder / "checkpoints" / name))
-        elif sharing.checkpoints.store.folder != state_folder / "checkpoints" / name:
-            told = f"The workspace {str(real)!r} is open with another state folder."
-            raise UsageError(f"{told} Use the same one.")
-        sharing.sandboxes.append(sandbox)
-        return sharing
-
-
-def unshare(sharing: SharedWorkspace, sandbox: Sandbox) -> None:
-    """One session less; the last one closes the chain."""
-    with _SHARED_LOCK:
-        if sandbox in sharing.sandboxes:
-            sharing.sandboxes.remove(sandbox)
-        if not sharing.sandboxes:
-            for real in [real for real, one in _SHARED.items() if one is sharing]:
-                del _SHARED[real]
-            sharing.checkpoints.close()
+        shared = _SHARED.get(real)
+        if shared is None:
+            shared = _SHARED[real] = SharedWorkspace(workspace, Checkpoints(real, folder))
+        elif shared.checkpoints.store.folder != folder:
+            raise UsageError(
+                f"The workspace {str(real)!r} is open with another state folder. Use the same one."
+            )
+        shared.sandboxes.append(sandbox)
+        return shared

@@ -1,9 +1,8 @@
-"""A second session from the state of a first: a copy of its workspace beside it, and of its variables.
+"""Values into and out of a sandbox's Python, and copies of a session's whole state for a branch.
 
-Putting values into a sandbox's Python and getting them out: calls of the session itself, through its gate.
-
-Host to worker the value travels packed, in the tool that carries it; worker to host as text that the host
-unpacks and believes nothing of. See `aisotools.sandbox.data`.
+`PutVariable` and `GetVariable` are tools that the session passes through its own gate. A value goes to the
+worker packed inside the tool, and comes back as text that the host parses without trusting it; see
+`aisotools.sandbox.data`.
 """
 
 from __future__ import annotations
@@ -23,25 +22,26 @@ from aisotools.core.exceptions import ToolError, UsageError, WorkspaceError
 from aisotools.core.protocols import (
     OutputCaps,
     Sandbox,
+    SupportsSnapshots,
     Tool,
     ToolContext,
     ToolPayload,
     VariableCopy,
-    VariableHistory,
 )
 from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.sandbox.data import KINDS, MAX_BYTES, Payload, pack, unpack
-from aisotools.session.history import History, uncovered_words
+from aisotools.session.history import UndoHistory, list_uncovered
 from aisotools.workspace.checkpoints.restore import restore
 from aisotools.workspace.checkpoints.store import Store, TreeReader, encode
 from aisotools.workspace.paths import printable
 
-_MOST_BRANCHES = 1000
+_MAX_BRANCHES = 999
+"""Folders beside one workspace that are tried as the name of a new branch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
-    """The state of a session, taken along.
+class StateCopy:
+    """A copy of a session's state, for a branch of it.
 
     Attributes:
         folder: The copy of its workspace.
@@ -54,12 +54,14 @@ class Branch:
     missing: tuple[str, ...]
 
 
-async def branch_off(history: History, sandbox: Sandbox, workspace: Path, folder: Path | None) -> Branch:
+async def branch_off(
+    history: UndoHistory, sandbox: Sandbox, workspace: Path, folder: Path | None
+) -> StateCopy:
     """Copy workspace and variables as they are now, while no call changes them.
 
     Args:
-        history: Keeps the workspace.
-        sandbox: Has the variables.
+        history: The history of the workspace.
+        sandbox: The sandbox that has the variables.
         workspace: The folder to copy.
         folder: Where to; an empty or missing one. A new one beside the workspace without it.
 
@@ -68,53 +70,42 @@ async def branch_off(history: History, sandbox: Sandbox, workspace: Path, folder
         WorkspaceError: If the copy cannot be made.
         SandboxError: If the variables cannot be copied.
     """
-    async with history.alone() as snapshot:
+    async with history.exclusive() as snapshot:
         if not snapshot.root:
-            raise WorkspaceError(f"The workspace cannot be copied: {'; '.join(uncovered_words(snapshot))}.")
-        kept: VariableHistory | None = getattr(sandbox, "variables", None)
-        target = _made(workspace, folder)
-        variables = await kept.branch() if kept is not None else None
+            raise WorkspaceError(f"The workspace cannot be copied: {'; '.join(list_uncovered(snapshot))}.")
+        target = _make_folder(workspace, folder)
+        variables = await sandbox.variables.branch() if isinstance(sandbox, SupportsSnapshots) else None
         try:
-            failed = await asyncio.to_thread(fill, history.store, snapshot.root, target)
+            missing = await asyncio.to_thread(extract_tree, history.store, snapshot.root, target)
         except BaseException:
             if variables is not None:
                 variables.close()
             raise
-    return Branch(folder=target, variables=variables, missing=failed)
+    return StateCopy(folder=target, variables=variables, missing=missing)
 
 
-def fill(store: Store, root: str, folder: Path) -> tuple[str, ...]:
-    """Make an empty folder hold what a kept tree holds; what could not be made, each with the reason.
+def extract_tree(store: Store, root: str, folder: Path) -> tuple[str, ...]:
+    """Write the stored tree `root` to an empty folder. Return what could not be written, with the reasons.
 
     Raises:
         WorkspaceError: If the folder cannot be opened.
     """
-    nothing = store.put(encode({}))
-    wanted = {path: after for path, (_, after) in TreeReader(store).differences(nothing, root).items()}
+    empty = store.put(encode({}))
+    entries = {path: after for path, (_, after) in TreeReader(store).differences(empty, root).items()}
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise WorkspaceError(f"{str(folder)!r} cannot hold the copy: {error.strerror}.") from None
     try:
-        outcome = restore(store, descriptor, wanted, uuid.uuid4().hex[:12])
+        outcome = restore(store, descriptor, entries, uuid.uuid4().hex[:12])
     finally:
         os.close(descriptor)
-    return tuple(f"{printable('/'.join(path))} ({why})" for path, why in outcome.failed)
+    return tuple(f"{printable('/'.join(path))} ({reason})" for path, reason in outcome.failed)
 
 
-def _made(workspace: Path, folder: Path | None) -> Path:
+def _make_folder(workspace: Path, folder: Path | None) -> Path:
     if folder is None:
-        for number in range(1, _MOST_BRANCHES):
-            beside = workspace.with_name(f"{workspace.name}-branch-{number}")
-            try:
-                beside.mkdir()
-            except FileExistsError:
-                continue
-            except OSError as error:
-                told = f"No folder could be made beside {str(workspace)!r} ({error.strerror})."
-                raise WorkspaceError(f"{told} Give one with branch(workspace=...).") from None
-            return beside
-        raise WorkspaceError(f"{str(workspace)!r} has {_MOST_BRANCHES - 1} branches. Remove some.")
+        return _make_sibling(workspace)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -124,22 +115,39 @@ def _made(workspace: Path, folder: Path | None) -> Path:
     return folder
 
 
-_CAPS = OutputCaps(value_bytes=62 << 20)
+def _make_sibling(workspace: Path) -> Path:
+    for number in range(1, _MAX_BRANCHES + 1):
+        sibling = workspace.with_name(f"{workspace.name}-branch-{number}")
+        try:
+            sibling.mkdir()
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise WorkspaceError(
+                f"No folder could be made beside {str(workspace)!r} ({error.strerror}). "
+                "Give one with branch(workspace=...)."
+            ) from None
+        return sibling
+    raise WorkspaceError(f"{str(workspace)!r} has {_MAX_BRANCHES} branches. Remove some.")
+
+
+_TRANSFER_CAPS = OutputCaps(value_bytes=62 << 20)
+"""A value travels whole or not at all, so it may be larger than a result that a model reads."""
 
 
 def check_variable(name: object) -> str:
-    """A name that a variable can have.
+    """Return `name` if a variable can have it.
 
     Raises:
-        UsageError: If it is none.
+        UsageError: If none can.
     """
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         raise UsageError(f"{name!r} cannot be the name of a variable. Use letters, digits and _.")
     return name
 
 
-class OwnTool(Tool, Protocol):
-    """A tool that the session itself brings to one call.
+class TransferTool(Tool, Protocol):
+    """A tool that the session itself brings to one call, instead of one from the registry.
 
     Attributes:
         caps: How much of its result may leave the sandbox.
@@ -147,35 +155,35 @@ class OwnTool(Tool, Protocol):
 
     caps: OutputCaps
 
-    def received(self, result: ToolResult) -> ToolResult:
-        """What is kept of its result, which may be large."""
+    def receive(self, result: ToolResult) -> ToolResult:
+        """Take the value out of `result`. Return the small result that is recorded."""
 
 
-class _Carrier:
-    """What `PutVariable` and `GetVariable` share: tools of the session, which no model is told of."""
+class _VariableTool:
+    """The common part of `PutVariable` and `GetVariable`. No model is offered these tools."""
 
     name = ""
     description = ""
-    caps = _CAPS
+    caps = _TRANSFER_CAPS
 
     def __init__(self, variable: str) -> None:
         self.variable = variable
         self.version = uuid.uuid4().hex
 
     def parameters_schema(self) -> Mapping[str, Json]:
-        """JSON Schema of the arguments, which are only told for the record."""
+        """Return a schema that accepts anything: the arguments are only for the record."""
         return {"type": "object"}
 
     def shipment(self) -> ToolPayload:
-        """It travels by value, once."""
+        """Send this tool by value, once."""
         return ToolPayload(key=self.version, payload=pickle.dumps(self))
 
-    def received(self, result: ToolResult) -> ToolResult:
-        """What the host keeps of the result."""
+    def receive(self, result: ToolResult) -> ToolResult:
+        """Return the result as it is."""
         return result
 
 
-class PutVariable(_Carrier):
+class PutVariable(_VariableTool):
     """Assigns a value to a variable."""
 
     name = "session.put"
@@ -188,30 +196,31 @@ class PutVariable(_Carrier):
             ToolError: If it cannot travel.
         """
         super().__init__(variable)
-        self.parcel = pack(variable, value)
+        self.payload = pack(variable, value)
 
     @property
-    def told(self) -> Mapping[str, Json]:
-        """The arguments as they are recorded."""
-        return {"name": self.variable, "kind": self.parcel.kind, "bytes": len(self.parcel.data)}
+    def arguments(self) -> Mapping[str, Json]:
+        """The arguments for the record; the value itself is not among them."""
+        return {"name": self.variable, "kind": self.payload.kind, "bytes": len(self.payload.data)}
 
     def classify(self, arguments: Mapping[str, Json]) -> Effect:  # noqa: ARG002 - the same for all
-        """It changes a variable."""
+        """Return `LOCAL_MUTATION`."""
         return Effect.LOCAL_MUTATION
 
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:  # noqa: ARG002 - a contract
-        """In the worker: unpack and assign."""
-        names = _namespace(context)
-        parcel, self.parcel = self.parcel, Payload(kind="bytes", data=b"")  # the worker keeps this tool
-        names[self.variable] = unpack(self.variable, parcel)
+        """Unpack and assign, in the worker."""
+        namespace = _namespace(context)
+        # The worker keeps this tool for the session. It must not keep a second copy of the value.
+        payload, self.payload = self.payload, Payload(kind="bytes", data=b"")
+        namespace[self.variable] = unpack(self.variable, payload)
         return ToolResult.text(f"{self.variable} was assigned.")
 
 
-class GetVariable(_Carrier):
+class GetVariable(_VariableTool):
     """Fetches the value of a variable.
 
     Attributes:
-        parcel: What came.
+        payload: The packed value; None until `receive` has taken it out of a result.
     """
 
     name = "session.get"
@@ -220,36 +229,36 @@ class GetVariable(_Carrier):
     def __init__(self, variable: str) -> None:
         """Fetch the variable of that name."""
         super().__init__(variable)
-        self.parcel: Payload | None = None
+        self.payload: Payload | None = None
 
     @property
-    def told(self) -> Mapping[str, Json]:
-        """The arguments as they are recorded."""
+    def arguments(self) -> Mapping[str, Json]:
+        """The arguments for the record."""
         return {"name": self.variable}
 
     def classify(self, arguments: Mapping[str, Json]) -> Effect:  # noqa: ARG002 - the same for all
-        """It only reads."""
+        """Return `READ_ONLY`."""
         return Effect.READ_ONLY
 
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:  # noqa: ARG002 - a contract
-        """In the worker: pack and send."""
-        names = _namespace(context)
-        if self.variable not in names:
+        """Pack the value and return it as text, in the worker."""
+        namespace = _namespace(context)
+        if self.variable not in namespace:
             raise ToolError(f"There is no variable {self.variable!r} in the sandbox.")
-        parcel = pack(self.variable, names[self.variable])
-        text = f"{parcel.kind}/{parcel.form}\n{base64.b64encode(parcel.data).decode('ascii')}"
+        payload = pack(self.variable, namespace[self.variable])
+        text = f"{payload.kind}/{payload.form}\n{base64.b64encode(payload.data).decode('ascii')}"
         return ToolResult(content="", value=text)
 
-    def received(self, result: ToolResult) -> ToolResult:
-        """Take the value out of the result, which is kept for long."""
+    def receive(self, result: ToolResult) -> ToolResult:
+        """Take the value out of `result`. Return its kind and size instead, since results are kept."""
         if result.is_error:
             return result
         try:
-            self.parcel = _read(self.variable, result.value)
+            self.payload = _parse_payload(self.variable, result.value)
         except ToolError as error:
             return ToolResult.error(str(error), recoverable=False)
-        size = len(self.parcel.data)
-        return ToolResult.text(f"{self.variable}: {self.parcel.kind}, {size:,} bytes.")
+        size = len(self.payload.data)
+        return ToolResult.text(f"{self.variable}: {self.payload.kind}, {size:,} bytes.")
 
 
 def _namespace(context: ToolContext) -> dict[str, Any]:
@@ -258,12 +267,12 @@ def _namespace(context: ToolContext) -> dict[str, Any]:
         raise ToolError(
             "Values are put and got in a real sandbox worker, and this is none.", recoverable=False
         )
-    names: dict[str, Any] = shell.user_ns
-    return names
+    namespace: dict[str, Any] = shell.user_ns
+    return namespace
 
 
-def _read(name: str, value: object) -> Payload:
-    """A parcel as a worker sent it."""
+def _parse_payload(name: str, value: object) -> Payload:
+    # Hostile: a worker may send anything here.
     head, separator, encoded = value.partition("\n") if isinstance(value, str) else ("", "", "")
     kind, _, form = head.partition("/")
     try:

@@ -325,7 +325,7 @@ def html(body: str, **more: Any) -> WebPage:
 
 
 async def fetch(session: Session, web: Web, path: str = "a") -> ToolResult:
-    session._gate.shared.memory[FETCHER] = web
+    session._gate.memory[FETCHER] = web
     return await session.call("web_fetch", {"url": f"https://example.com/{path}"})
 
 

@@ -27,29 +27,29 @@ class Watcher:
     def __init__(self, name: str, seen: list[str], *, refuses: bool = False, fails: bool = False) -> None:
         self.name, self.seen, self.refuses, self.fails = name, seen, refuses, fails
 
-    async def before(self, ticket: PreparedCall) -> None:
+    async def before(self, prepared: PreparedCall) -> None:
         self.seen.append(f"before {self.name}")
         if self.refuses:
             raise SandboxError(f"{self.name} could not be kept.")
 
-    async def after(self, ticket: PreparedCall, result: ToolResult | None) -> ToolResult | None:
+    async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         await asyncio.sleep(0)
         self.seen.append(f"after {self.name} {'cancelled' if result is None else result.content}")
         return ToolResult.error(f"{self.name} was changed.") if self.fails else result
 
 
 def gate_and_place(tool: Any, *guards: Guard) -> tuple[Gate, CallEnvironment]:
-    journal = EventLog()
+    event_log = EventLog()
     gate = Gate(
         registry=ToolRegistry([tool]),
         policy=Policy(mode="auto"),
         approver=None,
-        journal=journal,
+        event_log=event_log,
         caps=OutputCaps(),
         call_timeout_s=5,
         session_key="k",
     )
-    listener: SandboxListener = journal
+    listener: SandboxListener = event_log
     wanted = WorkerSpec(level="limited", workspace="/nowhere", limits=Limits())
     place = CallEnvironment(
         sandbox=FakeSandbox(wanted, listener), level="confined", workspace=Path("/nowhere"), guards=guards
@@ -61,12 +61,12 @@ async def test_guards_stand_around_a_call_that_may_change_something_and_around_n
     seen: list[str] = []
     guards = [Watcher("files", seen), Watcher("policy", seen)]
     gate, place = gate_and_place(MockTool("m", effect=Effect.LOCAL_MUTATION, result="did"), *guards)
-    result = await gate.pass_call(ToolCall("1", "m", {}), place)
+    result = await gate.run(ToolCall("1", "m", {}), place)
     assert result.content == "did"
     assert seen == ["before files", "before policy", "after policy did", "after files did"]
     seen.clear()
     gate, place = gate_and_place(MockTool("m", effect=Effect.READ_ONLY, result="read"), *guards)
-    assert (await gate.pass_call(ToolCall("1", "m", {}), place)).content == "read"
+    assert (await gate.run(ToolCall("1", "m", {}), place)).content == "read"
     assert seen == []
 
 
@@ -74,7 +74,7 @@ async def test_a_call_that_a_guard_refuses_does_not_run_and_only_those_that_got_
     seen: list[str] = []
     tool = MockTool("m", effect=Effect.LOCAL_MUTATION)
     gate, place = gate_and_place(tool, Watcher("files", seen), Watcher("disk", seen, refuses=True))
-    result = await gate.pass_call(ToolCall("1", "m", {}), place)
+    result = await gate.run(ToolCall("1", "m", {}), place)
     assert (result.is_error, result.error_kind) == (True, "environment")
     assert "disk could not be kept" in result.content
     assert tool.calls == []
@@ -85,7 +85,7 @@ async def test_what_a_guard_finds_replaces_the_result() -> None:
     gate, place = gate_and_place(
         MockTool("m", effect=Effect.LOCAL_MUTATION), Watcher("conftest.py", [], fails=True)
     )
-    result = await gate.pass_call(ToolCall("1", "m", {}), place)
+    result = await gate.run(ToolCall("1", "m", {}), place)
     assert result.is_error
     assert result.content == "conftest.py was changed."
 
@@ -101,7 +101,7 @@ async def test_guards_look_after_a_cancelled_call_too() -> None:
 
     tool = MockTool("m", effect=Effect.LOCAL_MUTATION, result=endless)
     gate, place = gate_and_place(tool, Watcher("files", seen))
-    calling = asyncio.ensure_future(gate.pass_call(ToolCall("1", "m", {}), place))
+    calling = asyncio.ensure_future(gate.run(ToolCall("1", "m", {}), place))
     await running.wait()
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ async def test_a_call_within_a_call_does_not_wait_for_itself(open_session: OpenS
     assert not here(session).exists()
 
 
-async def test_undo_is_refused_from_inside_a_call_and_while_a_task_runs(open_session: OpenSession) -> None:
+async def test_undo_is_refused_from_inside_a_call(open_session: OpenSession) -> None:
     session = open_session(policy=AUTO)
 
     async def undoing(_arguments: object, _context: ToolContext) -> ToolResult:
@@ -139,11 +140,32 @@ async def test_undo_is_refused_from_inside_a_call_and_while_a_task_runs(open_ses
 
     session.registry.register(MockTool("m", effect=Effect.LOCAL_MUTATION, runs_in="host", result=undoing))
     assert "A call is running here" in (await session.call("m")).content
-    await write(session, "a", "1")
-    assert session.history is not None
-    session.history.left_running = lambda: {1 << 30: "server"}
-    assert "server (1073741824) still runs in the background" in (await session.undo()).content
-    assert not (await session.undo(force=True)).is_error
+
+
+class SandboxAbove(FakeSandbox):
+    """A sandbox that says its processes are those below this one."""
+
+    supervisor = 0
+
+
+async def test_undo_is_refused_while_a_task_runs_and_kills_it_when_forced(open_session: OpenSession) -> None:
+    command = "sleep 60 & echo $!; wait $!; echo $?; read end"
+    shell = await asyncio.create_subprocess_exec("sh", "-c", command, stdin=PIPE, stdout=PIPE)
+    assert shell.stdout is not None
+    try:
+        task = int(await shell.stdout.readline())
+        session = open_session(policy=AUTO, sandbox=SandboxAbove)
+        await write(session, "a", "1")
+        assert isinstance(session.sandbox, SandboxAbove)
+        session.sandbox.supervisor = shell.pid
+        assert f"sleep ({task}) still runs in the background" in (await session.undo()).content
+        assert here(session).exists()
+        assert not (await session.undo(force=True)).is_error
+        assert not here(session).exists()
+        assert await shell.stdout.readline() == b"137\n"  # 128 + SIGKILL
+    finally:
+        shell.kill()
+        await shell.wait()
 
 
 async def test_the_card_tells_beforehand_what_undo_covers(open_session: OpenSession, tmp_path: Path) -> None:

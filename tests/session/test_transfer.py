@@ -80,7 +80,7 @@ HOSTILE = """
 import aisotools.session.transfer as t, aisotools.sandbox.data as p, pickle, base64
 class Evil:
     def __reduce__(self): return (__import__('os').system, ('touch owned',))
-def forged(name, value): return p.Parcel(kind=KIND, data=DATA, form="frame")
+def forged(name, value): return p.Payload(kind=KIND, data=DATA, form="frame")
 t.pack = forged
 x = 1
 """

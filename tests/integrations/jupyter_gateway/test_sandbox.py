@@ -126,7 +126,7 @@ async def test_the_gate_stays_careful(remote: OpenRemote) -> None:
     for refused in (session.changes(), session.branch()):
         with pytest.raises(UsageError, match="another machine"):
             await refused
-    assert await session.history.sentence(session.explain(_call())) == (  # type: ignore[union-attr]  # it is open
+    assert await session.history.describe(session.explain(_call())) == (  # type: ignore[union-attr]  # it is open
         "It cannot be undone: it runs on another machine."
     )
 

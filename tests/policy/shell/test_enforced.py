@@ -20,11 +20,11 @@ pytestmark = pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no 
 async def believed(session: Session, command: str) -> ToolResult:
     """Run `command` as if it had been taken for reading, past the classifier."""
     await session.call("sandbox_bash", {"command": "true"})
-    shipment, place = payload_of(session.registry["sandbox_bash"]), session._place
+    shipment = payload_of(session.registry["sandbox_bash"])
     assert shipment is not None
-    assert place is not None
+    assert session.sandbox is not None
     call = ToolCall(f"believed {command}", "sandbox_bash", {"command": command})
-    return await place.sandbox.call(SandboxCall(call=call, shipment=shipment, timeout_s=10, read_only=True))
+    return await session.sandbox.call(SandboxCall(call=call, shipment=shipment, timeout_s=10, read_only=True))
 
 
 async def test_reading_needs_nobody_and_works(real_session: OpenSession, tmp_path: Path) -> None:
