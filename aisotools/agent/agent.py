@@ -1,8 +1,8 @@
-"""An agent: a model that works with the tools of a session until it has an answer.
+"""`Agent`: a model that works with the tools of a session until it has an answer.
 
-The loop itself is pure and lies in `agent_core`; `agent_driver` carries it out. Here is what a program uses.
-
-The one seam to programs without an event loop: a loop of one's own, with the session that lives on it.
+What happens next is decided by `agent.loop`, and carried out by `agent.run`. This module is what a program
+uses: runs in the foreground, in the background, and in scripts without an event loop (`LoopRunner`), and
+    rewinding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import to_json
 
-from aisotools.agent import loop as core
+from aisotools.agent import loop
 from aisotools.agent.budgets import Budgets
 from aisotools.agent.loop import End, Rules, State
 from aisotools.agent.run import (
@@ -42,34 +42,42 @@ from aisotools.core.events import (
 )
 from aisotools.core.exceptions import LedgerError, SandboxError, UsageError, WorkspaceError
 from aisotools.core.messages import AssistantMessage, Message, Model, UserMessage, since_last_answer
+from aisotools.core.protocols import SupportsContextWindow
 from aisotools.core.types import ToolDefinition
 from aisotools.session.session import Session
 
-T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+_CHILDREN_TIMEOUT_S = 2.0  # for cancelled agents that work for this one; more means that one of them is stuck
+
+_T = TypeVar("_T")
 
 
 class LoopRunner:
-    """A loop that a session lives on; both are closed together, at the latest when this is forgotten."""
+    """An event loop for a session in a program that has none.
+
+    Session and loop are closed together: by `close`, or when this object is collected, or when the program
+    ends.
+    """
 
     def __init__(self, session: Session) -> None:
-        """Make it; nothing runs on it yet."""
         self._runner = asyncio.Runner()
-        self._end = weakref.finalize(self, _close, self._runner, session)
+        self._finalizer = weakref.finalize(self, _close, self._runner, session)
 
     def __repr__(self) -> str:
-        return f"<OwnLoop {'open' if self._end.alive else 'closed'}>"
+        return f"<LoopRunner {'open' if self._finalizer.alive else 'closed'}>"
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` to its end."""
-        return self._runner.run(work)
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Run `coroutine` to its end. Return its result."""
+        return self._runner.run(coroutine)
 
     def close(self) -> None:
-        """Close session and loop; again does nothing."""
-        self._end()
+        """Close the session and the loop. Do nothing the second time."""
+        self._finalizer()
 
 
 def loop_runs_here() -> bool:
-    """Whether this thread is inside a running loop."""
+    """Return whether an event loop is running in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -85,28 +93,24 @@ def _close(runner: asyncio.Runner, session: Session) -> None:
     if not loop_runs_here():
         close()
         return
-    # Forgotten inside another loop: no loop can run within a loop, but on another thread it can.
-    closing = threading.Thread(target=close)
-    closing.start()
-    closing.join()
-
-
-_log = logging.getLogger(__name__)
-
-_CHILDREN_S = 2.0
+    # Collected while another loop runs in this thread: a loop cannot run inside a loop, but it can in a new
+    # thread.
+    thread = threading.Thread(target=close)
+    thread.start()
+    thread.join()
 
 
 class Agent:
-    """A conversation between a model and the tools of a session; it goes on from run to run.
+    """A conversation of a model that calls the tools of a session; each run continues it.
 
     Attributes:
-        model: Who answers; another one may be assigned between runs.
-        session: Whose gate every call passes.
-        instructions: What the model is told before everything else.
+        model: The model; another one may be assigned between runs.
+        session: The session whose gate every call passes.
+        instructions: The system prompt.
         budgets: What each run may use up.
-        agent_id: Names it in the session's record.
-        parent: The agent that this one works for; None for one of its own.
-        kin: This agent and all that work for it, by their ids.
+        agent_id: The agent's id in the session's record.
+        parent: The agent that this one works for, or None.
+        kin: This agent and all agents that work for it, by id.
     """
 
     def __init__(
@@ -122,21 +126,21 @@ class Agent:
         messages: Sequence[Message] = (),
         parent: Agent | None = None,
     ) -> None:
-        """Bring them together; nothing is asked yet.
+        """Create the agent; nothing is sent to the model yet.
 
         Args:
-            model: Who answers; a text such as `"openai:gpt-5"` is taken to `provider_model`.
-            session: Makes the calls.
-            instructions: What the model is told before everything else.
+            model: The model; a text such as `"openai:gpt-5"` is passed to `provider_model`.
+            session: The session that makes the calls.
+            instructions: The system prompt.
             budgets: What each run may use up.
-            tools: Names of the tools it may call; all of the session's without it.
-            stepper: Who is asked before each request and each call.
-            chooser: Who picks when the model cannot.
-            messages: What was said before.
-            parent: The agent that this one works for; what it uses up, that one has used up, too.
+            tools: Names of the tools that the model may call; all tools of the session by default.
+            stepper: Asked before each request and each call.
+            chooser: Asked when the model cannot choose between calls.
+            messages: The conversation so far.
+            parent: The agent that this one works for; what this one uses up counts for the parent, too.
 
         Raises:
-            UsageError: If one of them is no such thing, or a tool is not there.
+            UsageError: If an argument has the wrong type, or a named tool does not exist.
         """
         self.model = _as_model(model)
         if not isinstance(session, Session):
@@ -153,14 +157,14 @@ class Agent:
         self.kin: dict[str, Agent] = {self.agent_id: self}
         for ancestor in self._ancestors():
             ancestor.kin[self.agent_id] = self
-        self._tools = None if tools is None else _known(tools, session)
-        self._state = core.edited(State(), tuple(messages))
-        self._employed: set[asyncio.Future[object]] = set()
+        self._tools = None if tools is None else _existing(tools, session)
+        self._state = loop.replace_messages(State(), tuple(messages))
+        self._child_tasks: set[asyncio.Future[object]] = set()
         self._listeners: list[Listener] = []
         self._driver: Driver | None = None
-        self._started: asyncio.Task[RunResult] | None = None
-        self._last: RunResult | None = None
-        self._own_loop: LoopRunner | None = None
+        self._task: asyncio.Task[RunResult] | None = None
+        self._last_result: RunResult | None = None
+        self._loop_runner: LoopRunner | None = None
 
     def __repr__(self) -> str:
         state = "running" if self._driver is not None else "idle"
@@ -168,16 +172,16 @@ class Agent:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """What was said so far; during a run, up to its last whole step."""
+        """The conversation; during a run, up to its last complete step."""
         return self._driver.state.messages if self._driver is not None else self._state.messages
 
     @messages.setter
     def messages(self, messages: Sequence[Message]) -> None:
-        self._demand_idle("changed")
+        self._require_idle("changed")
         self._edit(messages)
 
     def _edit(self, messages: Sequence[Message]) -> None:
-        self._state = core.edited(self._state, messages)
+        self._state = loop.replace_messages(self._state, messages)
         self.session.record(
             ConversationEdited, agent_id=self.agent_id, step=self.step, messages=self._state.messages
         )
@@ -189,7 +193,7 @@ class Agent:
 
     @property
     def depth(self) -> int:
-        """How many agents this one works for, over one another."""
+        """How many agents stand above this one."""
         return sum(1 for _ in self._ancestors())
 
     def _ancestors(self) -> Iterator[Agent]:
@@ -201,36 +205,37 @@ class Agent:
     # ---- running
 
     async def run(self, prompt: str | UserMessage | None = None) -> RunResult:
-        """Have the model work on `prompt` until it has answered, or something stands against it.
+        """Run until the model has answered `prompt`, or a budget, an error or a person ends the run.
 
         Args:
-            prompt: What it is asked; None to go on from where the conversation stands.
+            prompt: The message of the person; None continues from the end of the conversation.
 
         Returns:
-            What came of it; whatever a model or a tool can cause is an outcome, never an error.
+            The result. Whatever a model or a tool can cause is an outcome, never an exception.
 
         Raises:
-            CancelledError: If the awaiting task is cancelled; the conversation stays whole.
-            UsageError: If a run is under way, or the session cannot be used.
+            CancelledError: If the awaiting task is cancelled; the conversation stays consistent.
+            UsageError: If another run is in progress, or the session cannot be used.
         """
-        self._demand_idle("run")
+        self._require_idle("run")
         return await self._run(prompt)
 
     async def _run(self, prompt: str | UserMessage | None) -> RunResult:
         before = len(self._state.messages)
-        driver = self._driver = Driver(self._parts(), self._state, self._rules())
+        driver = self._driver = Driver(self._dependencies(), self._state, self._rules())
         end = End("failed", "it could not begin")
-        mine = asyncio.current_task()
-        assert mine is not None
+        task = asyncio.current_task()
+        assert task is not None
         for ancestor in self._ancestors():
-            ancestor._employed.add(mine)  # noqa: SLF001 - another of this class
+            ancestor._child_tasks.add(task)  # noqa: SLF001 - another of this class
         try:
             try:
-                end = await self._begun(driver, prompt)
+                end = await self._drive(driver, prompt)
             finally:
-                # Those that work for this one were cancelled with it; their end comes before its own.
-                if self._employed:
-                    await run_to_completion(_ended(frozenset(self._employed)))
+                # Cancelled: agents that work for this one were cancelled too. Wait for them, so that the
+                # record of their end comes before the record of this one's.
+                if self._child_tasks:
+                    await run_to_completion(_wait_for(frozenset(self._child_tasks)))
         except asyncio.CancelledError:
             end = End("cancelled", "it was cancelled")
             raise
@@ -239,24 +244,25 @@ class Agent:
             raise
         finally:
             for ancestor in self._ancestors():
-                ancestor._employed.discard(mine)  # noqa: SLF001 - another of this class
-            result = self._last = self._finish(driver, end, before)
+                ancestor._child_tasks.discard(task)  # noqa: SLF001 - another of this class
+            result = self._last_result = self._finish(driver, end, before)
         return result
 
-    async def _begun(self, driver: Driver, prompt: str | UserMessage | None) -> End:
+    async def _drive(self, driver: Driver, prompt: str | UserMessage | None) -> End:
         message = _as_message(prompt)
         try:
-            await self.session.start()  # what is said before it is open would not be recorded
+            # The ledger opens with the session; events recorded before would not be written to it.
+            await self.session.start()
         except (SandboxError, WorkspaceError, LedgerError) as error:
             return End("failed", str(error))
         parent_id = self.parent.agent_id if self.parent is not None else ""
         driver.record(
             AgentStarted, model=self.model.name, instructions=self.instructions, parent_id=parent_id
         )
-        return await driver.drive(core.begin(self._state, driver.rules, message))
+        return await driver.drive(loop.begin(self._state, driver.rules, message))
 
     def _finish(self, driver: Driver, end: End, before: int) -> RunResult:
-        """Keep where the run left the conversation, and record its end."""
+        """Keep the conversation as the run left it, record the end, and return the result."""
         self._state, self._driver = driver.state, None
         result = _result(driver, end, before)
         driver.record(
@@ -275,89 +281,95 @@ class Agent:
         return result
 
     def start(self, prompt: str | UserMessage | None = None) -> AgentRun:
-        """Run in the background, on the running loop.
+        """Run in the background on the running event loop. Return a handle to await, watch or cancel.
 
         Raises:
-            UsageError: If a run is under way, or there is no loop; use `run_sync` then.
+            UsageError: If another run is in progress, or no event loop is running.
         """
-        self._demand_idle("started")
+        self._require_idle("started")
         if not loop_runs_here():
             raise UsageError("There is no event loop here to run in. Use agent.run_sync(...).")
         events = LiveEvents()
-        stop = self.subscribe(events.add)
-        self._started = asyncio.ensure_future(self._run(prompt))
-        self._started.add_done_callback(lambda _: stop())
-        self._last = None
-        return AgentRun(self._started, events, lambda: self._last)
+        unsubscribe = self.subscribe(events.add)
+        self._task = asyncio.ensure_future(self._run(prompt))
+        self._task.add_done_callback(lambda _: unsubscribe())
+        self._last_result = None
+        return AgentRun(self._task, events, lambda: self._last_result)
 
     def run_sync(self, prompt: str | UserMessage | None = None) -> RunResult:
-        """Run to the end without a loop; for scripts.
+        """Run to the end in a script that has no event loop. Return the result.
 
-        The session then belongs to this agent's own loop, and is closed with it: at the end of the program,
-        or by `close_sync`.
+        The session then belongs to an event loop of this agent. Both are closed by `close_sync`, or when the
+        program ends.
 
         Raises:
-            UsageError: If a loop is running here, which this would block; `await agent.run(...)` instead.
+            UsageError: If an event loop is running in this thread: use `await agent.run(...)`.
         """
         if loop_runs_here():
             raise UsageError("A loop is running here, as in every notebook. Use `await agent.run(...)`.")
-        if self._own_loop is None:
-            self._own_loop = LoopRunner(self.session)
-        return self._own_loop.run(self.run(prompt))
+        if self._loop_runner is None:
+            self._loop_runner = LoopRunner(self.session)
+        return self._loop_runner.run(self.run(prompt))
 
     def close_sync(self) -> None:
-        """Close the session and the loop that `run_sync` opened; without one it does nothing."""
-        if self._own_loop is not None:
-            self._own_loop.close()
-            self._own_loop = None
+        """Close the session and the event loop that `run_sync` opened. Do nothing if there is none."""
+        if self._loop_runner is not None:
+            self._loop_runner.close()
+            self._loop_runner = None
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Have `listener` hear the session and the pieces of answers; calling what is returned stops it."""
-        self._listeners.append(listener)
-        stop_session = self.session.subscribe(listener)
+        """Call `listener` with every event of the session and every piece of an answer.
 
-        def stop() -> None:
-            stop_session()
+        Returns:
+            A function that ends the subscription.
+        """
+        self._listeners.append(listener)
+        unsubscribe_from_session = self.session.subscribe(listener)
+
+        def unsubscribe() -> None:
+            unsubscribe_from_session()
             with contextlib.suppress(ValueError):
                 self._listeners.remove(listener)
 
-        return stop
+        return unsubscribe
 
     # ---- going back
 
     async def rewind(self, step: int, messages: Sequence[Message] | None = None) -> None:
-        """Take everything back to right before request `step`: what was said, files and variables.
+        """Take conversation, files and variables back to right before request number `step`.
 
         Args:
             step: A request's number, from 1; see `step`.
-            messages: The conversation to go on from instead; edited at will.
+            messages: The conversation to continue from instead of the one before that request.
 
         Raises:
-            UsageError: If there was no such step, a run is under way, or the calls since cannot be undone;
-                then the conversation stays as it is.
+            UsageError: If there was no such step, a run is in progress, or the calls since cannot be undone.
+                The conversation then stays as it is.
         """
-        self._demand_idle("rewound")
+        self._require_idle("rewound")
         if not 1 <= step <= self._state.step:
             raise UsageError(f"There is no step {step}; this agent has made {self._state.step}.")
         first = first_change(self.session.events, self.agent_id, self.kin, step)
         if first is not None:
-            undone = await self.session.undo(to=first)
-            if undone.is_error:
-                raise UsageError(f"Step {step} cannot be reached: {undone.content}")
-        self._state = core.rewound(self._state, step)
+            result = await self.session.undo(to=first)
+            if result.is_error:
+                raise UsageError(f"Step {step} cannot be reached: {result.content}")
+        self._state = loop.rewind(self._state, step)
         self.session.record(AgentRewound, agent_id=self.agent_id, step=step)
         if messages is not None:
             self._edit(messages)
 
     # ---- inside
 
-    def _demand_idle(self, what: str) -> None:
-        started = self._started is not None and not self._started.done()
-        if self._driver is not None or started:
+    def _require_idle(self, what: str) -> None:
+        # Race: a run that `start` has scheduled has no driver before its task runs for the first time.
+        scheduled = self._task is not None and not self._task.done()
+        if self._driver is not None or scheduled:
             raise UsageError(f"A run of this agent is under way; it can be {what} when that is over.")
 
     def _rules(self) -> Rules:
-        window = self.budgets.context_tokens or getattr(self.model, "context_tokens", None)
+        model_window = self.model.context_tokens if isinstance(self.model, SupportsContextWindow) else None
+        window = self.budgets.context_tokens or model_window
         tools = to_json([tool.parameters for tool in self.definitions()], serialize_unknown=True)
         return Rules(
             agent_id=self.agent_id,
@@ -367,7 +379,7 @@ class Agent:
             offered=self._tools,
         )
 
-    def _parts(self) -> DriverDependencies:
+    def _dependencies(self) -> DriverDependencies:
         return DriverDependencies(
             model=self.model,
             session=self.session,
@@ -375,17 +387,17 @@ class Agent:
             definitions=self.definitions,
             stepper=self.stepper,
             chooser=self.chooser,
-            hear=self._tell,
-            kin=self.kin,
+            on_event=self._notify,
+            family=self.kin,
         )
 
     def definitions(self) -> Sequence[ToolDefinition]:
-        """The tools that the model is shown."""
+        """Return the tools that are offered to the model."""
         offered = self._tools
         all_tools = self.session.registry.to_llm_definitions()
         return [tool for tool in all_tools if offered is None or tool.name in offered]
 
-    def _tell(self, event: SessionEvent) -> None:
+    def _notify(self, event: SessionEvent) -> None:
         for listener in tuple(self._listeners):
             try:
                 listener(event)
@@ -414,20 +426,20 @@ def _as_message(prompt: str | UserMessage | None) -> UserMessage | None:
     return UserMessage(prompt)
 
 
-def _known(tools: Collection[str], session: Session) -> frozenset[str]:
+def _existing(tools: Collection[str], session: Session) -> frozenset[str]:
     for name in tools:
         session.registry[name]  # raises UnknownTool, with the nearest names
     return frozenset(tools)
 
 
-async def _ended(tasks: Collection[asyncio.Future[object]]) -> None:
-    await asyncio.wait(tasks, timeout=_CHILDREN_S)
+async def _wait_for(tasks: Collection[asyncio.Future[object]]) -> None:
+    await asyncio.wait(tasks, timeout=_CHILDREN_TIMEOUT_S)
 
 
 def _result(driver: Driver, end: End, before: int) -> RunResult:
     state = driver.state
-    said = state.messages[before:]
-    last = next((m for m in reversed(said) if isinstance(m, AssistantMessage)), None)
+    messages = state.messages[before:]
+    last = next((m for m in reversed(messages) if isinstance(m, AssistantMessage)), None)
     return RunResult(
         text=last.text if last is not None else "",
         outcome=end.outcome,
@@ -437,6 +449,6 @@ def _result(driver: Driver, end: End, before: int) -> RunResult:
         usage=state.usage,
         duration_s=driver.clock.wall_s,
         working_s=driver.clock.working_s,
-        messages=said,
+        messages=messages,
         options=driver.options if end.outcome == "undecided" else (),
     )

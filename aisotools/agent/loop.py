@@ -1,16 +1,16 @@
-"""The agent's loop without any I/O: a state and what happened go in, a new state and what to do come out.
+"""The agent's loop as a state machine without I/O: state and event in, new state and next action out.
 
-    begin → Ask → answered → Make → called → Ask → ... → End
+    begin -> Ask -> receive_answer -> MakeCalls -> receive_results -> Ask -> ... -> End
 
-Every function returns a `Transition`: the new state, and the one action that its driver must carry out next
-and report back by the function named beside it. Nothing here awaits, reads a clock, or keeps anything.
+Every function returns a `Transition`: the new state, and the one action that the driver (`agent.run`) carries
+out next and reports back through the function named in the action's docstring. Nothing here awaits or reads a
+clock.
 
-Two rules hold in every state: each call in the conversation is followed by exactly one `ToolMessage`, in the
-order of the calls, before anybody speaks again; and a step's number is the number of requests up to it.
+Two invariants hold in every state. Each call in the conversation is followed by exactly one `ToolMessage`, in
+the order of the calls, before anybody speaks again. The number of a step is the number of requests up to it.
 
-Keeping a conversation within what a model can read: old results of calls give way, and it is said.
-
-Pure. Sizes are counted in characters, and turned into tokens by a ratio that the provider's counts correct.
+`trim` keeps a conversation within the model's window: old results give way, and the model is told where they
+were. Sizes are counted in characters; the ratio to tokens is corrected by what the provider counts.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pydantic_core import to_json
 from aisotools.agent.budgets import Budgets
 from aisotools.core.events import RunOutcome
 from aisotools.core.messages import (
+    AnswerPart,
     AssistantMessage,
     CallPart,
     Message,
@@ -33,83 +34,25 @@ from aisotools.core.messages import (
     UserMessage,
 )
 
-TOKENS_PER_CHAR = 1 / 3
-"""What is assumed before a provider has counted; careful for English, about right for code."""
+MAX_CALLS_PER_ANSWER = 64
+"""Calls of one answer that are looked at; the model is asked to send the others again."""
 
-FULL, ROOMY = 0.85, 0.6
-"""Trimming starts above the first share of the window and goes down to the second, so that it is rare."""
+DEFAULT_TOKENS_PER_CHAR = 1 / 3
+"""Assumed until a provider has counted: careful for English, about right for code."""
 
-WORTH_TRIMMING = 400
-"""Results of fewer characters stay."""
+TRIM_ABOVE = 0.85
+"""Share of the window above which results are taken out."""
 
-_IMAGE_CHARS = 4_500
-_HEAD_CHARS = 120
+TRIM_TO = 0.6
+"""Share of the window that is left after trimming; well below `TRIM_ABOVE`, so that trimming is rare."""
 
+MIN_TRIMMED_CHARS = 400
+"""Results of fewer characters stay: taking them out would free little."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrimResult:
-    """What trimming gave.
+_IMAGE_CHARS = 4_500  # what providers charge for a picture, in characters: about 1,500 tokens
+_EXCERPT_CHARS = 120  # of a trimmed result, so that the model can tell what it was
 
-    Attributes:
-        messages: The conversation as the model is shown it.
-        call_ids: Whose results gave way.
-        chars: How many characters went.
-    """
-
-    messages: tuple[Message, ...]
-    call_ids: tuple[str, ...] = ()
-    chars: int = 0
-
-
-def size_of(message: Message) -> int:
-    """About how many characters the model reads of a message."""
-    if isinstance(message, AssistantMessage):
-        return sum(
-            len(part.name) + len(to_json(part.arguments, serialize_unknown=True))
-            if isinstance(part, CallPart)
-            else len(part.text)
-            for part in message.parts
-        )
-    text = message.text if isinstance(message, UserMessage) else message.content
-    return len(text) + _IMAGE_CHARS * len(message.images)
-
-
-def trim(messages: Sequence[Message], to_chars: float) -> TrimResult:
-    """Take results of calls out, the oldest first, until `to_chars` characters are left or nothing can go.
-
-    What the model has not yet answered to stays, as does everything that people and the model said.
-    """
-    kept = list(messages)
-    last_answer = max((n for n, m in enumerate(kept) if isinstance(m, AssistantMessage)), default=0)
-    left = sum(map(size_of, kept))
-    gone, call_ids = 0, []
-    for number, message in enumerate(kept[:last_answer]):
-        if left - gone <= to_chars:
-            break
-        if isinstance(message, ToolMessage) and size_of(message) >= WORTH_TRIMMING:
-            kept[number] = shorter = _without_content(message)
-            gone += size_of(message) - size_of(shorter)
-            call_ids.append(message.call_id)
-    return TrimResult(messages=tuple(kept), call_ids=tuple(call_ids), chars=gone)
-
-
-def _without_content(message: ToolMessage) -> ToolMessage:
-    gone = len(message.content)
-    again = (
-        f"read_result with ref={message.ref!r} gives it again"
-        if message.ref
-        else "make the call again if it is needed"
-    )
-    pictures = f" and {len(message.images)} pictures" if message.images else ""
-    head = message.content[:_HEAD_CHARS]
-    note = f"{head}\n[{gone} characters{pictures} in all; the rest was taken out to make room: {again}.]"
-    return dataclasses.replace(
-        message, content=note, images=(), trimmed_chars=message.trimmed_chars + gone - len(head)
-    )
-
-
-MOST_CALLS = 64
-"""Calls of one answer that are looked at; no model needs more at once."""
+# ---- state and actions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,30 +79,30 @@ class State:
     """A conversation, and what the present run of it has used up.
 
     Attributes:
-        messages: What was said.
-        chars: Their size; see `context_window.size_of`.
+        messages: The conversation.
+        chars: Its size, the sum of `message_chars`.
         marks: How many messages there were before each request.
-        numbered: How many calls were given an id, in the conversation's whole life.
-        tokens_per_char: What the provider's counts say.
+        call_count: Calls that were given an id in the conversation's whole life.
+        tokens_per_char: The ratio by the provider's counts.
         steps: Requests of this run.
-        calls: Calls of this run.
+        calls: Calls made in this run.
         usage: What this run's answers took.
-        failures: How often each call failed since anything succeeded.
-        waiting: Calls of the last answer that have no result yet.
-        answers: Results of the last answer's other calls, by id.
+        failures: How often each call failed since anything succeeded, by its name and arguments.
+        pending: Calls of the last answer that have no result in the conversation yet.
+        results: Results that are known already for some of `pending`, by id.
     """
 
     messages: tuple[Message, ...] = ()
     chars: int = 0
     marks: tuple[int, ...] = ()
-    numbered: int = 0
-    tokens_per_char: float = TOKENS_PER_CHAR
+    call_count: int = 0
+    tokens_per_char: float = DEFAULT_TOKENS_PER_CHAR
     steps: int = 0
     calls: int = 0
     usage: Usage = field(default_factory=lambda: Usage(requests=0))
     failures: Mapping[str, int] = field(default_factory=dict)
-    waiting: tuple[CallPart, ...] = ()
-    answers: Mapping[str, ToolMessage] = field(default_factory=dict)
+    pending: tuple[CallPart, ...] = ()
+    results: Mapping[str, ToolMessage] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
@@ -169,12 +112,12 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Ask the model `messages`, then `answered` or `broken_off`.
+    """Send `messages` to the model, then `receive_answer` or `abort`.
 
     Attributes:
         messages: The whole conversation.
-        trimmed: Whose results were taken out to make room.
-        trimmed_chars: How many characters that were.
+        trimmed: Ids of the calls whose results were taken out to make room.
+        trimmed_chars: How many characters that freed.
     """
 
     messages: tuple[Message, ...]
@@ -184,14 +127,14 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class MakeCalls:
-    """Make `calls`, in this order, then `called` or `broken_off`."""
+    """Make `calls`, in this order, then `receive_results` or `abort`."""
 
     calls: tuple[CallPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choose:
-    """Have a person pick one of `options`, then `chosen` or `broken_off`."""
+    """Let a person pick one of `options`, then `receive_choice` or `abort`."""
 
     options: tuple[CallPart, ...]
     question: str
@@ -207,183 +150,263 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """Where things stand, and what to do."""
+    """The state after an event, and the driver's next action."""
 
     state: State
     action: Ask | MakeCalls | Choose | End
 
 
+# ---- events
+
+
 def begin(state: State, rules: Rules, prompt: UserMessage | None) -> Transition:
-    """Start a run with what a person says, or go on from what was said before."""
+    """Start a run with `prompt`, or without one go on from the end of the conversation."""
     fresh = dataclasses.replace(
-        state, steps=0, calls=0, usage=Usage(requests=0), failures={}, waiting=(), answers={}
+        state, steps=0, calls=0, usage=Usage(requests=0), failures={}, pending=(), results={}
     )
     if prompt is not None:
-        fresh = _said(fresh, prompt)
+        fresh = _append(fresh, prompt)
     if not fresh.messages or isinstance(fresh.messages[-1], AssistantMessage):
         return Transition(fresh, End("failed", "there is nothing to answer; give a prompt"))
     return _ask(fresh, rules)
 
 
-def answered(state: State, rules: Rules, answer: ModelResponse) -> Transition:
-    """Go on after the model's answer."""
-    message, numbered = _with_own_ids(answer.message, rules.agent_id, state.numbered)
+def receive_answer(state: State, rules: Rules, answer: ModelResponse) -> Transition:
+    """Go on after the model's answer: make its calls, let a person choose, or end."""
+    message, call_count = _assign_ids(answer.message, rules.agent_id, state.call_count)
     state = dataclasses.replace(
-        _said(state, message),
-        numbered=numbered,
+        _append(state, message),
+        call_count=call_count,
         usage=state.usage + answer.usage,
-        tokens_per_char=_ratio(state, rules, answer.usage),
+        tokens_per_char=_corrected_ratio(state, rules, answer.usage),
     )
-    why_not = {
-        "unknown": f"the model ended its answer for an unknown reason ({answer.detail or 'none given'})",
-        "filtered": f"the provider withheld the answer ({answer.detail or 'no reason given'})",
-    }.get(message.reason, "")
-    if why_not:
-        outcome: RunOutcome = "filtered" if message.reason == "filtered" else "failed"
-        return _end(state, message.calls, outcome, why_not)
-    if answer.options and not message.calls:
-        question = message.text or "Which of these calls is meant?"
-        return Transition(state, Choose(answer.options, question))
-    if not message.calls:
-        return Transition(state, _last_words(message))
-    return _sorted_out(state, rules, message.calls)
+    if message.reason == "unknown":
+        reason = f"the model ended its answer for an unknown reason ({answer.detail or 'none given'})"
+        return _end(state, message.calls, "failed", reason)
+    if message.reason == "filtered":
+        reason = f"the provider withheld the answer ({answer.detail or 'no reason given'})"
+        return _end(state, message.calls, "filtered", reason)
+    if message.calls:
+        return _admit_calls(state, rules, message.calls)
+    if answer.options:
+        return Transition(state, Choose(answer.options, message.text or "Which of these calls is meant?"))
+    return Transition(state, _end_of_answer(message))
 
 
-def chosen(state: State, rules: Rules, choice: CallPart | str | None) -> Transition:
-    """Go on after a person picked a call, said something to the model instead, or did neither."""
+def receive_choice(state: State, rules: Rules, choice: CallPart | str | None) -> Transition:
+    """Go on after a person picked a call, wrote to the model instead (text), or did neither (None)."""
     if choice is None:
         return Transition(state, End("undecided", "the model could not choose, and nobody chose for it"))
     if isinstance(choice, str):
-        return _ask(_said(state, UserMessage(choice)), rules)
-    # The pick belongs to the answer that proposed it, which is the last message.
+        return _ask(_append(state, UserMessage(choice)), rules)
+    # The pick becomes part of the answer that proposed it, which is the last message.
     last = state.messages[-1]
     assert isinstance(last, AssistantMessage)
-    part = dataclasses.replace(choice, id=f"{rules.agent_id}-{state.numbered + 1}")
-    message = dataclasses.replace(last, parts=(*last.parts, part), reason="calls")
+    call = dataclasses.replace(choice, id=f"{rules.agent_id}-{state.call_count + 1}")
+    message = dataclasses.replace(last, parts=(*last.parts, call), reason="calls")
     state = dataclasses.replace(
         state,
         messages=(*state.messages[:-1], message),
-        chars=state.chars + size_of(message) - size_of(last),
-        numbered=state.numbered + 1,
+        chars=state.chars + message_chars(message) - message_chars(last),
+        call_count=state.call_count + 1,
     )
-    return _sorted_out(state, rules, (part,))
+    return _admit_calls(state, rules, (call,))
 
 
-def called(state: State, rules: Rules, results: Sequence[ToolMessage]) -> Transition:
-    """Go on after the calls that `MakeCalls` named; `results` in any order, one for each."""
-    state, looping = _resulted(state, rules, {result.call_id: result for result in results})
-    return Transition(state, End("loop", looping)) if looping else _ask(state, rules)
+def receive_results(state: State, rules: Rules, results: Sequence[ToolMessage]) -> Transition:
+    """Go on after the calls of `MakeCalls`; `results` holds one for each, in any order."""
+    state, loop = _append_results(state, rules, {result.call_id: result for result in results})
+    return Transition(state, End("loop", loop)) if loop else _ask(state, rules)
 
 
-def broken_off(
+def abort(
     state: State, outcome: RunOutcome, reason: str, results: Mapping[str, ToolMessage] | None = None
 ) -> Transition:
     """End the run wherever it stands; calls without a result in `results` are answered with the reason."""
-    return _end(dataclasses.replace(state, answers={**state.answers, **(results or {})}), (), outcome, reason)
+    return _end(dataclasses.replace(state, results={**state.results, **(results or {})}), (), outcome, reason)
 
 
-def edited(state: State, messages: Sequence[Message], *, asking: bool = False) -> State:
-    """The conversation replaced by hand; with `asking` while the last request is about to be made."""
-    messages = _complete(messages)
+# ---- edits by a person
+
+
+def replace_messages(state: State, messages: Sequence[Message], *, asking: bool = False) -> State:
+    """Return the state with another conversation; `asking` if its last request is about to be made."""
+    messages = _with_every_call_answered(messages)
     marks = [min(mark, len(messages)) for mark in state.marks]
     if asking:
         marks[-1] = len(messages)
     return dataclasses.replace(
-        state, messages=messages, chars=sum(map(size_of, messages)), marks=tuple(marks)
+        state, messages=messages, chars=sum(map(message_chars, messages)), marks=tuple(marks)
     )
 
 
-def with_arguments(state: State, call_id: str, arguments: Mapping[str, object]) -> State:
-    """A waiting call replaced by hand, also in the answer that wanted it."""
+def replace_arguments(state: State, call_id: str, arguments: Mapping[str, object]) -> State:
+    """Return the state with other arguments of a pending call, also in the answer that asked for it."""
 
-    def mended(call: CallPart) -> CallPart:
+    def edit(call: CallPart) -> CallPart:
         return dataclasses.replace(call, arguments=arguments) if call.id == call_id else call
 
-    place = max(n for n, m in enumerate(state.messages) if isinstance(m, AssistantMessage))
-    last = state.messages[place]
+    index = max(n for n, message in enumerate(state.messages) if isinstance(message, AssistantMessage))
+    last = state.messages[index]
     assert isinstance(last, AssistantMessage)
-    parts = tuple(mended(part) if isinstance(part, CallPart) else part for part in last.parts)
+    parts = tuple(edit(part) if isinstance(part, CallPart) else part for part in last.parts)
     message = dataclasses.replace(last, parts=parts)
     return dataclasses.replace(
         state,
-        messages=(*state.messages[:place], message, *state.messages[place + 1 :]),
-        chars=state.chars + size_of(message) - size_of(last),
-        waiting=tuple(map(mended, state.waiting)),
+        messages=(*state.messages[:index], message, *state.messages[index + 1 :]),
+        chars=state.chars + message_chars(message) - message_chars(last),
+        pending=tuple(map(edit, state.pending)),
     )
 
 
-def rewound(state: State, step: int) -> State:
-    """The conversation as it was right before request `step`."""
+def rewind(state: State, step: int) -> State:
+    """Return the state as it was right before request number `step`, from 1."""
     messages = state.messages[: state.marks[step - 1]]
     return dataclasses.replace(
         state,
         messages=messages,
-        chars=sum(map(size_of, messages)),
+        chars=sum(map(message_chars, messages)),
         marks=state.marks[: step - 1],
-        waiting=(),
-        answers={},
+        pending=(),
+        results={},
     )
 
 
-# ---- inside
+# ---- the model's window
 
 
-def _said(state: State, message: Message) -> State:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimResult:
+    """A conversation after trimming.
+
+    Attributes:
+        messages: The conversation as the model will read it.
+        call_ids: Calls whose results were taken out, oldest first.
+        chars: How many characters that freed.
+    """
+
+    messages: tuple[Message, ...]
+    call_ids: tuple[str, ...] = ()
+    chars: int = 0
+
+
+def message_chars(message: Message) -> int:
+    """Return about how many characters a model reads of a message."""
+    if not isinstance(message, AssistantMessage):
+        text = message.text if isinstance(message, UserMessage) else message.content
+        return len(text) + _IMAGE_CHARS * len(message.images)
+    total = 0
+    for part in message.parts:
+        if isinstance(part, CallPart):
+            total += len(part.name) + len(to_json(part.arguments, serialize_unknown=True))
+        else:
+            total += len(part.text)
+    return total
+
+
+def trim(messages: Sequence[Message], max_chars: float) -> TrimResult:
+    """Take results of calls out, the oldest first, until `max_chars` are left or nothing more can go.
+
+    Results that the model has not answered yet stay, and so does all that people and the model said.
+    """
+    trimmed = list(messages)
+    last_answer = max((n for n, m in enumerate(trimmed) if isinstance(m, AssistantMessage)), default=0)
+    excess = sum(map(message_chars, trimmed)) - max_chars
+    freed = 0
+    call_ids = []
+    for number, message in enumerate(trimmed[:last_answer]):
+        if freed >= excess:
+            break
+        if isinstance(message, ToolMessage) and message_chars(message) >= MIN_TRIMMED_CHARS:
+            excerpt = _excerpt(message)
+            trimmed[number] = excerpt
+            freed += message_chars(message) - message_chars(excerpt)
+            call_ids.append(message.call_id)
+    return TrimResult(messages=tuple(trimmed), call_ids=tuple(call_ids), chars=freed)
+
+
+def _excerpt(message: ToolMessage) -> ToolMessage:
+    """Return the beginning of a result, with a note on how to get the rest."""
+    length = len(message.content)
+    if message.ref:
+        advice = f"read_result with ref={message.ref!r} gives it again"
+    else:
+        advice = "make the call again if it is needed"
+    pictures = f" and {len(message.images)} pictures" if message.images else ""
+    head = message.content[:_EXCERPT_CHARS]
+    content = (
+        f"{head}\n[{length} characters{pictures} in all; the rest was taken out to make room: {advice}.]"
+    )
+    trimmed_chars = message.trimmed_chars + length - len(head)
+    return dataclasses.replace(message, content=content, images=(), trimmed_chars=trimmed_chars)
+
+
+def _estimated_tokens(state: State, rules: Rules) -> int:
+    return int((state.chars + rules.overhead_chars) * state.tokens_per_char)
+
+
+def _fit_window(state: State, rules: Rules) -> tuple[State, tuple[str, ...], int]:
+    """Return the state trimmed to the window, the ids of trimmed results, and the freed characters."""
+    window = rules.window_tokens
+    if window is None or _estimated_tokens(state, rules) <= window * TRIM_ABOVE:
+        return state, (), 0
+    result = trim(state.messages, window * TRIM_TO / state.tokens_per_char - rules.overhead_chars)
+    state = dataclasses.replace(
+        state, messages=result.messages, chars=sum(map(message_chars, result.messages))
+    )
+    return state, result.call_ids, result.chars
+
+
+def _corrected_ratio(state: State, rules: Rules, usage: Usage) -> float:
+    """Return tokens per character as the provider counted them for the last request, or as before."""
+    sent = state.chars + rules.overhead_chars
+    if usage.input_tokens <= 0 or sent < 1_000:
+        return state.tokens_per_char  # not counted, or so short that fixed overhead of the provider dominates
+    # A provider that counts cached or hidden tokens can be far off; stay within what text can be.
+    return min(max(usage.input_tokens / sent, 0.1), 1.0)
+
+
+# ---- transitions
+
+
+def _append(state: State, message: Message) -> State:
     return dataclasses.replace(
-        state, messages=(*state.messages, message), chars=state.chars + size_of(message)
+        state, messages=(*state.messages, message), chars=state.chars + message_chars(message)
     )
 
 
 def _ask(state: State, rules: Rules) -> Transition:
-    """The next request, if the budgets and the model's window allow one."""
-    spent = rules.budgets.spent(steps=state.steps, usage=state.usage)
-    if spent:
-        return Transition(state, End("budget", spent))
-    state, trimmed, chars = _fitted(state, rules)
-    if rules.window_tokens is not None and _tokens(state, rules) > rules.window_tokens:
-        told = (
-            f"about {_tokens(state, rules)} tokens do not fit the {rules.window_tokens} that the model reads"
-        )
-        return Transition(state, End("context", told))
+    """Make the next request, if the budgets and the model's window allow one."""
+    exhausted = rules.budgets.spent(steps=state.steps, usage=state.usage)
+    if exhausted:
+        return Transition(state, End("budget", exhausted))
+    state, trimmed, chars = _fit_window(state, rules)
+    tokens = _estimated_tokens(state, rules)
+    if rules.window_tokens is not None and tokens > rules.window_tokens:
+        reason = f"about {tokens} tokens do not fit the {rules.window_tokens} that the model reads"
+        return Transition(state, End("context", reason))
     state = dataclasses.replace(state, marks=(*state.marks, len(state.messages)), steps=state.steps + 1)
     return Transition(state, Ask(messages=state.messages, trimmed=trimmed, trimmed_chars=chars))
 
 
-def _tokens(state: State, rules: Rules) -> int:
-    return int((state.chars + rules.overhead_chars) * state.tokens_per_char)
+def _assign_ids(message: AssistantMessage, prefix: str, call_count: int) -> tuple[AssistantMessage, int]:
+    """Return the answer with call ids that are unique in the session, and the new count.
 
-
-def _fitted(state: State, rules: Rules) -> tuple[State, tuple[str, ...], int]:
-    window = rules.window_tokens
-    if window is None or _tokens(state, rules) <= window * FULL:
-        return state, (), 0
-    trimmed = trim(state.messages, window * ROOMY / state.tokens_per_char - rules.overhead_chars)
-    state = dataclasses.replace(state, messages=trimmed.messages, chars=sum(map(size_of, trimmed.messages)))
-    return state, trimmed.call_ids, trimmed.chars
-
-
-def _ratio(state: State, rules: Rules, usage: Usage) -> float:
-    """Tokens for a character: as the provider counted, within reason, or as before."""
-    shown = state.chars + rules.overhead_chars
-    if usage.input_tokens <= 0 or shown < 1_000:
-        return state.tokens_per_char
-    return min(max(usage.input_tokens / shown, 0.1), 1.0)
-
-
-def _with_own_ids(message: AssistantMessage, prefix: str, numbered: int) -> tuple[AssistantMessage, int]:
-    """The answer with ids that are unique in the session, whatever the model made of them."""
+    The ids that a model or provider sends are not used: they may repeat, be empty, or imitate others.
+    """
     if not message.calls:
-        return message, numbered
-    parts = []
+        return message, call_count
+    parts: list[AnswerPart] = []
     for part in message.parts:
         if isinstance(part, CallPart):
-            numbered += 1
-            part = dataclasses.replace(part, id=f"{prefix}-{numbered}")  # noqa: PLW2901 - the same part
-        parts.append(part)
-    return dataclasses.replace(message, parts=tuple(parts)), numbered
+            call_count += 1
+            parts.append(dataclasses.replace(part, id=f"{prefix}-{call_count}"))
+        else:
+            parts.append(part)
+    return dataclasses.replace(message, parts=tuple(parts)), call_count
 
 
-def _last_words(message: AssistantMessage) -> End:
+def _end_of_answer(message: AssistantMessage) -> End:
     if message.reason == "length":
         return End("length", "the answer was cut at its greatest length")
     if message.reason == "undecided":
@@ -391,80 +414,96 @@ def _last_words(message: AssistantMessage) -> End:
     return End("answered")
 
 
-def _sorted_out(state: State, rules: Rules, calls: Sequence[CallPart]) -> Transition:
-    """Which of the calls are made; those that cannot be are answered at once."""
-    left = None if rules.budgets.calls is None else rules.budgets.calls - state.calls
-    answers: dict[str, ToolMessage] = {}
-    made: list[CallPart] = []
+def _admit_calls(state: State, rules: Rules, calls: Sequence[CallPart]) -> Transition:
+    """Make the calls that may be made; refuse the others with a result that says why."""
+    budget = rules.budgets.calls
+    remaining = None if budget is None else budget - state.calls
+    refused: dict[str, ToolMessage] = {}
+    admitted: list[CallPart] = []
     for number, call in enumerate(calls):
-        why_not = _why_not(call, number, rules)
-        if not why_not and left is not None and len(made) >= left:
-            why_not = f"{call.name} was not run: the budget of {rules.budgets.calls} calls is used up."
-        if why_not:
-            answers[call.id] = ToolMessage(call.id, call.name, why_not, is_error=True)
+        refusal = _refusal(call, number, rules)
+        if not refusal and remaining is not None and len(admitted) >= remaining:
+            refusal = f"{call.name} was not run: the budget of {budget} calls is used up."
+        if refusal:
+            refused[call.id] = ToolMessage(call.id, call.name, refusal, is_error=True)
         else:
-            made.append(call)
-    state = dataclasses.replace(state, waiting=tuple(calls), answers=answers, calls=state.calls + len(made))
-    if made:
-        return Transition(state, MakeCalls(tuple(made)))
-    if left is not None and left <= 0:
-        return _end(state, (), "budget", f"the budget of {rules.budgets.calls} calls is used up")
-    return called(state, rules, ())
+            admitted.append(call)
+    state = dataclasses.replace(
+        state, pending=tuple(calls), results=refused, calls=state.calls + len(admitted)
+    )
+    if admitted:
+        return Transition(state, MakeCalls(tuple(admitted)))
+    if remaining is not None and remaining <= 0:
+        return _end(state, (), "budget", f"the budget of {budget} calls is used up")
+    return receive_results(state, rules, ())
 
 
-def _why_not(call: CallPart, number: int, rules: Rules) -> str:
+def _refusal(call: CallPart, number: int, rules: Rules) -> str:
+    """Return why a call is not made; empty if it may be."""
     if call.flaw:
         return f"{call.name} was not run: {call.flaw} Send the call again with valid arguments."
-    if number >= MOST_CALLS:
-        return f"{call.name} was not run: at most {MOST_CALLS} calls at once. Send it again."
+    if number >= MAX_CALLS_PER_ANSWER:
+        return f"{call.name} was not run: at most {MAX_CALLS_PER_ANSWER} calls at once. Send it again."
     if rules.offered is not None and call.name not in rules.offered:
         known = ", ".join(sorted(rules.offered)) or "none"
         return f"{call.name} was not run: it is not one of your tools. They are: {known}."
     return ""
 
 
-def _resulted(state: State, rules: Rules, results: Mapping[str, ToolMessage]) -> tuple[State, str]:
-    """The state with a message for each waiting call; and why this goes in circles, if it does."""
-    told = {**state.answers, **results}
+def _append_results(state: State, rules: Rules, results: Mapping[str, ToolMessage]) -> tuple[State, str]:
+    """Return the state with a message for each pending call, and why the run goes in circles, if it does.
+
+    A call that fails again with the same arguments is told so; any success forgets all failures.
+    """
+    by_id = {**state.results, **results}
     failures = dict(state.failures)
-    looping = ""
-    for call in state.waiting:
-        message = told[call.id]
+    loop = ""
+    for call in state.pending:
+        message = by_id[call.id]
         if not message.is_error:
             failures.clear()
         else:
-            same = to_json([call.name, call.arguments, call.flaw], serialize_unknown=True).decode()
-            failures[same] = times = failures.get(same, 0) + 1
+            key = to_json([call.name, call.arguments, call.flaw], serialize_unknown=True).decode()
+            times = failures.get(key, 0) + 1
+            failures[key] = times
             if times >= rules.budgets.same_failures:
-                looping = f"the same call of {call.name} failed {times} times in a row"
+                loop = f"the same call of {call.name} failed {times} times in a row"
             elif times > 1:
                 note = f"[This very call has now failed {times} times. Do something else.]"
                 message = dataclasses.replace(message, content=f"{message.content}\n{note}")
-        state = _said(state, message)
-    return dataclasses.replace(state, waiting=(), answers={}, failures=failures), looping
+        state = _append(state, message)
+    return dataclasses.replace(state, pending=(), results={}, failures=failures), loop
 
 
 def _end(state: State, calls: Sequence[CallPart], outcome: RunOutcome, reason: str) -> Transition:
-    """The end, with every call answered, so that the conversation can go on another time."""
-    for call in state.waiting or calls:
+    """End the run with every call answered, so that the conversation can go on another time."""
+    for call in state.pending or calls:
         missing = ToolMessage(call.id, call.name, f"{call.name} gave no result: {reason}.", is_error=True)
-        state = _said(state, state.answers.get(call.id, missing))
-    return Transition(dataclasses.replace(state, waiting=(), answers={}), End(outcome, reason))
+        state = _append(state, state.results.get(call.id, missing))
+    return Transition(dataclasses.replace(state, pending=(), results={}), End(outcome, reason))
 
 
-def _complete(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages, each call without a result answered, and results without a call left out."""
+def _with_every_call_answered(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return `messages` with calls and results paired: answer open calls, drop results of no call.
+
+    A person may delete or insert messages anywhere; providers refuse a conversation that breaks the pairing.
+    """
     complete: list[Message] = []
-    expected: dict[str, str] = {}
-    for message in (*messages, None):
+    unanswered: dict[str, str] = {}  # id and name of the last answer's calls that have no result yet
+
+    def answer_the_rest() -> None:
+        for call_id, name in unanswered.items():
+            complete.append(ToolMessage(call_id, name, f"{name} gave no result.", is_error=True))
+        unanswered.clear()
+
+    for message in messages:
         if isinstance(message, ToolMessage):
-            if expected.pop(message.call_id, None) is not None:
+            if unanswered.pop(message.call_id, None) is not None:
                 complete.append(message)
             continue
-        complete += [
-            ToolMessage(i, name, f"{name} gave no result.", is_error=True) for i, name in expected.items()
-        ]
-        expected = {call.id: call.name for call in getattr(message, "calls", ())}
-        if message is not None:
-            complete.append(message)
+        answer_the_rest()
+        complete.append(message)
+        if isinstance(message, AssistantMessage):
+            unanswered.update((call.id, call.name) for call in message.calls)
+    answer_the_rest()
     return tuple(complete)

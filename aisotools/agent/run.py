@@ -1,8 +1,8 @@
-"""Carries out what the loop decides: asks the model, makes calls through the session's gate, asks people.
+"""One run of an agent: its result, its handle, stepping through it by hand, and the driver.
 
-One run of an agent: what came of it, and the handle of one that goes on in the background.
-
-Stepping through a run by hand: before each request and each call somebody says what is to happen.
+The driver carries out what `agent.loop` decides: it asks the model, makes calls through the session's gate,
+and asks people. A `Stepper` is asked before each request and each call, a `Chooser` when the model cannot
+decide.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import AsyncIterator, Callable, Collection, Generator, Mapp
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from aisotools.agent import loop as core
+from aisotools.agent import loop
 from aisotools.agent.budgets import RunClock
-from aisotools.agent.loop import WORTH_TRIMMING, Ask, Choose, End, MakeCalls, Rules, State, Transition
+from aisotools.agent.loop import MIN_TRIMMED_CHARS, Ask, Choose, End, MakeCalls, Rules, State, Transition
 from aisotools.core.concurrency import LoopTicker
 from aisotools.core.events import (
     AgentEvent,
@@ -51,29 +51,36 @@ from aisotools.core.messages import (
     digest_of,
     since_last_answer,
 )
+from aisotools.core.protocols import SupportsAsyncClose, SupportsPerson
 from aisotools.core.types import Json, ToolCall, ToolDefinition, ToolResult
 from aisotools.session.session import Session
 
 Listener = Callable[[SessionEvent], None]
-"""Hears what happens during a run: the session's events, and `ModelStreamed`."""
+"""Called with every event of a run: the session's events, and `ModelStreamed`."""
 
-_MOST_PIECES = 10_000
+_log = logging.getLogger(__name__)
+
+_MAX_PENDING_PIECES = 10_000  # of streamed answers that nobody fetches; a long answer has a few thousand
+_MAX_RETRY_WAIT_S = 60.0  # a provider that asks for more is taken to be out of reach
+_IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # what every provider accepts
+_MAX_IMAGE_CHARS = 7_000_000  # in base64: providers refuse pictures of more than 5 MB
+_READ_TOOL = "read_result"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
-        text: The model's last words; with any outcome but `answered` they may be none.
-        outcome: How it ended; see `agent_events.RunOutcome`.
+        text: The text of the model's last answer; may be empty unless the outcome is `answered`.
+        outcome: How the run ended; see `core.events.RunOutcome`.
         reason: Why, in words; empty when the model simply answered.
         steps: Answers asked of the model.
         calls: Calls of tools.
         usage: What the answers took.
         duration_s: Seconds on the clock.
         working_s: Seconds without those in which a person was waited for.
-        messages: What was said in this run.
+        messages: The messages of this run.
         options: With outcome `undecided`: what the model proposed.
     """
 
@@ -90,40 +97,51 @@ class RunResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the model said all it had to say."""
+        """True if the run ended with an answer of the model."""
         return self.outcome == "answered"
 
     def __str__(self) -> str:
         if self.ok:
             return self.text
-        told = f"[{self.outcome}: {self.reason}]" if self.reason else f"[{self.outcome}]"
-        return f"{self.text}\n{told}" if self.text else told
+        ending = f"[{self.outcome}: {self.reason}]" if self.reason else f"[{self.outcome}]"
+        return f"{self.text}\n{ending}" if self.text else ending
 
 
 class AgentRun:
-    """A run that goes on in the background: await it for its `RunResult`, or look on.
+    """A run in the background: await it for its `RunResult`, or iterate over its events.
 
-    The run stops when it is cancelled, not when whoever awaits it is.
+    Cancelling the task that awaits it does not stop the run; `cancel` does.
 
     Attributes:
-        events: What happens, from the start, as an async iterator that ends with the run.
+        events: The run's events from the start, as an async iterator that ends with the run.
     """
 
     def __init__(
-        self, task: asyncio.Task[RunResult], events: LiveEvents, cut: Callable[[], RunResult | None]
+        self,
+        task: asyncio.Task[RunResult],
+        events: LiveEvents,
+        cancelled_result: Callable[[], RunResult | None],
     ) -> None:
-        """Stand for `task`; `cut` gives what came of it when it was cancelled, if it ever began."""
+        """Wrap `task`.
+
+        Args:
+            task: The run.
+            events: Its events; closed when the task ends.
+            cancelled_result: Return the result of a cancelled task, or None if it was cancelled before its
+                start.
+        """
         self._task = task
-        self._cut = cut
+        self._cancelled_result = cancelled_result
         self._result: asyncio.Future[RunResult] = task.get_loop().create_future()
         self.events = events
-        task.add_done_callback(self._settle)
+        task.add_done_callback(self._on_done)
 
-    def _settle(self, task: asyncio.Task[RunResult]) -> None:
+    def _on_done(self, task: asyncio.Task[RunResult]) -> None:
         self.events.close()
         if task.cancelled():
-            never = RunResult(text="", outcome="cancelled", reason="it was cancelled before it began")
-            self._result.set_result(self._cut() or never)
+            # Race: a task that is cancelled before its first step never runs a line of its own.
+            not_started = RunResult(text="", outcome="cancelled", reason="it was cancelled before it began")
+            self._result.set_result(self._cancelled_result() or not_started)
         elif (error := task.exception()) is not None:
             self._result.set_exception(error)
         else:
@@ -133,7 +151,7 @@ class AgentRun:
         return f"<AgentRun {'done' if self.done else 'running'}>"
 
     def __await__(self) -> Generator[None, None, RunResult]:
-        """The result; outcome `cancelled` after `cancel`.
+        """Wait for the result; its outcome is `cancelled` after `cancel`.
 
         Raises:
             CancelledError: If the awaiting task is cancelled; the run goes on.
@@ -142,73 +160,75 @@ class AgentRun:
 
     @property
     def done(self) -> bool:
-        """Whether it is over."""
+        """True once the run is over."""
         return self._result.done()
 
     @property
     def result(self) -> RunResult | None:
-        """What came of it; None while it goes on."""
+        """The result; None while the run goes on."""
         return self._result.result() if self._result.done() else None
 
     def cancel(self) -> None:
-        """Stop it, with the call that is under way; without effect on one that is over."""
+        """Stop the run and its current call. Do nothing if the run is over."""
         self._task.cancel()
 
 
 class LiveEvents:
-    """Events as they come; pieces of answers that nobody fetches are dropped in the end, others never are."""
+    """The events of a run, as an async iterator that waits for the next one.
+
+    If nobody fetches them, pieces of streamed answers are dropped beyond a limit; other events never are.
+    """
 
     def __init__(self) -> None:
-        """Start empty."""
-        self._waiting: deque[SessionEvent] = deque()
+        self._pending: deque[SessionEvent] = deque()
         self._pieces = 0
-        self._more = asyncio.Event()
+        self._changed = asyncio.Event()
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<LiveEvents {len(self._waiting)} waiting, {'closed' if self._closed else 'open'}>"
+        return f"<LiveEvents {len(self._pending)} pending, {'closed' if self._closed else 'open'}>"
 
     def add(self, event: SessionEvent) -> None:
-        """Take one event."""
+        """Append an event."""
         if isinstance(event, ModelStreamed):
-            if self._pieces >= _MOST_PIECES:
+            if self._pieces >= _MAX_PENDING_PIECES:
                 return
             self._pieces += 1
-        self._waiting.append(event)
-        self._more.set()
+        self._pending.append(event)
+        self._changed.set()
 
     def close(self) -> None:
-        """Nothing comes any more."""
+        """End the iteration once the pending events were fetched."""
         self._closed = True
-        self._more.set()
+        self._changed.set()
 
     def __aiter__(self) -> AsyncIterator[SessionEvent]:
         return self
 
     async def __anext__(self) -> SessionEvent:
-        while not self._waiting:
+        while not self._pending:
             if self._closed:
                 raise StopAsyncIteration
-            self._more.clear()
-            await self._more.wait()
-        event = self._waiting.popleft()
+            self._changed.clear()
+            await self._changed.wait()
+        event = self._pending.popleft()
         if isinstance(event, ModelStreamed):
             self._pieces -= 1
         return event
 
 
 StepAction = Literal["continue", "edit", "skip", "answer", "stop"]
-"""Go on as it is, go on with something else, leave it out, answer in its place, or end the run."""
+"""Go on unchanged, go on with an edit, leave it out, answer in its place, or end the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeforeRequest:
-    """The model is about to be asked.
+    """The moment before a request to the model.
 
     Attributes:
-        step: Which request of the conversation, from 1.
-        messages: What it would be shown.
-        tools: What it could call.
+        step: Number of the request in the conversation, from 1.
+        messages: The conversation that would be sent.
+        tools: The tools that would be offered.
     """
 
     step: int
@@ -218,10 +238,10 @@ class BeforeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeforeCall:
-    """A call is about to go to the gate, which then asks as ever.
+    """The moment before a call goes to the gate, which still decides and asks as always.
 
     Attributes:
-        step: Which request of the conversation wanted it.
+        step: Number of the request whose answer holds the call, from 1.
         call: The call.
     """
 
@@ -231,7 +251,7 @@ class BeforeCall:
 
 @dataclass(frozen=True, slots=True)
 class StepChoice:
-    """What is to happen.
+    """A decision about the request or call that is about to be made.
 
     Attributes:
         action: `continue`; `edit` with `messages` or `arguments`; `answer` with `text`, in the model's or the
@@ -249,50 +269,42 @@ class StepChoice:
 
     def __post_init__(self) -> None:
         if self.action not in {"continue", "edit", "skip", "answer", "stop"}:
-            told = "continue, edit, skip, answer, stop"
-            raise UsageError(f"StepChoice action {self.action!r} is not one of {told}.")
+            known = "continue, edit, skip, answer, stop"
+            raise UsageError(f"StepChoice action {self.action!r} is not one of {known}.")
         if self.action == "edit" and self.messages is None and self.arguments is None:
             raise UsageError("StepChoice('edit') needs messages= (a request) or arguments= (a call).")
 
 
 @runtime_checkable
 class Stepper(Protocol):
-    """Somebody who is asked before each request and each call."""
+    """Asked before each request and each call of a run."""
 
     async def pause(self, moment: BeforeRequest | BeforeCall) -> StepChoice:
-        """Say what is to happen. Waiting here is not counted as working time."""
+        """Return how to go on. The time this takes does not count as working time."""
 
 
 @runtime_checkable
 class Chooser(Protocol):
-    """Somebody who picks when the model cannot."""
+    """Asked when the model cannot choose between calls."""
 
     async def choose(self, question: str, options: Sequence[CallPart]) -> CallPart | str | None:
-        """One of `options`, edited or not; a text to tell the model instead; or None, which ends the run."""
-
-
-_log = logging.getLogger(__name__)
-
-_LONGEST_WAIT_S = 60.0
-_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_MOST_IMAGE_CHARS = 7_000_000
-_READS_RESULTS = "read_result"
+        """Return one of `options`, edited or not; or text for the model instead; or None to end the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverDependencies:
-    """What a driver works with.
+    """The collaborators of a driver.
 
     Attributes:
-        model: Answers.
+        model: Answers requests.
         session: Makes calls.
-        instructions: What the model is told before everything else.
-        definitions: Gives the tools that the model is shown.
-        stepper: Whom to ask before each request and call.
-        chooser: Whom to ask when the model cannot choose.
-        hear: Hears the pieces of answers.
-        kin: Ids of this agent and of those that work for it; who waits for a person over one of their calls,
-            waits for all of them.
+        instructions: The system prompt.
+        definitions: Return the tools that are offered to the model; asked again before each request.
+        stepper: Asked before each request and call, if given.
+        chooser: Asked when the model cannot choose, if given.
+        on_event: Called with the pieces of answers as they stream in.
+        family: Ids of this agent and of the agents that work for it. While a person is asked about a call of
+            any of them, this run's working time stands still.
     """
 
     model: Model
@@ -301,97 +313,99 @@ class DriverDependencies:
     definitions: Callable[[], Sequence[ToolDefinition]]
     stepper: Stepper | None
     chooser: Chooser | None
-    hear: Listener
-    kin: Collection[str]
+    on_event: Listener
+    family: Collection[str]
 
 
 class Driver:
-    """Drives one run.
+    """Drives one run from action to action.
 
     Attributes:
-        state: Where the conversation stands; whole and consistent whenever `drive` is over.
+        state: The conversation; consistent whenever `drive` has returned or raised.
         rules: What does not change during the run.
-        clock: Its time.
-        options: What the model proposed last.
+        clock: The time the run took.
+        options: The calls that the model proposed when it last could not choose.
     """
 
-    def __init__(self, parts: DriverDependencies, state: State, rules: Rules) -> None:
-        """Start from `state`."""
-        self._parts = parts
+    def __init__(self, dependencies: DriverDependencies, state: State, rules: Rules) -> None:
+        self._deps = dependencies
         self.state = state
         self.rules = rules
         self.clock = RunClock(rules.budgets)
         self.options: tuple[CallPart, ...] = ()
         self._turn_id = ""
-        self._began_s = 0.0
+        self._request_started_s = 0.0
         self._usage = Usage(requests=0)
-        self._beat = LoopTicker()
+        self._ticker = LoopTicker()
         self._results: dict[str, ToolMessage] = {}
-        self._asked: set[str] = set()
+        self._open_questions: set[str] = set()
 
-    async def drive(self, turn: Transition) -> End:
-        """Carry out `turn` and whatever follows from it, to the end; `state` is whole however this ends.
+    async def drive(self, transition: Transition) -> End:
+        """Carry out `transition` and everything that follows from it. Return how the run ended.
 
         Raises:
             CancelledError: If the awaiting task is cancelled.
             UsageError: If the session cannot be used: it was closed, or belongs to another loop.
         """
-        self.state = turn.state
-        stop = self._parts.session.subscribe(self._hear)
+        self.state = transition.state
+        unsubscribe = self._deps.session.subscribe(self._on_event)
         try:
-            while not isinstance(turn.action, End):
-                turn = await self._carried_out(turn.action)
-                self.state = turn.state
-            return turn.action
+            while not isinstance(transition.action, End):
+                transition = await self._carry_out(transition.action)
+                self.state = transition.state
+            return transition.action
         except asyncio.CancelledError:
-            self._break_off(End("cancelled", "it was cancelled"))
+            self._abort(End("cancelled", "it was cancelled"))
             raise
         except UsageError as error:
-            self._break_off(End("failed", str(error)))
+            self._abort(End("failed", str(error)))
             raise
         except ModelError as error:
-            return self._break_off(End("failed", str(error)))
-        except Exception as error:  # models, steppers and choosers are written by strangers too
+            return self._abort(End("failed", str(error)))
+        except Exception as error:
+            # Models, steppers and choosers are other people's code: whatever they raise ends this run only.
             spent = self.clock.spent() if isinstance(error, TimeoutError) else ""
             if spent:
-                return self._break_off(End("budget", spent))
+                return self._abort(End("budget", spent))
             _log.exception("The run of %s failed", self.rules.agent_id)
-            return self._break_off(End("failed", f"{type(error).__name__}: {error}"))
+            return self._abort(End("failed", f"{type(error).__name__}: {error}"))
         finally:
-            stop()
+            unsubscribe()
 
     def record(self, kind: type[AgentEvent], **fields: Any) -> None:
-        """Add to the session's record."""
-        self._parts.session.record(kind, agent_id=self.rules.agent_id, step=self.state.step, **fields)
+        """Record an event of this run in the session."""
+        self._deps.session.record(kind, agent_id=self.rules.agent_id, step=self.state.step, **fields)
 
     def spend(self, usage: Usage) -> None:
-        """Count what somebody else used up on behalf of this run."""
+        """Count what another agent used up on behalf of this run."""
         self.state = dataclasses.replace(self.state, usage=self.state.usage + usage)
 
-    def _break_off(self, end: End) -> End:
-        self.state = core.broken_off(self.state, end.outcome, end.reason, self._results).state
+    def _abort(self, end: End) -> End:
+        self.state = loop.abort(self.state, end.outcome, end.reason, self._results).state
         return end
 
-    def _hear(self, event: SessionEvent) -> None:
-        """Results that came although the whole did not; and when a person is waited for."""
+    def _on_event(self, event: SessionEvent) -> None:
+        """Keep results of calls as they arrive, and stop the clock while a person is asked."""
         if isinstance(event, CallFinished):
+            # Cancelled in the middle of a batch: `call_many` never returns, but some of its calls have
+            # finished. Their results belong into the conversation, because their effects have happened.
             if event.call_id.startswith(f"{self.rules.agent_id}-"):
-                self._results[event.call_id] = self._told(event.call_id, event.name, event.result)
-        elif isinstance(event, ApprovalAsked) and event.request.call.agent_id in self._parts.kin:
-            self._asked.add(event.request.id)
+                self._results[event.call_id] = self._tool_message(event.call_id, event.name, event.result)
+        elif isinstance(event, ApprovalAsked) and event.request.call.agent_id in self._deps.family:
+            self._open_questions.add(event.request.id)
             self.clock.pause()
-        elif isinstance(event, ApprovalAnswered) and event.request_id in self._asked:
-            self._asked.discard(event.request_id)
+        elif isinstance(event, ApprovalAnswered) and event.request_id in self._open_questions:
+            self._open_questions.discard(event.request_id)
             self.clock.resume()
 
-    async def _carried_out(self, action: Ask | MakeCalls | Choose) -> Transition:
+    async def _carry_out(self, action: Ask | MakeCalls | Choose) -> Transition:
         self._results.clear()
         async with self.clock.limited():
             match action:
                 case Ask():
                     return await self._ask(action)
                 case MakeCalls(calls):
-                    return await self._make(calls)
+                    return await self._make_calls(calls)
                 case Choose(options, question):
                     self.options = options
                     return await self._choose(options, question)
@@ -401,69 +415,73 @@ class Driver:
     async def _ask(self, action: Ask) -> Transition:
         if action.trimmed:
             self.record(ContextTrimmed, call_ids=action.trimmed, chars=action.trimmed_chars)
-        tools = self._parts.definitions()
+        tools = self._deps.definitions()
         messages = action.messages
         choice = StepChoice()
-        if self._parts.stepper is not None:
+        if self._deps.stepper is not None:
             moment = BeforeRequest(step=self.state.step, messages=messages, tools=tools)
-            choice = await self._pause(self._parts.stepper, moment)
+            choice = await self._pause(self._deps.stepper, moment)
             if choice.action in {"stop", "skip"}:
-                return core.broken_off(self.state, "stopped", "stopped before a request")
+                return loop.abort(self.state, "stopped", "stopped before a request")
             if choice.action == "edit" and choice.messages is not None:
-                self.state = core.edited(self.state, choice.messages, asking=True)
+                self.state = loop.replace_messages(self.state, choice.messages, asking=True)
                 messages = self.state.messages
                 self.record(ConversationEdited, messages=messages)
         self._turn_id = f"{self.rules.agent_id}-t{uuid.uuid4().hex[:8]}"
-        self._began_s = time.monotonic()
+        self._request_started_s = time.monotonic()
         new = since_last_answer(messages)
         self.record(ModelRequested, turn_id=self._turn_id, new=new, digest=digest_of(new))
         if choice.action == "answer":
-            said = AssistantMessage((TextPart(choice.text),), model="person")
-            answer = ModelResponse(message=said, usage=Usage(cost=0.0))
+            message = AssistantMessage((TextPart(choice.text),), model="person")
+            answer = ModelResponse(message=message, usage=Usage(cost=0.0))
         else:
-            answer = await self._answer(tools)
+            answer = await self._answer_with_retries(tools)
         self._usage = answer.usage
-        turn = core.answered(self.state, self.rules, answer)
-        if not isinstance(turn.action, Choose):
-            self._record_answer(turn.state)
-        return turn
+        transition = loop.receive_answer(self.state, self.rules, answer)
+        if not isinstance(transition.action, Choose):
+            self._record_answer(transition.state)
+        return transition
 
     def _record_answer(self, state: State) -> None:
-        """Record the last answer, its calls bearing the ids they are made under."""
+        """Record the last answer; its calls carry the ids under which they are made."""
         message = next(m for m in reversed(state.messages) if isinstance(m, AssistantMessage))
-        took_s = time.monotonic() - self._began_s
         self.record(
-            ModelAnswered, turn_id=self._turn_id, message=message, usage=self._usage, duration_s=took_s
+            ModelAnswered,
+            turn_id=self._turn_id,
+            message=message,
+            usage=self._usage,
+            duration_s=time.monotonic() - self._request_started_s,
         )
 
-    async def _answer(self, tools: Sequence[ToolDefinition]) -> ModelResponse:
-        """The model's answer; tried again when its provider fails, as often as the budgets say."""
-        budgets, failed = self.rules.budgets, 0
-        with self._beat:
+    async def _answer_with_retries(self, tools: Sequence[ToolDefinition]) -> ModelResponse:
+        """Ask the model, again after errors that are worth it, as often as the budgets allow."""
+        budgets = self.rules.budgets
+        failures = 0
+        with self._ticker:
             while True:
                 try:
-                    return await self._streamed(tools)
+                    return await self._stream_answer(tools)
                 except ModelError as error:
-                    wait_s = min(budgets.retry_wait_s * 2**failed, _LONGEST_WAIT_S)
+                    wait_s = min(budgets.retry_wait_s * 2**failures, _MAX_RETRY_WAIT_S)
                     if error.retry_after_s is not None:
                         wait_s = error.retry_after_s
-                    failed += 1
-                    if not error.retryable or failed > budgets.retries or wait_s > _LONGEST_WAIT_S:
+                    failures += 1
+                    if not error.retryable or failures > budgets.retries or wait_s > _MAX_RETRY_WAIT_S:
                         raise
                     self.record(ModelRetried, reason=str(error), wait_s=wait_s)
                     await asyncio.sleep(wait_s)
 
-    async def _streamed(self, tools: Sequence[ToolDefinition]) -> ModelResponse:
-        model = self._parts.model
+    async def _stream_answer(self, tools: Sequence[ToolDefinition]) -> ModelResponse:
+        model = self._deps.model
         reader = AnswerReader(model.name)
-        stream = model.request(self.state.messages, tools, instructions=self._parts.instructions)
-        person = bool(getattr(model, "is_person", False))
-        if person:
+        stream = model.request(self.state.messages, tools, instructions=self._deps.instructions)
+        answered_by_person = isinstance(model, SupportsPerson) and model.is_person
+        if answered_by_person:
             self.clock.pause()
         try:
             async for event in stream:
                 reader.add(event)
-                self._parts.hear(
+                self._deps.on_event(
                     ModelStreamed(
                         time_s=time.time(), agent_id=self.rules.agent_id, step=self.state.step, event=event
                     )
@@ -471,43 +489,44 @@ class Driver:
                 if reader.done:
                     break
         finally:
-            if person:
+            if answered_by_person:
                 self.clock.resume()
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
+            # The reader stops at `Finished`, or an error cut the stream: let a generator release its
+            # connection.
+            if isinstance(stream, SupportsAsyncClose):
+                await stream.aclose()
         return reader.answer()
 
     # ---- calls
 
-    async def _make(self, calls: Sequence[CallPart]) -> Transition:
-        stepper = self._parts.stepper
+    async def _make_calls(self, calls: Sequence[CallPart]) -> Transition:
+        stepper = self._deps.stepper
         if stepper is None:
-            results = await self._through_gate(calls)
-            return core.called(self.state, self.rules, results)
+            results = await self._call_through_gate(calls)
+            return loop.receive_results(self.state, self.rules, results)
         results = []
         for call in calls:
             choice = await self._pause(stepper, BeforeCall(step=self.state.step, call=call))
             if choice.action == "stop":
-                done = {result.call_id: result for result in results}
-                return core.broken_off(self.state, "stopped", "stopped before a call", done)
+                finished = {result.call_id: result for result in results}
+                return loop.abort(self.state, "stopped", "stopped before a call", finished)
             if choice.action == "skip":
-                told = f"{call.name} was not run: whoever steps through this run left it out."
-                results.append(ToolMessage(call.id, call.name, told, is_error=True))
+                reason = f"{call.name} was not run: whoever steps through this run left it out."
+                results.append(ToolMessage(call.id, call.name, reason, is_error=True))
             elif choice.action == "answer":
                 results.append(ToolMessage(call.id, call.name, choice.text))
             else:
-                wanted = call
+                edited = call
                 if choice.action == "edit" and choice.arguments is not None:
-                    self.state = core.with_arguments(self.state, call.id, choice.arguments)
-                    wanted = CallPart(call.id, call.name, choice.arguments)
+                    self.state = loop.replace_arguments(self.state, call.id, choice.arguments)
+                    edited = CallPart(call.id, call.name, choice.arguments)
                     self.record(ConversationEdited, messages=self.state.messages)
-                results += await self._through_gate([wanted])
+                results += await self._call_through_gate([edited])
             self._results.update((result.call_id, result) for result in results)
-        return core.called(self.state, self.rules, results)
+        return loop.receive_results(self.state, self.rules, results)
 
-    async def _through_gate(self, calls: Sequence[CallPart]) -> list[ToolMessage]:
-        made = [
+    async def _call_through_gate(self, calls: Sequence[CallPart]) -> list[ToolMessage]:
+        tool_calls = [
             ToolCall(
                 call.id,
                 call.name,
@@ -518,18 +537,21 @@ class Driver:
             )
             for call in calls
         ]
-        results = await self._parts.session.call_many(made)
-        return [self._told(call.id, call.name, result) for call, result in zip(calls, results, strict=True)]
+        results = await self._deps.session.call_many(tool_calls)
+        return [
+            self._tool_message(call.id, call.name, result)
+            for call, result in zip(calls, results, strict=True)
+        ]
 
-    def _told(self, call_id: str, name: str, result: ToolResult) -> ToolMessage:
-        """A result as the model reads it."""
+    def _tool_message(self, call_id: str, name: str, result: ToolResult) -> ToolMessage:
+        """Return a result as the model reads it."""
         known = self._results.get(call_id)
         if known is not None:
             return known
         images = tuple(
             ImagePart(mime, data)
             for mime, data in result.data.items()
-            if mime in _IMAGES and isinstance(data, str) and len(data) <= _MOST_IMAGE_CHARS
+            if mime in _IMAGE_TYPES and isinstance(data, str) and len(data) <= _MAX_IMAGE_CHARS
         )
         return ToolMessage(
             call_id,
@@ -541,32 +563,33 @@ class Driver:
         )
 
     def _ref(self, call_id: str, name: str, result: ToolResult) -> str:
-        """What reads the whole result again, in case it must give way; empty where nothing can read it."""
-        session = self._parts.session
-        if _READS_RESULTS not in session.registry:
+        """Return the reference for reading the result again after trimming; empty if none is needed."""
+        session = self._deps.session
+        if _READ_TOOL not in session.registry:
             return ""
         if result.truncation is not None and result.truncation.ref:
             return result.truncation.ref
-        if self.rules.window_tokens is None or len(result.content) < WORTH_TRIMMING:
+        if self.rules.window_tokens is None or len(result.content) < MIN_TRIMMED_CHARS:
             return ""
         return session.keep_result(result.content, tool=name, call_id=call_id)
 
     # ---- people
 
     async def _choose(self, options: tuple[CallPart, ...], question: str) -> Transition:
-        turn: Transition | None = None
+        transition: Transition | None = None
         try:
             choice: CallPart | str | None = None
-            if self._parts.chooser is not None:
-                with self._beat, self.clock.waiting_for_person():
-                    choice = await self._parts.chooser.choose(question, options)
-            turn = core.chosen(self.state, self.rules, choice)
+            if self._deps.chooser is not None:
+                with self._ticker, self.clock.waiting_for_person():
+                    choice = await self._deps.chooser.choose(question, options)
+            transition = loop.receive_choice(self.state, self.rules, choice)
         finally:
-            self._record_answer(self.state if turn is None else turn.state)
-        return turn
+            # The answer is recorded even if choosing was cancelled: the model gave it.
+            self._record_answer(self.state if transition is None else transition.state)
+        return transition
 
     async def _pause(self, stepper: Stepper, moment: BeforeRequest | BeforeCall) -> StepChoice:
-        with self._beat, self.clock.waiting_for_person():
+        with self._ticker, self.clock.waiting_for_person():
             choice = await stepper.pause(moment)
         if choice.action != "continue":
             call_id = moment.call.id if isinstance(moment, BeforeCall) else ""
