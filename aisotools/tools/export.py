@@ -1,7 +1,8 @@
-"""A tool as each provider's client takes it, and what had to be changed, weakened or dropped for that.
+"""Export tools to the formats of model providers, and convert the calls of their models back.
 
-The rules are those the providers publish: OpenAI's "Structured outputs: supported schemas", Anthropic's "Tool
-use", Google's reference of `FunctionDeclaration` and `Schema`, and the schema of the Model Context Protocol.
+The rules are those that the providers publish: OpenAI's "Structured outputs: supported schemas", Anthropic's
+"Tool use", Google's reference of `FunctionDeclaration` and `Schema`, and the schema of the Model Context
+Protocol. Every difference between a tool's schema and its export is listed as a `SchemaChange`.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ from aisotools.tools.json_schema import (
 
 Provider = Literal["openai", "openai-responses", "anthropic", "gemini", "mcp"]
 PROVIDERS: tuple[Provider, ...] = ("openai", "openai-responses", "anthropic", "gemini", "mcp")
-"""Every dialect, by the name of who reads it."""
+"""The supported formats."""
 
 
 class Export(dict[str, Any]):
-    """One tool, as a dict that a provider's client takes.
+    """One tool in a provider's format, with the way back for the arguments of a call.
 
     Attributes:
-        tool_name: The tool's own name, which may be another than the provider is told.
-        changes: What the provider is told differently, and why.
+        tool_name: The tool's own name. The exported name differs where the provider rejects this one.
+        changes: The differences from the tool's schema, each with its reason.
     """
 
     def __init__(
         self,
-        form: Mapping[str, Any],
+        payload: Mapping[str, Any],
         *,
         tool_name: str,
         changes: Sequence[SchemaChange] = (),
@@ -52,68 +53,70 @@ class Export(dict[str, Any]):
         optional: Iterable[ArgumentPath] = (),
         as_text: Iterable[ArgumentPath] = (),
     ) -> None:
-        """Wrap `form`.
+        """Wrap `payload`.
 
         Args:
-            form: What the client takes.
+            payload: The dict that the provider's client takes.
             tool_name: The tool's own name.
-            changes: What is told differently.
-            renamed: Arguments whose names the provider rejects: the name told → the tool's own.
-            optional: Where null means "left out".
-            as_text: Where an object travels as JSON text.
+            changes: The differences from the tool's schema.
+            renamed: The tool's own names of arguments, by their exported names, where these differ.
+            optional: Where null stands for an argument that was left out.
+            as_text: Where an object is exported as JSON text.
         """
-        super().__init__(form)
+        super().__init__(payload)
         self.tool_name = tool_name
         self.changes = tuple(changes)
         self._renamed = dict(renamed or {})
-        self._optional, self._as_text = tuple(optional), tuple(as_text)
+        self._optional = tuple(optional)
+        self._as_text = tuple(as_text)
 
     def restore(self, arguments: Mapping[str, Json]) -> dict[str, Json]:
-        """The arguments that a model gave through this form, as the tool takes them."""
+        """Convert the arguments of a model's call to those that the tool takes."""
         restored: dict[str, Json] = copy.deepcopy(dict(arguments))
-        for spot in self._as_text:
-            _at(restored, spot, _parse_in)
-        for spot in self._optional:
-            _at(restored, spot, _leave_out_null)
+        for path in self._as_text:
+            _visit(restored, path, _parse_json_text)
+        for path in self._optional:
+            _visit(restored, path, _drop_null)
         return {self._renamed.get(name, name): value for name, value in restored.items()}
 
 
-def _at(value: Any, spot: ArgumentPath, act: Callable[[dict[str, Any] | list[Any], Any], None]) -> None:
-    """Have `act` change what lies at `spot`, wherever it is there."""
-    first, rest = spot[0], spot[1:]
+def _visit(value: Any, path: ArgumentPath, action: Callable[[dict[str, Any] | list[Any], Any], None]) -> None:
+    """Call `action(container, key)` for every value at `path`; parts of the path may be missing."""
+    first, rest = path[0], path[1:]
     if first == "*":
         keys: Iterable[Any] = range(len(value)) if isinstance(value, list) else ()
     else:
         keys = (first,) if isinstance(value, dict) and first in value else ()
     for key in tuple(keys):
         if rest:
-            _at(value[key], rest, act)
+            _visit(value[key], rest, action)
         else:
-            act(value, key)
+            action(value, key)
 
 
-def _parse_in(holder: Any, key: Any) -> None:
-    text = holder[key]
+def _parse_json_text(container: Any, key: Any) -> None:
+    text = container[key]
     if not isinstance(text, str):
         return
     try:
         parsed = json.loads(text)
     except ValueError:
-        return  # the tool's own validation tells the model what it wants instead
+        # The tool's own validation reports it to the model, with the expected type.
+        return
     if isinstance(parsed, dict):
-        holder[key] = parsed
+        container[key] = parsed
 
 
-def _leave_out_null(holder: Any, key: Any) -> None:
-    if isinstance(holder, dict) and holder[key] is None:
-        del holder[key]
+def _drop_null(container: Any, key: Any) -> None:
+    if isinstance(container, dict) and container[key] is None:
+        del container[key]
 
 
 class Exports(list[Export]):
-    """All tools for one provider, with the way back from what its model answers.
+    """All tools in one provider's format, with the way back for the calls of its model.
 
     Attributes:
-        provider: Who reads them.
+        provider: The format.
     """
 
     def __init__(self, provider: Provider, exports: Iterable[Export]) -> None:
@@ -123,13 +126,13 @@ class Exports(list[Export]):
 
     @property
     def changes(self) -> dict[str, tuple[SchemaChange, ...]]:
-        """What is told differently, by the tool's own name; only tools of which anything is."""
+        """The differences from the tools' schemas, by the tool's own name. Unchanged tools are left out."""
         return {export.tool_name: export.changes for export in self if export.changes}
 
     def back(self, name: str, arguments: Mapping[str, Json]) -> tuple[str, dict[str, Json]]:
-        """The tool and arguments meant by a model's call.
+        """Convert a model's call to the tool's own name and arguments.
 
-        A name that was never told comes back as it is: the gate answers it with the nearest names.
+        An unknown name is returned unchanged: the gate answers it with the nearest names.
         """
         for export in self:
             if exported_name(export) == name:
@@ -138,7 +141,7 @@ class Exports(list[Export]):
 
 
 def exported_name(export: Mapping[str, Any]) -> str:
-    """The tool's name as the provider is told."""
+    """Return the tool's name in the export."""
     function = export.get("function")
     return str(function["name"] if isinstance(function, Mapping) else export["name"])
 
@@ -149,48 +152,47 @@ def export_tools(
     *,
     strict: bool | None = None,
 ) -> Exports:
-    """All tools in one dialect; names that a provider rejects get an alias that nobody else has.
+    """Export tools to one format. A name that the provider rejects is replaced by a unique alias.
 
     Args:
-        definitions: Tools, each with what every call of it may do, or None if that depends.
-        provider: Who reads them.
-        strict: For OpenAI's strict mode: None where a schema fits it as it is; True also where arguments that
-            may be left out become ones that may be null; False never.
+        definitions: Tools, each with the effect of every call, or None if that depends on the arguments.
+        provider: The format.
+        strict: Use of OpenAI's strict mode. None: for schemas that fit it unchanged. True: also for schemas
+            that fit once optional arguments are nullable instead. False: never.
 
     Raises:
-        ValueError: If there is no such dialect.
+        ValueError: If `provider` is unknown.
     """
     if provider not in PROVIDERS:
-        known = ", ".join(repr(one) for one in (None, *PROVIDERS))
-        raise ValueError(f"There is no dialect {provider!r}. Known: {known}.")
-    given = list(definitions)
-    taken = {definition.name for definition, _ in given}
+        known = ", ".join(map(repr, (None, *PROVIDERS)))
+        raise ValueError(f"Unknown provider {provider!r}. Use one of {known}.")
+    pairs = list(definitions)
+    names = {definition.name for definition, _ in pairs}
     exports = []
-    for definition, effect in given:
-        notes = ChangeLog()
-        alias = _alias(definition.name, provider, taken, notes)
-        exports.append(_FORMS[provider](_Wish(definition, alias, effect, strict, notes)))
+    for definition, effect in pairs:
+        log = ChangeLog()
+        alias = _alias(definition.name, provider, names, log)
+        exports.append(_EXPORTERS[provider](_ExportRequest(definition, alias, effect, strict, log)))
     return Exports(provider, exports)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """One tool on its way into one dialect."""
+class _ExportRequest:
+    """One tool and the options of its export. `name` is what the provider reads; changes go to `log`."""
 
     definition: ToolDefinition
     name: str
     effect: Effect | None
     strict: bool | None
-    notes: ChangeLog
+    log: ChangeLog
 
-    def export(self, form: Mapping[str, Any], **ways_back: Any) -> Export:
-        """The finished form."""
-        return Export(form, tool_name=self.definition.name, changes=self.notes.changes, **ways_back)
+    def finish(self, payload: Mapping[str, Any], **way_back: Any) -> Export:
+        return Export(payload, tool_name=self.definition.name, changes=self.log.changes, **way_back)
 
 
-# ---- names
+# -- names
 
-_NAMES: Mapping[str, tuple[re.Pattern[str], str]] = {
+_NAME_RULES: Mapping[str, tuple[re.Pattern[str], str]] = {
     "openai": (re.compile(r"[A-Za-z0-9_-]{1,64}\Z"), "OpenAI takes 1 to 64 letters, digits, '_' and '-'"),
     "anthropic": (
         re.compile(r"[A-Za-z0-9_-]{1,64}\Z"),
@@ -204,9 +206,9 @@ _NAMES: Mapping[str, tuple[re.Pattern[str], str]] = {
 }
 
 
-def _alias(name: str, provider: str, taken: set[str], notes: ChangeLog) -> str:
-    legal, why = _NAMES["openai" if provider == "openai-responses" else provider]
-    if legal.match(name):
+def _alias(name: str, provider: str, taken: set[str], log: ChangeLog) -> str:
+    valid, rule = _NAME_RULES["openai" if provider == "openai-responses" else provider]
+    if valid.match(name):
         return name
     alias = re.sub(r"[^A-Za-z0-9_-]", "_", name)
     if not re.match(r"[A-Za-z_]", alias):
@@ -215,82 +217,89 @@ def _alias(name: str, provider: str, taken: set[str], notes: ChangeLog) -> str:
     if alias in taken:
         alias = f"{alias[:55]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     taken.add(alias)
-    notes.add("name", "changed", f"{name!r} is called {alias!r}", why)
+    log.add("name", "changed", f"{name!r} is called {alias!r}", rule)
     return alias
 
 
-# ---- OpenAI
+# -- OpenAI
 
-_ROOT_WHY = "the provider takes one object of named arguments, without alternatives at its top"
+_ROOT_RULE = "the provider takes one object of named arguments, without alternatives at its top"
 
 
-def _root(wish: _Wish) -> Schema:
-    """The schema as one object, as every provider but MCP demands it."""
-    schema = as_schema(wish.definition.parameters)
+def _object_schema(request: _ExportRequest) -> Schema:
+    """Return the schema as one object without alternatives, as every provider but MCP requires."""
+    schema = as_schema(request.definition.parameters)
     reference = schema.get("$ref")
     if isinstance(reference, str):
-        schema = inline_references(schema, wish.notes, _ROOT_WHY)
+        schema = inline_references(schema, request.log, _ROOT_RULE)
     if {"anyOf", "oneOf", "allOf", "not", "enum", "const", "if"} & schema.keys():
-        return flatten_root(schema, wish.notes, _ROOT_WHY)
+        return flatten_root(schema, request.log, _ROOT_RULE)
     schema.setdefault("type", "object")
     return schema
 
 
-def _openai_function(wish: _Wish) -> tuple[Schema, tuple[ArgumentPath, ...]]:
-    """The function, strict if that is wanted and possible, and where null means "left out"."""
-    schema = _root(wish)
+def _openai_function(request: _ExportRequest) -> tuple[Schema, tuple[ArgumentPath, ...]]:
+    """Return the function, strict if requested and possible, and where null means "left out"."""
+    schema = _object_schema(request)
     optional: tuple[ArgumentPath, ...] = ()
-    reason = "it was not asked for" if wish.strict is False else strict_violation(schema)
-    if reason and wish.strict:
-        rewritten = to_strict(schema, wish.notes)
-        if isinstance(rewritten, str):
-            reason = rewritten
+    reason = "it was not requested" if request.strict is False else strict_violation(schema)
+    if reason and request.strict:
+        converted = to_strict(schema, request.log)
+        if isinstance(converted, str):
+            reason = converted
         else:
-            reason, (schema, optional) = "", rewritten
-    if reason and wish.strict is not False:
-        wish.notes.add("strict", "dropped", "strict mode is off for this tool", reason)
-    function: Schema = {"name": wish.name, "description": wish.definition.description, "parameters": schema}
+            reason = ""
+            schema, optional = converted
+    if reason and request.strict is not False:
+        request.log.add("strict", "dropped", "strict mode is off for this tool", reason)
+    function: Schema = {
+        "name": request.name,
+        "description": request.definition.description,
+        "parameters": schema,
+    }
     if not reason:
         function["strict"] = True
     return function, optional
 
 
-def _openai(wish: _Wish) -> Export:
-    function, optional = _openai_function(wish)
-    return wish.export({"type": "function", "function": function}, optional=optional)
+def _openai(request: _ExportRequest) -> Export:
+    function, optional = _openai_function(request)
+    return request.finish({"type": "function", "function": function}, optional=optional)
 
 
-def _openai_responses(wish: _Wish) -> Export:
-    function, optional = _openai_function(wish)
-    # The Responses API takes a missing `strict` for true.
-    return wish.export({"type": "function", "strict": False, **function}, optional=optional)
+def _openai_responses(request: _ExportRequest) -> Export:
+    function, optional = _openai_function(request)
+    # In the Responses API a missing `strict` means true.
+    return request.finish({"type": "function", "strict": False, **function}, optional=optional)
 
 
-# ---- Anthropic
+# -- Anthropic
 
-_KEYS = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
-_KEYS_WHY = "Anthropic takes argument names of 1 to 64 letters, digits, '_', '.' and '-'"
+_ANTHROPIC_KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
+_ANTHROPIC_KEY_RULE = "Anthropic takes argument names of 1 to 64 letters, digits, '_', '.' and '-'"
 
 
-def _anthropic(wish: _Wish) -> Export:
-    schema, renamed = _root(wish), {}
+def _anthropic(request: _ExportRequest) -> Export:
+    schema = _object_schema(request)
+    own_names = {}
     properties = {}
-    for number, (name, one) in enumerate(schema.get("properties", {}).items()):
-        key = name if _KEYS.match(name) else f"argument_{number + 1}"
+    for number, (name, value) in enumerate(schema.get("properties", {}).items(), 1):
+        key = name if _ANTHROPIC_KEY.match(name) else f"argument_{number}"
         if key != name:
-            renamed[key] = name
-            wish.notes.add(f"parameters.{name}", "changed", f"called {key!r}", _KEYS_WHY)
-            one = append_description(as_schema(one), f"This is {name!r}.")  # noqa: PLW2901 - the same schema, with its name
-        properties[key] = one
-    back = {name: key for key, name in renamed.items()}
+            own_names[key] = name
+            request.log.add(f"parameters.{name}", "changed", f"called {key!r}", _ANTHROPIC_KEY_RULE)
+            properties[key] = append_description(as_schema(value), f"This is {name!r}.")
+        else:
+            properties[key] = value
+    exported_names = {name: key for key, name in own_names.items()}
     schema["properties"] = properties
     if "required" in schema:
-        schema["required"] = [back.get(name, name) for name in schema["required"]]
-    form = {"name": wish.name, "description": wish.definition.description, "input_schema": schema}
-    return wish.export(form, renamed=renamed)
+        schema["required"] = [exported_names.get(name, name) for name in schema["required"]]
+    payload = {"name": request.name, "description": request.definition.description, "input_schema": schema}
+    return request.finish(payload, renamed=own_names)
 
 
-# ---- MCP
+# -- MCP
 
 _HINTS: Mapping[Effect, Mapping[str, bool]] = {
     Effect.READ_ONLY: {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False},
@@ -300,35 +309,35 @@ _HINTS: Mapping[Effect, Mapping[str, bool]] = {
 }
 
 
-def _mcp(wish: _Wish) -> Export:
-    schema = as_schema(wish.definition.parameters)
+def _mcp(request: _ExportRequest) -> Export:
+    schema = as_schema(request.definition.parameters)
     schema.setdefault("type", "object")
-    form: dict[str, Any] = {
-        "name": wish.name,
-        "description": wish.definition.description,
+    payload: dict[str, Any] = {
+        "name": request.name,
+        "description": request.definition.description,
         "inputSchema": schema,
     }
-    # What depends on the arguments is announced as the worst that the protocol takes for granted.
-    form["annotations"] = dict(_HINTS[wish.effect]) if wish.effect else {"readOnlyHint": False}
-    return wish.export(form)
+    # Where the effect depends on the arguments, the protocol's defaults apply: destructive, open world.
+    payload["annotations"] = dict(_HINTS[request.effect]) if request.effect else {"readOnlyHint": False}
+    return request.finish(payload)
 
 
-# ---- Gemini
+# -- Gemini
 
 
-def _gemini(wish: _Wish) -> Export:
-    notes = wish.notes
-    schema = inline_references(wish.definition.parameters, notes, "Gemini knows no references")
-    schema = flatten_root(schema, notes, _ROOT_WHY)
-    form: dict[str, Any] = {"name": wish.name, "description": wish.definition.description}
+def _gemini(request: _ExportRequest) -> Export:
+    schema = inline_references(request.definition.parameters, request.log, "Gemini has no references")
+    schema = flatten_root(schema, request.log, _ROOT_RULE)
+    payload: dict[str, Any] = {"name": request.name, "description": request.definition.description}
     if not schema["properties"]:
-        return wish.export(form)
-    gemini = GeminiConverter(notes)
-    form["parameters"] = gemini.convert(schema, "parameters", ())
-    return wish.export(form, as_text=gemini.as_text)
+        # Gemini rejects an object without properties; a function without arguments has no `parameters`.
+        return request.finish(payload)
+    converter = GeminiConverter(request.log)
+    payload["parameters"] = converter.convert(schema, "parameters", ())
+    return request.finish(payload, as_text=converter.as_text)
 
 
-_FORMS: Mapping[str, Callable[[_Wish], Export]] = {
+_EXPORTERS: Mapping[str, Callable[[_ExportRequest], Export]] = {
     "openai": _openai,
     "openai-responses": _openai_responses,
     "anthropic": _anthropic,

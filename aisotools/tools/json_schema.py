@@ -1,14 +1,7 @@
-"""Rewriting JSON Schema for a reader that knows only part of it, keeping a list of everything that was lost.
+"""Rewrite JSON Schema for providers that support a part of it, and log every change.
 
-What a schema says and its reader does not know is moved into the description, where a model still reads it.
-
-OpenAI's strict mode: which schemas fit it as they are, and how others are made to.
-
-Rules: https://platform.openai.com/docs/guides/structured-outputs#supported-schemas
-
-A JSON Schema as Gemini's `Schema`, which is a part of OpenAPI 3.0.
-
-Fields: https://ai.google.dev/api/caching#Schema
+A keyword that a provider does not support moves into the description, where a model still reads it. There are
+two targets: OpenAI's strict mode and Gemini's `Schema`, a part of OpenAPI 3.0.
 """
 
 from __future__ import annotations
@@ -25,22 +18,25 @@ from aisotools.core.types import Json
 Action = Literal["changed", "weakened", "dropped"]
 Schema = dict[str, Any]
 ArgumentPath = tuple[str, ...]
-"""Where a value lies in the arguments: names of properties, and `*` for every item of a list."""
+"""The place of a value in the arguments: names of properties, and `*` for every item of a list."""
 
-_DEEPEST = 32
-_TOLD_CHARS = 300
+_MAX_REFERENCE_DEPTH = 32
+_MAX_VALUE_CHARS = 300  # of one keyword's value in a description
+
+_NAMED_SUBSCHEMAS = {"properties", "patternProperties", "dependentSchemas"}
+_PLAIN_VALUES = {"enum", "const", "default", "examples", "example", "required", "discriminator"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChange:
-    """One difference between what a tool says and what a provider is told.
+    """One difference between a tool's schema and its export.
 
     Attributes:
-        path: Where, such as `parameters.items.limit`; `name` for the tool's name.
-        action: `changed` says the same in other words, `weakened` allows more than the tool does, `dropped`
+        path: The place, such as `parameters.items.limit`; `name` for the tool's name.
+        action: `changed` means the same in another form, `weakened` allows more than the tool does, `dropped`
             leaves something out.
-        what: What was done.
-        why: The provider's rule behind it.
+        what: The change.
+        why: The provider's rule that requires it.
     """
 
     path: str
@@ -53,147 +49,148 @@ class SchemaChange:
 
 
 class ChangeLog:
-    """The changes so far."""
+    """Collects the changes of one export."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without changes."""
         self.changes: list[SchemaChange] = []
 
     def __repr__(self) -> str:
-        return f"<Notes of {len(self.changes)} changes>"
+        return f"<ChangeLog of {len(self.changes)} changes>"
 
     def add(self, path: str, action: Action, what: str, why: str) -> None:
-        """Note one change, once."""
+        """Add a change unless it is listed already."""
         change = SchemaChange(path=path, action=action, what=what, why=why)
         if change not in self.changes:
             self.changes.append(change)
 
 
 def as_schema(value: object) -> Schema:
-    """A schema as a new dict: `True` allows everything; what is no schema is taken for that too."""
+    """Return a schema as a new dict. `True` becomes the empty schema; so does a value that is no schema."""
     if value is False:
         return {"not": {}}
     return copy.deepcopy(dict(value)) if isinstance(value, Mapping) else {}
 
 
 def resolve(root: Mapping[str, Any], reference: object) -> Mapping[str, Any] | None:
-    """What a reference inside `root` points to; None if it points elsewhere or nowhere."""
+    """Return the schema that a reference inside `root` points to, or None if there is none in `root`."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
-    found: Any = root
+    node: Any = root
     for part in filter(None, reference[1:].split("/")):
         key = part.replace("~1", "/").replace("~0", "~")
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else None
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node if isinstance(node, Mapping) else None
 
 
-def inline_references(root: Mapping[str, Any], notes: ChangeLog, why: str, *, rounds: int = 1) -> Schema:
-    """`root` without references: each is replaced by what it names.
-
-    A schema that contains itself is spelled out `rounds` times, then anything goes.
+def inline_references(root: Mapping[str, Any], log: ChangeLog, why: str, *, rounds: int = 1) -> Schema:
+    """Return `root` with each reference replaced by its target.
 
     Args:
         root: A schema.
-        notes: Takes what could not be kept.
-        why: The rule that makes this necessary.
-        rounds: How often a recursive schema is spelled out inside itself.
+        log: Receives the changes.
+        why: The provider's rule that requires it.
+        rounds: How often a recursive schema is repeated inside itself. Deeper levels allow any value.
     """
 
     def walk(node: object, path: str, within: tuple[str, ...]) -> Any:
         if isinstance(node, list):
-            return [walk(one, path, within) for one in node]
+            return [walk(item, path, within) for item in node]
         if not isinstance(node, Mapping):
             return node
         reference = node.get("$ref")
         if reference is None:
             return {
-                key: value if key in _NOT_SCHEMAS else walk_named(key, value, path, within)
+                key: value if key in _PLAIN_VALUES else walk_named(key, value, path, within)
                 for key, value in node.items()
                 if key not in {"$defs", "definitions"}
             }
         target = resolve(root, reference)
         rest = {key: value for key, value in node.items() if key != "$ref"}
         if target is None:
-            notes.add(path, "dropped", f"the reference to {_told(reference)}", "it points nowhere in here")
+            log.add(
+                path,
+                "dropped",
+                f"the reference to {_json_text(reference)}",
+                "it does not point into this schema",
+            )
             return walk(rest, path, within)
-        if within.count(str(reference)) > rounds or len(within) > _DEEPEST:
-            notes.add(path, "weakened", "a schema that contains itself is spelled out only so far", why)
+        if within.count(str(reference)) > rounds or len(within) > _MAX_REFERENCE_DEPTH:
+            log.add(path, "weakened", "a recursive schema is repeated a limited number of times", why)
             kind = target.get("type")
             text = f"{target.get('description', '')} Nested as above.".strip()
-            return {**({"type": kind} if isinstance(kind, str) else {}), "description": text, **rest}
+            nested: Schema = {"description": text, **rest}
+            return {"type": kind, **nested} if isinstance(kind, str) else nested
         return walk({**target, **rest}, path, (*within, str(reference)))
 
     def walk_named(key: str, value: object, path: str, within: tuple[str, ...]) -> Any:
-        if key in _MAPS and isinstance(value, Mapping):
-            return {name: walk(one, f"{path}.{name}", within) for name, one in value.items()}
+        if key in _NAMED_SUBSCHEMAS and isinstance(value, Mapping):
+            return {name: walk(item, f"{path}.{name}", within) for name, item in value.items()}
         return walk(value, path, within)
 
-    found: Schema = walk(root, "parameters", ())
-    return found
+    schema: Schema = walk(root, "parameters", ())
+    return schema
 
 
-_MAPS = {"properties", "patternProperties", "dependentSchemas"}
-_NOT_SCHEMAS = {"enum", "const", "default", "examples", "example", "required", "discriminator"}
-
-
-def merge_all_of(schema: Schema, path: str, notes: ChangeLog, why: str) -> Schema:
-    """`schema` without `allOf`, as far as its parts can be laid over one another."""
+def merge_all_of(schema: Schema, path: str, log: ChangeLog, why: str) -> Schema:
+    """Return `schema` with the parts of `allOf` merged into it. Where they disagree, the first one counts."""
     parts = schema.pop("allOf", None)
     if not isinstance(parts, list):
         return schema
-    whole = len(parts) == 1
+    lossless = True
     for part in map(as_schema, parts):
-        inner = merge_all_of(part, path, notes, why)
+        inner = merge_all_of(part, path, log, why)
         properties = {**inner.get("properties", {}), **schema.get("properties", {})}
         required = [*schema.get("required", []), *inner.get("required", [])]
         clash = {key for key in inner.keys() & schema.keys() if inner[key] != schema[key]}
-        whole = whole or not clash - {"properties", "required", "description", "title"}
+        if len(parts) > 1 and clash - {"properties", "required", "description", "title"}:
+            lossless = False
         schema = {**inner, **schema}
         if properties:
             schema["properties"] = properties
         if required:
             schema["required"] = list(dict.fromkeys(required))
-    action: Action = "changed" if whole else "weakened"
-    notes.add(path, action, "the parts of allOf are laid over one another", why)
+    action: Action = "changed" if lossless else "weakened"
+    log.add(path, action, "the parts of allOf are merged", why)
     return schema
 
 
-def flatten_root(schema: Schema, notes: ChangeLog, why: str) -> Schema:
-    """`schema` as one object: alternatives at the top are thrown together, so more is allowed."""
-    schema = merge_all_of(schema, "parameters", notes, why)
+def flatten_root(schema: Schema, log: ChangeLog, why: str) -> Schema:
+    """Return `schema` as one object. Alternatives at the top are united, which allows more than they do."""
+    schema = merge_all_of(schema, "parameters", log, why)
     for keyword in ("anyOf", "oneOf"):
         parts = schema.pop(keyword, None)
         if not isinstance(parts, list):
             continue
-        branches = [merge_all_of(as_schema(part), "parameters", notes, why) for part in parts]
+        branches = [merge_all_of(as_schema(part), "parameters", log, why) for part in parts]
         objects = [branch for branch in branches if isinstance(branch.get("properties"), Mapping)]
         properties: Schema = {}
         for branch in objects:
-            for name, one in branch["properties"].items():
-                properties[name] = _either(properties[name], one) if name in properties else one
+            for name, value in branch["properties"].items():
+                properties[name] = _either(properties[name], value) if name in properties else value
         own = schema.get("properties", {})
-        always = [set(branch.get("required", [])) for branch in branches]
-        both = set.intersection(*always) if always else set()
-        required = [*schema.get("required", []), *(name for name in properties if name in both)]
+        required_by_branch = [set(branch.get("required", [])) for branch in branches]
+        always = set.intersection(*required_by_branch) if required_by_branch else set()
+        required = [*schema.get("required", []), *(name for name in properties if name in always)]
         schema = {**schema, "type": "object", "properties": {**properties, **own}}
         if required:
             schema["required"] = list(dict.fromkeys(required))
-        notes.add("parameters", "weakened", f"the alternatives of {keyword} become one object", why)
+        log.add("parameters", "weakened", f"the alternatives of {keyword} become one object", why)
     for keyword in ("not", "enum", "const", "if", "then", "else", "dependentRequired", "dependentSchemas"):
         if keyword in schema:
             del schema[keyword]
-            notes.add("parameters", "dropped", keyword, why)
+            log.add("parameters", "dropped", keyword, why)
     schema.setdefault("type", "object")
     schema.setdefault("properties", {})
     return schema
 
 
-def _either(one: object, other: object) -> Any:
-    return one if one == other else {"anyOf": [one, other]}
+def _either(first: object, second: object) -> Any:
+    return first if first == second else {"anyOf": [first, second]}
 
 
 def split_null(schema: Schema) -> tuple[Schema, bool]:
-    """`schema` without null among its types and alternatives, and whether it was there."""
+    """Return `schema` without null among its types and alternatives, and whether it was there."""
     found = False
     kind = schema.get("type")
     if isinstance(kind, list):
@@ -216,14 +213,14 @@ def split_null(schema: Schema) -> tuple[Schema, bool]:
 
 
 def append_description(schema: Schema, *sentences: str) -> Schema:
-    """`schema` with `sentences` added to its description."""
+    """Return `schema` with `sentences` added to its description."""
     text = str(schema.get("description") or "").strip()
     if text and text[-1] not in ".!?:":
         text += "."
     return {**schema, "description": " ".join(filter(None, [text, *sentences]))}
 
 
-_WORDS = {
+_KEYWORD_TEXTS = {
     "minLength": "At least {} characters.",
     "maxLength": "At most {} characters.",
     "minItems": "At least {} items.",
@@ -247,17 +244,19 @@ _WORDS = {
 
 
 def describe_keyword(keyword: str, value: Json) -> str:
-    """What a keyword says, for a description; empty for one that a model has no use for."""
+    """Return the meaning of a keyword as a sentence, or `""` for one that is of no use to a model."""
     if keyword == "enum" and isinstance(value, list):
-        return _WORDS["enum"].format(_cut(", ".join(_told(one) for one in value)))
+        return _KEYWORD_TEXTS["enum"].format(_cut(", ".join(map(_json_text, value))))
     if keyword == "uniqueItems" and not value:
         return ""
-    plain = {"pattern", "format", "contentEncoding", "contentMediaType"}
-    shown = value if keyword in plain and isinstance(value, str) else _told(value)
-    return _WORDS[keyword].format(_cut(str(shown))) if keyword in _WORDS else ""
+    if keyword not in _KEYWORD_TEXTS:
+        return ""
+    unquoted = {"pattern", "format", "contentEncoding", "contentMediaType"}
+    text = value if keyword in unquoted and isinstance(value, str) else _json_text(value)
+    return _KEYWORD_TEXTS[keyword].format(_cut(text))
 
 
-def _told(value: object) -> str:
+def _json_text(value: object) -> str:
     try:
         return _cut(to_json(value).decode())
     except ValueError:
@@ -265,24 +264,26 @@ def _told(value: object) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _TOLD_CHARS else f"{text[:_TOLD_CHARS]}…"
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}…"
 
 
-def move_to_description(schema: Schema, keywords: set[str], path: str, notes: ChangeLog, why: str) -> Schema:
-    """`schema` without `keywords`, which its description tells instead."""
-    found = [keyword for keyword in schema if keyword in keywords]
-    words = [describe_keyword(keyword, schema[keyword]) for keyword in found]
-    for keyword, text in zip(found, words, strict=True):
-        del schema[keyword]
-        where = "the description tells it instead" if text else "left out"
-        notes.add(path, "weakened" if text else "dropped", f"{keyword}: {where}", why)
-    return append_description(schema, *words) if any(words) else schema
+def move_to_description(schema: Schema, keywords: set[str], path: str, log: ChangeLog, why: str) -> Schema:
+    """Remove `keywords` from `schema` and append their meaning to its description."""
+    sentences = []
+    for keyword in [keyword for keyword in schema if keyword in keywords]:
+        sentence = describe_keyword(keyword, schema.pop(keyword))
+        if sentence:
+            sentences.append(sentence)
+            log.add(path, "weakened", f"{keyword}: moved to the description", why)
+        else:
+            log.add(path, "dropped", f"{keyword}: left out", why)
+    return append_description(schema, *sentences) if sentences else schema
 
 
 def subschemas(schema: Mapping[str, Any]) -> Iterator[Any]:
-    """All schemas directly inside `schema`."""
+    """Yield the schemas directly inside `schema`."""
     for key, value in schema.items():
-        if key in _MAPS | {"$defs", "definitions"} and isinstance(value, Mapping):
+        if key in _NAMED_SUBSCHEMAS | {"$defs", "definitions"} and isinstance(value, Mapping):
             yield from value.values()
         elif key in {"anyOf", "oneOf", "allOf", "prefixItems"} and isinstance(value, list):
             yield from value
@@ -290,178 +291,196 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[Any]:
             yield value
 
 
-_KNOWN = {
+# -- OpenAI's strict mode: https://platform.openai.com/docs/guides/structured-outputs#supported-schemas
+
+_STRICT_KEYWORDS = {
     *("type", "properties", "required", "additionalProperties", "items", "anyOf", "enum", "const"),
     *("$ref", "$defs", "definitions", "description", "title"),
     *("pattern", "format", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
     *("minItems", "maxItems"),
 }
-_FORMATS = {
-    *("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"),
-}
+_STRICT_FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
+# Keywords without a sentence that describes them: a schema that has one of these cannot become strict.
 _STRUCTURAL = {"prefixItems", "patternProperties", "not", "if", "then", "else"}
 _TYPES = {"string", "number", "boolean", "integer", "object", "array", "null"}
-_PROPERTIES, _LEVELS, _TEXT_CHARS, _VALUES = 5_000, 10, 120_000, 1_000
-_LONG_LIST, _LONG_LIST_CHARS = 250, 15_000
-_WHY = "OpenAI's strict mode knows only part of JSON Schema"
+# The published limits of one schema.
+_MAX_PROPERTIES = 5_000
+_MAX_LEVELS = 10
+_MAX_TEXT_CHARS = 120_000  # names of properties and definitions, values of enum and const
+_MAX_VALUES = 1_000
+_LONG_ENUM = 250  # an enum with more values than this ...
+_MAX_LONG_ENUM_CHARS = 15_000  # ... may have this many characters
+_STRICT_RULE = "OpenAI's strict mode supports only part of JSON Schema"
 
 
 def strict_violation(schema: Mapping[str, Any]) -> str:
-    """Why a schema does not fit strict mode as it is; empty when it does."""
+    """Return the first reason why a schema does not fit strict mode as it is, or `""` if it fits."""
     if "anyOf" in schema:
         return "there are alternatives at the top"
-    return next(_misfits(schema, "parameters"), "") or _over_limits(schema)
+    return next(_violations(schema, "parameters"), "") or _exceeded_limit(schema)
 
 
-def _misfits(schema: object, path: str) -> Iterator[str]:
+def _violations(schema: object, path: str) -> Iterator[str]:
     if not isinstance(schema, Mapping):
         yield f"{path} allows anything"
         return
-    for keyword in schema.keys() - _KNOWN:
+    for keyword in schema.keys() - _STRICT_KEYWORDS:
         yield f"{path} uses {keyword}"
     if "$ref" in schema and len(schema) > 1:
-        yield f"{path} says more beside a reference"
+        yield f"{path} has keywords beside a reference"
     kinds = schema.get("type", [])
     kinds = kinds if isinstance(kinds, list) else [kinds]
     if not set(map(str, kinds)) <= _TYPES:
         yield f"{path} has the type {schema['type']!r}"
     if not kinds and not schema.keys() & {"$ref", "anyOf", "enum", "const"}:
         yield f"{path} allows anything"
-    if "format" in schema and schema["format"] not in _FORMATS:
+    if "format" in schema and schema["format"] not in _STRICT_FORMATS:
         yield f"{path} uses the format {schema['format']!r}"
     if "object" in kinds:
-        yield from _object_misfits(schema, path)
+        yield from _object_violations(schema, path)
     if "array" in kinds and not isinstance(schema.get("items"), Mapping):
         yield f"{path} is a list of anything"
     for key in ("properties", "$defs", "definitions"):
-        for name, one in dict(schema.get(key) or {}).items():
-            yield from _misfits(one, f"{path}.{name}")
-    for one in (*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else [])):
-        yield from _misfits(one, path)
+        for name, value in dict(schema.get(key) or {}).items():
+            yield from _violations(value, f"{path}.{name}")
+    for value in schema.get("anyOf", ()):
+        yield from _violations(value, path)
+    if "items" in schema:
+        yield from _violations(schema["items"], path)
 
 
-def _object_misfits(schema: Mapping[str, Any], path: str) -> Iterator[str]:
+def _object_violations(schema: Mapping[str, Any], path: str) -> Iterator[str]:
     if schema.get("additionalProperties") is not False:
         yield f"{path} is an object of any names"
     missing = [name for name in schema.get("properties", {}) if name not in schema.get("required", ())]
     if missing:
-        yield f"{path}.{missing[0]} may be left out"
+        yield f"{path}.{missing[0]} is optional"
 
 
-def _over_limits(schema: Mapping[str, Any]) -> str:
-    properties, values, text, deepest = 0, 0, 0, 0
-    todo: list[tuple[Any, int]] = [(schema, 1)]
-    while todo:
-        node, depth = todo.pop()
+def _exceeded_limit(schema: Mapping[str, Any]) -> str:
+    properties = values = text_chars = deepest = 0
+    pending: list[tuple[Any, int]] = [(schema, 1)]
+    while pending:
+        node, depth = pending.pop()
         if not isinstance(node, Mapping):
             continue
-        named = [*node.get("properties", {}), *node.get("$defs", {})]
-        listed = [*node.get("enum", ()), *([node["const"]] if "const" in node else [])]
-        texts = [one for one in listed if isinstance(one, str)]
-        properties, values = properties + len(node.get("properties", {})), values + len(listed)
-        text += sum(map(len, [*named, *texts]))
+        names = [*node.get("properties", {}), *node.get("$defs", {})]
+        listed = [*node.get("enum", ())]
+        if "const" in node:
+            listed.append(node["const"])
+        texts = [value for value in listed if isinstance(value, str)]
+        properties += len(node.get("properties", {}))
+        values += len(listed)
+        text_chars += sum(map(len, [*names, *texts]))
         deepest = max(deepest, depth)
-        if len(listed) > _LONG_LIST and sum(map(len, texts)) > _LONG_LIST_CHARS:
-            return f"a list of over {_LONG_LIST} values has more than {_LONG_LIST_CHARS:,} characters"
+        if len(listed) > _LONG_ENUM and sum(map(len, texts)) > _MAX_LONG_ENUM_CHARS:
+            return f"a list of over {_LONG_ENUM} values has more than {_MAX_LONG_ENUM_CHARS:,} characters"
         inner = depth + (node.get("type") == "object")
-        todo += [(one, inner) for one in subschemas(node)]
+        pending += [(child, inner) for child in subschemas(node)]
     over = {
-        f"more than {_PROPERTIES:,} properties": properties > _PROPERTIES,
-        f"objects nested deeper than {_LEVELS}": deepest > _LEVELS + 1,
-        f"more than {_TEXT_CHARS:,} characters of names and values": text > _TEXT_CHARS,
-        f"more than {_VALUES:,} listed values": values > _VALUES,
+        f"more than {_MAX_PROPERTIES:,} properties": properties > _MAX_PROPERTIES,
+        f"objects nested deeper than {_MAX_LEVELS}": deepest > _MAX_LEVELS + 1,
+        f"more than {_MAX_TEXT_CHARS:,} characters of names and values": text_chars > _MAX_TEXT_CHARS,
+        f"more than {_MAX_VALUES:,} listed values": values > _MAX_VALUES,
     }
     return next((reason for reason, is_over in over.items() if is_over), "")
 
 
-def to_strict(schema: Mapping[str, Any], notes: ChangeLog) -> tuple[Schema, tuple[ArgumentPath, ...]] | str:
-    """A schema made to fit strict mode, and where null now means "left out"; or why it cannot be.
+def to_strict(schema: Mapping[str, Any], log: ChangeLog) -> tuple[Schema, tuple[ArgumentPath, ...]] | str:
+    """Rewrite a schema to fit strict mode. Return it with the paths where null stands for "left out".
 
-    What may be left out becomes what may be null. Keywords that strict mode does not know move into the
-    description; our own validation still holds to them.
+    Optional arguments become required and nullable. Keywords that strict mode does not support move into the
+    description; the tool's own validation still enforces them. If the schema cannot be rewritten, return the
+    reason instead, and leave `log` unchanged.
     """
-    rewriting = _Rewriting(schema)
-    strict = rewriting.of(schema, "parameters", ())
+    converter = _StrictConverter(schema)
+    strict = converter.convert(schema, "parameters", ())
     reason = strict_violation(strict)
     if reason:
         return reason
-    notes.changes.extend(rewriting.notes.changes)
-    return strict, tuple(rewriting.optional)
+    log.changes.extend(converter.log.changes)
+    return strict, tuple(converter.optional)
 
 
-class _Rewriting:
-    """Rewrites one tool's schema, and remembers where null means "left out"."""
+class _StrictConverter:
+    """Rewrites one tool's schema; `optional` collects the paths where null stands for "left out"."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        self.notes = ChangeLog()
+        self.log = ChangeLog()
         self.optional: list[ArgumentPath] = []
 
-    def of(self, value: object, path: str, spot: ArgumentPath | None) -> Schema:
-        """One schema; `spot` is None where its place in the arguments cannot be told."""
-        schema = merge_all_of(as_schema(value), path, self.notes, _WHY)
+    def convert(self, value: object, path: str, spot: ArgumentPath | None) -> Schema:
+        """Convert one schema. `spot` is its place in the arguments, or None where that is ambiguous."""
+        schema = merge_all_of(as_schema(value), path, self.log, _STRICT_RULE)
         if "$ref" in schema and len(schema) > 1:
-            schema = self._spelled_out(schema, path)
+            schema = self._expand_reference(schema, path)
         if "oneOf" in schema:
             schema["anyOf"] = [*schema.get("anyOf", []), *schema.pop("oneOf")]
             schema.pop("discriminator", None)
-            self.notes.add(path, "weakened", "oneOf becomes anyOf", _WHY)
-        unknown = schema.keys() - _KNOWN - _STRUCTURAL
-        if schema.get("format") not in {None, *_FORMATS}:
+            self.log.add(path, "weakened", "oneOf becomes anyOf", _STRICT_RULE)
+        unknown = schema.keys() - _STRICT_KEYWORDS - _STRUCTURAL
+        if schema.get("format") not in {None, *_STRICT_FORMATS}:
             unknown |= {"format"}
-        schema = move_to_description(schema, unknown, path, self.notes, _WHY)
+        schema = move_to_description(schema, unknown, path, self.log, _STRICT_RULE)
         for key in ("$defs", "definitions"):
-            for name, one in dict(schema.get(key) or {}).items():
-                schema[key][name] = self.of(one, name, None)
+            for name, definition in dict(schema.get(key) or {}).items():
+                schema[key][name] = self.convert(definition, name, None)
         if "anyOf" in schema:
             parts = schema["anyOf"]
-            inside = spot if len([one for one in parts if one != {"type": "null"}]) == 1 else None
-            schema["anyOf"] = [self.of(one, path, inside) for one in parts]
+            inside = spot if len([part for part in parts if part != {"type": "null"}]) == 1 else None
+            schema["anyOf"] = [self.convert(part, path, inside) for part in parts]
         if isinstance(schema.get("items"), Mapping):
             inside = None if spot is None else (*spot, "*")
-            schema["items"] = self.of(schema["items"], f"{path}[]", inside)
+            schema["items"] = self.convert(schema["items"], f"{path}[]", inside)
         if isinstance(schema.get("properties"), Mapping):
-            schema = self._all_required(schema, path, spot)
+            schema = self._require_all(schema, path, spot)
         return schema
 
-    def _spelled_out(self, schema: Schema, path: str) -> Schema:
-        """What stands beside a reference moves into a copy of what it names, or around the reference."""
+    def _expand_reference(self, schema: Schema, path: str) -> Schema:
+        """Merge the keywords beside a reference into a copy of its target, or wrap the reference."""
         target = resolve(self._root, schema["$ref"])
         rest = {key: value for key, value in schema.items() if key != "$ref"}
-        self.notes.add(path, "changed", "a reference with more beside it is spelled out", _WHY)
-        if target is None or any("$ref" in str(one) for one in subschemas(target)):
+        self.log.add(
+            path, "changed", "a reference with keywords beside it is replaced by a copy", _STRICT_RULE
+        )
+        if target is None or any("$ref" in str(child) for child in subschemas(target)):
             return {"anyOf": [{"$ref": schema["$ref"]}], **rest}
         return {**as_schema(target), **rest}
 
-    def _all_required(self, schema: Schema, path: str, spot: ArgumentPath | None) -> Schema:
+    def _require_all(self, schema: Schema, path: str, spot: ArgumentPath | None) -> Schema:
         required = set(schema.get("required", ()))
         properties = {}
-        for name, one in schema["properties"].items():
+        for name, value in schema["properties"].items():
             inside = None if spot is None else (*spot, name)
-            inner = self.of(one, f"{path}.{name}", inside)
-            if name not in required and not _takes_null(inner):
+            inner = self.convert(value, f"{path}.{name}", inside)
+            if name not in required and not _allows_null(inner):
                 if inside is None:
-                    inner = {"not": {}}  # nobody could tell null from "left out" there: no strict form
+                    # Null and "left out" would look the same here. `not` is no strict keyword, so the
+                    # whole schema stays as it is.
+                    inner = {"not": {}}
                 else:
                     inner = {"anyOf": [inner, {"type": "null"}]}
                     self.optional.append(inside)
-                    self.notes.add(f"{path}.{name}", "changed", "may be null instead of left out", _WHY)
+                    self.log.add(f"{path}.{name}", "changed", "optional becomes nullable", _STRICT_RULE)
             properties[name] = inner
         schema["properties"], schema["required"] = properties, list(properties)
         if schema.get("additionalProperties") is None:
             schema["additionalProperties"] = False
-            self.notes.add(path, "changed", "further names are refused", _WHY)
+            self.log.add(path, "changed", "additional properties are rejected", _STRICT_RULE)
         return schema
 
 
-def _takes_null(schema: Mapping[str, Any]) -> bool:
+def _allows_null(schema: Mapping[str, Any]) -> bool:
     kinds = schema.get("type", [])
-    return "null" in (kinds if isinstance(kinds, list) else [kinds]) or any(
-        isinstance(one, Mapping) and _takes_null(one) for one in schema.get("anyOf", ())
-    )
+    if "null" in (kinds if isinstance(kinds, list) else [kinds]):
+        return True
+    return any(isinstance(part, Mapping) and _allows_null(part) for part in schema.get("anyOf", ()))
 
 
-_GEMINI_KEPT = {
+# -- Gemini: https://ai.google.dev/api/caching#Schema
+
+_GEMINI_KEYWORDS = {
     *("type", "format", "title", "description", "nullable", "enum", "items", "minItems", "maxItems"),
     *("properties", "required", "minProperties", "maxProperties", "minimum", "maximum"),
     *("minLength", "maxLength", "pattern", "anyOf"),
@@ -471,34 +490,34 @@ _GEMINI_FORMATS = {
     "integer": {"int32", "int64"},
     "number": {"float", "double"},
 }
-_GEMINI_WHY = "Gemini's Schema is a part of OpenAPI 3.0"
-_ANYTHING = ("string", "number", "boolean")
+_GEMINI_RULE = "Gemini's Schema is a part of OpenAPI 3.0"
+_ANY_TYPE = ("string", "number", "boolean")
 
 
 class GeminiConverter:
-    """Turns one tool's schema into Gemini's.
+    """Converts one tool's schema to Gemini's.
 
     Attributes:
-        as_text: Where objects travel as JSON text.
+        as_text: The paths of objects that become JSON text.
     """
 
-    def __init__(self, notes: ChangeLog) -> None:
-        """Note in `notes` what is lost."""
-        self._notes = notes
+    def __init__(self, log: ChangeLog) -> None:
+        """Add the changes to `log`."""
+        self._log = log
         self.as_text: list[ArgumentPath] = []
 
     def convert(self, value: object, path: str, spot: ArgumentPath, *, alone: bool = True) -> Schema:
-        """One schema without references; `alone` unless it is one of several alternatives."""
-        schema = merge_all_of(as_schema(value), path, self._notes, _GEMINI_WHY)
+        """Convert one schema without references. `alone` is false if it is one of several alternatives."""
+        schema = merge_all_of(as_schema(value), path, self._log, _GEMINI_RULE)
         schema, null = split_null(schema)
         if "oneOf" in schema:
             schema["anyOf"] = [*schema.get("anyOf", []), *schema.pop("oneOf")]
-            self._notes.add(path, "weakened", "oneOf becomes anyOf", _GEMINI_WHY)
+            self._log.add(path, "weakened", "oneOf becomes anyOf", _GEMINI_RULE)
         if isinstance(schema.get("type"), list):
             kinds = schema.pop("type")
             schema["anyOf"] = [{"type": kind} for kind in kinds]
-            self._notes.add(path, "changed", "several types become alternatives", _GEMINI_WHY)
-        schema = self._typed(self._fixed_values(schema, path), path)
+            self._log.add(path, "changed", "several types become alternatives", _GEMINI_RULE)
+        schema = self._with_type(self._fixed_values(schema, path), path)
         if "anyOf" in schema:
             parts = schema.pop("anyOf")
             alone = alone and not any(as_schema(part).get("type") == "string" for part in parts)
@@ -508,60 +527,64 @@ class GeminiConverter:
         elif schema.get("type") == "array":
             schema = self._array(schema, path, spot)
         schema = self._bounds(schema, path)
-        schema = move_to_description(schema, schema.keys() - _GEMINI_KEPT, path, self._notes, _GEMINI_WHY)
+        schema = move_to_description(schema, schema.keys() - _GEMINI_KEYWORDS, path, self._log, _GEMINI_RULE)
         if null:
             schema["nullable"] = True
         return schema
 
     def _fixed_values(self, schema: Schema, path: str) -> Schema:
-        """Constants and lists of values: Gemini knows lists of texts."""
+        """Convert `const` and `enum`: Gemini has enums of strings only."""
         if "const" in schema:
             schema = {**schema, "enum": [schema["const"]]}
             del schema["const"]
-            self._notes.add(path, "changed", "const becomes a list of one value", _GEMINI_WHY)
+            self._log.add(path, "changed", "const becomes an enum of one value", _GEMINI_RULE)
         values = schema.get("enum")
         if not isinstance(values, list):
             return schema
-        if all(isinstance(one, str) for one in values):
+        if all(isinstance(value, str) for value in values):
             return {**schema, "type": "string"}
-        kinds = {type(one) for one in values}
+        kinds = {type(value) for value in values}
         if kinds == {int} and "type" not in schema:
             schema = {**schema, "type": "integer"}
         if kinds <= {int, float}:
             schema = {**schema, "minimum": min(values), "maximum": max(values)}
-        return move_to_description(schema, {"enum"}, path, self._notes, "Gemini lists only texts")
+        return move_to_description(schema, {"enum"}, path, self._log, "Gemini has enums of strings only")
 
-    def _typed(self, schema: Schema, path: str) -> Schema:
+    def _with_type(self, schema: Schema, path: str) -> Schema:
         if "type" in schema or "anyOf" in schema:
             return schema
         guess = {"properties": "object", "items": "array", "prefixItems": "array"}
         for keyword, kind in guess.items():
             if keyword in schema:
                 return {**schema, "type": kind}
-        self._notes.add(path, "weakened", "anything becomes text, a number or a truth value", _GEMINI_WHY)
-        return {**schema, "anyOf": [{"type": kind} for kind in _ANYTHING]}
+        self._log.add(path, "weakened", "any value becomes a string, a number or a boolean", _GEMINI_RULE)
+        return {**schema, "anyOf": [{"type": kind} for kind in _ANY_TYPE]}
 
     def _object(self, schema: Schema, path: str, spot: ArgumentPath, *, alone: bool) -> Schema:
         properties = schema.get("properties") or {}
         if not properties and spot:
-            # An object without named properties is refused there, so it travels as text.
+            # Gemini rejects an object without named properties, so it becomes JSON text.
             for keyword in ("additionalProperties", "patternProperties", "propertyNames", "properties"):
                 schema.pop(keyword, None)
             schema.pop("required", None)
+            rule = "Gemini takes no object without named properties"
             if alone:
                 self.as_text.append(spot)
-            what = "an object of any names travels as JSON text" + ("" if alone else ", and stays text")
-            action: Literal["changed", "weakened"] = "changed" if alone else "weakened"
-            self._notes.add(path, action, what, "Gemini takes no object without named properties")
+                self._log.add(path, "changed", "an object of any names becomes JSON text", rule)
+            else:
+                # Among alternatives, a string may be meant as a string. It is not parsed back.
+                self._log.add(
+                    path, "weakened", "an object of any names becomes JSON text, and stays text", rule
+                )
             schema = move_to_description(
-                schema, {"minProperties", "maxProperties"}, path, self._notes, _GEMINI_WHY
+                schema, {"minProperties", "maxProperties"}, path, self._log, _GEMINI_RULE
             )
             return append_description({**schema, "type": "string"}, "A JSON object, written as text.")
-        further = schema.pop("additionalProperties", False)  # that no others are allowed is understood
-        if further is not False:
-            self._notes.add(path, "dropped", "additionalProperties", _GEMINI_WHY)
+        additional = schema.pop("additionalProperties", False)  # Gemini assumes False
+        if additional is not False:
+            self._log.add(path, "dropped", "additionalProperties", _GEMINI_RULE)
         schema["properties"] = {
-            name: self.convert(one, f"{path}.{name}", (*spot, name)) for name, one in properties.items()
+            name: self.convert(value, f"{path}.{name}", (*spot, name)) for name, value in properties.items()
         }
         if "required" in schema:
             schema["required"] = [name for name in schema["required"] if name in properties]
@@ -573,13 +596,13 @@ class GeminiConverter:
         first = schema.pop("prefixItems", None)
         if isinstance(first, list) and first:
             rest = schema.get("items")
-            kinds = [*first, *([rest] if isinstance(rest, Mapping) else [])]
-            different = [one for number, one in enumerate(kinds) if one not in kinds[:number]]
-            schema["items"] = different[0] if len(different) == 1 else {"anyOf": different}
+            kinds = [*first, rest] if isinstance(rest, Mapping) else first
+            unique = [kind for number, kind in enumerate(kinds) if kind not in kinds[:number]]
+            schema["items"] = unique[0] if len(unique) == 1 else {"anyOf": unique}
             schema.setdefault("minItems", len(first))
             if not isinstance(rest, Mapping):
                 schema.setdefault("maxItems", len(first))
-            self._notes.add(path, "weakened", "which item has which type is lost", _GEMINI_WHY)
+            self._log.add(path, "weakened", "the types of the items lose their order", _GEMINI_RULE)
         schema["items"] = self.convert(schema.get("items", {}), f"{path}[]", (*spot, "*"))
         return schema
 
@@ -591,8 +614,8 @@ class GeminiConverter:
             bound = schema.get(keyword)
             if schema.get("type") == "integer" and isinstance(bound, int) and inclusive not in schema:
                 schema[inclusive] = schema.pop(keyword) + step
-                self._notes.add(path, "changed", f"{keyword} becomes {inclusive}", _GEMINI_WHY)
+                self._log.add(path, "changed", f"{keyword} becomes {inclusive}", _GEMINI_RULE)
         kind = schema.get("type")
         if "format" in schema and schema["format"] not in _GEMINI_FORMATS.get(str(kind), set()):
-            schema = move_to_description(schema, {"format"}, path, self._notes, "Gemini knows few formats")
+            schema = move_to_description(schema, {"format"}, path, self._log, "Gemini supports few formats")
         return schema

@@ -172,7 +172,7 @@ def test_definitions() -> None:
 
 
 def test_an_unknown_dialect_is_told() -> None:
-    with pytest.raises(ValueError, match=r"no dialect 'klingon'. Known: None, 'openai'"):
+    with pytest.raises(ValueError, match=r"Unknown provider 'klingon'. Use one of None, 'openai'"):
         ToolRegistry().definitions("klingon")  # type: ignore[arg-type]  # what a person might write
 
 
