@@ -1,6 +1,7 @@
-"""Folders and what lies in them, by descriptor: looked at without following links, however large they are.
+"""File operations relative to an open directory, for folders whose content is hostile.
 
-A file as it should be, read and put back relative to an open folder, never through a link.
+Nothing here follows a link, waits for the other end of a FIFO, or holds an unbounded number of entries. The
+`O_*` flag sets of `aisotools.workspace` are defined here.
 """
 
 from __future__ import annotations
@@ -15,20 +16,40 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace import paths
 
-Kind = Literal["file", "directory", "symlink", "fifo", "socket", "device"]
-"""What something in a folder is."""
+# O_NOFOLLOW: a name may have become a link since it was looked at; fail instead of following it.
+_SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
+
+# O_NONBLOCK: opening a FIFO would wait for a writer. O_NOCTTY: a terminal device would become ours.
+READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _SAFE
+"""Open a file or folder to read it."""
+
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | _SAFE
+"""Open a folder to list it or to change what it holds."""
+
+# O_PATH needs no right to read the folder. Where the system has no O_PATH, reading must be allowed.
+WALK_FLAGS = (os.O_PATH if hasattr(os, "O_PATH") else os.O_RDONLY) | os.O_DIRECTORY | _SAFE
+"""Open a folder to walk through it; the descriptor is good for `dir_fd` only."""
+
+CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
+"""Create a file that must not exist yet."""
+
+APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | _SAFE
+"""Open an existing file to append to it."""
+
+LOCK_FLAGS = os.O_RDWR | os.O_CREAT | _SAFE
+"""Open a lock file; create it if it is missing."""
 
 MOST_ENTRIES = 100_000
-"""Of a larger folder only the entries that come first by name are held, and the rest is counted."""
+"""Entries of one folder that are held; those that come later by name are only counted."""
 
-# Never through a link; never waiting for the other end of a FIFO; never becoming somebody's terminal.
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""How something is opened to be read."""
+_READ_BYTES = 1 << 16  # most files are smaller, and are read with one system call
+_CHUNK_BYTES = 1 << 20
 
-_AT_ONCE_BYTES = 1 << 16
-_KINDS: dict[int, Kind] = {
+EntryKind = Literal["file", "directory", "symlink", "fifo", "socket", "device"]
+"""File type of a directory entry."""
+
+_KINDS: dict[int, EntryKind] = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "directory",
     stat.S_IFLNK: "symlink",
@@ -37,13 +58,18 @@ _KINDS: dict[int, Kind] = {
 }
 
 
+def kind_of(status: os.stat_result) -> EntryKind:
+    """Return the file type that a `stat` result shows."""
+    return _KINDS.get(stat.S_IFMT(status.st_mode), "device")
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something in the workspace, as it was when looked at.
+    """A path in the workspace and its `stat`.
 
     Attributes:
         path: Relative to the workspace, without links on the way; `.` for the workspace.
-        stat: What the system says of it.
+        stat: Result of `lstat`.
     """
 
     path: str
@@ -51,12 +77,12 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
+        """Last component of the path."""
         return self.path.rpartition("/")[2]
 
     @property
-    def kind(self) -> Kind:
-        """What it is."""
+    def kind(self) -> EntryKind:
+        """File type."""
         return kind_of(self.stat)
 
     @property
@@ -66,20 +92,23 @@ class Entry:
 
     @property
     def mode(self) -> int:
-        """Permission bits, setuid and its kin included."""
+        """Permission bits, including setuid, setgid and sticky."""
         return stat.S_IMODE(self.stat.st_mode)
+
+
+# ---- folders
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """One directory, looked into; valid inside `Workspace.folder`, or until `Workspace.walk` goes on.
+    """An open directory and its entries. Valid inside `Workspace.folder`, or until `Workspace.walk` goes on.
 
     Attributes:
         path: Relative to the workspace; `.` for the workspace.
-        directory: Its descriptor, open for reading.
-        entries: What it holds, sorted by name. Ask them with `follow_symlinks=False`.
-        error: Why it could not be looked into, or None.
-        left_out: How many more there are behind these.
+        directory: Descriptor, open for reading.
+        entries: Entries sorted by name. Query them with `follow_symlinks=False`.
+        error: Reason why it could not be listed, or None.
+        left_out: Number of entries beyond `entries`.
     """
 
     path: str
@@ -89,116 +118,141 @@ class Folder:
     left_out: int = 0
 
     def path_of(self, name: str) -> str:
-        """The path of an entry, relative to the workspace."""
+        """Return the path of an entry, relative to the workspace."""
         return name if self.path == "." else f"{self.path}/{name}"
 
     def stat(self, name: str) -> Entry:
-        """What an entry is, links not followed.
+        """Look at an entry without following links.
 
         Raises:
-            FileNotFoundError: If it is not there any more.
+            FileNotFoundError: If it no longer exists.
         """
         return Entry(self.path_of(name), os.stat(name, dir_fd=self.directory, follow_symlinks=False))
 
     def read(self, entry: os.DirEntry[str], *, max_bytes: int) -> bytes:
-        """At most `max_bytes` of an entry that is a regular file.
+        """Read at most `max_bytes` of an entry that is a regular file.
 
         Raises:
-            OSError: If it is not there any more, not readable, or a link by now.
-            WorkspaceError: If it is anything but a regular file.
+            OSError: If it no longer exists, cannot be read, or has become a link.
+            WorkspaceError: If it is not a regular file.
         """
-        if not entry.is_file(follow_symlinks=False):  # known without asking the system
-            demand_regular(self.stat(entry.name).stat, self.path_of(entry.name))
-        file = os.open(entry.name, READ, dir_fd=self.directory)
+        if not entry.is_file(follow_symlinks=False):  # known from the listing, without a system call
+            require_regular(self.stat(entry.name).stat, self.path_of(entry.name))
+        file = os.open(entry.name, READ_FLAGS, dir_fd=self.directory)
         try:
-            data = os.read(file, min(_AT_ONCE_BYTES, max_bytes))
-            if 0 < len(data) < _AT_ONCE_BYTES:
-                return data  # only at its end does a file give less than was asked for
-            demand_regular(os.fstat(file), entry.name)
-            return data + read_to_end(file, _AT_ONCE_BYTES, max_bytes - len(data)) if data else data
+            data = os.read(file, min(_READ_BYTES, max_bytes))
+            if 0 < len(data) < _READ_BYTES:
+                return data  # a short read of a file means its end
+            # Race: the file was replaced by something else after the listing. Its first read may have worked.
+            require_regular(os.fstat(file), entry.name)
+            return data + read_to_end(file, _READ_BYTES, max_bytes - len(data)) if data else data
         finally:
             os.close(file)
 
 
-def kind_of(status: os.stat_result) -> Kind:
-    """What a `stat` is of."""
-    return _KINDS.get(stat.S_IFMT(status.st_mode), "device")
-
-
-def look_into(
-    path: str, directory: int, wanted: Callable[[str], object] | None = None, most: int = MOST_ENTRIES
+def list_folder(
+    path: str,
+    directory: int,
+    accept: Callable[[str], object] | None = None,
+    max_entries: int = MOST_ENTRIES,
 ) -> Folder:
-    """What an open directory holds: of the names that are `wanted` the first `most` in order.
+    """List an open directory.
 
-    Never many more than that are held at once, and the rest is counted.
+    At most about twice `max_entries` entries are in memory at any time, however many there are.
+
+    Args:
+        path: Path of the directory, relative to the workspace.
+        directory: Its descriptor, open for reading.
+        accept: Selects entries by name; all without it.
+        max_entries: Entries that are returned, the first ones by name; the others are counted.
     """
-    kept: list[os.DirEntry[str]] = []
+    first: list[os.DirEntry[str]] = []
     count = 0
     with os.scandir(directory) as entries:
-        chosen: Iterator[os.DirEntry[str]] = entries
-        if wanted is not None:
-            chosen = (entry for entry in entries if wanted(entry.name))
-        while batch := list(itertools.islice(chosen, max(most, 1_000))):
+        selected: Iterator[os.DirEntry[str]] = entries
+        if accept is not None:
+            selected = (entry for entry in entries if accept(entry.name))
+        while batch := list(itertools.islice(selected, max(max_entries, 1_000))):
             count += len(batch)
-            kept = sorted(kept + batch, key=_name)[:most]
-    return Folder(path, directory, tuple(kept), left_out=count - len(kept))
+            first = sorted(first + batch, key=_name_of)[:max_entries]
+    return Folder(path, directory, tuple(first), left_out=count - len(first))
 
 
-def _name(entry: os.DirEntry[str]) -> str:
+def _name_of(entry: os.DirEntry[str]) -> str:
     return entry.name
 
 
 def open_directory(directory: int, name: str) -> int:
-    """A descriptor of a folder that lies in an open directory."""
-    return os.open(name, READ | os.O_DIRECTORY, dir_fd=directory)
+    """Return a descriptor of the folder `name` in an open directory, open for reading."""
+    return os.open(name, READ_FLAGS | os.O_DIRECTORY, dir_fd=directory)
 
 
-def demand_regular(status: os.stat_result, path: str) -> int:
-    """The size of a regular file; an error for everything else."""
+# ---- files
+
+
+def require_regular(status: os.stat_result, path: str) -> int:
+    """Return the size of a regular file.
+
+    Raises:
+        IsADirectoryError: If it is a folder.
+        WorkspaceError: If it is anything else.
+    """
     if stat.S_ISREG(status.st_mode):
         return status.st_size
     kind = kind_of(status)
     if kind == "directory":
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if kind == "symlink":  # the walk had followed every link
-        raise WorkspaceError(f"{paths.shown(path)!r} became a link while it was used. Try again.")
-    what = "FIFO" if kind == "fifo" else kind
-    raise WorkspaceError(f"{paths.shown(path)!r} is a {what}, not a file. It is left alone.")
+    shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+    if kind == "symlink":
+        # Race: the walk had resolved every link, so this one is new.
+        raise WorkspaceError(f"{shown!r} became a link while it was used. Try again.")
+    description = "FIFO" if kind == "fifo" else kind
+    raise WorkspaceError(f"{shown!r} is a {description}, not a file. It is left alone.")
 
 
 def read_to_end(file: int, size: int, max_bytes: int) -> bytes:
-    """A file that should have `size` bytes, to its end or to `max_bytes`."""
-    data = os.read(file, min(size + 1, max_bytes))  # one more than there should be, to see the end
+    """Read an open file that should have `size` bytes to its end, at most `max_bytes`."""
+    data = os.read(file, min(size + 1, max_bytes))  # one byte more, so that a short read proves the end
     if len(data) <= size:
         return data
+    # The file has grown since its size was taken.
     parts = [data]
     left = max_bytes - len(data)
-    while left > 0 and (data := os.read(file, min(left, 1 << 20))):
+    while left > 0 and (data := os.read(file, min(left, _CHUNK_BYTES))):
         parts.append(data)
         left -= len(data)
     return b"".join(parts)
 
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+def read_file(folder: int, name: str, max_bytes: int) -> bytes | None:
+    """Read a whole regular file. Return None if it is larger than `max_bytes`, or not a regular file."""
+    file = os.open(name, READ_FLAGS, dir_fd=folder)
+    with os.fdopen(file, "rb", buffering=0) as opened:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return None
+        parts, left = [], max_bytes + 1
+        while left > 0 and (part := opened.read(min(left, _CHUNK_BYTES))):
+            parts.append(part)
+            left -= len(part)
+    return b"".join(parts) if left > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class FileSnapshot:
-    """A file as it was read.
+    """A file or link as it was read.
 
     Attributes:
-        status: What the system said of it.
-        data: What it held; a link's is its text. None for one that is too large.
-        clean: Whether nothing can have changed it in the tick of the clock in which it was read.
+        status: Result of `lstat`.
+        data: Content; the target of a link. None for a file that is too large.
+        clean: False if the file may have changed again within the clock tick in which it was read.
     """
 
     status: os.stat_result
     data: bytes | None
     clean: bool
 
-    def is_still(self, status: os.stat_result) -> bool:
-        """Whether it is the same, untouched file."""
+    def matches(self, status: os.stat_result) -> bool:
+        """Return whether `status` is of the same, unchanged file."""
         mine = self.status
         return (mine.st_ino, mine.st_ctime_ns, mine.st_size, mine.st_mode) == (
             status.st_ino,
@@ -208,28 +262,19 @@ class FileSnapshot:
         )
 
 
-def content(folder: int, name: str, most_bytes: int) -> bytes | None:
-    """What a regular file holds; None if that is too much."""
-    file = os.open(name, _READ, dir_fd=folder)
-    with os.fdopen(file, "rb", buffering=0) as opened:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            return None
-        parts, left = [], most_bytes + 1
-        while left > 0 and (part := opened.read(min(left, 1 << 20))):
-            parts.append(part)
-            left -= len(part)
-    return b"".join(parts) if left > 0 else None
+def replace_file(folder: int, name: str, snapshot: FileSnapshot) -> FileSnapshot:
+    """Write the content of `snapshot` to `name`, under a new inode. Return the snapshot of the new file.
 
-
-def made(folder: int, name: str, wanted: FileSnapshot) -> FileSnapshot:
-    """Put a file back, under a new inode: whoever holds the old one open writes into nothing."""
-    assert wanted.data is not None
+    A process that has the old file open keeps writing to the old inode, which no name leads to any more. A
+    folder in the way is renamed.
+    """
+    assert snapshot.data is not None
     temporary = f".aisotools-write-{os.urandom(8).hex()}"
     try:
-        if stat.S_ISLNK(wanted.status.st_mode):
-            os.symlink(os.fsdecode(wanted.data), temporary, dir_fd=folder)
+        if stat.S_ISLNK(snapshot.status.st_mode):
+            os.symlink(os.fsdecode(snapshot.data), temporary, dir_fd=folder)
         else:
-            _write(folder, temporary, wanted)
+            _write_file(folder, temporary, snapshot.data, snapshot.status)
         try:
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except IsADirectoryError:
@@ -239,19 +284,19 @@ def made(folder: int, name: str, wanted: FileSnapshot) -> FileSnapshot:
         with suppress(OSError):
             os.unlink(temporary, dir_fd=folder)
         raise
-    return FileSnapshot(os.stat(name, dir_fd=folder, follow_symlinks=False), wanted.data, clean=False)
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    return FileSnapshot(status, snapshot.data, clean=False)
 
 
-def _write(folder: int, name: str, wanted: FileSnapshot) -> None:
-    assert wanted.data is not None
-    status = wanted.status
-    file = os.open(name, _CREATE, 0o600, dir_fd=folder)
+def _write_file(folder: int, name: str, data: bytes, status: os.stat_result) -> None:
+    """Create a file with the owner, mode and times of `status`. Only its owner can read it until then."""
+    file = os.open(name, CREATE_FLAGS, 0o600, dir_fd=folder)
     with os.fdopen(file, "wb", buffering=0) as opened:
-        left = memoryview(wanted.data)
+        left = memoryview(data)
         while left:
             left = left[opened.write(left) :]
         if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
-            with suppress(PermissionError):  # a file of somebody else's stays readable as ours
+            with suppress(PermissionError):  # without root a file of another user comes back as ours
                 os.fchown(file, status.st_uid, status.st_gid)
         os.fchmod(file, stat.S_IMODE(status.st_mode))
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))

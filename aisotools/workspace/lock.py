@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError, WorkspaceRefused
+from aisotools.workspace.dirfd import LOCK_FLAGS
 
 SCAN_DEPTH = 4
 """How many levels below a workspace are searched for checkouts and environments."""
@@ -316,7 +317,7 @@ def _open_lock(workspace: Path, state_folder: Path) -> int:
     digest = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
     folder = state_folder / "claims"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return os.open(folder / f"{digest}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    return os.open(folder / f"{digest}.lock", LOCK_FLAGS, 0o600)
 
 
 _HELD = _Held()

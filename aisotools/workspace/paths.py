@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aisotools.core.exceptions import PathOutside, WorkspaceError
+from aisotools.workspace.dirfd import WALK_FLAGS
 
 ALIAS = ("workspace",)
 """Components of the path under which every workspace may be addressed, wherever it lies."""
@@ -34,9 +35,6 @@ MAX_LINKS = 40
 
 MAX_DEPTH = 200
 """Directories held open at once, by a walk or a listing; well below the usual limit of 1,024."""
-
-# O_PATH needs no right to read the directory; where it is missing, reading must be allowed.
-_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +176,7 @@ class _PathWalk:
         """Walk to the end."""
         self._todo = self._beneath(self._path, (*self._root.spellings, ALIAS))[::-1]
         try:
-            self._open.append(os.open(self._root.path, _DIRECTORY))
+            self._open.append(os.open(self._root.path, WALK_FLAGS))
         except (FileNotFoundError, NotADirectoryError):
             raise WorkspaceError(f"The workspace {self._root.path!r} is not there any more.") from None
         while self._todo:
@@ -214,14 +212,14 @@ class _PathWalk:
 
     def _down(self, name: str, *, make_parents: bool) -> None:
         try:
-            directory = os.open(name, _DIRECTORY, dir_fd=self._open[-1])
+            directory = os.open(name, WALK_FLAGS, dir_fd=self._open[-1])
         except FileNotFoundError:
             if not make_parents:
                 raise
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=self._open[-1])
                 self._made.append((len(self._open) - 1, name))
-            directory = os.open(name, _DIRECTORY, dir_fd=self._open[-1])
+            directory = os.open(name, WALK_FLAGS, dir_fd=self._open[-1])
         except OSError as error:
             # A link, or no directory: Linux says ENOTDIR for both, others ELOOP for a link.
             if error.errno not in {errno.ENOTDIR, errno.ELOOP}:

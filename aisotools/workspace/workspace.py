@@ -18,21 +18,20 @@ from pathlib import Path
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace import paths
 from aisotools.workspace.dirfd import (
+    CREATE_FLAGS,
     MOST_ENTRIES,
-    READ,
+    READ_FLAGS,
     Entry,
     Folder,
-    demand_regular,
-    look_into,
+    list_folder,
     open_directory,
     read_to_end,
+    require_regular,
 )
 from aisotools.workspace.paths import ResolvedPath
 
 TEMPORARY = ".aisotools-write-"
 """How the name of a half-written file begins; one remains only if a process was killed while writing."""
-
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _UMASK_LOCK = threading.Lock()
 
@@ -147,7 +146,7 @@ class Workspace:
         with self.locate(path, make_parents=True) as spot:
             old = _lstat(spot)
             if old is not None:
-                demand_regular(old, spot.path)
+                require_regular(old, spot.path)
                 if not os.access(spot.name, os.W_OK, dir_fd=spot.directory):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             temporary = TEMPORARY + os.urandom(8).hex()
@@ -169,7 +168,7 @@ class Workspace:
             directory = open_directory(spot.directory, spot.name)
             top = spot.path
         try:
-            yield look_into(top, directory, wanted, most)
+            yield list_folder(top, directory, wanted, most)
         finally:
             os.close(directory)
 
@@ -187,7 +186,7 @@ class Workspace:
 
 
 def _walk(path: str, directory: int, depth: int, enter: Callable[[str], bool] | None) -> Iterator[Folder]:
-    folder = look_into(path, directory)
+    folder = list_folder(path, directory)
     yield folder
     for entry in folder.entries:
         if not entry.is_dir(follow_symlinks=False):
@@ -218,10 +217,10 @@ def _lstat(spot: ResolvedPath) -> os.stat_result | None:
 def _open_regular(directory: int, name: str, path: str) -> int:
     # Looked at before it is opened, because opening a FIFO or a device can have effects of its own; and
     # again afterwards, because it may have been swapped.
-    demand_regular(os.stat(name, dir_fd=directory, follow_symlinks=False), path)
-    file = os.open(name, READ, dir_fd=directory)
+    require_regular(os.stat(name, dir_fd=directory, follow_symlinks=False), path)
+    file = os.open(name, READ_FLAGS, dir_fd=directory)
     try:
-        demand_regular(os.fstat(file), path)
+        require_regular(os.fstat(file), path)
     except BaseException:
         os.close(file)
         raise
@@ -248,7 +247,7 @@ def _create(
     change_mode: Callable[[int, int], None] = os.fchmod,
 ) -> int:
     """A new file with exactly these permission bits; None for what is usual."""
-    file = os.open(name, _CREATE, 0o666 if mode is None else mode, dir_fd=directory)
+    file = os.open(name, CREATE_FLAGS, 0o666 if mode is None else mode, dir_fd=directory)
     try:
         if mode is None or _has_mode(file, mode):
             return file
@@ -266,7 +265,7 @@ def _create(
         # The mask belongs to the process, so this comes last: other threads' new files would feel it.
         umask = os.umask(0)
         try:
-            return os.open(name, _CREATE, mode, dir_fd=directory)
+            return os.open(name, CREATE_FLAGS, mode, dir_fd=directory)
         finally:
             os.umask(umask)
 

@@ -27,7 +27,7 @@ def ws(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(ws: Path, tmp_path: Path) -> ProtectedFiles:
-    return ProtectedFiles(ws, tmp_path / "attic")
+    return ProtectedFiles(ws, tmp_path / "quarantine")
 
 
 def test_what_counts() -> None:
@@ -64,10 +64,10 @@ def test_a_change_is_put_back_with_mode_and_time_and_what_was_found_is_kept(
     hook.write_text("#!/bin/sh\ncurl evil\n")
     assert files.differs()
     (change,) = files.restore()
-    assert (change.path, change.what, change.undone) == (".git/hooks/pre-commit", "changed", True)
+    assert (change.path, change.kind, change.restored) == (".git/hooks/pre-commit", "changed", True)
     assert hook.read_text() == "#!/bin/sh\n"
     assert (hook.stat().st_mode, hook.stat().st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
-    assert Path(change.kept).read_text() == "#!/bin/sh\ncurl evil\n"
+    assert Path(change.saved_as).read_text() == "#!/bin/sh\ncurl evil\n"
     assert not files.differs()
 
 
@@ -75,7 +75,7 @@ def test_what_is_removed_comes_back_with_its_folder(files: ProtectedFiles, ws: P
     (ws / "tests" / "conftest.py").unlink()
     (ws / "tests").rmdir()
     (change,) = files.restore()
-    assert (change.path, change.what, change.undone) == ("tests/conftest.py", "removed", True)
+    assert (change.path, change.kind, change.restored) == ("tests/conftest.py", "removed", True)
     assert (ws / "tests/conftest.py").read_text() == "safe = True\n"
 
 
@@ -87,9 +87,9 @@ def test_what_is_planted_is_taken_away(files: ProtectedFiles, ws: Path, path: st
     (ws / path).parent.mkdir(parents=True, exist_ok=True)
     (ws / path).write_text("evil")
     (change,) = files.restore()
-    assert (change.path, change.what, change.undone) == (path, "new", True)
+    assert (change.path, change.kind, change.restored) == (path, "new", True)
     assert not (ws / path).exists()
-    assert Path(change.kept).read_text() == "evil"
+    assert Path(change.saved_as).read_text() == "evil"
 
 
 def test_a_folder_that_is_moved_in_whole_is_seen(files: ProtectedFiles, ws: Path, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_folder_that_is_moved_in_whole_is_seen(files: ProtectedFiles, ws: Path
     assert files.restore() == ()
     (ws / ".git").rename(ws / "old")
     (ws / "plain").rename(ws / ".git")
-    assert {(change.path, change.what) for change in files.restore()} == {
+    assert {(change.path, change.kind) for change in files.restore()} == {
         (".git/hooks/post-merge", "new"),
         (".git/hooks/pre-commit", "removed"),
     }
@@ -118,11 +118,11 @@ def test_links_are_neither_followed_nor_left(files: ProtectedFiles, ws: Path, tm
     (ws / "tests").symlink_to(outside)
     (ws / "usercustomize.py").symlink_to(outside / "conftest.py")
     changes = files.restore()
-    assert {(change.path, change.what) for change in changes} == {
+    assert {(change.path, change.kind) for change in changes} == {
         ("tests/conftest.py", "removed"),
         ("usercustomize.py", "new"),
     }
-    assert all(change.undone for change in changes)
+    assert all(change.restored for change in changes)
     assert (outside / "conftest.py").read_text() == "the user's own"
     assert not (ws / "tests").is_symlink()
     assert (ws / "tests/conftest.py").read_text() == "safe = True\n"
@@ -145,7 +145,7 @@ def test_whatever_stands_in_its_place(files: ProtectedFiles, ws: Path, kind: str
         (ws / "tests").rmdir()
         (ws / "tests").write_text("no folder")
     (change,) = files.restore()
-    assert change.undone
+    assert change.restored
     assert place.read_text() == "safe = True\n"
     assert not place.is_symlink()
     assert kind != "link" or (ws.parent / "outside").read_text() == "the user's own"
@@ -167,10 +167,10 @@ def test_a_change_within_one_tick_of_the_clock_is_seen(ws: Path, tmp_path: Path)
     for number in range(50):
         place = ws / ".aisotools.toml"
         place.write_text(f"{number:04}")
-        made = ProtectedFiles(ws, tmp_path / "attic")
+        made = ProtectedFiles(ws, tmp_path / "quarantine")
         with place.open("r+") as file:  # same inode, same size, likely the same change time
             file.write("evil")
-        assert [change.what for change in made.restore()] == ["changed"]
+        assert [change.kind for change in made.restore()] == ["changed"]
         (ws / "late").mkdir()
         made.restore()
         (ws / "late" / "conftest.py").write_text("")
@@ -202,11 +202,11 @@ def test_a_notebook_that_jupyter_has_open_is_nobody_elses_to_write(files: Protec
 
 
 def test_the_notebook_of_the_session(ws: Path, tmp_path: Path) -> None:
-    files = ProtectedFiles(ws, tmp_path / "attic", notebook=str(ws / "later.ipynb"))
+    files = ProtectedFiles(ws, tmp_path / "quarantine", notebook=str(ws / "later.ipynb"))
     (ws / "later.ipynb").write_text("first save")
     files.accept()
     (ws / "later.ipynb").unlink()
-    assert [change.what for change in files.restore()] == ["removed"]
+    assert [change.kind for change in files.restore()] == ["removed"]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_new_checkout_is_fine_until_git_would_run_something(
     tmp_path: Path, config: str, *, harmless: bool
 ) -> None:
     (tmp_path / "ws").mkdir()
-    files = ProtectedFiles(tmp_path / "ws", tmp_path / "attic")
+    files = ProtectedFiles(tmp_path / "ws", tmp_path / "quarantine")
     (tmp_path / "ws" / ".git" / "hooks").mkdir(parents=True)
     (tmp_path / "ws" / ".git" / "hooks" / "pre-commit.sample").write_text("sample")
     (tmp_path / "ws" / ".git" / "config").write_text(config)
@@ -233,16 +233,16 @@ def test_a_new_checkout_is_fine_until_git_would_run_something(
 
 
 def test_what_is_too_large_is_told_and_cannot_be_put_back(ws: Path, tmp_path: Path) -> None:
-    files = ProtectedFiles(ws, tmp_path / "attic", file_bytes=10)
+    files = ProtectedFiles(ws, tmp_path / "quarantine", file_bytes=10)
     (ws / "tests/conftest.py").write_text("evil")
     (change,) = files.restore()
-    assert not change.undone
+    assert not change.restored
     assert "could NOT be put back" in str(change)
     assert files.restore() == ()
 
 
 def test_too_many_folders_are_told(ws: Path, tmp_path: Path) -> None:
-    files = ProtectedFiles(ws, tmp_path / "attic", most_folders=10)
+    files = ProtectedFiles(ws, tmp_path / "quarantine", most_folders=10)
     assert files.complete
     for number in range(11):
         (ws / f"{number}").mkdir()
@@ -255,20 +255,20 @@ def test_too_many_levels_are_told(tmp_path: Path) -> None:
     for _ in range(MOST_DEPTH + 2):
         above = above / "d"
     above.mkdir(parents=True)
-    assert not ProtectedFiles(tmp_path / "d", tmp_path / "attic").complete
+    assert not ProtectedFiles(tmp_path / "d", tmp_path / "quarantine").complete
 
 
-def test_the_attic_has_a_bottom(files: ProtectedFiles, ws: Path, tmp_path: Path) -> None:
+def test_quarantine_is_limited(files: ProtectedFiles, ws: Path, tmp_path: Path) -> None:
     for number in range(130):
         (ws / f"{number}.pth").write_text("evil")
     assert len(files.restore()) == 130
-    assert len(list((tmp_path / "attic").iterdir())) == 100
+    assert len(list((tmp_path / "quarantine").iterdir())) == 100
     assert not list(ws.glob("*.pth"))
 
 
 def test_a_workspace_that_is_gone(files: ProtectedFiles, ws: Path) -> None:
     ws.rename(ws.with_name("moved"))
-    assert all(not change.undone for change in files.restore())
+    assert all(not change.restored for change in files.restore())
 
 
 @pytest.mark.slow
@@ -279,7 +279,7 @@ def test_a_hundred_thousand_files_cost_milliseconds(tmp_path: Path) -> None:
         for number in range(100):
             (ws / f"{folder % 50}" / f"{folder}" / f"{number}.txt").symlink_to("nowhere")
     began_s = time.monotonic()
-    files = ProtectedFiles(ws, tmp_path / "attic")
+    files = ProtectedFiles(ws, tmp_path / "quarantine")
     first_s = time.monotonic() - began_s
     time.sleep(0.05)
     files.restore()
