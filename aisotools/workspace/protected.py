@@ -143,8 +143,7 @@ class Quarantine:
         return f"<Quarantine {self._folder}: {self._files} files>"
 
     def take(self, folder: int, name: str) -> str:
-        """Move `name` out of the open directory `folder`. Delete it if it is empty, no file, or over the
-        limits.
+        """Move `name` out of the open directory `folder`; delete it if it is empty, no file, or too much.
 
         Returns:
             Its path in the quarantine; empty if it was deleted.
