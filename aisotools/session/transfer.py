@@ -32,7 +32,7 @@ from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.sandbox.data import KINDS, MAX_BYTES, Payload, pack, unpack
 from aisotools.session.history import UndoHistory, list_uncovered
 from aisotools.workspace.checkpoints.restore import restore
-from aisotools.workspace.checkpoints.store import Store, TreeReader, encode
+from aisotools.workspace.checkpoints.store import Store, TreeReader, encode_folder
 from aisotools.workspace.paths import printable
 
 _MAX_BRANCHES = 999
@@ -90,7 +90,7 @@ def extract_tree(store: Store, root: str, folder: Path) -> tuple[str, ...]:
     Raises:
         WorkspaceError: If the folder cannot be opened.
     """
-    empty = store.put(encode({}))
+    empty = store.put(encode_folder({}))
     entries = {path: after for path, (_, after) in TreeReader(store).differences(empty, root).items()}
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,9 +1,9 @@
-"""Bringing a folder back: what is to be at which path, done from descriptors, never through a link.
+"""Restoring a folder to an earlier tree: planned from digests, carried out from descriptors.
 
-Contents are written beside their place and renamed into it, so nobody sees half a file, a hard link is broken
-instead of written through, and what hostile code puts in the way in the meantime can only make a step fail.
-
-One place that steps may change, and what has to be done there to get from one state to another.
+`plan_restore` compares what is there with the trees on the way and finds conflicts before anything is
+touched. `restore` carries a plan out. A content is written beside its place and renamed into it, so nobody
+reads a partial file and a hard link is replaced, not written through. No step follows a link: whatever
+hostile code swaps meanwhile can only make a step fail.
 """
 
 from __future__ import annotations
@@ -26,26 +26,227 @@ from aisotools.workspace.checkpoints.scan import (
     stamps_maps,
 )
 from aisotools.workspace.checkpoints.store import Node, Store, TreePath, TreeReader
+from aisotools.workspace.dirfd import CREATE_FLAGS, DIRECTORY_FLAGS
 from aisotools.workspace.paths import printable
 from aisotools.workspace.workspace import TEMPORARY
 
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_HELD = 100
-"""Folders held open at once while a tree is removed."""
-
 Failure = tuple[TreePath, str]
-"""A path that could not be brought back, and why."""
+"""A path that could not be restored, and the reason."""
+
+Reasons = tuple[tuple[str, str], ...]
+"""Paths as text, each with a reason."""
+
+_CHANGED_SINCE = "it was changed by somebody else since"
+_ADDED_SINCE = "it was put there by somebody else since"
+
+
+class TrackedTree:
+    """A folder, or one entry of it, of which snapshots are taken and restored.
+
+    Attributes:
+        path: Real path of the folder.
+        only: Name of the one entry that is tracked; empty for the whole folder.
+        root: Digest of the last snapshot.
+    """
+
+    def __init__(self, store: Store, path: pathlib.Path, limits: ScanLimits, *, only: str = "") -> None:
+        self.path = path
+        self.only = only
+        self.root = ""
+        self._limits = limits
+        self._scanner = Scanner(store, limits, trust_stamps=stamps_maps(path))
+
+    @classmethod
+    def around(
+        cls, store: Store, path: pathlib.Path, limits: ScanLimits, *, apart: Sequence[pathlib.Path]
+    ) -> TrackedTree | None:
+        """Track what is at an absolute path, or will be.
+
+        Where folders on the way are missing, the first missing one is tracked. Return None if that contains
+        one of the folders `apart`, or lies in one, or is the root of the file system.
+        """
+        real = pathlib.Path(os.path.realpath(path))
+        while not real.parent.is_dir():
+            real = real.parent
+        if real == real.parent or any(_overlap(real, folder) for folder in apart):
+            return None
+        return cls(store, real.parent, limits, only=real.name)
+
+    @property
+    def key(self) -> str:
+        """Name of the tree in records; empty for the workspace."""
+        return str(self.path / self.only) if self.only else ""
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """Open the folder for reading, following no link on the way from `/`.
+
+        Raises:
+            WorkspaceError: If it no longer exists.
+        """
+        try:
+            top = os.open("/", DIRECTORY_FLAGS)
+            try:
+                root = open_below(top, self.path.parts[1:])
+            finally:
+                os.close(top)
+        except OSError as error:
+            raise WorkspaceError(
+                f"The folder {str(self.path)!r} cannot be used: {error.strerror}."
+            ) from error
+        try:
+            yield root
+        finally:
+            os.close(root)
+
+    def scan(self, progress: Progress | None = None) -> Snapshot:
+        """Take a snapshot.
+
+        Raises:
+            WorkspaceError: If the folder cannot be read, or a content cannot be stored.
+        """
+        with self.opened() as root:
+            try:
+                snapshot = self._scanner.scan(root, only=self.only or None, progress=progress)
+            except OSError as error:
+                problem = f"The folder {str(self.path)!r} cannot be read: {error.strerror}."
+                raise WorkspaceError(problem) from error
+        self.root = snapshot.root
+        return snapshot
+
+    def fits(self) -> bool:
+        """Return whether a snapshot would be within the limits. Sizes are added up; no file is read."""
+        left_bytes, left_entries = self._limits.total_bytes, self._limits.entries
+        with self.opened() as root:
+            for _, _, names, folder in os.fwalk(".", dir_fd=root, follow_symlinks=False):
+                left_entries -= len(names)
+                for name in names:
+                    try:
+                        left_bytes -= os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
+                    except FileNotFoundError:
+                        continue
+                if left_bytes < 0 or left_entries < 0:
+                    return False
+        return True
+
+    def display_path(self, path: TreePath) -> str:
+        """Return a path as a person reads it: relative to the workspace, absolute outside of it."""
+        text = "/".join(path)
+        return printable(str(self.path / text) if self.only else text)
+
+
+def _overlap(one: pathlib.Path, other: pathlib.Path) -> bool:
+    return one.is_relative_to(other) or other.is_relative_to(one)
+
+
+# ---- plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePlan:
+    """Steps from what is there to what should be there.
+
+    Attributes:
+        targets: Node that should be at each path; None for nothing.
+        touched: Every path that the undone or redone steps changed.
+        missing: Paths that cannot be restored, because their content was never stored.
+        unrestorable: Paths that should be removed, but whose content is not stored: removing them is final.
+        conflicts: Displayed paths that somebody else changed since.
+        contested: The same as tree paths.
+    """
+
+    targets: Mapping[TreePath, Node | None] = field(default_factory=dict)
+    touched: frozenset[TreePath] = frozenset()
+    missing: tuple[Failure, ...] = ()
+    unrestorable: tuple[Failure, ...] = ()
+    conflicts: Reasons = ()
+    contested: frozenset[TreePath] = frozenset()
+
+    def targets_around_unrestorable(self) -> Mapping[TreePath, Node | None]:
+        """Return the targets without removals of folders that contain an unrestorable path."""
+        parents = {path[:end] for path, _ in self.unrestorable for end in range(1, len(path))}
+        return {path: node for path, node in self.targets.items() if node is not None or path not in parents}
+
+    def without_conflicts(self) -> RestorePlan:
+        """Return a plan that leaves alone what somebody else changed."""
+        targets = {path: node for path, node in self.targets.items() if path not in self.contested}
+        return replace(self, targets=targets, conflicts=(), contested=frozenset())
+
+
+def plan_restore(store: Store, tree: TrackedTree, hops: Sequence[tuple[str, str]]) -> RestorePlan:
+    """Plan the way from what is there now over `hops`, each from one tree to another.
+
+    A path is contested if it is now neither as it was before nor as it would be after the hop, and if it lies
+    in a folder that is to be removed although no hop knows it.
+    """
+    reader = TreeReader(store)
+    now = tree.scan().root
+    if not now or not all(root for hop in hops for root in hop):
+        return RestorePlan(missing=(((), "its files were not covered: there are too many of them"),))
+    targets: dict[TreePath, Node | None] = {}
+    contested: dict[TreePath, str] = {}
+    for start, end in hops:
+        for path, (before, after) in reader.differences(start, end).items():
+            current = targets[path] if path in targets else reader.lookup(now, path)
+            if not (_is_same(current, before) or _is_same(current, after)):
+                contested.setdefault(path, _CHANGED_SINCE)
+            targets[path] = after
+    present = {path: reader.lookup(now, path) for path in targets}
+    for path, target in targets.items():
+        current = present[path]
+        if current is not None and current.kind == "folder" and (target is None or target.kind != "folder"):
+            for name in reader.of(current):
+                if targets.get((*path, name), current) is not None:
+                    contested[*path, name] = _ADDED_SINCE
+    return _build_plan(tree, targets, present, contested)
+
+
+def _build_plan(
+    tree: TrackedTree,
+    targets: Mapping[TreePath, Node | None],
+    present: Mapping[TreePath, Node | None],
+    contested: Mapping[TreePath, str],
+) -> RestorePlan:
+    possible: dict[TreePath, Node | None] = {}
+    missing: list[Failure] = []
+    unrestorable: list[Failure] = []
+    for path, target in targets.items():
+        current = present[path]
+        if current == target:
+            continue
+        if target is not None and target.kind == "unkept":
+            missing.append((path, f"it was not kept: {target.why_unkept}"))
+        elif target is not None and target.kind == "other":
+            missing.append((path, f"it is a {target.content}"))
+        elif target is None and current is not None and current.kind == "unkept":
+            unrestorable.append((path, current.why_unkept))
+        else:
+            possible[path] = target
+    return RestorePlan(
+        targets=possible,
+        touched=frozenset(targets),
+        missing=tuple(missing),
+        unrestorable=tuple(unrestorable),
+        conflicts=tuple((tree.display_path(path), reason) for path, reason in sorted(contested.items())),
+        contested=frozenset(contested),
+    )
+
+
+def _is_same(one: Node | None, other: Node | None) -> bool:
+    return other is None if one is None else one.has_same_content(other)
+
+
+# ---- carry out
 
 
 @dataclass(slots=True)
 class RestoreResult:
-    """What a restore did.
+    """Paths that a restore changed, and those that it could not.
 
     Attributes:
-        restored: Paths that were made or replaced.
+        restored: Paths that were created or replaced.
         removed: Paths that were removed.
-        failed: What could not be done, and why.
+        failed: Paths that could not be changed, each with the reason.
     """
 
     restored: list[TreePath] = field(default_factory=list)
@@ -53,75 +254,77 @@ class RestoreResult:
     failed: list[Failure] = field(default_factory=list)
 
 
-def restore(store: Store, root: int, wanted: Mapping[TreePath, Node | None], token: str) -> RestoreResult:
-    """Make the folder that `root` is open on hold what is wanted at these paths, and touch nothing else.
+def restore(store: Store, root: int, targets: Mapping[TreePath, Node | None], token: str) -> RestoreResult:
+    """Make an open folder hold `targets`. Touch no other path.
 
     Args:
-        store: Has the contents.
-        root: The folder.
-        wanted: What is to be at each path; None for nothing.
-        token: Marks half-written files, so that `sweep` finds them after a crash.
+        store: Holds the contents.
+        root: Descriptor of the folder.
+        targets: Node that should be at each path; None for nothing.
+        token: Part of the names of partial files, by which `sweep` finds them after a crash.
     """
-    return _Restore(store, root, token).run(wanted)
+    return _Restore(store, root, token).run(targets)
 
 
 def sweep(root: int, folders: Iterable[TreePath], token: str) -> None:
-    """Remove half-written files that a crash left in these folders."""
+    """Remove partial files that a crash left in these folders."""
     for path in folders:
         try:
             folder = open_below(root, path)
         except OSError:
-            continue  # what is not there holds nothing
+            continue  # a folder that does not exist holds no partial files
         try:
             for name in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
-                if name.startswith(_prefix(token)):
+                if name.startswith(_temporary_prefix(token)):
                     os.unlink(name, dir_fd=folder)
         finally:
             os.close(folder)
 
 
-def _prefix(token: str) -> str:
+def _temporary_prefix(token: str) -> str:
     return f"{TEMPORARY}{token}-"
 
 
 class _Restore:
+    """One restore. A path that fails is recorded, and the others go on."""
+
     def __init__(self, store: Store, root: int, token: str) -> None:
         self._store = store
         self._root = root
         self._token = token
-        self._numbers = 0
-        self._done = RestoreResult()
+        self._temporaries = 0
+        self._result = RestoreResult()
 
-    def run(self, wanted: Mapping[TreePath, Node | None]) -> RestoreResult:
-        folders = [path for path, node in wanted.items() if node is not None and node.kind == "folder"]
-        for path in sorted(wanted, key=len, reverse=True):  # what must go, and what is in the way
-            self._step(self._clear, path, wanted[path])
+    def run(self, targets: Mapping[TreePath, Node | None]) -> RestoreResult:
+        folders = [path for path, node in targets.items() if node is not None and node.kind == "folder"]
+        # Removals first, deepest first: a folder must be empty, and a file may stand where a folder should
+        # be.
+        for path in sorted(targets, key=len, reverse=True):
+            self._step(self._clear, path, targets[path])
         for path in sorted(folders, key=len):
-            self._step(self._make_folder, path, wanted[path])
-        for path, node in wanted.items():
+            self._step(self._make_folder, path, targets[path])
+        for path, node in targets.items():
             if node is not None and node.kind != "folder":
                 self._step(self._put, path, node)
-        for path in sorted(folders, key=len, reverse=True):  # last: a folder that is locked is filled first
-            self._step(self._set_mode, path, wanted[path])
-        return self._done
+        # Modes of folders last, deepest first: a folder without write permission has to be filled before.
+        for path in sorted(folders, key=len, reverse=True):
+            self._step(self._set_mode, path, targets[path])
+        return self._result
 
     def _step(self, act: Callable[[TreePath, Node | None], None], path: TreePath, node: Node | None) -> None:
         try:
             act(path, node)
         except OSError as error:
-            self._done.failed.append((path, error.strerror or str(error)))
+            self._result.failed.append((path, error.strerror or str(error)))
         except WorkspaceError as error:
-            self._done.failed.append((path, str(error)))
-
-    # ---- one path
+            self._result.failed.append((path, str(error)))
 
     def _clear(self, path: TreePath, node: Node | None) -> None:
+        """Remove what is at `path`, unless `node` can replace it by a rename or is a folder as well."""
         with suppress(FileNotFoundError, NotADirectoryError), self._writable(path[:-1]) as parent:
             status = os.stat(path[-1], dir_fd=parent, follow_symlinks=False)
             is_folder = stat.S_ISDIR(status.st_mode)
             if node is not None and is_folder == (node.kind == "folder"):
-                return  # replaced in place, or kept as a folder
-            if node is not None and not is_folder and node.kind != "folder":
                 return
             if is_folder:
                 try:
@@ -133,7 +336,7 @@ class _Restore:
             else:
                 os.unlink(path[-1], dir_fd=parent)
             if node is None:
-                self._done.removed.append(path)
+                self._result.removed.append(path)
 
     def _make_folder(self, path: TreePath, _node: Node | None) -> None:
         with self._writable(path[:-1]) as parent:
@@ -144,8 +347,12 @@ class _Restore:
                 if not stat.S_ISDIR(status.st_mode):
                     raise
                 return
-            _give(path[-1], parent)
-            self._done.restored.append(path)
+            folder = os.open(path[-1], DIRECTORY_FLAGS, dir_fd=parent)
+            try:
+                _inherit_owner(folder, parent)
+            finally:
+                os.close(folder)
+            self._result.restored.append(path)
 
     def _set_mode(self, path: TreePath, node: Node | None) -> None:
         assert node is not None
@@ -153,20 +360,21 @@ class _Restore:
         try:
             if stat.S_IMODE(os.fstat(folder).st_mode) & 0o777 != node.mode:
                 os.fchmod(folder, node.mode)
-                if path not in self._done.restored:
-                    self._done.restored.append(path)
+                if path not in self._result.restored:
+                    self._result.restored.append(path)
         finally:
             os.close(folder)
 
     def _put(self, path: TreePath, node: Node | None) -> None:
+        """Create or replace something that is not a folder."""
         assert node is not None
         if node.kind == "unkept":
             raise OSError(errno.ENODATA, f"its content was not kept: {node.why_unkept}")
         if node.kind == "other":
             raise OSError(errno.EOPNOTSUPP, f"a {node.content} cannot be made again")
         with self._writable(path[:-1]) as parent:
-            self._numbers += 1
-            temporary = f"{_prefix(self._token)}{self._numbers}"
+            self._temporaries += 1
+            temporary = f"{_temporary_prefix(self._token)}{self._temporaries}"
             try:
                 if node.kind == "file":
                     self._write(parent, temporary, node)
@@ -179,21 +387,21 @@ class _Restore:
                 with suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=parent)
                 raise
-        self._done.restored.append(path)
+        self._result.restored.append(path)
 
     def _write(self, parent: int, name: str, node: Node) -> None:
-        # Written with no right for anybody else until it is whole; never setuid, whatever it once was.
-        file = os.open(name, _CREATE, 0o600, dir_fd=parent)
+        # Readable by nobody else until it is complete. Setuid and setgid bits are never restored.
+        file = os.open(name, CREATE_FLAGS, 0o600, dir_fd=parent)
         try:
             self._store.copy(node.content, file)
-            _give_file(file, parent)
+            _inherit_owner(file, parent)
             os.fchmod(file, node.mode)
         finally:
             os.close(file)
 
     @contextmanager
     def _writable(self, path: TreePath) -> Iterator[int]:
-        """A folder in which names can be changed, whatever its mode says, which is put back."""
+        """Open a folder to change its entries; if its mode forbids that, change the mode meanwhile."""
         folder = open_below(self._root, path)
         try:
             mode = stat.S_IMODE(os.fstat(folder).st_mode)
@@ -209,18 +417,40 @@ class _Restore:
             os.close(folder)
 
 
-def remove_tree(root: int, path: TreePath) -> None:
-    """Remove something with all below it, however deep; no link is followed.
+def _inherit_owner(file: int, parent: int) -> None:
+    """Give a new file or folder the owner of the folder around it, if this process may."""
+    owner = os.fstat(parent)
+    if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
+        with suppress(PermissionError):  # only root may give files away
+            os.fchown(file, owner.st_uid, owner.st_gid)
 
-    Folders that lie deep are moved up before they are emptied, so that depth costs neither recursion nor
-    descriptors.
+
+def remove_trees(root: int, paths: Iterable[TreePath]) -> list[TreePath]:
+    """Remove these paths with everything below them. Return those that existed.
 
     Raises:
-        OSError: If something resists.
+        OSError: If something cannot be removed.
+    """
+    removed = []
+    for path in paths:
+        with suppress(FileNotFoundError):
+            remove_tree(root, path)
+            removed.append(path)
+    return removed
+
+
+def remove_tree(root: int, path: TreePath) -> None:
+    """Remove a path with everything below it, at any depth, following no link.
+
+    Subfolders are moved up beside the folder that is being emptied, so that depth costs neither recursion nor
+    descriptors: hostile code can nest folders deeper than any path may be long.
+
+    Raises:
+        OSError: If something cannot be removed.
     """
     parent = open_below(root, path[:-1])
     try:
-        number = 0
+        moved = 0
         todo = [path[-1]]
         while todo:
             name = todo.pop()
@@ -228,237 +458,20 @@ def remove_tree(root: int, path: TreePath) -> None:
             if not stat.S_ISDIR(status.st_mode):
                 os.unlink(name, dir_fd=parent)
                 continue
-            folder = os.open(name, _FOLDER, dir_fd=parent)
+            folder = os.open(name, DIRECTORY_FLAGS, dir_fd=parent)
             try:
                 os.fchmod(folder, 0o700)
-                for below in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
-                    below_status = os.stat(below, dir_fd=folder, follow_symlinks=False)
-                    if stat.S_ISDIR(below_status.st_mode):
-                        number += 1
-                        moved = f"{TEMPORARY}{os.urandom(6).hex()}-{number}"
-                        os.rename(below, moved, src_dir_fd=folder, dst_dir_fd=parent)
-                        todo.append(moved)
+                for inner in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
+                    inner_status = os.stat(inner, dir_fd=folder, follow_symlinks=False)
+                    if stat.S_ISDIR(inner_status.st_mode):
+                        moved += 1
+                        new_name = f"{TEMPORARY}{os.urandom(6).hex()}-{moved}"
+                        os.rename(inner, new_name, src_dir_fd=folder, dst_dir_fd=parent)
+                        todo.append(new_name)
                     else:
-                        os.unlink(below, dir_fd=folder)
+                        os.unlink(inner, dir_fd=folder)
             finally:
                 os.close(folder)
             os.rmdir(name, dir_fd=parent)
     finally:
         os.close(parent)
-
-
-def _give(name: str, parent: int) -> None:
-    """Let a new folder belong to whom the folder around it belongs."""
-    folder = os.open(name, _FOLDER, dir_fd=parent)
-    try:
-        _give_file(folder, parent)
-    finally:
-        os.close(folder)
-
-
-def _give_file(file: int, parent: int) -> None:
-    owner = os.fstat(parent)
-    if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
-        with suppress(PermissionError):  # only root may give files away; others keep their own
-            os.fchown(file, owner.st_uid, owner.st_gid)
-
-
-Reasons = tuple[tuple[str, str], ...]
-"""Paths as text, each with a reason."""
-
-_FOLDER_MODE = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NOT_OURS = "it was changed by somebody else since"
-
-
-class TrackedTree:
-    """A folder, or one name in it, that is walked and restored.
-
-    Attributes:
-        path: The folder's real path.
-        only: The one name in it that counts; empty for all.
-        root: Digest of the tree that the last walk found.
-    """
-
-    def __init__(self, store: Store, path: pathlib.Path, limits: ScanLimits, *, only: str = "") -> None:
-        """Take an existing folder."""
-        self.path, self.only = path, only
-        self.root = ""
-        self._limits = limits
-        self._scanner = Scanner(store, limits, trust_stamps=stamps_maps(path))
-
-    @classmethod
-    def around(
-        cls, store: Store, path: pathlib.Path, limits: ScanLimits, *, apart: Sequence[pathlib.Path]
-    ) -> TrackedTree | None:
-        """What lies at an absolute path, or will; None where it meets one of the folders `apart`.
-
-        Of a path with missing folders it is the first one that is missing.
-        """
-        real = pathlib.Path(os.path.realpath(path))
-        while not real.parent.is_dir():
-            real = real.parent
-        if real == real.parent or any(_meet(real, folder) for folder in apart):
-            return None
-        return cls(store, real.parent, limits, only=real.name)
-
-    @property
-    def key(self) -> str:
-        """Names it in a step; empty for the workspace."""
-        return str(self.path / self.only) if self.only else ""
-
-    @contextmanager
-    def opened(self) -> Iterator[int]:
-        """Its folder, open for reading; no link is followed on the way to it.
-
-        Raises:
-            WorkspaceError: If it is not there any more.
-        """
-        try:
-            top = os.open("/", _FOLDER_MODE)
-            try:
-                root = open_below(top, self.path.parts[1:])
-            finally:
-                os.close(top)
-        except OSError as error:
-            raise WorkspaceError(
-                f"The folder {str(self.path)!r} cannot be used: {error.strerror}."
-            ) from error
-        try:
-            yield root
-        finally:
-            os.close(root)
-
-    def scan(self, progress: Progress | None = None) -> Snapshot:
-        """Its state right now, kept."""
-        with self.opened() as root:
-            try:
-                snapshot = self._scanner.scan(root, only=self.only or None, progress=progress)
-            except OSError as error:
-                told = f"The folder {str(self.path)!r} cannot be read: {error.strerror}."
-                raise WorkspaceError(told) from error
-        self.root = snapshot.root
-        return snapshot
-
-    def fits(self) -> bool:
-        """Whether it lies within the limits, as far as sizes tell; nothing is read."""
-        left_bytes, left_entries = self._limits.total_bytes, self._limits.entries
-        with self.opened() as root:
-            for _, _, names, folder in os.fwalk(".", dir_fd=root, follow_symlinks=False):
-                left_entries -= len(names)
-                for name in names:
-                    try:
-                        left_bytes -= os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
-                    except FileNotFoundError:
-                        continue
-                if left_bytes < 0 or left_entries < 0:
-                    return False
-        return True
-
-    def told(self, path: TreePath) -> str:
-        """A path in it, as a person reads it."""
-        text = "/".join(path)
-        return printable(str(self.path / text) if self.only else text)
-
-    def remove(self, root: int, left: Sequence[tuple[TreePath, str]]) -> list[TreePath]:
-        """Remove what is not kept, since somebody insists; what was removed."""
-        removed = []
-        for path, _ in left:
-            with suppress(FileNotFoundError):
-                remove_tree(root, path)
-                removed.append(path)
-        return removed
-
-
-def _meet(one: pathlib.Path, other: pathlib.Path) -> bool:
-    return one.is_relative_to(other) or other.is_relative_to(one)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """What has to be done to get from what is there to what is wanted.
-
-    Attributes:
-        wanted: What is to be at each path; None for nothing.
-        touched: Every path that the steps changed.
-        missing: What cannot be brought back, and why.
-        left: What should go but is not kept, so that it could not be had again.
-        conflicts: What somebody else changed since, as text.
-        contested: The same as paths.
-    """
-
-    wanted: Mapping[TreePath, Node | None] = field(default_factory=dict)
-    touched: frozenset[TreePath] = frozenset()
-    missing: tuple[tuple[TreePath, str], ...] = ()
-    left: tuple[tuple[TreePath, str], ...] = ()
-    conflicts: Reasons = ()
-    contested: frozenset[TreePath] = frozenset()
-
-    def beside_left(self) -> Mapping[TreePath, Node | None]:
-        """What is wanted, but for folders that hold what is left in place."""
-        above = {path[:end] for path, _ in self.left for end in range(1, len(path))}
-        return {path: node for path, node in self.wanted.items() if node is not None or path not in above}
-
-    def without_conflicts(self) -> Move:
-        """The same, leaving alone what somebody else changed."""
-        wanted = {path: node for path, node in self.wanted.items() if path not in self.contested}
-        return replace(self, wanted=wanted, conflicts=(), contested=frozenset())
-
-
-def move_between(store: Store, area: TrackedTree, hops: Sequence[tuple[str, str]]) -> Move:
-    """Plan the way over `hops`, each from one tree to another, from what is there now."""
-    lists = TreeReader(store)
-    now = area.scan().root
-    if not now or not all(one for hop in hops for one in hop):
-        return Move(missing=(((), "its files were not covered: there are too many of them"),))
-    aim: dict[TreePath, Node | None] = {}
-    contested: dict[TreePath, str] = {}
-    for start, end in hops:
-        for path, (was, will) in lists.differences(start, end).items():
-            actual = aim[path] if path in aim else lists.lookup(now, path)
-            if not (_like(actual, was) or _like(actual, will)):
-                contested.setdefault(path, _NOT_OURS)
-            aim[path] = will
-    actual_now = {path: lists.lookup(now, path) for path in aim}
-    for path, will in aim.items():
-        current = actual_now[path]
-        if current is not None and current.kind == "folder" and (will is None or will.kind != "folder"):
-            for name in lists.of(current):
-                if aim.get((*path, name), current) is not None:
-                    contested[*path, name] = "it was put there by somebody else since"
-    return _planned(area, aim, actual_now, contested)
-
-
-def _planned(
-    area: TrackedTree,
-    aim: Mapping[TreePath, Node | None],
-    actual: Mapping[TreePath, Node | None],
-    contested: Mapping[TreePath, str],
-) -> Move:
-    wanted: dict[TreePath, Node | None] = {}
-    missing: list[tuple[TreePath, str]] = []
-    left: list[tuple[TreePath, str]] = []
-    for path, will in aim.items():
-        current = actual[path]
-        if current == will or (current is None and will is None):
-            continue
-        if will is not None and will.kind in {"unkept", "other"}:
-            why = (
-                f"it was not kept: {will.why_unkept}" if will.kind == "unkept" else f"it is a {will.content}"
-            )
-            missing.append((path, why))
-        elif will is None and current is not None and current.kind == "unkept":
-            left.append((path, current.why_unkept))
-        else:
-            wanted[path] = will
-    return Move(
-        wanted=wanted,
-        touched=frozenset(aim),
-        missing=tuple(missing),
-        left=tuple(left),
-        conflicts=tuple((area.told(path), why) for path, why in sorted(contested.items())),
-        contested=frozenset(contested),
-    )
-
-
-def _like(one: Node | None, other: Node | None) -> bool:
-    return other is None if one is None else one.like(other)

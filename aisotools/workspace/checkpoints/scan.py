@@ -1,14 +1,15 @@
-"""Taking a checkpoint: a walk that reads only what changed since the last one.
+"""Snapshots of a folder: a walk that stores what changed since the walk before.
 
-What is walked through is hostile. Every step is made from a descriptor, never through a link, never waiting
-for the other end of a FIFO; nothing is opened but folders and regular files.
+The folder is hostile. Every step is made relative to an open directory, never through a link, and only
+folders and regular files are opened.
 
-A file whose size, times and inode are as they were is taken as unchanged. Two things could hide a change, and
-both are dealt with: a file stamped within 20 ms of the walk may change again under the same stamp, so it is
-read again next time; and a write through a memory map leaves no stamp while its page is dirty, so a file is
-written back before it is read. File systems in memory never stamp such writes: there every file is read.
+A file whose size, times and inode are the same as in the last walk counts as unchanged and is not read. Two
+things could hide a change behind an old stamp, and both are dealt with:
 
-What a walk remembers, so that the next one reads only what changed.
+- A file that was written within the clock tick of the walk may be written again under the same stamp. Stamps
+  younger than 20 ms are not trusted: the next walk reads such a file again.
+- A write through a memory map changes the stamp only when the dirty page is written back. So files are synced
+  before they are read. File systems in memory never do that: there every file is read by every walk.
 """
 
 from __future__ import annotations
@@ -22,20 +23,31 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from aisotools.workspace.checkpoints.store import Node, Store, TreePath, encode
+from aisotools.workspace.checkpoints.store import Node, Store, TreePath, encode_folder
+from aisotools.workspace.dirfd import DIRECTORY_FLAGS, READ_FLAGS
 
-Stamp = tuple[int, int, int, int]
-"""Size, times and inode of a file."""
+RACY_NS = 20_000_000
+"""Age below which a stamp is not trusted. Clocks of file systems tick every 4 to 10 ms."""
+
+_SYNCFS_FILES = 32  # above this one `syncfs` is faster than one `fdatasync` a file
+_READ_ATTEMPTS = 3  # of a file that changes while it is read
+_MAX_LISTED = 100  # paths in `Snapshot.uncovered`
+
+_Stamp = tuple[int, int, int, int]
+"""Size, modification time, inode and change time of a file."""
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that were read so far and the bytes that have to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanLimits:
-    """What a checkpoint covers; the rest is named.
+    """Limits of what a snapshot covers. Whatever lies beyond is listed in `Snapshot.uncovered`.
 
     Attributes:
-        total_bytes: Of all files together; the smallest come first.
-        entries: How many files and folders.
-        depth: How many folders deep.
+        total_bytes: Size of all files together; the smallest are covered first.
+        entries: Number of files and folders.
+        depth: Levels of folders.
     """
 
     total_bytes: int = 256 << 20
@@ -45,15 +57,15 @@ class ScanLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What a walk found.
+    """Result of a walk.
 
     Attributes:
-        root: Digest of the tree; empty where nothing could be covered.
-        entries: How many files and folders it looked at.
-        copied_bytes: How much of it had to be read.
-        total_bytes: Size of all files that are kept.
-        uncovered: What is not kept, each with its reason; at most a hundred, the first ones.
-        uncovered_count: How many there are.
+        root: Digest of the tree; empty if the folder could not be covered at all.
+        entries: Number of files and folders in it.
+        copied_bytes: Bytes that had to be read.
+        total_bytes: Size of all covered files.
+        uncovered: Paths whose content is not stored, each with the reason; the first hundred.
+        uncovered_count: Number of all such paths.
     """
 
     root: str
@@ -65,260 +77,267 @@ class Snapshot:
 
 
 class TooSlow(Exception):
-    """Raised by who hears the progress of a walk, to have it begun again elsewhere."""
+    """Raised by a `Progress` callback to abort a walk; what was stored so far is not read again."""
 
 
-class Seen:
-    """One folder as the last walk left it."""
+class _LimitExceeded(Exception):
+    """A folder holds more than `ScanLimits` covers."""
 
-    __slots__ = ("bytes", "changed", "digest", "folders", "names", "parent", "unkept")
 
-    def __init__(self, parent: Seen | None = None) -> None:
+class FolderState:
+    """One folder as the last walk found it.
+
+    Attributes:
+        parent: State of the folder around it; None at the root.
+        nodes: Entries by name. The stamp is None where it is not to be trusted.
+        folders: States of the subfolders.
+        digest: Digest of the listing, valid unless `changed`.
+        changed: True if the listing has to be stored again. Then all parents are changed, too.
+        file_bytes: Size of the files directly in the folder.
+        unkept: Number of entries directly in the folder whose content is not stored.
+    """
+
+    __slots__ = ("changed", "digest", "file_bytes", "folders", "nodes", "parent", "unkept")
+
+    def __init__(self, parent: FolderState | None = None) -> None:
         self.parent = parent
-        self.names: dict[str, tuple[Stamp | None, Node]] = {}
-        self.folders: dict[str, Seen] = {}
+        self.nodes: dict[str, tuple[_Stamp | None, Node]] = {}
+        self.folders: dict[str, FolderState] = {}
         self.digest = ""
         self.changed = True
-        self.bytes = 0  # of the files directly in it
+        self.file_bytes = 0
         self.unkept = 0
 
-    def note(self, name: str, stamp: Stamp | None, node: Node) -> None:
-        """Take down what is there now."""
-        known = self.names.get(name)
+    def set(self, name: str, stamp: _Stamp | None, node: Node) -> None:
+        """Add or replace an entry."""
+        known = self.nodes.get(name)
         if known is not None:
-            self.discount(known[1])
-        self.names[name] = stamp, node
-        self.discount(node, by=-1)
+            self._count(known[1], -1)
+        self.nodes[name] = stamp, node
+        self._count(node, 1)
         if node.kind != "folder":
             self.folders.pop(name, None)
         if known is None or known[1] != node:
-            self.mark()
+            self.mark_changed()
 
     def drop(self, name: str) -> None:
-        """Nothing is there any more."""
-        known = self.names.pop(name, None)
+        """Remove an entry, if there is one."""
+        known = self.nodes.pop(name, None)
         if known is not None:
-            self.discount(known[1])
+            self._count(known[1], -1)
             self.folders.pop(name, None)
-            self.mark()
+            self.mark_changed()
 
-    def discount(self, node: Node, by: int = 1) -> None:
-        """Count a node no more; with -1, count it."""
+    def _count(self, node: Node, sign: int) -> None:
         if node.kind == "file":
-            self.bytes -= by * node.size
+            self.file_bytes += sign * node.size
         elif node.kind == "unkept":
-            self.unkept -= by
+            self.unkept += sign
 
-    def mark(self) -> None:
-        """The lists of this folder and of all above are to be written anew."""
-        seen: Seen | None = self
-        while seen is not None and not seen.changed:
-            seen.changed = True
-            seen = seen.parent
+    def mark_changed(self) -> None:
+        """Mark this folder and all parents to be stored again."""
+        state: FolderState | None = self
+        while state is not None and not state.changed:
+            state.changed = True
+            state = state.parent
 
-
-@dataclass(frozen=True, slots=True)
-class FileToRead:
-    """A file that has to be read."""
-
-    path: TreePath
-    name: str
-    seen: Seen
-    size: int
-    status: os.stat_result
+    def uncovered(self, path: TreePath) -> Iterator[tuple[TreePath, str]]:
+        """Yield the paths at any depth whose content is not stored, each with the reason."""
+        for name, (_, node) in self.nodes.items():
+            if node.kind == "unkept":
+                yield (*path, name), node.why_unkept
+        for name, folder in self.folders.items():
+            yield from folder.uncovered((*path, name))
 
 
-def stamp_of(status: os.stat_result) -> Stamp:
-    """What changes when a file does."""
+def _stamp_of(status: os.stat_result) -> _Stamp:
     return status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns
 
 
-def unkept(why: str, status: os.stat_result) -> Node:
-    """A node for what is there and not kept; differs when that changes."""
-    mark = ":".join(map(str, stamp_of(status)))
-    return Node("unkept", status.st_mode & 0o777, f"{why};{mark}")
+def _unkept_node(reason: str, status: os.stat_result) -> Node:
+    """Return a node for a path whose content is not stored; it changes when the file does."""
+    stamp = ":".join(map(str, _stamp_of(status)))
+    return Node("unkept", status.st_mode & 0o777, f"{reason};{stamp}")
 
 
-def uncovered_in(seen: Seen, path: TreePath) -> Iterator[tuple[TreePath, str]]:
-    """What a folder and all below it hold and is not kept, each with its reason."""
-    for name, (_, node) in seen.names.items():
-        if node.kind == "unkept":
-            yield (*path, name), node.why_unkept
-    for name, below in seen.folders.items():
-        yield from uncovered_in(below, (*path, name))
+def _unreadable_node(error: OSError, status: os.stat_result) -> Node:
+    return _unkept_node(f"it cannot be read: {error.strerror}", status)
 
 
-_MANY = 32
+@dataclass(frozen=True, slots=True)
+class _PendingFile:
+    """A file that the walk found new or changed, and that has to be read."""
 
-RACY_NS = 20_000_000
-"""How close to the walk a stamp may be without being trusted: clocks of file systems tick every 10 ms."""
+    path: TreePath  # of its folder
+    name: str
+    folder: FolderState
+    status: os.stat_result
 
-# Never through a link; never waiting for the other end of a FIFO; never becoming somebody's terminal.
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-Progress = Callable[[int, int], None]
-"""Hears how many of how many bytes were copied."""
-
-
-class _TooMany(Exception):
-    """A folder holds more than can be covered."""
+    @property
+    def size(self) -> int:
+        return self.status.st_size
 
 
 class Scanner:
-    """Walks one folder again and again and remembers what it saw."""
+    """Takes snapshots of one folder and remembers its state from one to the next."""
 
     def __init__(self, store: Store, limits: ScanLimits, *, trust_stamps: bool = True) -> None:
-        """Keep what is found in `store`.
+        """Store contents in `store`.
 
         Args:
-            store: Where to.
-            limits: What is covered.
-            trust_stamps: Whether the file system stamps every write; if not, every file is read each time.
+            store: Destination.
+            limits: Limits of what is covered.
+            trust_stamps: False if the file system does not stamp every write; then every walk reads all
+            files.
         """
         self._store = store
         self._limits = limits
-        self._trust = trust_stamps
-        self._root = Seen()
-        self.entries = 0
+        self._trust_stamps = trust_stamps
+        self._root = FolderState()
 
     def scan(self, root: int, *, only: str | None = None, progress: Progress | None = None) -> Snapshot:
-        """The state of the folder that `root` is open on.
+        """Take a snapshot.
 
         Args:
-            root: Its descriptor, open for reading.
-            only: Take only what has this name in it, with all below.
-            progress: Hears how far copying has got.
+            root: Descriptor of the folder, open for reading.
+            only: Cover only the entry of this name, with everything below it.
+            progress: Called while files are read; may raise `TooSlow`.
 
         Raises:
-            WorkspaceError: If it cannot be kept.
+            WorkspaceError: If a content cannot be stored.
             OSError: If the folder itself cannot be read.
         """
-        walk = _TreeWalk(self._limits, os.fstat(root).st_dev, only=only, trust=self._trust)
+        walk = _Walk(self._limits, os.fstat(root).st_dev, only=only, trust_stamps=self._trust_stamps)
         try:
-            walk.look(root, (), self._root)
-            copied = self._copy(root, walk, progress)
-            digest = self._seal(self._root)
-        except _TooMany as error:
-            self._root = Seen()
+            walk.visit(root, (), self._root)
+            copied_bytes = self._read_files(root, walk, progress)
+            digest = self._store_folder(self._root)
+        except _LimitExceeded as error:
+            self._root = FolderState()
             return Snapshot(root="", entries=walk.entries, uncovered=(((), str(error)),), uncovered_count=1)
         except TooSlow:
-            raise  # what was taken down so far holds
-        except BaseException:
-            self._root = Seen()  # half a walk proves nothing
+            # Every entry of the state is true by itself; the next walk continues from there.
             raise
-        self.entries = walk.entries
-        uncovered = list(uncovered_in(self._root, ())) if walk.unkept else []
+        except BaseException:
+            # The state may be half updated, for example counted but not marked as changed. Start over.
+            self._root = FolderState()
+            raise
+        uncovered = list(self._root.uncovered(())) if walk.has_unkept else []
         return Snapshot(
             root=digest,
             entries=walk.entries,
-            copied_bytes=copied,
-            total_bytes=walk.total,
-            uncovered=tuple(uncovered[:100]),
+            copied_bytes=copied_bytes,
+            total_bytes=walk.file_bytes,
+            uncovered=tuple(uncovered[:_MAX_LISTED]),
             uncovered_count=len(uncovered),
         )
 
-    def _copy(self, root: int, walk: _TreeWalk, progress: Progress | None) -> int:
-        """Read what has to be read, the smallest first where the limit does not reach for all."""
-        wanted = walk.wanted
-        due = sum(one.size for one in wanted)
-        if walk.total + due > self._limits.total_bytes:
-            wanted = sorted(wanted, key=lambda one: one.size)
-        if progress is not None and wanted:
-            progress(0, due)
-        # One by one each file waits for the disk; many are written back at once.
-        synced = len(wanted) > _MANY and _write_back_all(root)
-        done, folder = 0, -1
-        where: TreePath | None = None
+    def _read_files(self, root: int, walk: _Walk, progress: Progress | None) -> int:
+        """Read the pending files of a walk. Return their size."""
+        pending = walk.pending
+        due_bytes = sum(file.size for file in pending)
+        if walk.file_bytes + due_bytes > self._limits.total_bytes:
+            pending = sorted(pending, key=lambda file: file.size)
+        if progress is not None and pending:
+            progress(0, due_bytes)
+        # Syncing file by file waits for the disk each time. Many files are synced at once.
+        synced = len(pending) > _SYNCFS_FILES and _sync_file_system(root)
+        read_bytes, folder = 0, -1
+        folder_path: TreePath | None = None
         try:
-            for one in wanted:
-                if one.path != where:
+            for file in pending:
+                if file.path != folder_path:
                     if folder >= 0:
                         os.close(folder)
-                    folder, where = _open_again(root, one.path), one.path
-                room = self._limits.total_bytes - walk.total
-                stamp, node = self._read(folder, one, room, walk.racy_ns, synced=synced)
+                    folder, folder_path = _reopen(root, file.path), file.path
+                room = self._limits.total_bytes - walk.file_bytes
+                stamp, node = self._read_file(folder, file, room, walk.racy_ns, synced=synced)
                 if node is None:
-                    one.seen.drop(one.name)
+                    file.folder.drop(file.name)
                     continue
-                one.seen.note(one.name, stamp, node)
-                walk.unkept = walk.unkept or node.kind == "unkept"
-                walk.total += node.size
-                done += node.size
+                file.folder.set(file.name, stamp, node)
+                walk.has_unkept = walk.has_unkept or node.kind == "unkept"
+                walk.file_bytes += node.size
+                read_bytes += node.size
                 if progress is not None:
-                    progress(done, due)
+                    progress(read_bytes, due_bytes)
         finally:
             if folder >= 0:
                 os.close(folder)
-        return done
+        return read_bytes
 
-    def _read(
-        self, folder: int, one: FileToRead, room: int, racy_ns: int, *, synced: bool
-    ) -> tuple[Stamp | None, Node | None]:
-        """What a file holds; None where it went away."""
+    def _read_file(
+        self, folder: int, file: _PendingFile, room: int, racy_ns: int, *, synced: bool
+    ) -> tuple[_Stamp | None, Node | None]:
+        """Store a file of at most `room` bytes. Return its stamp, if it is trusted, and its node, if any."""
         if folder < 0:
             return None, None
-        if one.size > room:
-            return None, unkept("it is too large", one.status)
+        if file.size > room:
+            return None, _unkept_node("it is too large", file.status)
         try:
-            file = os.open(one.name, _READ, dir_fd=folder)
+            opened = os.open(file.name, READ_FLAGS, dir_fd=folder)
         except FileNotFoundError:
             return None, None
         except OSError as error:
-            return None, unkept(f"it cannot be read: {error.strerror}", one.status)
+            return None, _unreadable_node(error, file.status)
         try:
-            for _ in range(3):
-                if not stat.S_ISREG(os.fstat(file).st_mode):
+            for _ in range(_READ_ATTEMPTS):
+                # Race: the name may by now lead to a FIFO or a device.
+                if not stat.S_ISREG(os.fstat(opened).st_mode):
                     break
                 if not synced:
-                    _write_back(file)
-                before = os.fstat(file)
-                os.lseek(file, 0, os.SEEK_SET)
-                copied = self._store.put_file(file, max_bytes=room)
-                after = os.fstat(file)
-                same = stamp_of(before) == stamp_of(after)
-                if same and copied is not None and copied.size == after.st_size:
-                    racy = not self._trust or max(after.st_mtime_ns, after.st_ctime_ns) >= racy_ns
-                    node = Node("file", after.st_mode & 0o777, copied.digest, copied.size)
-                    return None if racy else stamp_of(after), node
-            return None, unkept("it kept changing while it was read", one.status)
+                    _sync_file(opened)
+                before = os.fstat(opened)
+                os.lseek(opened, 0, os.SEEK_SET)
+                stored = self._store.put_file(opened, max_bytes=room)
+                after = os.fstat(opened)
+                unchanged = _stamp_of(before) == _stamp_of(after)
+                if unchanged and stored is not None and stored.size == after.st_size:
+                    node = Node("file", after.st_mode & 0o777, stored.digest, stored.size)
+                    return self._trusted_stamp(after, racy_ns), node
+            return None, _unkept_node("it kept changing while it was read", file.status)
         except OSError as error:
-            return None, unkept(f"it cannot be read: {error.strerror}", one.status)
+            return None, _unreadable_node(error, file.status)
         finally:
-            os.close(file)
+            os.close(opened)
 
-    def _seal(self, seen: Seen) -> str:
-        """The digest of a folder, written where something in it changed."""
-        if seen.changed:
-            for name, below in seen.folders.items():
-                if below.changed:
-                    stamp, node = seen.names[name]
-                    seen.names[name] = stamp, node._replace(content=self._seal(below))
-            seen.digest = self._store.put(encode({name: node for name, (_, node) in seen.names.items()}))
-            seen.changed = False
-        return seen.digest
+    def _trusted_stamp(self, status: os.stat_result, racy_ns: int) -> _Stamp | None:
+        return _stamp_of(status) if _is_trusted(status, racy_ns, trust_stamps=self._trust_stamps) else None
+
+    def _store_folder(self, state: FolderState) -> str:
+        """Store the listings of changed folders, subfolders first. Return the digest of `state`."""
+        if state.changed:
+            for name, folder in state.folders.items():
+                if folder.changed:
+                    stamp, node = state.nodes[name]
+                    state.nodes[name] = stamp, node._replace(content=self._store_folder(folder))
+            listing = encode_folder({name: node for name, (_, node) in state.nodes.items()})
+            state.digest = self._store.put(listing)
+            state.changed = False
+        return state.digest
 
 
-class _TreeWalk:
-    """One walk; fast where nothing changed."""
+class _Walk:
+    """One walk through the folder. Updates its state, except for files, which are left in `pending`."""
 
-    def __init__(self, limits: ScanLimits, device: int, *, only: str | None, trust: bool) -> None:
+    def __init__(self, limits: ScanLimits, device: int, *, only: str | None, trust_stamps: bool) -> None:
         self.entries = 0
-        self.total = 0
-        self.unkept = False
-        self.wanted: list[FileToRead] = []
+        self.file_bytes = 0
+        self.has_unkept = False
+        self.pending: list[_PendingFile] = []
         self.racy_ns = time.time_ns() - RACY_NS
         self._limits = limits
         self._device = device
         self._only = only
-        self._trust = trust
+        self._trust_stamps = trust_stamps
 
-    def look(self, folder: int, path: TreePath, seen: Seen) -> None:
-        """Look through one open folder and all below."""
-        names, met = seen.names, 0
+    def visit(self, folder: int, path: TreePath, state: FolderState) -> None:
+        """Visit an open folder and everything below it."""
+        unchanged = 0
         fresh: dict[str, os.stat_result] = {}
         folders: list[str] = []
         room = self._limits.entries - self.entries
+        nodes = state.nodes
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = entry.name
@@ -329,138 +348,152 @@ class _TreeWalk:
                         status = entry.stat(follow_symlinks=False)
                     except FileNotFoundError:
                         continue
-                    known = names.get(name)
-                    # One comparison per file: this is what an unchanged workspace costs.
+                    known = nodes.get(name)
+                    # Hot path, one comparison per file: this is the cost of a call in an unchanged workspace.
+                    # It spells `_stamp_of` out to save the call.
                     if known is not None and known[0] == (
                         status.st_size,
                         status.st_mtime_ns,
                         status.st_ino,
                         status.st_ctime_ns,
                     ):
-                        met += 1
+                        unchanged += 1
                         continue
                     fresh[name] = status
-                if met + len(fresh) + len(folders) > room:
-                    raise _TooMany(f"it holds more than {self._limits.entries:,} files and folders")
+                if unchanged + len(fresh) + len(folders) > room:
+                    raise _LimitExceeded(f"it holds more than {self._limits.entries:,} files and folders")
         if self._only is not None and not path:
             fresh = {name: status for name, status in fresh.items() if name == self._only}
             folders = [name for name in folders if name == self._only]
-        self.entries += met + len(fresh) + len(folders)
-        old = met + sum(name in names for name in fresh) + sum(name in names for name in folders)
-        if old != len(names):
-            present = set(os.listdir(folder))
-            for name in [name for name in names if name not in present]:
-                seen.drop(name)
+        self.entries += unchanged + len(fresh) + len(folders)
+        present = unchanged + sum(name in nodes for name in fresh) + sum(name in nodes for name in folders)
+        if present != len(nodes):
+            self._drop_missing(folder, state)
         for name, status in fresh.items():
-            self._meet(folder, path, name, status, seen)
-        self.total += seen.bytes
+            self._visit_file(folder, path, name, status, state)
+        self.file_bytes += state.file_bytes
         for name in folders:
-            self._enter(folder, path, name, seen)
-        self.unkept = self.unkept or seen.unkept > 0
+            self._visit_folder(folder, path, name, state)
+        self.has_unkept = self.has_unkept or state.unkept > 0
 
-    def _meet(self, folder: int, path: TreePath, name: str, status: os.stat_result, seen: Seen) -> None:
-        """Something that is no folder, and new or changed."""
+    @staticmethod
+    def _drop_missing(folder: int, state: FolderState) -> None:
+        present = set(os.listdir(folder))
+        for name in [name for name in state.nodes if name not in present]:
+            state.drop(name)
+
+    def _visit_file(
+        self, folder: int, path: TreePath, name: str, status: os.stat_result, state: FolderState
+    ) -> None:
+        """Visit an entry that is not a folder, and new or changed."""
         kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFREG:
-            known = seen.names.get(name)
-            if known is not None and known[1].kind == "file":  # its bytes are counted when it is read
-                seen.note(name, None, known[1]._replace(size=0))
-            self.wanted.append(FileToRead(path, name, seen, status.st_size, status))
+            known = state.nodes.get(name)
+            if known is not None and known[1].kind == "file":
+                # Its bytes are counted when it has been read; do not count the old ones as well.
+                state.set(name, None, known[1]._replace(size=0))
+            self.pending.append(_PendingFile(path, name, state, status))
             return
         if kind == stat.S_IFLNK:
             try:
                 node = Node("link", content=os.readlink(name, dir_fd=folder))
             except OSError as error:
-                node = unkept(f"it cannot be read: {error.strerror}", status)
+                node = _unreadable_node(error, status)
         elif kind == stat.S_IFIFO:
             node = Node("fifo", status.st_mode & 0o777)
         else:
             node = Node("other", content="socket" if kind == stat.S_IFSOCK else "device")
-        racy = not self._trust or max(status.st_mtime_ns, status.st_ctime_ns) >= self.racy_ns
-        seen.note(name, None if racy or node.kind == "unkept" else stamp_of(status), node)
+        trusted = node.kind != "unkept" and _is_trusted(status, self.racy_ns, trust_stamps=self._trust_stamps)
+        state.set(name, _stamp_of(status) if trusted else None, node)
 
-    def _enter(self, parent: int, path: TreePath, name: str, seen: Seen) -> None:
-        """A folder in a folder."""
+    def _visit_folder(self, parent: int, path: TreePath, name: str, state: FolderState) -> None:
         try:
             status = os.stat(name, dir_fd=parent, follow_symlinks=False)
             if len(path) + 1 > self._limits.depth:
-                raise _TooMany(f"it lies more than {self._limits.depth} folders deep")
-            folder = os.open(name, _FOLDER, dir_fd=parent)
+                raise _LimitExceeded(f"it lies more than {self._limits.depth} folders deep")
+            folder = os.open(name, DIRECTORY_FLAGS, dir_fd=parent)
         except FileNotFoundError:
-            return  # it went away: the next walk will miss it
-        except _TooMany as error:
-            seen.note(name, None, unkept(str(error), status))
+            return  # removed since it was listed; the next walk drops it
+        except _LimitExceeded as error:
+            state.set(name, None, _unkept_node(str(error), status))
             return
         except OSError as error:
-            seen.note(name, None, unkept(f"it cannot be read: {error.strerror}", status))
+            state.set(name, None, _unreadable_node(error, status))
             return
         try:
             status = os.fstat(folder)
             if status.st_dev != self._device:
-                seen.note(name, None, unkept("it lies on another file system", status))
+                state.set(name, None, _unkept_node("it lies on another file system", status))
                 return
-            below = seen.folders.get(name)
-            if below is None:
-                below = Seen(seen)
-            node = Node("folder", status.st_mode & 0o777, below.digest)
-            if name not in seen.folders or seen.names[name][1] != node:
-                seen.note(name, None, node)
-                seen.folders[name] = below
-                seen.mark()
+            inner = state.folders.get(name)
+            if inner is None:
+                inner = FolderState(state)
+            node = Node("folder", status.st_mode & 0o777, inner.digest)
+            if name not in state.folders or state.nodes[name][1] != node:
+                state.set(name, None, node)
+                state.folders[name] = inner
+                state.mark_changed()
             try:
-                self.look(folder, (*path, name), below)
-            except _TooMany as error:
-                seen.note(name, None, unkept(str(error), status))
+                self.visit(folder, (*path, name), inner)
+            except _LimitExceeded as error:
+                state.set(name, None, _unkept_node(str(error), status))
         finally:
             os.close(folder)
+
+
+def _is_trusted(status: os.stat_result, racy_ns: int, *, trust_stamps: bool) -> bool:
+    """Return whether any later write changes the stamp."""
+    return trust_stamps and max(status.st_mtime_ns, status.st_ctime_ns) < racy_ns
 
 
 def open_below(root: int, path: TreePath) -> int:
-    """A folder below `root`, open for reading; no link is followed on the way.
+    """Return a descriptor of the folder at `path` below an open directory, following no link.
 
     Raises:
-        OSError: If it is not there, or no folder.
+        OSError: If there is no folder at the path.
     """
-    folder = os.open(".", _FOLDER, dir_fd=root)
+    folder = os.open(".", DIRECTORY_FLAGS, dir_fd=root)
     for name in path:
         try:
-            below = os.open(name, _FOLDER, dir_fd=folder)
+            inner = os.open(name, DIRECTORY_FLAGS, dir_fd=folder)
         finally:
             os.close(folder)
-        folder = below
+        folder = inner
     return folder
 
 
-def stamps_maps(path: pathlib.Path) -> bool:
-    """Whether the file system there stamps files that are written through memory maps."""
-    try:
-        device = path.stat().st_dev
-        wanted = f"{os.major(device)}:{os.minor(device)}"
-        mounts = [line.split() for line in pathlib.Path("/proc/self/mountinfo").read_bytes().splitlines()]
-    except OSError:
-        return True
-    kinds = {fields[fields.index(b"-") + 1] for fields in mounts if fields[2] == wanted.encode()}
-    return not kinds & {b"tmpfs", b"ramfs", b"devtmpfs"}
-
-
-def _open_again(root: int, path: TreePath) -> int:
-    """A folder that the walk has just been in; -1 where it went away, and its files with it."""
+def _reopen(root: int, path: TreePath) -> int:
+    """Return a descriptor of a folder that the walk has visited, or -1 if it was removed since."""
     try:
         return open_below(root, path)
     except OSError:
         return -1
 
 
-def _write_back_all(root: int) -> bool:
-    """Write back everything on the file system of a folder; False where that cannot be asked for."""
-    syncfs = getattr(ctypes.CDLL(None), "syncfs", None)
-    return syncfs is not None and syncfs(root) == 0
+def stamps_maps(path: pathlib.Path) -> bool:
+    """Return whether the file system at `path` updates the times of files written through memory maps."""
+    try:
+        device = path.stat().st_dev
+        lines = pathlib.Path("/proc/self/mountinfo").read_bytes().splitlines()
+    except OSError:
+        return True
+    number = f"{os.major(device)}:{os.minor(device)}".encode()
+    mounts = [line.split() for line in lines]
+    kinds = {fields[fields.index(b"-") + 1] for fields in mounts if fields[2] == number}
+    return not kinds & {b"tmpfs", b"ramfs", b"devtmpfs"}
 
 
-def _write_back(file: int) -> None:
-    """Have the next write through a memory map stamp the file."""
+def _sync_file_system(root: int) -> bool:
+    """Write back all dirty pages of the file system of `root`. Return False where that is not possible."""
+    libc = ctypes.CDLL(None)
+    return hasattr(libc, "syncfs") and bool(libc.syncfs(root) == 0)
+
+
+def _sync_file(file: int) -> None:
+    """Write back dirty pages, so that the next write through a memory map updates the stamp."""
     try:
         os.fdatasync(file)
     except OSError as error:
-        if error.errno not in {errno.EINVAL, errno.EROFS}:  # what cannot be written back has no dirty pages
+        # A file that cannot be written back has no dirty pages.
+        if error.errno not in {errno.EINVAL, errno.EROFS}:
             raise

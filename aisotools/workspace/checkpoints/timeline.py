@@ -1,11 +1,11 @@
-"""The chain of what calls did to a workspace, and going back and forth in it.
+"""Undo and redo of what calls did to a workspace.
 
-Every call that may change files is a step between two trees. Undo brings back, path by path, what the undone
-steps changed and nothing else: what somebody else changed elsewhere stays, and what somebody else changed in
-the same place is a conflict. Each step and each way back is recorded before it is done; after a crash the
-chain is opened again, a half-done undo is finished, and a step that was running ends with what is there.
+Every call that may change files is a checkpoint: a step between two trees. Undo restores, path by path, what
+the undone steps changed and nothing else. What somebody else changed at other paths stays; what somebody else
+changed at the same path is a conflict.
 
-The steps of a chain as values, and how they are written down and read again.
+Every step, undo and redo is recorded before it is done. After a crash the journal is replayed: an undo that
+was cut short is completed, and a step that was running ends with what is there.
 """
 
 from __future__ import annotations
@@ -19,26 +19,44 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from aisotools.core.exceptions import UsageError
-from aisotools.workspace.checkpoints.restore import Move, Reasons, TrackedTree, move_between, restore, sweep
+from aisotools.workspace.checkpoints.restore import (
+    Reasons,
+    RestorePlan,
+    TrackedTree,
+    plan_restore,
+    remove_trees,
+    restore,
+    sweep,
+)
 from aisotools.workspace.checkpoints.scan import Progress, ScanLimits, Snapshot, TooSlow
-from aisotools.workspace.checkpoints.store import Store, digests
+from aisotools.workspace.checkpoints.store import Store, reachable_digests
+
+KEPT_STEPS = 100
+"""Steps that can be undone; older ones are dropped."""
+
+KEPT_BYTES = 1 << 30
+"""Size of the contents of all steps; above it the oldest steps are dropped."""
+
+_DROP_SLACK = 20  # steps above KEPT_STEPS before any is dropped: dropping rewrites the journal
+
+_WORKSPACE = ""  # key of the workspace in `Checkpoint.before`
 
 Direction = Literal["undo", "redo"]
-"""Back or forth."""
+"""Direction of a move through the timeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What one call did to files.
+    """One step: the trees before and after a call.
 
     Attributes:
         call_id: The call.
         name: Its tool.
         session: The session that made it.
-        time_s: When it began.
-        before: Digest of the tree before it, of each place it could change; the workspace is `""`.
-        after: The same after it; empty while it runs.
-        beyond: What it did that no undo takes back, in words.
+        time_s: Start, in seconds since the epoch.
+        before: Digest of each tree that it could change, by `TrackedTree.key`; the workspace is `""`.
+        beyond: Description of effects that no undo reverts.
+        after: Digests afterwards; empty while the call runs.
     """
 
     call_id: str
@@ -51,21 +69,21 @@ class Checkpoint:
 
     @property
     def changed(self) -> bool:
-        """Whether it changed any file, as far as is known."""
+        """True unless it is certain that no file was changed."""
         return self.before != self.after or not all(self.after.values())
 
     @property
     def roots(self) -> list[str]:
-        """The trees it needs."""
+        """Digests of the trees that it needs."""
         return [root for root in [*self.before.values(), *self.after.values()] if root]
 
-    def hop(self, way: Direction, key: str) -> tuple[str, str]:
-        """From which tree to which other it leads in one place; `""` for one that was not kept."""
+    def hop(self, direction: Direction, key: str) -> tuple[str, str]:
+        """Return the trees from and to which it leads for one key; `""` for one that is not stored."""
         before, after = self.before[key], self.after.get(key, "")
-        return (after, before) if way == "undo" else (before, after)
+        return (after, before) if direction == "undo" else (before, after)
 
-    def told(self) -> dict[str, Any]:
-        """The record of its beginning."""
+    def begin_record(self) -> dict[str, Any]:
+        """Return the journal record of its begin."""
         return {
             "op": "begin",
             "id": self.call_id,
@@ -79,16 +97,16 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoResult:
-    """What an undo or redo did.
+    """Result of an undo or redo.
 
     Attributes:
-        way: Back or forth.
-        steps: The steps it took, in the order it took them.
-        restored: Paths that were made or replaced.
+        way: Direction.
+        steps: Steps that were taken, in that order.
+        restored: Paths that were created or replaced.
         removed: Paths that were removed.
-        missing: What did not come back, each with the reason.
-        conflicts: What somebody else changed since; unless forced, nothing was done then.
-        done: Whether anything was done.
+        missing: Paths that were not restored, each with the reason.
+        conflicts: Paths that somebody else changed since. Unless forced, nothing was done then.
+        done: True if the move was made.
     """
 
     way: Direction
@@ -102,13 +120,13 @@ class UndoResult:
 
 @dataclass(slots=True)
 class Timeline:
-    """Where a chain stands.
+    """State of the undo and redo stacks, as the journal records describe it.
 
     Attributes:
-        done: What could be undone, the oldest first.
-        undone: What could be redone, the next one last.
-        running: Steps that have not ended, by call.
-        moving: An undo or redo that was begun and not ended, as it was recorded.
+        done: Steps that can be undone, oldest first.
+        undone: Steps that can be redone, the next one last.
+        running: Steps that have not ended, by call id.
+        moving: Record of an undo or redo that was started and not completed.
     """
 
     done: list[Checkpoint] = field(default_factory=list)
@@ -118,14 +136,14 @@ class Timeline:
 
     @classmethod
     def read(cls, records: Sequence[Mapping[str, Any]]) -> Timeline:
-        """The chain that these records tell of."""
-        chain = cls()
+        """Replay a journal."""
+        timeline = cls()
         for record in records:
-            chain.hear(record)
-        return chain
+            timeline.apply(record)
+        return timeline
 
-    def hear(self, record: Mapping[str, Any]) -> None:
-        """Take one record into account."""
+    def apply(self, record: Mapping[str, Any]) -> None:
+        """Apply one record."""
         match record["op"]:
             case "begin":
                 self.running[record["id"]] = Checkpoint(
@@ -145,15 +163,15 @@ class Timeline:
                 self.moving = None
 
     def end(self, step: Checkpoint) -> None:
-        """A step ended; one that changed something leaves nothing to redo."""
+        """Add a step that has ended. One that changed something clears the redo stack."""
         self.running.pop(step.call_id, None)
         self.done.append(step)
         if step.changed:
             self.undone.clear()
 
-    def shift(self, way: Direction, ids: Sequence[str]) -> None:
-        """Steps were undone or redone, in this order."""
-        source, target = (self.done, self.undone) if way == "undo" else (self.undone, self.done)
+    def shift(self, direction: Direction, ids: Sequence[str]) -> None:
+        """Move steps from one stack to the other, in this order."""
+        source, target = (self.done, self.undone) if direction == "undo" else (self.undone, self.done)
         for call_id in ids:
             step = next((one for one in reversed(source) if one.call_id == call_id), None)
             if step is not None:
@@ -161,39 +179,36 @@ class Timeline:
                 target.append(step)
 
     def every(self) -> list[Checkpoint]:
-        """All steps."""
+        """Return all steps."""
         return [*self.done, *self.undone, *self.running.values()]
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The shortest records that tell of this chain."""
+        """Yield the shortest journal that describes this state."""
         undone = self.undone[::-1]
         for step in [*self.done, *undone]:
-            yield step.told()
+            yield step.begin_record()
             yield {"op": "end", "id": step.call_id, "after": dict(step.after)}
         if undone:
             ids = [step.call_id for step in self.undone]
             yield {"op": "move", "way": "undo", "ids": ids, "token": "kept"}
             yield {"op": "moved", "token": "kept"}
         for step in self.running.values():
-            yield step.told()
-
-
-KEPT_STEPS = 100
-"""How many steps can be undone; older ones are forgotten."""
-
-KEPT_BYTES = 1 << 30
-"""How much the contents of all steps may take; beyond, the oldest steps are forgotten."""
-
-_WORKSPACE = ""
+            yield step.begin_record()
 
 
 class Checkpoints:
-    """The chain of one workspace; all sessions of a process on that workspace share it. Thread-safe."""
+    """The timeline of one workspace with its store. Thread-safe.
+
+    All sessions of a process on the same workspace share one instance.
+
+    Attributes:
+        latest: Last snapshot of the workspace; None before the first.
+    """
 
     def __init__(
         self, workspace: pathlib.Path, folder: pathlib.Path, limits: ScanLimits | None = None
     ) -> None:
-        """Open the chain of `workspace` that lies in `folder`, and finish what a crash left.
+        """Open the timeline of `workspace` that is stored in `folder`, and recover from a crash.
 
         Raises:
             WorkspaceError: If the folder cannot be used.
@@ -202,11 +217,13 @@ class Checkpoints:
         self._store = Store(folder)
         self._lock = threading.RLock()
         self._workspace = TrackedTree(self._store, workspace, self._limits)
-        self._areas = {_WORKSPACE: self._workspace}
-        self._chain = Timeline()
+        self._trees = {_WORKSPACE: self._workspace}
         self.latest: Snapshot | None = None
         try:
-            self._recover(self._store.records())
+            records = self._store.records()
+            self._timeline = Timeline.read(records)
+            if records:
+                self._recover()
         except BaseException:
             self._store.close()
             raise
@@ -216,33 +233,32 @@ class Checkpoints:
 
     @property
     def store(self) -> Store:
-        """Where the contents are."""
+        """The store of contents."""
         return self._store
 
     @property
     def steps(self) -> Sequence[Checkpoint]:
-        """What could be undone, the oldest first."""
-        return tuple(self._chain.done)
+        """Steps that can be undone, oldest first."""
+        return tuple(self._timeline.done)
 
     @property
     def undone(self) -> Sequence[Checkpoint]:
-        """What could be redone, the next one last."""
-        return tuple(self._chain.undone)
-
-    @property
-    def entries(self) -> int:
-        """How many files and folders the last walk met."""
-        return self.latest.entries if self.latest is not None else 0
+        """Steps that can be redone, the next one last."""
+        return tuple(self._timeline.undone)
 
     def close(self) -> None:
-        """Let go of the chain; again does nothing."""
+        """Close the store. Idempotent."""
         with self._lock:
             self._store.close()
 
     # ---- steps
 
     def look(self, progress: Progress | None = None) -> Snapshot:
-        """The state of the workspace right now, kept."""
+        """Take a snapshot of the workspace outside of any step.
+
+        Raises:
+            WorkspaceError: If it cannot be stored.
+        """
         with self._lock:
             self.latest = self._workspace.scan(progress)
             return self.latest
@@ -257,24 +273,24 @@ class Checkpoints:
         beyond: str = "",
         progress: Progress | None = None,
     ) -> Snapshot:
-        """Take the checkpoint before a call.
+        """Begin a step before its call runs.
 
         Args:
             call_id: The call.
             name: Its tool.
             session: Its session.
             outside: A path outside the workspace that it changes as well.
-            beyond: What it will do that no undo takes back, in words.
-            progress: Hears how far copying has got.
+            beyond: Description of effects that no undo reverts.
+            progress: Called while files are read.
 
         Raises:
-            WorkspaceError: If it cannot be kept; then the call must not run.
+            WorkspaceError: If the state cannot be stored. The call must not run then.
         """
         with self._lock:
             snapshot = self.look(progress)
             before = {_WORKSPACE: snapshot.root}
-            if outside is not None and (area := self._outside(outside)) is not None:
-                before[str(area.path / area.only)] = area.scan().root
+            if outside is not None and (tree := self._track(outside)) is not None:
+                before[tree.key] = tree.scan().root
             step = Checkpoint(
                 call_id=call_id,
                 name=name,
@@ -283,92 +299,105 @@ class Checkpoints:
                 before=before,
                 beyond=beyond,
             )
-            self._store.record(**step.told())
-            self._chain.running[call_id] = step
+            self._store.record(**step.begin_record())
+            self._timeline.running[call_id] = step
             return snapshot
 
     def end(self, call_id: str, progress: Progress | None = None) -> Checkpoint:
-        """Take down what a call did.
+        """End a step after its call has run.
 
         Raises:
-            WorkspaceError: If it cannot be kept; undo then goes back over it only when forced.
+            WorkspaceError: If the state cannot be stored. The step is then part of the timeline with an
+                unknown end.
+            TooSlow: If `progress` raises it. The step is still running then.
         """
         with self._lock:
-            step = self._chain.running[call_id]
+            step = self._timeline.running[call_id]
             try:
-                after = {key: self._areas[key].scan(progress).root for key in step.before}
+                after = {key: self._scan_tree(key, progress) for key in step.before}
                 step = replace(step, after=after)
             except TooSlow:
                 raise
             except BaseException:
-                self._chain.end(step)
+                self._timeline.end(step)
                 raise
-            self._chain.end(step)
+            self._timeline.end(step)
             self._store.record(op="end", id=call_id, after=dict(step.after))
-            if len(self._chain.done) > KEPT_STEPS + 20 or self._store.size > KEPT_BYTES:
-                self._forget_old()
+            if len(self._timeline.done) > KEPT_STEPS + _DROP_SLACK or self._store.size > KEPT_BYTES:
+                self._drop_old()
             return step
 
     def fits(self) -> bool:
-        """Whether the workspace, of which nothing is kept yet, would be covered whole."""
+        """Return whether a first snapshot would cover the whole workspace."""
         with self._lock:
             return self._workspace.fits()
 
     def covers(self, path: pathlib.Path) -> bool:
-        """Whether a path outside the workspace could be covered."""
+        """Return whether a path outside the workspace can be part of a step."""
         with self._lock:
-            return self._outside(path) is not None
+            return self._track(path) is not None
 
-    def _outside(self, path: pathlib.Path) -> TrackedTree | None:
-        area = TrackedTree.around(
+    def _scan_tree(self, key: str, progress: Progress | None) -> str:
+        """Return the digest of a tree; empty if it cannot be tracked any more."""
+        tree = self._tree(key)
+        return "" if tree is None else tree.scan(progress).root
+
+    def _tree(self, key: str) -> TrackedTree | None:
+        # A tree outside the workspace is unknown if its step was begun by an earlier process.
+        return self._trees[key] if key in self._trees else self._track(pathlib.Path(key))
+
+    def _track(self, path: pathlib.Path) -> TrackedTree | None:
+        tree = TrackedTree.around(
             self._store, path, self._limits, apart=(self._workspace.path, self._store.folder)
         )
-        if area is None:
-            return None
-        return self._areas.setdefault(str(area.path / area.only), area)
+        # Prefer the tree that is known: its scanner remembers what it has read.
+        return None if tree is None else self._trees.setdefault(tree.key, tree)
 
-    def _area(self, key: str) -> TrackedTree | None:
-        return self._areas[key] if key in self._areas else self._outside(pathlib.Path(key))
-
-    # ---- back and forth
+    # ---- undo and redo
 
     def move(self, way: Direction, steps: Sequence[Checkpoint], *, force: bool = False) -> UndoResult:
-        """Undo or redo these steps, the next one first.
+        """Undo or redo steps.
 
         Args:
-            way: Back or forth.
-            steps: The last ones of `steps` or `undone`, in the order in which they are to be taken.
-            force: Whether to replace what somebody else changed since, and remove what was too large to keep.
+            way: Direction.
+            steps: Last steps of `steps` or `undone`, in the order in which they are to be taken.
+            force: Replace what somebody else changed since, and remove paths whose content is not stored.
 
         Returns:
-            What was done; with conflicts, unless forced, nothing was.
+            The result. With conflicts, unless forced, nothing was changed.
+
+        Raises:
+            UsageError: If a step is running.
+            WorkspaceError: If the move cannot be recorded; nothing was changed then.
         """
         with self._lock:
-            if self._chain.running:
-                names = ", ".join(step.name for step in self._chain.running.values())
+            if self._timeline.running:
+                names = ", ".join(step.name for step in self._timeline.running.values())
                 raise UsageError(f"{names} is running. Wait for it, or interrupt it, then {way}.")
-            moves = self._moves(way, steps)
-            conflicts = tuple(one for _, move in moves for one in move.conflicts)
+            plans = self._plan(way, steps)
+            conflicts = tuple(conflict for _, plan in plans for conflict in plan.conflicts)
             if conflicts and not force:
                 return UndoResult(way=way, steps=tuple(steps), conflicts=conflicts, done=False)
             ids, token = [step.call_id for step in steps], uuid.uuid4().hex[:12]
             self._store.record(op="move", way=way, ids=ids, token=token, force=force)
-            return replace(self._carry_out(way, steps, moves, token, force=force), conflicts=conflicts)
+            return replace(self._carry_out(way, steps, plans, token, force=force), conflicts=conflicts)
 
-    def _moves(self, way: Direction, steps: Sequence[Checkpoint]) -> list[tuple[TrackedTree, Move]]:
-        moves = []
+    def _plan(
+        self, direction: Direction, steps: Sequence[Checkpoint]
+    ) -> list[tuple[TrackedTree, RestorePlan]]:
+        plans = []
         for key in dict.fromkeys(key for step in steps for key in step.before):
-            area = self._area(key)
-            if area is None:
-                continue
-            moves.append((area, move_between(self._store, area, _hops(way, steps, key))))
-        return moves
+            tree = self._tree(key)
+            if tree is not None:
+                hops = [step.hop(direction, key) for step in steps if key in step.before]
+                plans.append((tree, plan_restore(self._store, tree, hops)))
+        return plans
 
     def _carry_out(
         self,
-        way: Direction,
+        direction: Direction,
         steps: Sequence[Checkpoint],
-        moves: Iterable[tuple[TrackedTree, Move]],
+        plans: Iterable[tuple[TrackedTree, RestorePlan]],
         token: str,
         *,
         force: bool,
@@ -376,67 +405,75 @@ class Checkpoints:
         restored: list[str] = []
         removed: list[str] = []
         missing: list[tuple[str, str]] = []
-        for area, move in moves:
-            with area.opened() as root:
-                gone = area.remove(root, move.left) if force else []
-                done = restore(self._store, root, move.wanted if force else move.beside_left(), token)
-            if not force:
-                missing += [(area.told(path), f"left in place: {why}") for path, why in move.left]
-            restored += map(area.told, done.restored)
-            removed += map(area.told, [*gone, *done.removed])
-            missing += [(area.told(path), why) for path, why in [*move.missing, *done.failed]]
-        self._chain.shift(way, [step.call_id for step in steps])
+        for tree, plan in plans:
+            show = tree.display_path
+            with tree.opened() as root:
+                if force:
+                    removed += map(show, remove_trees(root, (path for path, _ in plan.unrestorable)))
+                    targets = plan.targets
+                else:
+                    missing += [(show(path), f"left in place: {why}") for path, why in plan.unrestorable]
+                    targets = plan.targets_around_unrestorable()
+                result = restore(self._store, root, targets, token)
+            restored += map(show, result.restored)
+            removed += map(show, result.removed)
+            missing += [(show(path), why) for path, why in [*plan.missing, *result.failed]]
+        self._timeline.shift(direction, [step.call_id for step in steps])
         self._store.record(op="moved", token=token)
         self.look()
         return UndoResult(
-            way=way,
+            way=direction,
             steps=tuple(steps),
             restored=tuple(sorted(restored)),
             removed=tuple(sorted(removed)),
             missing=tuple(sorted(missing)),
         )
 
-    # ---- after a crash, and in the long run
+    # ---- recovery and limits
 
-    def _recover(self, records: Sequence[Mapping[str, Any]]) -> None:
-        chain = self._chain = Timeline.read(records)
-        sound = {step.call_id for step in chain.every() if all(root in self._store for root in step.roots)}
-        broken = [number for number, step in enumerate(chain.done) if step.call_id not in sound]
-        if broken:  # what is older could not be reached past it
-            del chain.done[: broken[-1] + 1]
-        chain.undone = [step for step in chain.undone if step.call_id in sound]
-        chain.running = {call_id: step for call_id, step in chain.running.items() if call_id in sound}
-        if chain.moving is not None:
-            self._finish(chain.moving)
-            chain.moving = None
-        for call_id in list(chain.running):
+    def _recover(self) -> None:
+        """Bring timeline, store and workspace in line, however the last process ended."""
+        timeline = self._timeline
+        usable = {
+            step.call_id for step in timeline.every() if all(root in self._store for root in step.roots)
+        }
+        lost = [number for number, step in enumerate(timeline.done) if step.call_id not in usable]
+        if lost:
+            # Contents were deleted behind our back. Undo would have to pass this step, so drop all older
+            # ones.
+            del timeline.done[: lost[-1] + 1]
+        timeline.undone = [step for step in timeline.undone if step.call_id in usable]
+        timeline.running = {call_id: step for call_id, step in timeline.running.items() if call_id in usable}
+        # Crash during an undo or redo: complete it before anything else looks at the workspace.
+        if timeline.moving is not None:
+            self._complete_move(timeline.moving)
+            timeline.moving = None
+        # Crash during a call: whatever it has done by now is its result.
+        for call_id in list(timeline.running):
             self.end(call_id)
-        if records:
-            self._store.rewrite(chain.records())
+        self._store.rewrite(timeline.records())
 
-    def _finish(self, record: Mapping[str, Any]) -> None:
-        """Carry through an undo or redo that was cut short; what was changed since then is left alone."""
-        way: Direction = "undo" if record["way"] == "undo" else "redo"
-        known = {step.call_id: step for step in [*self._chain.done, *self._chain.undone]}
-        steps = [known[one] for one in record["ids"] if one in known]
-        for area, move in self._moves(way, steps):
-            with area.opened() as root:
-                sweep(root, {path[:-1] for path in move.touched}, record["token"])
-        moves = [(area, move.without_conflicts()) for area, move in self._moves(way, steps)]
-        self._carry_out(way, steps, moves, record["token"], force=bool(record.get("force")))
+    def _complete_move(self, record: Mapping[str, Any]) -> None:
+        """Complete an undo or redo that was cut short. Paths that were changed since are left alone."""
+        direction: Direction = "undo" if record["way"] == "undo" else "redo"
+        known = {step.call_id: step for step in [*self._timeline.done, *self._timeline.undone]}
+        steps = [known[call_id] for call_id in record["ids"] if call_id in known]
+        for tree, plan in self._plan(direction, steps):
+            with tree.opened() as root:
+                sweep(root, {path[:-1] for path in plan.touched}, record["token"])
+        # Plan again: the partial files that were just removed would count as changes by somebody else.
+        plans = [(tree, plan.without_conflicts()) for tree, plan in self._plan(direction, steps)]
+        self._carry_out(direction, steps, plans, record["token"], force=bool(record.get("force")))
 
-    def _forget_old(self) -> None:
-        done = self._chain.done
+    def _drop_old(self) -> None:
+        """Drop the oldest steps above the limits, and the contents that only they needed."""
+        done = self._timeline.done
         del done[: max(len(done) - KEPT_STEPS, 0)]
         while True:
-            roots = {root for step in self._chain.every() for root in step.roots}
-            roots |= {area.root for area in self._areas.values() if area.root}
-            self._store.keep_only(digests(self._store, roots))
+            roots = {root for step in self._timeline.every() for root in step.roots}
+            roots |= {tree.root for tree in self._trees.values() if tree.root}
+            self._store.keep_only(reachable_digests(self._store, roots))
             if self._store.size <= KEPT_BYTES or not done:
                 break
             del done[: len(done) // 4 + 1]
-        self._store.rewrite(self._chain.records())
-
-
-def _hops(way: Direction, steps: Iterable[Checkpoint], key: str) -> list[tuple[str, str]]:
-    return [step.hop(way, key) for step in steps if key in step.before]
+        self._store.rewrite(self._timeline.records())

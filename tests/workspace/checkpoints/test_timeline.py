@@ -287,7 +287,7 @@ def test_a_damaged_content_is_not_used(rig: Rig) -> None:
 def test_where_nothing_can_be_kept_the_call_must_not_run(rig: Rig) -> None:
     class Full(type(rig.chain.store)):  # type: ignore[misc]  # a disk that is full
         def put(self, data: bytes) -> str:
-            raise self._failed(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+            raise self._write_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
     (rig.root / "a").write_text("x")
     rig.chain.store.__class__ = Full
