@@ -1,14 +1,12 @@
-"""What a shell command does: read by two parsers, judged by a table, never run.
+"""Classify a shell command without running it: two parsers read it, command specifications judge it.
 
-`classify_shell` says what it finds and how certain it is; whether the command may run is for a policy to say.
-It fails safe: read only means that every command in the text was found by both parsers, is known, and was
-understood with all its arguments.
+The classification fails safe. Read only means that both parsers found the same commands in the text, that
+each program has a specification, and that all its arguments were understood. Whether the command may run is
+for a policy to decide.
 
-The grammar's reading of a shell text: tree-sitter with its bash grammar, compared with ours.
-
-The grammar tells whether a text is well formed, and where commands are. It is made for editors: it forgives,
-and in places it reads otherwise than bash does, without an error (backticks, here-documents, quotes inside
-`${ }`). So nothing is certain unless it finds the very commands and words that our own reading finds.
+The second parser is tree-sitter with its bash grammar. It tells whether a text is well formed, but it is made
+for editors: it forgives, and in places it silently reads otherwise than bash does (backticks, here-documents,
+quotes inside `${ }`). So nothing is certain unless it finds exactly the commands and words that ours finds.
 """
 
 from __future__ import annotations
@@ -22,93 +20,57 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from aisotools.core.types import Effect, Facts
-from aisotools.policy.shell.commands import name_of, row_of
+from aisotools.policy.shell.commands import find_spec, is_information_request, program_name
 from aisotools.policy.shell.expansion import (
-    Command,
     ParsedText,
     Redirect,
+    SimpleCommand,
     Token,
-    VariableSurvey,
+    VariableUsage,
     Word,
-    assignment_of,
-    expanded,
-    harmless_for_programs,
-    survey,
-    value_of,
+    expand,
+    expand_value,
+    is_harmless_for_programs,
+    split_assignment,
+    survey_variables,
 )
-from aisotools.policy.shell.options import NOTHING, CommandVerdict, by_row, merged, opens, unsure, writes
-from aisotools.policy.shell.parser import read
+from aisotools.policy.shell.options import (
+    NO_EFFECT,
+    CommandVerdict,
+    classify_by_spec,
+    merge,
+    opens,
+    uncertain,
+    writes,
+)
+from aisotools.policy.shell.parser import parse_shell
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
+MAX_COMMAND_BYTES = 64 << 10
+"""Longer commands are not analysed."""
 
+# A text may run texts (`bash -c`, `eval`) that run others. These bound the work on hostile input.
+_MAX_TEXTS = 100
+_MAX_COMMANDS = 500
+_MAX_NESTED_COMMANDS = 100
+_MAX_REASONS = 50
+_MAX_REASON_CHARS = 160
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_INVISIBLE_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zs", "Zl", "Zp"))
+_FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+_LOCALE = re.compile(r"\b(?:LC_\w+|LANG|LANGUAGE)\b")
+_COPIED_DESCRIPTORS = frozenset(("1", "2", "-"))
+_DESCRIPTOR = re.compile(r"[0-9]+-?")
+_REDIRECTED_DESCRIPTOR = "it cannot be determined what its file descriptors mean"
+
+# Node types of the grammar.
 _COMMANDS = frozenset(("command", "declaration_command", "unset_command", "test_command"))
 _ASSIGNMENTS = frozenset(("variable_assignment", "variable_assignments"))
-_NOT_ALONE = frozenset((*_COMMANDS, "variable_assignments", "c_style_for_statement"))
+_OWNS_ASSIGNMENTS = frozenset((*_COMMANDS, "variable_assignments", "c_style_for_statement"))
 _REDIRECTS = frozenset(("file_redirect", "herestring_redirect", "heredoc_redirect"))
-
-
-def objection(text: str, reading: ParsedText) -> str:
-    """Why the grammar does not agree with `reading`; empty when it does.
-
-    Args:
-        text: The command, one character per byte of its UTF-8.
-        reading: Ours.
-    """
-    root = _parser().parse(text.encode("latin-1")).root_node
-    if root.has_error:
-        return "it does not parse"
-    starts, ranges = _commands_of(root)
-    ours = {command.words[0].start for command in reading.commands if command.words}
-    ours.update(start for start, _ in reading.tests)
-    words = {word[:2] for command in reading.commands for word in command.words}
-    if ours != starts or not words <= ranges:
-        return "the grammar reads it otherwise than bash may"
-    return ""
-
-
-@cache
-def _parser() -> Parser:
-    from tree_sitter import Language, Parser
-    from tree_sitter_bash import language
-
-    return Parser(Language(language()))
-
-
-def _commands_of(root: Node) -> tuple[set[int], set[tuple[int, int]]]:
-    """Where commands start, and the ranges of all nodes."""
-    starts: set[int] = set()
-    ranges: set[tuple[int, int]] = set()
-    todo: list[tuple[Node, str]] = [(root, "")]
-    while todo:
-        node, above = todo.pop()
-        kind, start = node.type, node.start_byte
-        ranges.add((start, node.end_byte))
-        children = node.children
-        if kind in _COMMANDS or (kind in _ASSIGNMENTS and above not in _NOT_ALONE):
-            first = next((child for child in children if child.type not in _REDIRECTS), node)
-            if first.type != "((":
-                starts.add(first.start_byte)
-        if children:
-            todo.extend([(child, kind) for child in children])
-    return starts, ranges
-
-
-MOST_BYTES = 64 << 10
-"""Longer commands are not looked into."""
-
-_MOST_TEXTS = 100
-_MOST_COMMANDS = 500
-_MOST_REASONS = 50
-_LONGEST_REASON = 160
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_UNSEEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zs", "Zl", "Zp"))
-_FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
-_COPIES = frozenset(("1", "2", "-"))
-_DESCRIPTOR = re.compile(r"[0-9]+-?")
-_CROSSED = "it cannot be told what its descriptors mean"
-_LOCALE = re.compile(r"\b(?:LC_\w+|LANG|LANGUAGE)\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +83,8 @@ class ShellReport:
         reads: Paths it reads, as written.
         writes: Paths it writes, as written.
         hosts: Network hosts it talks to.
-        reasons: Why it is more than reading, or not certain, in words.
-        certain: False when not everything it does could be seen; then it is never read only.
+        reasons: Why it is more than reading, or not certain.
+        certain: False if not everything it does could be determined; then it is never read only.
     """
 
     effect: Effect
@@ -135,7 +97,7 @@ class ShellReport:
 
 
 def classify_shell(command: str) -> ShellReport:
-    """What `command` does when bash runs it.
+    """Return what `command` does when bash runs it.
 
     Args:
         command: A command line or a whole script.
@@ -143,20 +105,20 @@ def classify_shell(command: str) -> ShellReport:
     Returns:
         A report; for any text, and always the same for the same text.
     """
-    if why := _unreadable(command):
-        return ShellReport(effect=Effect.LOCAL_MUTATION, reasons=(why,), certain=False)
-    return _Inquiry().run(command)
+    if reason := _unanalysable(command):
+        return ShellReport(effect=Effect.LOCAL_MUTATION, reasons=(reason,), certain=False)
+    return _ShellAnalysis().run(command)
 
 
 def shell_facts(command: str, folder: str = ".") -> Facts:
-    """What a policy should know about `command` when bash runs it in `folder` of the workspace."""
+    """Return what a policy should know about `command` when bash runs it in `folder` of the workspace."""
     report = classify_shell(command)
-    writes = tuple(_from_workspace(path, folder) for path in report.writes)
+    written = tuple(_from_workspace(path, folder) for path in report.writes)
     return Facts(
         effect=report.effect,
         reads=tuple(_from_workspace(path, folder) for path in report.reads),
-        writes=writes,
-        outside=any(map(_is_outside, writes)),
+        writes=written,
+        outside=any(map(_is_outside, written)),
         hosts=report.hosts,
         commands=report.commands,
         certain=report.certain,
@@ -164,63 +126,68 @@ def shell_facts(command: str, folder: str = ".") -> Facts:
 
 
 def _from_workspace(path: str, folder: str) -> str:
-    return path if path.startswith(("/", "~", "$")) or folder in {"", "."} else f"{folder}/{path}"
+    if path.startswith(("/", "~", "$")) or folder in {"", "."}:
+        return path
+    return f"{folder}/{path}"
 
 
 def _is_outside(path: str) -> bool:
-    """Whether a path lies outside the workspace, as far as its text tells."""
-    for ours in ("$TMPDIR", "$WORKSPACE", "$PWD", "/workspace"):
-        if path == ours or path.startswith(f"{ours}/"):
-            path = path[len(ours) + 1 :]
+    """Return whether a path lies outside the workspace, as far as its text tells."""
+    for root in ("$TMPDIR", "$WORKSPACE", "$PWD", "/workspace"):
+        if path == root or path.startswith(f"{root}/"):
+            path = path[len(root) + 1 :]
             break
     path = posixpath.normpath(path or ".")
     return path.startswith(("/", "~", "$")) or path.partition("/")[0] == ".."
 
 
-def _unreadable(command: str) -> str:
-    """Why a text is better not read at all."""
-    if len(command) > MOST_BYTES or len(command.encode("utf-8", "replace")) > MOST_BYTES:
-        return "it is too long to look into"
+def _unanalysable(command: str) -> str:
+    """Return why a text must not be analysed at all; empty if it may."""
+    if len(command) > MAX_COMMAND_BYTES or len(command.encode("utf-8", "replace")) > MAX_COMMAND_BYTES:
+        return "it is too long to analyse"
     if _CONTROL.search(command):
-        return "it holds control characters"
-    if not command.isascii() and any(
-        unicodedata.category(character) in _UNSEEN
-        or character in _FILLERS
-        or "\ufe00" <= character <= "\ufe0f"
-        for character in command
-        if character > "\x7f"
-    ):
-        return "it holds characters that cannot be seen"
-    if not command.isascii() and _LOCALE.search(command):
+        return "it contains control characters"
+    if command.isascii():
+        return ""
+    if any(character > "\x7f" and _is_invisible(character) for character in command):
+        return "it contains invisible characters"
+    if _LOCALE.search(command):
         return "in another locale its characters may be others"
     return ""
 
 
-class _Inquiry:
-    """Follows a command into the commands and texts that it runs."""
+def _is_invisible(character: str) -> bool:
+    return (
+        unicodedata.category(character) in _INVISIBLE_CATEGORIES
+        or character in _FILLERS
+        or "\ufe00" <= character <= "\ufe0f"
+    )
+
+
+class _ShellAnalysis:
+    """One classification: follows a command into the commands and texts that it runs."""
 
     def __init__(self) -> None:
-        self.verdicts: list[CommandVerdict] = []
-        self.programs: list[str] = []
-        self.sets: set[str] = set()
-        self.texts = 0
-        self.bytes = 0
+        self._verdicts: list[CommandVerdict] = []
+        self._commands: list[str] = []
+        self._variables: set[str] = set()
+        self._texts = 0
+        self._bytes = 0
 
     def run(self, command: str) -> ShellReport:
-        todo = [command]
-        while todo:
-            text = todo.pop(0)
-            self.texts += 1
-            self.bytes += len(text)
-            if self.texts > _MOST_TEXTS or self.bytes > 2 * MOST_BYTES:
-                self.verdicts.append(unsure("it runs too many texts within texts"))
+        queue = [command]
+        while queue:
+            text = queue.pop(0)
+            self._texts += 1
+            self._bytes += len(text)
+            if self._texts > _MAX_TEXTS or self._bytes > 2 * MAX_COMMAND_BYTES:
+                self._verdicts.append(uncertain("it runs too many texts within texts"))
                 break
-            todo.extend(self._text(text))
-        total = merged(self.verdicts)
-        outside = total.moves and any(map(_follows, total.writes))
-        return self._report(
-            merged([total, unsure("it writes after changing the folder")]) if outside else total
-        )
+            queue.extend(self._analyse_text(text))
+        total = merge(self._verdicts)
+        if total.changes_folder and any(map(_is_relative, total.writes)):
+            total = merge([total, uncertain("it writes after changing the folder")])
+        return self._report(total)
 
     def _report(self, total: CommandVerdict) -> ShellReport:
         effect = total.effect
@@ -228,115 +195,165 @@ class _Inquiry:
             effect = Effect.LOCAL_MUTATION
         return ShellReport(
             effect=effect,
-            commands=_once(self.programs),
-            reads=_once(total.reads),
-            writes=_once(total.writes),
-            hosts=_once(total.hosts),
-            reasons=_once(map(_short, filter(None, total.reasons)))[:_MOST_REASONS],
+            commands=_unique(self._commands),
+            reads=_unique(total.reads),
+            writes=_unique(total.writes),
+            hosts=_unique(total.hosts),
+            reasons=_unique(_shorten(reason) for reason in total.reasons if reason)[:_MAX_REASONS],
             certain=total.certain,
         )
 
-    def _text(self, command: str) -> list[str]:
-        """Judge one text; the texts that it runs in turn."""
+    def _analyse_text(self, command: str) -> list[str]:
+        """Judge one text and return the texts that it runs."""
         text = command.encode("utf-8", "replace").decode("latin-1")  # one character per byte
-        reading = read(text)
-        found = survey(reading, alone=self.texts == 1)
-        doubts = [*reading.doubts, *found.doubts]
-        doubts += [f"it defines {name}, which may mean something else then" for name in reading.functions]
-        if self.sets & found.sets:
+        parsed = parse_shell(text)
+        variables = survey_variables(parsed, is_only_text=self._texts == 1)
+        doubts = [*parsed.doubts, *variables.doubts]
+        doubts += [f"it defines {name}, which may mean something else then" for name in parsed.functions]
+        if self._variables & variables.assigned:
             doubts.append("variables are set in more than one text")
-        self.sets |= found.sets
-        if len(reading.commands) > _MOST_COMMANDS:
+        self._variables |= variables.assigned
+        if len(parsed.commands) > _MAX_COMMANDS:
             doubts.append("there are too many commands")
-        if not doubts and (why := objection(text, reading)):
-            doubts.append(why)
-        self.verdicts += map(unsure, doubts)
+        if not doubts and (reason := grammar_objection(text, parsed)):
+            doubts.append(reason)
+        self._verdicts += map(uncertain, doubts)
         scripts: list[str] = []
-        for one in sorted(reading.commands, key=_place)[:_MOST_COMMANDS]:
-            verdict = self._command(one, found)
-            self.verdicts.append(verdict)
+        for simple in sorted(parsed.commands, key=_start)[:_MAX_COMMANDS]:
+            verdict = self._analyse_command(simple, variables)
+            self._verdicts.append(verdict)
             scripts += verdict.scripts
         return scripts
 
-    def _command(self, command: Command, found: VariableSurvey) -> CommandVerdict:
-        words = [
-            word for token in command.words[command.assignments :] for word in expanded(token, found.numbers)
-        ]
-        verdicts = [_redirected(redirect, found) for redirect in command.redirects]
+    def _analyse_command(self, command: SimpleCommand, variables: VariableUsage) -> CommandVerdict:
+        """Judge a simple command, its redirections and assignments, and the commands that it runs."""
+        tokens = command.words[command.assignments :]
+        words = [word for token in tokens for word in expand(token, variables.numbers)]
+        verdicts = [_redirect_verdict(redirect, variables) for redirect in command.redirects]
+        stack: list[tuple[Word, ...]] = []
         if words:
-            verdicts += _given(command, words[0])
-        todo: list[tuple[Word, ...]] = [tuple(words)] if words else []
-        while todo:
-            one = todo.pop()
-            verdict = self._program(one)
+            verdicts += _temporary_assignment_verdicts(command, words[0])
+            stack.append(tuple(words))
+        while stack:
+            verdict = self._analyse_program(stack.pop())
             verdicts.append(verdict)
-            todo += filter(None, verdict.commands)
-            if len(verdicts) > _MOST_TEXTS:
-                verdicts.append(unsure("there are too many commands within commands"))
+            stack += filter(None, verdict.commands)
+            if len(verdicts) > _MAX_NESTED_COMMANDS:
+                verdicts.append(uncertain("there are too many commands within commands"))
                 break
-        return merged(verdicts)
+        return merge(verdicts)
 
-    def _program(self, words: tuple[Word, ...]) -> CommandVerdict:
-        """Judge a program with its arguments."""
+    def _analyse_program(self, words: tuple[Word, ...]) -> CommandVerdict:
         program = words[0].text
         if program is None:
-            return unsure(f"it cannot be told which program {words[0].shown} is")
-        name = name_of(program)
-        called = program.rpartition("/")[2] if name else program
-        self.programs.append(" ".join([called, *(word.shown for word in words[1:])]))
-        row = row_of(program)
-        if row is None:
-            return unsure(f"{program} is not known")
-        if len(words) == 2 and words[1].text and words[1].text in row.about.split():
-            return NOTHING
-        return by_row(row, words)
+            return uncertain(f"it cannot be determined which program {words[0].display} is")
+        name = program.rpartition("/")[2] if program_name(program) else program
+        self._commands.append(" ".join([name, *(word.display for word in words[1:])]))
+        if is_information_request(words):
+            return NO_EFFECT
+        spec = find_spec(program)
+        if spec is None:
+            return uncertain(f"what {program} does is unknown")
+        return classify_by_spec(spec, words)
 
 
-def _given(command: Command, program: Word) -> Iterator[CommandVerdict]:
-    """Variables set for one command only."""
+def _temporary_assignment_verdicts(command: SimpleCommand, program: Word) -> Iterator[CommandVerdict]:
+    """Yield the verdicts on variables that are set for one command only."""
     for token in command.words[: command.assignments]:
-        name, _ = assignment_of(token)
-        if not harmless_for_programs(name) and not (name == "IFS" and program.text == "read"):
-            yield unsure(f"it sets {name} for {program.shown}")
+        name, _ = split_assignment(token)
+        splits_read = name == "IFS" and program.text == "read"
+        if not splits_read and not is_harmless_for_programs(name):
+            yield uncertain(f"it sets {name} for {program.display}")
 
 
-def _redirected(redirect: Redirect, found: VariableSurvey) -> CommandVerdict:
-    """What a redirection opens; one that copies standard output or standard error opens nothing."""
-    target = value_of(redirect.target, found.numbers)
+def _redirect_verdict(redirect: Redirect, variables: VariableUsage) -> CommandVerdict:
+    target = expand_value(redirect.target, variables.numbers)
     operator = redirect.operator
     if operator == "<<<":
-        return NOTHING
-    if operator in {">&", "<&"} and target.text in _COPIES:
-        return NOTHING if operator == ">&" or not redirect.descriptor else unsure(_CROSSED)
-    if operator == "<" and _is_file(redirect.target, found) and not redirect.descriptor:
-        return NOTHING
+        return NO_EFFECT
+    if operator in {">&", "<&"} and target.text in _COPIED_DESCRIPTORS:
+        if operator == ">&" or not redirect.descriptor:
+            return NO_EFFECT  # copies standard output or standard error, or closes one
+        return uncertain(_REDIRECTED_DESCRIPTOR)
     if operator == "<":
-        # /dev/stdout would mean that file then, for writing
-        crossed = redirect.descriptor not in {"", "0"}
-        return merged([opens(target), unsure(_CROSSED) if crossed else NOTHING])
+        if not redirect.descriptor and _names_plain_file(redirect.target, variables):
+            return NO_EFFECT
+        if redirect.descriptor in {"", "0"}:
+            return opens(target)
+        # `1<file` makes /dev/stdout mean that file, and a program may open it for writing.
+        return merge([opens(target), uncertain(_REDIRECTED_DESCRIPTOR)])
     if operator == "<&" or (target.text is not None and _DESCRIPTOR.fullmatch(target.text)):
-        return unsure(_CROSSED)
+        return uncertain(_REDIRECTED_DESCRIPTOR)
     return writes(target)
 
 
-def _is_file(target: Token, found: VariableSurvey) -> bool:
-    """Whether a target is just a variable that holds the name of a file, and thus opens no connection."""
-    parts = [piece for piece in target.pieces if piece.text]
-    return len(parts) == 1 and parts[0].kind == "variable" and parts[0].text.strip("{}") in found.files
+def _names_plain_file(target: Token, variables: VariableUsage) -> bool:
+    """Return whether a target is just a variable that holds the name of a file, so it opens no connection."""
+    pieces = [piece for piece in target.pieces if piece.text]
+    return len(pieces) == 1 and pieces[0].kind == "variable" and pieces[0].text.strip("{}") in variables.files
 
 
-def _follows(path: str) -> bool:
-    """Whether a path means something else in another folder."""
+def _is_relative(path: str) -> bool:
+    """Return whether a path means something else in another folder."""
     return path.startswith("$PWD") or not path.startswith(("/", "~", "$"))
 
 
-def _place(command: Command) -> int:
+def _start(command: SimpleCommand) -> int:
     return command.words[0].start if command.words else command.redirects[0].target.start
 
 
-def _short(reason: str) -> str:
-    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}…"
+def _shorten(reason: str) -> str:
+    return reason if len(reason) <= _MAX_REASON_CHARS else f"{reason[:_MAX_REASON_CHARS]}…"
 
 
-def _once(items: Iterable[str]) -> tuple[str, ...]:
+def _unique(items: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(items))
+
+
+# ---- the second parser
+
+
+def grammar_objection(text: str, parsed: ParsedText) -> str:
+    """Return how the bash grammar's parse of `text` differs from ours; empty if it does not.
+
+    Args:
+        text: The command, one character per byte of its UTF-8.
+        parsed: Our parse of it.
+    """
+    root = _grammar().parse(text.encode("latin-1")).root_node
+    if root.has_error:
+        return "it does not parse"
+    starts, ranges = _grammar_commands(root)
+    our_starts = {command.words[0].start for command in parsed.commands if command.words}
+    our_starts.update(start for start, _ in parsed.tests)
+    our_words = {word[:2] for command in parsed.commands for word in command.words}
+    if our_starts != starts or not our_words <= ranges:
+        return "the grammar reads it otherwise than bash may"
+    return ""
+
+
+@cache
+def _grammar() -> Parser:
+    from tree_sitter import Language, Parser
+    from tree_sitter_bash import language
+
+    return Parser(Language(language()))
+
+
+def _grammar_commands(root: Node) -> tuple[set[int], set[tuple[int, int]]]:
+    """Return where commands start, and the ranges of all nodes."""
+    starts: set[int] = set()
+    ranges: set[tuple[int, int]] = set()
+    stack: list[tuple[Node, str]] = [(root, "")]  # no recursion: a hostile text may nest deeply
+    while stack:
+        node, parent_type = stack.pop()
+        node_type = node.type
+        ranges.add((node.start_byte, node.end_byte))
+        children = node.children
+        stands_alone = node_type in _ASSIGNMENTS and parent_type not in _OWNS_ASSIGNMENTS
+        if node_type in _COMMANDS or stands_alone:
+            first = next((child for child in children if child.type not in _REDIRECTS), node)
+            if first.type != "((":
+                starts.add(first.start_byte)
+        stack.extend([(child, node_type) for child in children])
+    return starts, ranges

@@ -1,20 +1,21 @@
-"""Tables of programs: a row says what a program does, which options it knows, and what they change.
+"""Command specifications: which options a program knows, what they do, and the verdict on one invocation.
 
-A table knows the options that are harmless and those that are not; what it does not know is never certain.
+An option that a specification does not list makes the verdict uncertain; nothing is assumed harmless.
 
-Options are written as `-abc` (flags), `-k:` (with a value), `-i?` (with a value only if attached), and the
-same for `--long`. A letter after `:` or `?` says what the value is, a letter after `!` what the flag does:
+Options are written as `-abc` (flags), `-k:` (takes a value), `-i?` (takes a value only if attached), and the
+same for `--long`; `-#` is any number. A letter after `:` or `?` is the role of the value, a letter after `!`
+the role of the flag itself:
 
-    r  a path that is read        w  a path that is written         x  something that is run
-    h  a host                     W  the same, but - is no file     u  who knows what
-    m  a path that is changed     d  a path that is destroyed       n  acts elsewhere
+    r  reads this path            w  writes this path               x  runs this
+    h  contacts this host         W  like w, but - is stdout        u  unknown
+    m  changes this path          d  destroys this path             n  acts on another machine
     c  changes something here     D  destroys something             s  changes the machine
 
-Operands are of one kind: the same letters, or `.` for plain text; `pr` and `pm` for a plain one before what
-is read or changed, `rw` for one that is read and one that is written, `c` for sources and a destination, `-`
-for none at all.
+The operands of a command have one kind: one of the roles above, or
 
-What is said about one command: its effect, what it touches and what else it runs.
+    .   plain text                          pr  a pattern, then paths that are read
+    -   none are known                      pm  a mode, then paths that are changed
+    c   sources, then a destination         rw  a path that is read, then one that is written
 """
 
 from __future__ import annotations
@@ -29,32 +30,35 @@ from typing import NamedTuple
 from aisotools.core.types import Effect
 from aisotools.policy.shell.expansion import Word, literal
 
-UNSEEN = "…"
-"""Shown for words that are added by another program."""
+UNKNOWN_WORDS = "…"
+"""Displayed for arguments that another program adds at run time."""
 
-_NO_FILES = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/zero", "/dev/full"))
-_DESCRIPTORS = re.compile(r"/dev/fd/[12]")
-_DISKS = re.compile(r"/dev/(?:sd|hd|vd|xvd|nvme|mmcblk|disk|rdisk|loop|dm-|md|mapper/|mem|kmem|port).*")
-_SOCKETS = re.compile(r"/dev/(?:tcp|udp)/([^/]*)/.*")
+_DISCARDED = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/zero", "/dev/full"))
+_OUTPUT_DESCRIPTOR = re.compile(r"/dev/fd/[12]")
+_DISK = re.compile(r"/dev/(?:sd|hd|vd|xvd|nvme|mmcblk|disk|rdisk|loop|dm-|md|mapper/|mem|kmem|port).*")
+_SOCKET = re.compile(r"/dev/(?:tcp|udp)/([^/]*)/.*")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/?#]*@)?(\[[^\]]*\]|[^/:?#]*)", re.IGNORECASE)
 _PLAIN_HOST = re.compile(r"[\w.:%\[\]-]+")
 _REMOTE_PATH = re.compile(r"(?:[^/@:]*@)?(\[[^\]]*\]|[^/:@\[\]]+):.*", re.DOTALL)
 
 
+# ---- verdicts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandVerdict:
-    """What is known of a command before it runs.
+    """The static verdict on a command.
 
     Attributes:
-        effect: The most severe thing it does itself.
-        certain: Whether that is all.
+        effect: The most severe effect of the command itself.
+        certain: Whether everything it does is listed here.
         reads: Paths it reads.
         writes: Paths it writes.
-        hosts: Hosts it talks to.
-        reasons: Why the effect is what it is, or why it is not certain.
-        commands: Words of commands that it runs.
+        hosts: Hosts it contacts.
+        reasons: Why the effect is not read only, or why the verdict is not certain.
+        commands: Words of the commands that it runs.
         scripts: Shell texts that it runs.
-        moves: Whether it changes the folder to one that may lie outside the workspace.
+        changes_folder: Whether it changes to a folder that may lie outside the workspace.
     """
 
     effect: Effect = Effect.READ_ONLY
@@ -65,215 +69,231 @@ class CommandVerdict:
     reasons: tuple[str, ...] = ()
     commands: tuple[tuple[Word, ...], ...] = ()
     scripts: tuple[str, ...] = ()
-    moves: bool = False
+    changes_folder: bool = False
 
 
-NOTHING = CommandVerdict()
-"""It does nothing but compute and print."""
+NO_EFFECT = CommandVerdict()
+"""The verdict on a command that only computes and prints."""
 
 
-def merged(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
-    """All of them together."""
-    several = [verdict for verdict in verdicts if verdict is not NOTHING]
-    if len(several) < 2:
-        return several[0] if several else NOTHING
+def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
+    """Return the union: the worst effect, certain only if all are, and everything any of them lists."""
+    relevant = [verdict for verdict in verdicts if verdict is not NO_EFFECT]
+    if len(relevant) < 2:
+        return relevant[0] if relevant else NO_EFFECT
     return CommandVerdict(
-        effect=max(verdict.effect for verdict in several),
-        certain=all(verdict.certain for verdict in several),
-        reads=tuple(path for verdict in several for path in verdict.reads),
-        writes=tuple(path for verdict in several for path in verdict.writes),
-        hosts=tuple(host for verdict in several for host in verdict.hosts),
-        reasons=tuple(reason for verdict in several for reason in verdict.reasons),
-        commands=tuple(words for verdict in several for words in verdict.commands),
-        scripts=tuple(script for verdict in several for script in verdict.scripts),
-        moves=any(verdict.moves for verdict in several),
+        effect=max(verdict.effect for verdict in relevant),
+        certain=all(verdict.certain for verdict in relevant),
+        reads=tuple(path for verdict in relevant for path in verdict.reads),
+        writes=tuple(path for verdict in relevant for path in verdict.writes),
+        hosts=tuple(host for verdict in relevant for host in verdict.hosts),
+        reasons=tuple(reason for verdict in relevant for reason in verdict.reasons),
+        commands=tuple(words for verdict in relevant for words in verdict.commands),
+        scripts=tuple(script for verdict in relevant for script in verdict.scripts),
+        changes_folder=any(verdict.changes_folder for verdict in relevant),
     )
 
 
-def unsure(why: str, effect: Effect = Effect.LOCAL_MUTATION) -> CommandVerdict:
-    """It may do anything up to `effect` and beyond."""
-    return CommandVerdict(effect=effect, certain=False, reasons=(why,))
+def uncertain(reason: str, effect: Effect = Effect.LOCAL_MUTATION) -> CommandVerdict:
+    """Return the verdict that a command has at least `effect`, and possibly any other."""
+    return CommandVerdict(effect=effect, certain=False, reasons=(reason,))
 
 
-def does(effect: Effect, why: str) -> CommandVerdict:
-    """It has this effect."""
-    return CommandVerdict(effect=effect, reasons=(why,))
+def has_effect(effect: Effect, reason: str) -> CommandVerdict:
+    """Return the verdict that a command certainly has `effect`."""
+    return CommandVerdict(effect=effect, reasons=(reason,))
 
 
 def reads(word: Word) -> CommandVerdict:
-    """It reads this path."""
-    return NOTHING if word.shown in {"-", UNSEEN} else CommandVerdict(reads=(word.shown,))
+    """Return the verdict on reading a path."""
+    if word.display in {"-", UNKNOWN_WORDS}:
+        return NO_EFFECT
+    return CommandVerdict(reads=(word.display,))
 
 
 def opens(word: Word) -> CommandVerdict:
-    """The shell opens this path for reading; it can open connections by name."""
-    if socket := _SOCKETS.fullmatch(word.shown):
+    """Return the verdict on a path that bash itself opens for reading: bash connects to `/dev/tcp/...`."""
+    if socket := _SOCKET.fullmatch(word.display):
         return contacts(socket[1], "it opens a connection")
-    if word.text is None and not word.placed and not _harmless_beginning(word.prefix):
-        return unsure(f"it cannot be told what {word.shown} opens")
+    # An unknown path could be /dev/tcp/...; a known beginning outside of /dev rules that out.
+    if word.text is None and not word.is_located and not _is_outside_dev(word.prefix):
+        return uncertain(f"it cannot be determined what {word.display} opens")
     return reads(word)
 
 
-def _harmless_beginning(prefix: str) -> bool:
+def _is_outside_dev(prefix: str) -> bool:
     return bool(prefix) and not prefix.startswith("/dev/") and not "/dev/".startswith(prefix)
 
 
-def writes(word: Word, why: str = "", effect: Effect = Effect.LOCAL_MUTATION) -> CommandVerdict:
-    """It writes this path."""
-    path = word.shown
-    if (word.text is not None and (path in _NO_FILES or _DESCRIPTORS.fullmatch(path))) or (
-        word.text is None and word.placed and word.prefix == "/dev/fd/"
-    ):
-        return NOTHING
-    if socket := _SOCKETS.fullmatch(path):
+def writes(word: Word, reason: str = "", effect: Effect = Effect.LOCAL_MUTATION) -> CommandVerdict:
+    """Return the verdict on writing a path; uncertain if the word does not say which path."""
+    path = word.display
+    if word.text is not None and (path in _DISCARDED or _OUTPUT_DESCRIPTOR.fullmatch(path)):
+        return NO_EFFECT
+    if word.text is None and word.is_located and word.prefix == "/dev/fd/":
+        return NO_EFFECT  # a process substitution; the command in it is judged on its own
+    if socket := _SOCKET.fullmatch(path):
         return contacts(socket[1], "it opens a connection")
-    reason = why or f"it writes {path}"
-    if not word.placed:
+    reason = reason or f"it writes {path}"
+    if not word.is_located or word.may_split:
+        doubt = "whatever that is" if word.is_located else "wherever that is"
+        return CommandVerdict(effect=effect, certain=False, writes=(path,), reasons=(f"{reason}, {doubt}",))
+    if _DISK.fullmatch(path):
         return CommandVerdict(
-            effect=effect, certain=False, writes=(path,), reasons=(f"{reason}, wherever that is",)
+            effect=Effect.DESTRUCTIVE, writes=(path,), reasons=(f"it writes to the device {path}",)
         )
-    if word.many:
-        return CommandVerdict(
-            effect=effect, certain=False, writes=(path,), reasons=(f"{reason}, whatever that is",)
-        )
-    if _DISKS.fullmatch(path):
-        effect, reason = Effect.DESTRUCTIVE, f"it writes to the device {path}"
     return CommandVerdict(effect=effect, writes=(path,), reasons=(reason,))
 
 
-def contacts(host: str, why: str) -> CommandVerdict:
-    """It talks to this host; to an unknown one if it is empty."""
-    known = bool(host) and _PLAIN_HOST.fullmatch(host) is not None
+def contacts(host: str, reason: str) -> CommandVerdict:
+    """Return the verdict on contacting a host; uncertain if `host` is empty or no plain host name."""
     return CommandVerdict(
-        effect=Effect.REMOTE_ACTION, certain=known, hosts=(host or "an unknown host",), reasons=(why,)
+        effect=Effect.REMOTE_ACTION,
+        certain=_PLAIN_HOST.fullmatch(host) is not None,
+        hosts=(host or "an unknown host",),
+        reasons=(reason,),
     )
 
 
-def host_named(text: str) -> str:
-    """The host where one is expected: in a URL, or as `user@host:port/path`."""
+def host_from_operand(text: str) -> str:
+    """Return the host where one is expected: in a URL, or in `user@host:port/path`."""
     return host_of(text) or text.partition("/")[0].rpartition("@")[2]
 
 
 def host_of(text: str) -> str:
-    """The host in a URL or in `user@host:path`; empty when there is none."""
+    """Return the host in a URL or in `user@host:path`; empty if there is none."""
     found = _URL.match(text) or _REMOTE_PATH.fullmatch(text)
     return found[1] if found else ""
 
 
+# ---- specifications
+
 Words = Sequence[Word]
 """A command: the program and its arguments."""
 
-Judge = Callable[[Words], CommandVerdict]
-"""What a command does, where a table cannot tell."""
+Classifier = Callable[[Words], CommandVerdict]
+"""Judges one command that no option table can describe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CommandSpec:
     """What is known of one or more programs.
 
     Attributes:
         names: Programs, separated by blanks.
-        options: The options they know; `*` for any.
-        operands: What their operands are.
-        effect: What they do anyway.
-        why: The same in words.
-        certain: Whether that is all.
-        loose: Whether words that are not known beforehand are harmless, even if they should be options.
+        options: The options they know, as the module describes; `*` accepts any without looking at them.
+        operands: The kind of their operands.
+        effect: Their effect whatever the arguments are.
+        reason: The reason for `effect` or for being uncertain; follows the program's name in a sentence.
+        certain: Whether the specification covers everything they do.
+        allow_dynamic: Whether words that are only known at run time are harmless even as options.
         posix: Whether the first operand ends the options.
-        apart: Whether options with values must stand alone: what joining them means depends on the program.
-        judge: Decides instead of the table.
-        about: Options that only print something when they stand alone.
-        harmless: Commands that only read.
-        harmful: Commands that do more, or may.
+        separate_values: Whether an option with a value must stand alone, because implementations differ in
+            how they read joined ones.
+        classify: Replaces the option table.
+        info_arguments: Arguments that only print information when given alone, separated by blanks.
     """
 
     names: str
     options: str = ""
     operands: str = "r"
     effect: Effect = Effect.READ_ONLY
-    why: str = ""
+    reason: str = ""
     certain: bool = True
-    loose: bool = False
+    allow_dynamic: bool = False
     posix: bool = False
-    apart: bool = False
-    judge: Judge | None = None
-    about: str = "--help --version"
-    harmless: tuple[str, ...] = ()
-    harmful: tuple[str, ...] = ()
+    separate_values: bool = False
+    classify: Classifier | None = None
+    info_arguments: str = "--help --version"
 
 
-class Option(NamedTuple):
-    """What a table knows of an option: whether it takes a value (`:`, `?` or not), and what that means."""
+class OptionSpec(NamedTuple):
+    """One option of a table.
+
+    Attributes:
+        arity: `:` if it takes a value, `?` if it takes an attached one, else empty.
+        role: The role of the value or of the flag; empty if it is harmless.
+    """
 
     arity: str
     role: str
 
 
-class Given(NamedTuple):
-    """An option as given."""
+class ParsedOption(NamedTuple):
+    """An option of a command, with its role from the table."""
 
     name: str
     role: str
     value: Word | None
 
 
-class Parsed(NamedTuple):
-    """A command taken apart."""
+class ParsedCommand(NamedTuple):
+    """The arguments of a command, and why they may have been parsed otherwise than the program does."""
 
-    options: list[Given]
+    options: list[ParsedOption]
     operands: list[Word]
     doubts: list[str]
 
     def has(self, *names: str) -> bool:
-        """Whether any of these options is given."""
+        """Return whether any of these options is present."""
         return any(option.name in names for option in self.options)
 
     def value(self, *names: str) -> Word | None:
-        """The value of the last of these options."""
+        """Return the value of the last of these options that has one."""
         return next((o.value for o in reversed(self.options) if o.name in names and o.value), None)
 
 
-_SPEC = re.compile(r"(-#|-[^-\s:?!]+|--[^\s:?!]+)(?:([:?])(\w?)|!(\w))?")
-_WORST = "xusdDwWmcnhr"
-"""Roles, the worst first."""
+# ---- parsing the arguments of a command
+
+_OPTION = re.compile(r"(-#|-[^-\s:?!]+|--[^\s:?!]+)(?:([:?])(\w?)|!(\w))?")
+_ROLES_WORST_FIRST = "xusdDwWmcnhr"
 
 
 @cache
-def table(options: str) -> Mapping[str, Option]:
-    """The options of a row, by name."""
-    known: dict[str, Option] = {}
-    for name, arity, role, flag_role in _SPEC.findall(options):
-        option = Option(arity, role or flag_role)
+def parse_option_table(options: str) -> Mapping[str, OptionSpec]:
+    """Parse the options of a specification.
+
+    Raises:
+        ValueError: If several short options with values are joined.
+    """
+    table: dict[str, OptionSpec] = {}
+    for name, arity, value_role, flag_role in _OPTION.findall(options):
+        option = OptionSpec(arity, value_role or flag_role)
         if name.startswith("--") or name == "-#":
-            known[name] = option
+            table[name] = option
         elif arity and len(name) > 2:
             raise ValueError(f"{name}{arity} in a table: write options with values one by one")
         else:
-            known.update((f"-{letter}", option) for letter in name[1:])
-    return known
+            table.update((f"-{letter}", option) for letter in name[1:])
+    return table
 
 
-def parse(
-    words: Words, options: str, *, loose: bool = False, posix: bool = False, apart: bool = False
-) -> Parsed:
-    """Take a command apart as a `Row` says; `words` begin with the program."""
+def parse_options(
+    words: Words,
+    options: str,
+    *,
+    allow_dynamic: bool = False,
+    posix: bool = False,
+    separate_values: bool = False,
+) -> ParsedCommand:
+    """Parse `words`, which begin with the program, by the options of a specification; see `CommandSpec`."""
     if options == "*":
-        return _roughly(words)
-    known = table(options)
-    parsed = Parsed([], [], [])
+        return ParsedCommand([], _likely_operands(words), [])
+    table = parse_option_table(options)
+    parsed = ParsedCommand([], [], [])
     rest = iter(words[1:])
     for word in rest:
         text = word.text
         if text == "--":
-            if apart:
-                parsed.doubts.append("-- may be no end of options here")
+            if separate_values:
+                parsed.doubts.append("-- may not end the options here")
             parsed.operands.extend(rest)
         elif text is None:
-            _take_unknown(word, known, parsed, loose=loose)
+            _parse_dynamic_word(word, table, parsed, allow_dynamic=allow_dynamic)
         elif text.startswith("--"):
-            _take_long(word, known, rest, parsed)
+            _parse_long_option(word, table, rest, parsed)
         elif text.startswith("-") and len(text) > 1:
-            _take_short(text, known, rest, parsed, apart=apart)
+            _parse_short_options(text, table, rest, parsed, separate_values=separate_values)
         else:
             parsed.operands.append(word)
         if posix and parsed.operands:
@@ -281,161 +301,206 @@ def parse(
     return parsed
 
 
-def _roughly(words: Words) -> Parsed:
-    operands = [
+def _likely_operands(words: Words) -> list[Word]:
+    """Return the words that are no options. A number after an option is more often its value than a file."""
+    return [
         word
-        for before, word in pairwise(words)
-        # a number after an option is its value more often than a file
-        if not word.prefix.startswith("-") and not (before.prefix.startswith("-") and word.shown.isdecimal())
+        for previous, word in pairwise(words)
+        if not word.prefix.startswith("-")
+        and not (previous.prefix.startswith("-") and word.display.isdecimal())
     ]
-    return Parsed([], operands, [])
 
 
-def _take_unknown(word: Word, known: Mapping[str, Option], parsed: Parsed, *, loose: bool) -> None:
+def _parse_dynamic_word(
+    word: Word, table: Mapping[str, OptionSpec], parsed: ParsedCommand, *, allow_dynamic: bool
+) -> None:
     name, equals, _ = word.prefix.partition("=")
-    if equals and name.startswith("--") and name in known and not word.many:
-        value = Word(word.shown.partition("=")[2], None, word.prefix.partition("=")[2], placed=False)
-        parsed.options.append(Given(name, known[name].role, value))
+    if equals and name.startswith("--") and name in table and not word.may_split:
+        value = Word(word.display.partition("=")[2], None, word.prefix.partition("=")[2], is_located=False)
+        parsed.options.append(ParsedOption(name, table[name].role, value))
         return
-    if word.may_be_option and not loose:
-        parsed.doubts.append(f"{word.shown} may turn out to be an option")
+    if word.may_be_option and not allow_dynamic:
+        parsed.doubts.append(f"{word.display} may be an option")
     parsed.operands.append(word)
 
 
-def _take_long(word: Word, known: Mapping[str, Option], rest: Iterator[Word], parsed: Parsed) -> None:
-    name, equals, value = word.shown.partition("=")
-    option = known.get(name)
+def _parse_long_option(
+    word: Word, table: Mapping[str, OptionSpec], rest: Iterator[Word], parsed: ParsedCommand
+) -> None:
+    name, equals, value = word.display.partition("=")
+    option = table.get(name)
     if option is None:
-        alike = [other for other in known if other.startswith(name) and other.startswith("--")]
-        parsed.doubts.append(f"the option {name} is not known" if not alike else f"{name} is not spelled out")
-        if not alike:
+        # Programs accept abbreviated long options. Assume the worst of those that this one may stand for.
+        candidates = [other for other in table if other.startswith(name) and other.startswith("--")]
+        if not candidates:
+            parsed.doubts.append(f"the option {name} is unknown")
             return
-        name = min(alike, key=lambda other: _rank(known[other].role))
-        option = known[name]
-    given = literal(value) if equals else None
+        parsed.doubts.append(f"the option {name} is abbreviated")
+        name = min(candidates, key=lambda other: _severity_rank(table[other].role))
+        option = table[name]
+    argument = literal(value) if equals else None
     if option.arity == ":" and not equals:
-        given = _next(rest, parsed)
+        argument = _next_value(rest, parsed)
     elif equals and not option.arity:
         parsed.doubts.append(f"the option {name} takes no value")
-    parsed.options.append(Given(name, option.role, given))
+    parsed.options.append(ParsedOption(name, option.role, argument))
 
 
-def _take_short(
-    text: str, known: Mapping[str, Option], rest: Iterator[Word], parsed: Parsed, *, apart: bool
+def _severity_rank(role: str) -> int:
+    return _ROLES_WORST_FIRST.index(role) if role else len(_ROLES_WORST_FIRST)
+
+
+def _parse_short_options(
+    text: str,
+    table: Mapping[str, OptionSpec],
+    rest: Iterator[Word],
+    parsed: ParsedCommand,
+    *,
+    separate_values: bool,
 ) -> None:
-    if "-#" in known and text[1:].isdecimal():
+    if "-#" in table and text[1:].isdecimal():
         return
-    for at, letter in enumerate(text[1:], 2):
-        option = known.get(f"-{letter}")
+    for end, letter in enumerate(text[1:], 2):
+        option = table.get(f"-{letter}")
         if option is None:
-            parsed.doubts.append(f"the option -{letter} is not known")
+            parsed.doubts.append(f"the option -{letter} is unknown")
             return
         if not option.arity:
-            parsed.options.append(Given(f"-{letter}", option.role, None))
+            parsed.options.append(ParsedOption(f"-{letter}", option.role, None))
             continue
-        if apart and len(text) > 2:
-            parsed.doubts.append(f"the options in {text} are not apart")
+        if separate_values and len(text) > 2:
+            parsed.doubts.append(f"the options in {text} are joined")
             return
-        attached = literal(text[at:]) if text[at:] else None
-        given = _next(rest, parsed) if option.arity == ":" and attached is None else attached
-        parsed.options.append(Given(f"-{letter}", option.role, given))
+        value = literal(text[end:]) if text[end:] else None
+        if value is None and option.arity == ":":
+            value = _next_value(rest, parsed)
+        parsed.options.append(ParsedOption(f"-{letter}", option.role, value))
         return
 
 
-def _next(rest: Iterator[Word], parsed: Parsed) -> Word | None:
+def _next_value(rest: Iterator[Word], parsed: ParsedCommand) -> Word | None:
     value = next(rest, None)
-    if value is not None and value.many:
-        parsed.doubts.append(f"it cannot be told how many words {value.shown} becomes")
+    if value is not None and value.may_split:
+        parsed.doubts.append(f"it cannot be determined how many words {value.display} becomes")
     return value
 
 
-def _rank(role: str) -> int:
-    return _WORST.index(role) if role else len(_WORST)
+# ---- verdicts by specification
 
 
-# ---- judging by a row
+def classify_by_spec(spec: CommandSpec, words: Words) -> CommandVerdict:
+    """Return the verdict on a command of a known program."""
+    if spec.classify is not None:
+        return spec.classify(words)
+    parsed = parse_options(
+        words,
+        spec.options,
+        allow_dynamic=spec.allow_dynamic,
+        posix=spec.posix,
+        separate_values=spec.separate_values,
+    )
+    verdicts = [option_verdict(parsed), operand_verdict(spec, parsed)]
+    if spec.effect is not Effect.READ_ONLY or not spec.certain:
+        reasons = (f"{words[0].display} {spec.reason}",) if spec.reason else ()
+        verdicts.append(CommandVerdict(effect=spec.effect, certain=spec.certain, reasons=reasons))
+    return merge(verdicts)
 
 
-def by_row(row: Row, words: Words) -> CommandVerdict:
-    """What a command of this row does."""
-    if row.judge is not None:
-        return row.judge(words)
-    parsed = parse(words, row.options, loose=row.loose, posix=row.posix, apart=row.apart)
-    verdicts = [said_by(parsed), by_operands(row, parsed)]
-    if row.effect is not Effect.READ_ONLY or not row.certain:
-        why = f"{words[0].shown} {row.why}" if row.why else ""
-        verdicts.append(CommandVerdict(effect=row.effect, certain=row.certain, reasons=(why,) if why else ()))
-    return merged(verdicts)
+def option_verdict(parsed: ParsedCommand) -> CommandVerdict:
+    """Return the verdict on the options of a command, and on the doubts about parsing it."""
+    verdicts = [uncertain(doubt) for doubt in parsed.doubts]
+    verdicts += [role_verdict(option.role, option.value, option.name) for option in parsed.options]
+    return merge(verdicts)
 
 
-def said_by(parsed: Parsed) -> CommandVerdict:
-    """What the options and the doubts about them amount to."""
-    verdicts = [unsure(doubt) for doubt in parsed.doubts]
-    verdicts += [by_role(given.role, given.value, given.name) for given in parsed.options if given.role]
-    return merged(verdicts)
+def role_verdict(role: str, value: Word | None, name: str) -> CommandVerdict:
+    """Return the verdict on one option or operand.
+
+    Args:
+        role: A letter of the table at the top of this module, or empty for harmless.
+        value: The value of the option, or the operand.
+        name: The option, for reasons; may be empty.
+    """
+    display = value.display if value is not None else ""
+    match role:
+        case "":
+            return NO_EFFECT
+        case "r":
+            return reads(value) if value is not None else NO_EFFECT
+        case "W" if value is None or value.text == "-":
+            return NO_EFFECT
+        case "w" | "W" if value is not None:
+            return writes(value)
+        case "m" if value is not None:
+            return writes(value, f"it changes {display}")
+        case "d" if value is not None:
+            return writes(value, f"it destroys {display}", Effect.DESTRUCTIVE)
+        case "h":
+            return contacts(host_from_operand(display), f"it contacts {display}")
+        case "w" | "m" | "c":
+            return has_effect(Effect.LOCAL_MUTATION, f"{name} changes something")
+        case "d" | "D":
+            return has_effect(Effect.DESTRUCTIVE, f"{name} destroys something")
+        case "n":
+            return has_effect(Effect.REMOTE_ACTION, f"{name} acts on another machine")
+        case "s":
+            return uncertain(f"{name or display} changes the machine")
+        case "x":
+            return uncertain(f"{name} runs {display or 'something'}")
+        case _:
+            return uncertain(f"{name} may do anything")
 
 
-def by_role(role: str, value: Word | None, name: str) -> CommandVerdict:
-    """What an option or operand of this role amounts to."""
-    shown = value.shown if value is not None else ""
-    if role == "r":
-        return reads(value) if value is not None else NOTHING
-    if role == "W" and (value is None or value.text == "-"):
-        return NOTHING
-    if role in {"w", "W", "m"} and value is not None:
-        return writes(value, f"it changes {shown}" if role == "m" else "")
-    if role == "d" and value is not None:
-        return writes(value, f"it destroys {shown}", Effect.DESTRUCTIVE)
-    if role == "h":
-        return contacts(host_named(shown), f"it contacts {shown}")
-    if role in {"w", "m", "c"}:
-        return does(Effect.LOCAL_MUTATION, f"{name} changes something")
-    if role in {"d", "D"}:
-        return does(Effect.DESTRUCTIVE, f"{name} destroys something")
-    if role == "n":
-        return does(Effect.REMOTE_ACTION, f"{name} acts elsewhere")
-    if role == "s":
-        return unsure(f"{name or shown} changes the machine")
-    if role == "x":
-        return unsure(f"{name} runs {shown or 'something'}")
-    return unsure(f"{name} may do anything") if role else NOTHING
+def operand_verdict(spec: CommandSpec, parsed: ParsedCommand) -> CommandVerdict:
+    """Return the verdict on the operands of a command; see `CommandSpec.operands`."""
+    operands = parsed.operands
+    match spec.operands:
+        case ".":
+            return NO_EFFECT
+        case "-":
+            return uncertain("its operands are unknown") if operands else NO_EFFECT
+        case "pr":
+            pattern_is_option = parsed.has("-e", "-f", "--regexp", "--file")
+            return merge(map(reads, operands if pattern_is_option else operands[1:]))
+        case "pm":
+            return merge(role_verdict("m", operand, "") for operand in operands[1:])
+        case "rw":
+            doubts = [
+                uncertain(f"it cannot be determined which files {operand.display} means")
+                for operand in operands
+                if operand.may_split
+            ]
+            return merge([*map(reads, operands[:1]), *doubts, *map(writes, operands[1:])])
+        case "c":
+            sources, targets = copy_targets(parsed)
+            return merge([*map(reads, sources), *targets])
+        case role:
+            return merge(role_verdict(role, operand, operand.display) for operand in operands)
 
 
-def by_operands(row: Row, parsed: Parsed) -> CommandVerdict:
-    """What the operands amount to."""
-    kind, operands = row.operands, parsed.operands
-    if kind == ".":
-        return NOTHING
-    if kind == "-":
-        return unsure("it is not known with operands") if operands else NOTHING
-    if kind == "pr":
-        given = parsed.has("-e", "-f", "--regexp", "--file")
-        return merged(map(reads, operands if given else operands[1:]))
-    if kind == "pm":
-        return merged(by_role("m", operand, "") for operand in operands[1:])
-    if kind == "rw":
-        several = [unsure(f"it cannot be told which files {o.shown} means") for o in operands if o.many]
-        return merged([*map(reads, operands[:1]), *several, *map(writes, operands[1:])])
-    if kind == "c":
-        sources, written = copied(parsed)
-        return merged([*map(reads, sources), *written])
-    return merged(by_role(kind, operand, operand.shown) for operand in operands)
+def copy_targets(parsed: ParsedCommand) -> tuple[list[Word], list[CommandVerdict]]:
+    """Return the sources of a copy or move, and the verdicts on the paths it writes.
 
-
-def copied(parsed: Parsed) -> tuple[list[Word], list[CommandVerdict]]:
-    """What is copied or moved to the last operand, or to where `-t` says; and what is written thereby."""
+    The destination is the last operand or the value of `-t`; a single operand goes to the current folder.
+    """
     folder, operands = parsed.value("-t", "--target-directory"), parsed.operands
     if folder is None and len(operands) < 2:
         folder = literal(".")
     sources, destination = (operands, folder) if folder else (operands[:-1], operands[-1])
-    shown = destination.shown
-    into = folder or len(sources) > 1 or shown.endswith("/") or shown in {".", ".."}
-    return sources, [writes(_inside(destination, s)) for s in sources] if into else [writes(destination)]
+    display = destination.display
+    if folder or len(sources) > 1 or display.endswith("/") or display in {".", ".."}:
+        return sources, [writes(_path_in(destination, source)) for source in sources]
+    return sources, [writes(destination)]
 
 
-def _inside(folder: Word, file: Word) -> Word:
-    """What `file` is called in `folder`."""
-    name = file.shown.rstrip("/").rpartition("/")[2]
-    shown = f"{folder.shown.rstrip('/')}/{name}"
-    text = shown if folder.text is not None and file.text is not None else None
-    return Word(shown, text, text or folder.prefix, folder.many or file.many, folder.placed and file.placed)
+def _path_in(folder: Word, file: Word) -> Word:
+    name = file.display.rstrip("/").rpartition("/")[2]
+    display = f"{folder.display.rstrip('/')}/{name}"
+    text = display if folder.text is not None and file.text is not None else None
+    return Word(
+        display,
+        text,
+        text or folder.prefix,
+        may_split=folder.may_split or file.may_split,
+        is_located=folder.is_located and file.is_located,
+    )

@@ -3,13 +3,12 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-import time
 
 import pytest
 
 import aisotools
 from aisotools.core.types import Effect
-from aisotools.policy.shell.classify import MOST_BYTES, ShellReport, classify_shell, shell_facts
+from aisotools.policy.shell.classify import MAX_COMMAND_BYTES, ShellReport, classify_shell, shell_facts
 
 
 def test_a_report_says_what_a_command_does_in_words() -> None:
@@ -48,7 +47,7 @@ def test_the_worst_of_all_commands_counts() -> None:
 def test_what_is_not_certain_is_never_read_only() -> None:
     report = classify_shell('"$program" a')
     assert (report.effect, report.certain) == (Effect.LOCAL_MUTATION, False)
-    assert report.reasons == ("it cannot be told which program $program is",)
+    assert report.reasons == ("it cannot be determined which program $program is",)
 
 
 @pytest.mark.parametrize(
@@ -169,13 +168,13 @@ def test_a_change_of_folder_makes_relative_writes_uncertain() -> None:
     assert classify_shell("cd /etc && touch /tmp/a").certain
 
 
-def test_too_long_a_command_is_not_looked_into() -> None:
-    fits = "echo " + "a" * (MOST_BYTES - 5)
+def test_a_command_that_is_too_long_is_not_analysed() -> None:
+    fits = "echo " + "a" * (MAX_COMMAND_BYTES - 5)
     assert classify_shell(fits).effect is Effect.READ_ONLY
-    for long in (fits + "a", "echo " + "é" * (MOST_BYTES // 2)):
+    for long in (fits + "a", "echo " + "é" * (MAX_COMMAND_BYTES // 2)):
         report = classify_shell(long)
         assert (report.effect, report.certain) == (Effect.LOCAL_MUTATION, False)
-        assert report.reasons == ("it is too long to look into",)
+        assert report.reasons == ("it is too long to analyse",)
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\n", "# nothing", "  # nothing\n"])
@@ -216,12 +215,11 @@ MANY += [
 MANY += ["bash -c 'ls' ;", "((a[1]))\n", "\\\n", 'echo "a$(b)" ;', "a=$((0x1 0x1 @))\n", "[[ -v x ]]\n", "! "]
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("part", MANY)
 def test_no_text_takes_long(part: str) -> None:
-    text = part * (MOST_BYTES // len(part.encode()))
-    began_s = time.monotonic()
-    report = classify_shell(text)
-    assert time.monotonic() - began_s < 5
+    text = part * (MAX_COMMAND_BYTES // len(part.encode()))
+    report = classify_shell(text)  # anything worse than nearly linear would hang
     assert len(report.reasons) <= 50
     assert all(len(reason) < 200 for reason in report.reasons)
 

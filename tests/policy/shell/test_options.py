@@ -1,76 +1,389 @@
-"""Every row of the tables, by the examples it brings."""
+"""The option-table engine: parsing arguments by a specification, and the verdict on them."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 from aisotools.core.types import Effect
-from aisotools.policy.shell.classify import classify_shell
-from aisotools.policy.shell.commands import ROWS, name_of, row_of
-from aisotools.policy.shell.options import Row, table
+from aisotools.policy.shell.commands import COMMANDS
+from aisotools.policy.shell.expansion import Word, literal, unknown_words
+from aisotools.policy.shell.options import (
+    NO_EFFECT,
+    UNKNOWN_WORDS,
+    CommandSpec,
+    CommandVerdict,
+    ParsedCommand,
+    classify_by_spec,
+    contacts,
+    copy_targets,
+    has_effect,
+    host_from_operand,
+    host_of,
+    merge,
+    opens,
+    parse_option_table,
+    parse_options,
+    reads,
+    role_verdict,
+    uncertain,
+    writes,
+)
+
+READ, REMOTE, LOCAL, GONE = (
+    Effect.READ_ONLY,
+    Effect.REMOTE_ACTION,
+    Effect.LOCAL_MUTATION,
+    Effect.DESTRUCTIVE,
+)
+QUOTED = Word("$x", None, "", may_split=False, is_located=False)
+"""A quoted variable: one word of which nothing is known."""
 
 
-def row_id(row: Row) -> str:
-    return row.names.split()[0]
+def words(text: str) -> list[Word]:
+    """Return the words of `text`: `$...` is unknown and may split, `"$..."` is unknown and one word."""
+    made = []
+    for part in text.split():
+        if part.startswith("$"):
+            made.append(unknown_words(part))
+        elif "$" in part:
+            made.append(Word(part, None, part.partition("$")[0], is_located=False))
+        else:
+            made.append(literal(part))
+    return made
 
 
-@pytest.mark.parametrize("row", ROWS, ids=row_id)
-def test_examples_that_only_read(row: Row) -> None:
-    reports = {command: classify_shell(command) for command in row.harmless}
-    assert {c: r for c, r in reports.items() if r.effect is not Effect.READ_ONLY or not r.certain} == {}
+def summary(verdict: CommandVerdict) -> tuple[Effect, bool]:
+    return verdict.effect, verdict.certain
 
 
-@pytest.mark.parametrize("row", ROWS, ids=row_id)
-def test_examples_that_do_more_or_may(row: Row) -> None:
-    assert row.harmful
-    reports = {command: classify_shell(command) for command in row.harmful}
-    assert {c: r for c, r in reports.items() if r.effect is Effect.READ_ONLY} == {}
+# ---- tables
 
 
-@pytest.mark.parametrize("row", ROWS, ids=row_id)
-def test_options_are_written_as_the_table_reads_them(row: Row) -> None:
-    if row.options != "*":
-        table(row.options)
-        wrong = [
-            word
-            for word in row.options.split()
-            if not re.fullmatch(
-                r"-#|(-[^-\s:?!]+|--[a-z0-9][\w.-]*)(([:?][rwWmdhxuncsD]?)|![rwWmdhxuncsD])?", word
-            )
-        ]
-        assert wrong == []
+@pytest.mark.parametrize("spec", COMMANDS, ids=lambda spec: spec.names.split()[0])
+def test_options_are_written_as_the_table_reads_them(spec: CommandSpec) -> None:
+    if spec.options != "*":
+        parse_option_table(spec.options)
+        option = r"-#|(-[^-\s:?!]+|--[a-z0-9][\w.-]*)(([:?][rwWmdhxuncsD]?)|![rwWmdhxuncsD])?"
+        assert [word for word in spec.options.split() if not re.fullmatch(option, word)] == []
 
 
-def test_every_program_has_one_row() -> None:
-    names = [name for row in ROWS for name in row.names.split()]
-    assert len(names) == len(set(names))
+def test_a_table_with_joined_values_is_an_error() -> None:
+    with pytest.raises(ValueError, match="one by one"):
+        parse_option_table("-ab:")
+
+
+def test_a_table_names_arity_and_role() -> None:
+    assert parse_option_table("-ab -c: -d?w -e!x --long:r --flag -#") == {
+        "-a": ("", ""),
+        "-b": ("", ""),
+        "-c": (":", ""),
+        "-d": ("?", "w"),
+        "-e": ("", "x"),
+        "--long": (":", "r"),
+        "--flag": ("", ""),
+        "-#": ("", ""),
+    }
+
+
+# ---- parsing
+
+
+def parsed_text(parsed: ParsedCommand) -> tuple[list[tuple[str, str | None]], list[str]]:
+    options = [(option.name, option.value.display if option.value else None) for option in parsed.options]
+    return options, [operand.display for operand in parsed.operands]
 
 
 @pytest.mark.parametrize(
-    ("program", "name"),
+    ("command", "options", "operands"),
     [
-        ("ls", "ls"),
-        ("/bin/ls", "ls"),
-        ("/usr/local/bin/ls", "ls"),
-        ("python3.11", "python"),
-        ("gcc-12", "gcc"),
-        ("mkfs.ext4", "mkfs"),
-        ("./ls", ""),
-        ("/tmp/ls", ""),
-        ("bin/ls", ""),
-        ("//bin/ls", ""),
-        ("/bin/../tmp/ls", ""),
-        ("~/ls", ""),
-        ("/ls", ""),
+        ("p a -x b", [("-x", None)], ["a", "b"]),
+        ("p -xk v a", [("-x", None), ("-k", "v")], ["a"]),
+        ("p -kv a", [("-k", "v")], ["a"]),
+        ("p -k", [("-k", None)], []),
+        ("p -i a", [("-i", None)], ["a"]),
+        ("p -ia b", [("-i", "a")], ["b"]),
+        ("p -- -x", [], ["-x"]),
+        ("p - a", [], ["-", "a"]),
+        ("p -12 a", [], ["a"]),
+        ("p --key v a", [("--key", "v")], ["a"]),
+        ("p --key=v a", [("--key", "v")], ["a"]),
+        ("p --flag a", [("--flag", None)], ["a"]),
+        ("p --key=$v a", [("--key", "$v")], ["a"]),
     ],
 )
-def test_programs_are_known_by_name_and_by_the_folders_of_the_system(program: str, name: str) -> None:
-    assert name_of(program) == name
-    assert (row_of(program) is not None) is bool(name)
+def test_arguments_are_parsed_by_the_table(
+    command: str, options: list[tuple[str, str | None]], operands: list[str]
+) -> None:
+    parsed = parse_options(words(command), "-x -k: -i? -# --key: --flag")
+    assert parsed_text(parsed) == (options, operands)
+    assert parsed.doubts == []
 
 
-def test_a_table_that_is_written_wrongly_is_an_error() -> None:
-    with pytest.raises(ValueError, match="one by one"):
-        table("-ab:")
+@pytest.mark.parametrize(
+    ("command", "doubt"),
+    [
+        ("p -z", "the option -z is unknown"),
+        ("p -xz", "the option -z is unknown"),
+        ("p --zzz", "the option --zzz is unknown"),
+        ("p --fla", "the option --fla is abbreviated"),
+        ("p --flag=1", "the option --flag takes no value"),
+        ("p $x", "$x may be an option"),
+        ("p -k $x", "it cannot be determined how many words $x becomes"),
+        ("p --key $x", "it cannot be determined how many words $x becomes"),
+    ],
+)
+def test_what_the_program_may_parse_otherwise_is_a_doubt(command: str, doubt: str) -> None:
+    assert parse_options(words(command), "-x -k: --key: --flag").doubts == [doubt]
+
+
+def test_an_abbreviation_stands_for_the_worst_it_may_mean() -> None:
+    parsed = parse_options(words("p --o"), "--one --output:w --overrule:x --other!d")
+    assert [option.name for option in parsed.options] == ["--overrule"]
+
+
+def test_dynamic_words_are_operands_where_they_are_harmless() -> None:
+    parsed = parse_options(words("p $x a"), "-x", allow_dynamic=True)
+    assert parsed_text(parsed) == ([], ["$x", "a"])
+    assert parsed.doubts == []
+
+
+def test_the_first_operand_ends_the_options_of_posix_programs() -> None:
+    assert parsed_text(parse_options(words("p -x a -x"), "-x", posix=True)) == ([("-x", None)], ["a", "-x"])
+    assert parsed_text(parse_options(words("p -x a -x"), "-x"))[1] == ["a"]
+
+
+def test_values_that_must_be_separate_are_doubted_when_joined() -> None:
+    assert parse_options(words("p -kv"), "-k:", separate_values=True).doubts
+    assert parse_options(words("p -xk v"), "-x -k:", separate_values=True).doubts
+    assert parse_options(words("p -- a"), "-x", separate_values=True).doubts
+    assert parse_options(words("p -k v"), "-k:", separate_values=True).doubts == []
+
+
+def test_without_a_table_a_number_after_an_option_is_its_value() -> None:
+    assert parsed_text(parse_options(words("p -n 5 a 6 -x b"), "*")) == ([], ["a", "6", "b"])
+
+
+def test_options_are_found_by_name() -> None:
+    parsed = parse_options(words("p -k a --key b -x"), "-x -k: --key:")
+    assert parsed.has("-k")
+    assert parsed.has("-z", "-x")
+    assert not parsed.has("-z")
+    assert parsed.value("-k", "--key") == literal("b")
+    assert parsed.value("-x") is None
+
+
+# ---- verdicts
+
+
+def test_merging_keeps_the_worst_and_everything() -> None:
+    both = merge([reads(literal("a")), NO_EFFECT, writes(literal("b")), uncertain("doubt")])
+    assert summary(both) == (LOCAL, False)
+    assert (both.reads, both.writes) == (("a",), ("b",))
+    assert both.reasons == ("it writes b", "doubt")
+    assert merge([]) is NO_EFFECT
+    assert merge([NO_EFFECT, reads(literal("a"))]) == reads(literal("a"))
+    assert merge([has_effect(GONE, "r"), has_effect(REMOTE, "s")]).effect is GONE
+    assert merge([CommandVerdict(changes_folder=True), reads(literal("a"))]).changes_folder
+    commands = ((literal("ls"),),)
+    nested = merge([CommandVerdict(commands=commands), CommandVerdict(scripts=("x",), hosts=("h",))])
+    assert (nested.commands, nested.scripts, nested.hosts) == (commands, ("x",), ("h",))
+
+
+def test_uncertain_is_never_read_only_unless_said() -> None:
+    assert summary(uncertain("r")) == (LOCAL, False)
+    assert summary(uncertain("r", REMOTE)) == (REMOTE, False)
+
+
+@pytest.mark.parametrize("path", ["-", UNKNOWN_WORDS])
+def test_standard_input_is_no_path_that_is_read(path: str) -> None:
+    assert reads(literal(path)) is NO_EFFECT
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        (literal("a"), (READ, True)),
+        (literal("/dev/tcp/x.example/80"), (REMOTE, True)),
+        (literal("/dev/udp/x.example/53"), (REMOTE, True)),
+        (QUOTED, (LOCAL, False)),
+        (Word("/dev$x", None, "/dev", is_located=False), (LOCAL, False)),
+        (Word("/dev/$x", None, "/dev/", is_located=False), (LOCAL, False)),
+        (Word("/d$x", None, "/d", is_located=False), (LOCAL, False)),
+        (Word("data/$x", None, "data/", is_located=False), (READ, True)),
+        (Word("$HOME/a", None, "/", is_located=True), (READ, True)),
+    ],
+)
+def test_what_bash_opens_may_be_a_connection(word: Word, expected: tuple[Effect, bool]) -> None:
+    assert summary(opens(word)) == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "expected", "paths"),
+    [
+        (literal("a"), (LOCAL, True), ("a",)),
+        (literal("/dev/null"), (READ, True), ()),
+        (literal("/dev/fd/2"), (READ, True), ()),
+        (literal("/dev/fd/3"), (LOCAL, True), ("/dev/fd/3",)),
+        (literal("/dev/sda"), (GONE, True), ("/dev/sda",)),
+        (literal("/dev/tcp/x.example/80"), (REMOTE, True), ()),
+        (Word("<(a)", None, "/dev/fd/", is_located=True), (READ, True), ()),
+        (QUOTED, (LOCAL, False), ("$x",)),
+        (Word("*.txt", None, "", may_split=True), (LOCAL, False), ("*.txt",)),
+    ],
+)
+def test_writing_is_certain_only_for_a_known_path(
+    word: Word, expected: tuple[Effect, bool], paths: tuple[str, ...]
+) -> None:
+    verdict = writes(word)
+    assert summary(verdict) == expected
+    assert verdict.writes == paths
+
+
+def test_writing_can_be_worse_and_have_another_reason() -> None:
+    assert writes(literal("a"), "because", GONE) == CommandVerdict(
+        effect=GONE, writes=("a",), reasons=("because",)
+    )
+    assert writes(QUOTED).reasons == ("it writes $x, wherever that is",)
+    assert writes(Word("*", None, "", may_split=True)).reasons == ("it writes *, whatever that is",)
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("https://x.example/a", "x.example"),
+        ("https://me:pw@x.example:80/a", "x.example"),
+        ("me@x.example:a", "x.example"),
+        ("x.example:a", "x.example"),
+        ("https://a@good.example@bad.example", "bad.example"),
+        ("https://bad.example#@good.example/", "bad.example"),
+        ("a/b:c", ""),
+        ("a", ""),
+    ],
+)
+def test_hosts_are_found_in_urls_and_remote_paths(text: str, host: str) -> None:
+    assert host_of(text) == host
+
+
+def test_an_operand_that_must_be_a_host_needs_no_marks() -> None:
+    assert host_from_operand("me@x.example/path") == "x.example"
+    assert host_from_operand("https://x.example/a") == "x.example"
+
+
+def test_a_host_that_is_not_known_is_uncertain() -> None:
+    assert summary(contacts("x.example", "r")) == (REMOTE, True)
+    assert summary(contacts("", "r")) == (REMOTE, False)
+    assert contacts("", "r").hosts == ("an unknown host",)
+    assert summary(contacts("$host", "r")) == (REMOTE, False)
+
+
+@pytest.mark.parametrize(
+    ("role", "value", "expected", "field"),
+    [
+        ("", "v", (READ, True), {}),
+        ("r", "v", (READ, True), {"reads": ("v",)}),
+        ("r", None, (READ, True), {}),
+        ("w", "v", (LOCAL, True), {"writes": ("v",)}),
+        ("w", "-", (LOCAL, True), {"writes": ("-",)}),
+        ("w", None, (LOCAL, True), {}),
+        ("W", "v", (LOCAL, True), {"writes": ("v",)}),
+        ("W", "-", (READ, True), {}),
+        ("W", None, (READ, True), {}),
+        ("m", "v", (LOCAL, True), {"writes": ("v",), "reasons": ("it changes v",)}),
+        ("m", None, (LOCAL, True), {}),
+        ("c", "v", (LOCAL, True), {}),
+        ("d", "v", (GONE, True), {"writes": ("v",), "reasons": ("it destroys v",)}),
+        ("d", None, (GONE, True), {}),
+        ("D", "v", (GONE, True), {"writes": ()}),
+        ("h", "https://v.example/", (REMOTE, True), {"hosts": ("v.example",)}),
+        ("n", "v", (REMOTE, True), {}),
+        ("s", "v", (LOCAL, False), {}),
+        ("x", "v", (LOCAL, False), {"reasons": ("-o runs v",)}),
+        ("x", None, (LOCAL, False), {"reasons": ("-o runs something",)}),
+        ("u", "v", (LOCAL, False), {}),
+    ],
+)
+def test_each_role_has_its_verdict(
+    role: str, value: str | None, expected: tuple[Effect, bool], field: dict[str, Any]
+) -> None:
+    verdict = role_verdict(role, literal(value) if value is not None else None, "-o")
+    assert summary(verdict) == expected
+    assert {name: getattr(verdict, name) for name in field} == field
+
+
+@pytest.mark.parametrize(
+    ("operands", "command", "expected"),
+    [
+        (".", "p a b", ((), (), True)),
+        ("-", "p a", ((), (), False)),
+        ("-", "p", ((), (), True)),
+        ("r", "p a b", (("a", "b"), (), True)),
+        ("pr", "p pattern a", (("a",), (), True)),
+        ("pr", "p -e pattern a", (("a",), (), True)),
+        ("pm", "p mode a b", ((), ("a", "b"), True)),
+        ("rw", "p a", (("a",), (), True)),
+        ("rw", "p a b", (("a",), ("b",), True)),
+        ("c", "p a b", (("a",), ("b",), True)),
+        ("c", "p a b d", (("a", "b"), ("d/a", "d/b"), True)),
+    ],
+)
+def test_each_kind_of_operands_has_its_verdict(
+    operands: str, command: str, expected: tuple[tuple[str, ...], tuple[str, ...], bool]
+) -> None:
+    spec = CommandSpec(names="p", options="-e: -t:", operands=operands)
+    verdict = classify_by_spec(spec, words(command))
+    assert (verdict.reads, verdict.writes, verdict.certain) == expected
+
+
+def test_a_pattern_that_may_be_two_files_may_write_the_second() -> None:
+    verdict = classify_by_spec(
+        CommandSpec(names="p", operands="rw"), [literal("p"), Word("*", None, "", True)]
+    )
+    assert not verdict.certain
+
+
+def test_the_effect_of_a_specification_is_added() -> None:
+    spec = CommandSpec(names="p", options="*", effect=LOCAL, reason="changes things")
+    verdict = classify_by_spec(spec, words("p a"))
+    assert summary(verdict) == (LOCAL, True)
+    assert verdict.reasons == ("p changes things",)
+    unsure = CommandSpec(names="p", options="*", certain=False)
+    assert summary(classify_by_spec(unsure, words("p a"))) == (READ, False)
+    assert classify_by_spec(unsure, words("p a")).reasons == ()
+
+
+def test_doubts_and_roles_of_options_count() -> None:
+    spec = CommandSpec(names="p", options="-o:w -x:x", operands=".")
+    assert classify_by_spec(spec, words("p -o f")).writes == ("f",)
+    assert summary(classify_by_spec(spec, words("p -x f"))) == (LOCAL, False)
+    assert summary(classify_by_spec(spec, words("p -z"))) == (LOCAL, False)
+    assert summary(classify_by_spec(spec, words("p f"))) == (READ, True)
+
+
+def test_the_classifier_of_a_specification_replaces_its_table() -> None:
+    spec = CommandSpec(names="p", classify=lambda words: has_effect(GONE, words[0].display))
+    assert classify_by_spec(spec, words("p")) == has_effect(GONE, "p")
+
+
+@pytest.mark.parametrize(
+    ("command", "sources", "targets"),
+    [
+        ("p a b", ["a"], ("b",)),
+        ("p a/x b/", ["a/x"], ("b/x",)),
+        ("p a/x .", ["a/x"], ("./x",)),
+        ("p a b d", ["a", "b"], ("d/a", "d/b")),
+        ("p -t d a b", ["a", "b"], ("d/a", "d/b")),
+        ("p a/b", ["a/b"], ("./b",)),
+    ],
+)
+def test_copies_are_written_where_they_go(command: str, sources: list[str], targets: tuple[str, ...]) -> None:
+    copied, verdicts = copy_targets(parse_options(words(command), "-t:"))
+    assert [word.display for word in copied] == sources
+    assert merge(verdicts).writes == targets
+
+
+def test_a_copy_into_an_unknown_folder_is_uncertain() -> None:
+    _, (verdict,) = copy_targets(parse_options([literal("p"), literal("-t"), QUOTED, literal("a")], "-t:"))
+    assert (verdict.writes, verdict.certain) == (("$x/a",), False)

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aisotools.policy.shell.classify import objection
-from aisotools.policy.shell.expansion import Word, decode_ansi, expanded
-from aisotools.policy.shell.parser import DEEPEST, read
+from aisotools.policy.shell.classify import grammar_objection
+from aisotools.policy.shell.expansion import Word, decode_ansi, expand
+from aisotools.policy.shell.parser import MAX_DEPTH, parse_shell
 
 
 def commands_of(text: str) -> list[list[str]]:
-    return [[text[word.start : word.end] for word in command.words] for command in read(text).commands]
+    return [[text[word.start : word.end] for word in command.words] for command in parse_shell(text).commands]
 
 
 def words_of(text: str) -> list[Word]:
-    (command,) = read(text).commands
-    return [word for token in command.words for word in expanded(token)]
+    (command,) = parse_shell(text).commands
+    return [word for token in command.words for word in expand(token)]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def words_of(text: str) -> list[Word]:
 )
 def test_commands_are_found(text: str, commands: list[list[str]]) -> None:
     assert commands_of(text) == commands
-    assert read(text).doubts == []
+    assert parse_shell(text).doubts == []
 
 
 @pytest.mark.parametrize(
@@ -88,18 +88,18 @@ def test_commands_are_found(text: str, commands: list[list[str]]) -> None:
     ],
 )
 def test_what_bash_may_read_otherwise_is_doubted(text: str) -> None:
-    assert read(text).doubts
+    assert parse_shell(text).doubts
 
 
 def test_no_nesting_is_too_deep() -> None:
     for opening in ("$(", "`$(", '"$(', "${a:-", "((", "<("):
-        reading = read(opening * 10_000)
+        reading = parse_shell(opening * 10_000)
         assert reading.doubts
-    assert read("$(" * (DEEPEST - 2) + "a" + ")" * (DEEPEST - 2)).doubts == []
+    assert parse_shell("$(" * (MAX_DEPTH - 2) + "a" + ")" * (MAX_DEPTH - 2)).doubts == []
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "displayed"),
     [
         ("a r''m \"b\"'c'\\d", ["a", "rm", "bcd"]),
         ('a{b,c}d e{,f} {g} "{h,i}" j{1..3}', ["abd", "acd", "e", "ef", "{g}", "{h,i}", "j1", "j2", "j3"]),
@@ -111,14 +111,14 @@ def test_no_nesting_is_too_deep() -> None:
         ("{c..a} {1..5..2}", ["c", "b", "a", "1", "3", "5"]),
     ],
 )
-def test_fixed_words(text: str, shown: list[str]) -> None:
+def test_fixed_words(text: str, displayed: list[str]) -> None:
     words = words_of(text.encode().decode("latin-1"))
-    assert [word.shown for word in words] == shown
-    assert all(word.text == word.shown == word.prefix and not word.many for word in words)
+    assert [word.display for word in words] == displayed
+    assert all(word.text == word.display == word.prefix and not word.may_split for word in words)
 
 
 @pytest.mark.parametrize(
-    ("text", "prefix", "many", "placed", "may_be_option"),
+    ("text", "prefix", "may_split", "is_located", "may_be_option"),
     [
         ("$x", "", True, False, True),
         ('"$x"', "", False, False, True),
@@ -140,23 +140,23 @@ def test_fixed_words(text: str, shown: list[str]) -> None:
     ],
 )
 def test_words_that_are_not_fixed(
-    text: str, prefix: str, many: bool, placed: bool, may_be_option: bool
+    text: str, prefix: str, may_split: bool, is_located: bool, may_be_option: bool
 ) -> None:
-    token = read(f"echo {text}").commands[-1].words[1]
-    (word,) = expanded(token)
-    assert (word.text, word.prefix, word.many, word.placed) == (None, prefix, many, placed)
+    token = parse_shell(f"echo {text}").commands[-1].words[1]
+    (word,) = expand(token)
+    assert (word.text, word.prefix, word.may_split, word.is_located) == (None, prefix, may_split, is_located)
     assert word.may_be_option is may_be_option
 
 
 def test_ansi_quotes_are_decoded_or_doubted() -> None:
     assert decode_ansi(r"\x72\155\u0020\'\"\\\t") == "rm '\"\\\t"
-    for unsure in (r"\c@", r"\xff", r"\u00e9", r"\0", r"\z"):
-        assert decode_ansi(unsure) is None
+    for uncertain in (r"\c@", r"\xff", r"\u00e9", r"\0", r"\z"):
+        assert decode_ansi(uncertain) is None
 
 
 def test_numbers_in_variables_are_digits() -> None:
-    token = read("echo $i").commands[0].words[1]
-    assert expanded(token, {"i"})[0].prefix == "0"
+    token = parse_shell("echo $i").commands[0].words[1]
+    assert expand(token, {"i"})[0].prefix == "0"
 
 
 SAFE = "abc{},.'\"\\ 1=~-_"
@@ -167,7 +167,7 @@ PLAIN_WORDS = st.lists(st.text(SAFE, min_size=1, max_size=8), min_size=1, max_si
 @settings(max_examples=150, deadline=None)
 def test_fixed_words_are_those_that_bash_makes(text: str) -> None:
     line = f"printf '%s\\0' {text}"
-    reading = read(line)
+    reading = parse_shell(line)
     if reading.doubts or "~" in text or len(reading.commands) != 1:
         return
     words = words_of(line)
@@ -191,7 +191,7 @@ def test_fixed_words_are_those_that_bash_makes(text: str) -> None:
     ],
 )
 def test_where_the_grammar_reads_otherwise_it_objects(text: str) -> None:
-    assert objection(text, read(text))
+    assert grammar_objection(text, parse_shell(text))
 
 
 @pytest.mark.parametrize(
@@ -216,5 +216,5 @@ def test_where_the_grammar_reads_otherwise_it_objects(text: str) -> None:
     ],
 )
 def test_where_both_agree_there_is_no_objection(text: str) -> None:
-    assert read(text).doubts == []
-    assert objection(text, read(text)) == ""
+    assert parse_shell(text).doubts == []
+    assert grammar_objection(text, parse_shell(text)) == ""

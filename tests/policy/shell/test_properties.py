@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aisotools.core.types import Effect
-from aisotools.policy.shell.classify import MOST_BYTES, classify_shell, shell_facts
+from aisotools.policy.shell.classify import MAX_COMMAND_BYTES, classify_shell, shell_facts
 from tests.policy.shell.corpus import entries
 
 PARTS = [
@@ -227,5 +227,5 @@ def test_blanks_and_comments_before_it_change_nothing(command: str, noise: str) 
 
 @given(text=st.text(min_size=1))
 def test_length_alone_is_enough_to_ask(text: str) -> None:
-    long = (text * (MOST_BYTES + 1))[: MOST_BYTES + 1]
+    long = (text * (MAX_COMMAND_BYTES + 1))[: MAX_COMMAND_BYTES + 1]
     assert not reads_only(long)

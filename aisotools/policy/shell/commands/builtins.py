@@ -1,4 +1,4 @@
-"""What bash does itself: variables, options, tests, jobs."""
+"""Commands of bash itself: variables, options, tests, jobs."""
 
 from __future__ import annotations
 
@@ -6,328 +6,183 @@ import re
 from itertools import pairwise
 
 from aisotools.core.types import Effect
-from aisotools.policy.shell.expansion import Word, harmless_for_programs, harmless_for_shell, names
+from aisotools.policy.shell.expansion import Word, is_harmless_for_programs, is_harmless_in_shell, name_set
 from aisotools.policy.shell.options import (
-    NOTHING,
+    NO_EFFECT,
+    CommandSpec,
     CommandVerdict,
-    Row,
     Words,
-    does,
-    merged,
-    parse,
-    said_by,
-    unsure,
+    has_effect,
+    merge,
+    option_verdict,
+    parse_options,
+    uncertain,
 )
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_STORES = re.compile(r"%[-+ #0-9.*'hlLjzt]*n")
+_PRINTF_STORES = re.compile(r"%[-+ #0-9.*'hlLjzt]*n")
+_SET_LETTERS = frozenset("euxfvnCb")
+_SET_NAMES = name_set("errexit nounset xtrace pipefail noglob verbose noclobber noexec notify")
+_SHOPT_NAMES = name_set(
+    "nullglob dotglob globstar nocaseglob nocasematch failglob inherit_errexit globskipdots"
+)
+_CHANGES_PARSING = "it changes how the shell reads what follows"
 
 
-def _sets(word: Word, *, for_programs: bool = False) -> CommandVerdict:
-    """A word that names a variable to set, perhaps with `=value`."""
+def _assignment_verdict(word: Word, *, for_programs: bool = False) -> CommandVerdict:
+    """Return the verdict on a word that names a variable to set, perhaps with `=value`."""
     name, equals, value = word.prefix.partition("=")
-    known = _NAME.fullmatch(name) and (equals or word.text is not None) and not value.startswith("(")
-    harmless = harmless_for_programs if for_programs else harmless_for_shell
-    return NOTHING if known and not word.many and harmless(name) else unsure(f"it sets {word.shown}")
+    is_plain = (
+        _NAME.fullmatch(name)
+        and (equals or word.text is not None)
+        and not value.startswith("(")
+        and not word.may_split
+    )
+    is_harmless = is_harmless_for_programs if for_programs else is_harmless_in_shell
+    return NO_EFFECT if is_plain and is_harmless(name) else uncertain(f"it sets {word.display}")
 
 
-def _change_folder(words: Words) -> CommandVerdict:
-    parsed = parse(words, "-LPe@n", loose=True)
+def _classify_cd(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, "-LPe@n", allow_dynamic=True)
     target = parsed.operands[0].text if len(parsed.operands) == 1 else None
-    inside = (
+    stays_inside = (
         target is not None and not target.startswith(("/", "~", "-", "+")) and ".." not in target.split("/")
     )
-    return merged([said_by(parsed), NOTHING if inside else CommandVerdict(moves=True)])
+    return merge([option_verdict(parsed), CommandVerdict(changes_folder=not stays_inside)])
 
 
-def _printf(words: Words) -> CommandVerdict:
+def _classify_printf(words: Words) -> CommandVerdict:
     rest = list(words[1:])
     verdicts = []
     if rest and rest[0].text == "-v":
-        verdicts.append(
-            _sets(rest[1]) if len(rest) > 1 and rest[1].text is not None else unsure("it sets a variable")
-        )
+        if len(rest) > 1 and rest[1].text is not None:
+            verdicts.append(_assignment_verdict(rest[1]))
+        else:
+            verdicts.append(uncertain("it sets a variable"))
         rest = rest[2:]
     elif rest and rest[0].text == "--":
         rest = rest[1:]
     elif rest and rest[0].may_be_option:
-        return unsure(f"{rest[0].shown} may turn out to be an option")
-    if rest and (rest[0].text is None or _STORES.search(rest[0].text.replace("%%", ""))):
-        verdicts.append(unsure("a format can set variables"))
-    return merged(verdicts)
+        return uncertain(f"{rest[0].display} may be an option")
+    # %n stores a number in the variable that its argument names.
+    if rest and (rest[0].text is None or _PRINTF_STORES.search(rest[0].text.replace("%%", ""))):
+        verdicts.append(uncertain("a format can set variables"))
+    return merge(verdicts)
 
 
-def _read(words: Words) -> CommandVerdict:
-    parsed = parse(words, "-rs -a: -d: -n: -N: -p: -t: -u:")
-    names = [*parsed.operands, *filter(None, [parsed.value("-a")])]
-    return merged([said_by(parsed), *map(_sets, names)])
+def _classify_read(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, "-rs -a: -d: -n: -N: -p: -t: -u:")
+    array = parsed.value("-a")
+    variables = [*parsed.operands, array] if array is not None else parsed.operands
+    return merge([option_verdict(parsed), *map(_assignment_verdict, variables)])
 
 
-def _mapfile(words: Words) -> CommandVerdict:
-    parsed = parse(words, "-t -d: -n: -O: -s: -u: -C:x -c:")
-    return merged([said_by(parsed), *map(_sets, parsed.operands)])
+def _classify_mapfile(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, "-t -d: -n: -O: -s: -u: -C:x -c:")
+    return merge([option_verdict(parsed), *map(_assignment_verdict, parsed.operands)])
 
 
-def _declare(words: Words) -> CommandVerdict:
+def _classify_declare(words: Words) -> CommandVerdict:
     exports = words[0].text == "export"
-    parsed = parse(words, "-pnaAr" if exports else "-aAprglufFx")
+    parsed = parse_options(words, "-pnaAr" if exports else "-aAprglufFx")
     for_programs = exports or parsed.has("-x")
-    return merged([said_by(parsed), *(_sets(word, for_programs=for_programs) for word in parsed.operands)])
+    assignments = [_assignment_verdict(word, for_programs=for_programs) for word in parsed.operands]
+    return merge([option_verdict(parsed), *assignments])
 
 
-def _unset(words: Words) -> CommandVerdict:
-    parsed = parse(words, "-v")
-    plain = [word for word in parsed.operands if "=" not in word.prefix]
-    return merged([said_by(parsed), *map(_sets, plain)])
+def _classify_unset(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, "-v")
+    variables = [word for word in parsed.operands if "=" not in word.prefix]
+    return merge([option_verdict(parsed), *map(_assignment_verdict, variables)])
 
 
-_SET_LETTERS = frozenset("euxfvnCb")
-_SET_NAMES = names("errexit nounset xtrace pipefail noglob verbose noclobber noexec notify")
-
-
-def _set(words: Words) -> CommandVerdict:
+def _classify_set(words: Words) -> CommandVerdict:
     rest = list(words[1:])
-    while (
-        rest
-        and rest[0].text is not None
-        and rest[0].text[:1] in {"-", "+"}
-        and rest[0].text not in {"--", "-"}
-    ):
-        letters = rest.pop(0).shown[1:]
-        named = letters.endswith("o")
-        name = rest.pop(0) if named and rest else None
+    while rest and (rest[0].text or "").startswith(("-", "+")) and rest[0].text not in {"--", "-"}:
+        letters = rest.pop(0).display[1:]
+        name = rest.pop(0) if letters.endswith("o") and rest else None
         if not set(letters.rstrip("o")) <= _SET_LETTERS or (name is not None and name.text not in _SET_NAMES):
-            return unsure("it changes how the shell reads what follows")
+            return uncertain(_CHANGES_PARSING)
     if rest and rest[0].may_be_option and rest[0].text not in {"--", "-"}:
-        return unsure(f"{rest[0].shown} may turn out to be an option")
-    return NOTHING
+        return uncertain(f"{rest[0].display} may be an option")
+    return NO_EFFECT
 
 
-_SHOPT = names("nullglob dotglob globstar nocaseglob nocasematch failglob inherit_errexit globskipdots")
+def _classify_shopt(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, "-supq")
+    all_harmless = all(word.text in _SHOPT_NAMES for word in parsed.operands)
+    return merge([option_verdict(parsed), NO_EFFECT if all_harmless else uncertain(_CHANGES_PARSING)])
 
 
-def _shopt(words: Words) -> CommandVerdict:
-    parsed = parse(words, "-supq")
-    known = all(word.text in _SHOPT for word in parsed.operands)
-    return merged(
-        [said_by(parsed), NOTHING if known else unsure("it changes how the shell reads what follows")]
-    )
+def _classify_alias(words: Words) -> CommandVerdict:
+    lists = len(words) < 2 or words[1].text == "-p"
+    return NO_EFFECT if lists else uncertain("it changes what command names mean")
 
 
-def _alias(words: Words) -> CommandVerdict:
-    return NOTHING if len(words) < 2 or words[1].text == "-p" else unsure("it changes what names mean")
+def _classify_hash(words: Words) -> CommandVerdict:
+    return option_verdict(parse_options(words, "-rlt -p:u -d!u"))
 
 
-def _hash(words: Words) -> CommandVerdict:
-    return said_by(parse(words, "-rlt -p:u -d!u"))
-
-
-def _history(words: Words) -> CommandVerdict:
+def _classify_history(words: Words) -> CommandVerdict:
     if len(words) < 2 or (words[1].text or "").isdecimal():
-        return NOTHING
-    clears = words[1].prefix.startswith(("-c", "-d"))
-    return does(Effect.DESTRUCTIVE, "it deletes the history") if clears else unsure("history can write files")
+        return NO_EFFECT
+    if words[1].prefix.startswith(("-c", "-d")):
+        return has_effect(Effect.DESTRUCTIVE, "it deletes the history")
+    return uncertain("history can write files")
 
 
-def _test(words: Words) -> CommandVerdict:
-    """`-v` evaluates subscripts, so no word that may be `-v` may stand before one that is not known."""
+def _classify_test(words: Words) -> CommandVerdict:
     rest = list(words[1:])
     if words[0].text == "[" and (not rest or rest.pop().text != "]"):
-        return unsure("a test that is never closed")
-    if any(word.many for word in rest):
-        return unsure("a test with words that may become several")
-    for word, following in pairwise(rest):
+        return uncertain("a test that is never closed")
+    if any(word.may_split for word in rest):
+        return uncertain("a test with words that may become several")
+    # -v and -R evaluate the subscript of their operand, with any command substitution in it. So what is or
+    # may be one of them must be followed by a plain name.
+    for word, operand in pairwise(rest):
         evaluates = word.text in {"-v", "-R"} or (word.text is None and word.may_be_option)
-        if evaluates and (following.text is None or "[" in following.text):
-            return unsure("a test that evaluates its words can run commands")
-    return NOTHING
+        if evaluates and (operand.text is None or "[" in operand.text):
+            return uncertain("a test that evaluates its words can run commands")
+    return NO_EFFECT
 
 
-def _getopts(words: Words) -> CommandVerdict:
-    return merged(map(_sets, words[2:3])) if len(words) > 2 else unsure("getopts needs a name")
+def _classify_getopts(words: Words) -> CommandVerdict:
+    if len(words) < 3:
+        return uncertain("getopts needs a name")
+    return _assignment_verdict(words[2])
 
 
-def _jobs(words: Words) -> CommandVerdict:
-    return said_by(parse(words, "-lpnrs -x!x"))
+def _classify_jobs(words: Words) -> CommandVerdict:
+    return option_verdict(parse_options(words, "-lpnrs -x!x"))
 
 
-def _wait(words: Words) -> CommandVerdict:
-    return said_by(parse(words, "-nf -p:u"))
+def _classify_wait(words: Words) -> CommandVerdict:
+    return option_verdict(parse_options(words, "-nf -p:u"))
 
 
-ROWS = (
-    Row(
-        names="cd pushd popd dirs",
-        judge=_change_folder,
-        harmless=("cd src && ls", "pushd a", "cd"),
-        harmful=("cd /etc && echo x > passwd", "cd $(rm x)"),
-    ),
-    Row(
-        names="printf",
-        judge=_printf,
-        harmless=("printf '%s\\n' \"$x\"", "printf -v x %d 1", "printf hi"),
-        harmful=(
-            "printf -v 'a[$(rm x)]' 1",
-            "printf -v PATH .",
-            'printf "$x" y',
-            "printf %n PATH",
-            "printf $x",
-        ),
-    ),
-    Row(
-        names="read",
-        judge=_read,
-        about="",
-        harmless=("read -r x", "read -p 'name: ' x", 'while IFS= read -r line; do echo "$line"; done < a'),
-        harmful=("read PATH", "read 'a[$(rm x)]'", "read $x", "read -e x"),
-    ),
-    Row(
-        names="mapfile readarray",
-        judge=_mapfile,
-        about="",
-        harmless=("mapfile -t lines < a",),
-        harmful=("mapfile -C 'rm x' -c 1 a", "mapfile 'a[$(rm x)]'", "readarray -tC ./x a"),
-    ),
-    Row(
-        names="declare typeset local readonly export",
-        judge=_declare,
-        about="",
-        harmless=("declare -p", "export LC_ALL=C", "declare -a list", "readonly x=1", "export x=1"),
-        harmful=(
-            "export PATH=.",
-            "declare -i x='a[$(rm x)]'",
-            "declare -n r='a[$(rm x)]'",
-            "export LD_PRELOAD=./x",
-            "typeset PATH=.",
-            'declare "x[$(rm x)]=1"',
-            "declare -a 'x=($(rm x))'",
-            "export -f ls",
-            "readonly PATH=.",
-            "export $x",
-            "declare -x PAGER=./x",
-            "export GIT_PAGER=./x && git log",
-            "declare -xg BASH_ENV=./x",
-        ),
-    ),
-    Row(
-        names="unset",
-        judge=_unset,
-        about="",
-        harmless=("unset x",),
-        harmful=("unset 'a[$(rm x)]'", "unset -f ls", "unset PATH", "unset $x"),
-    ),
-    Row(
-        names="set",
-        judge=_set,
-        about="",
-        harmless=("set -euo pipefail; ls", "set -e", "set -- a b", "set +x", "set -o pipefail"),
-        harmful=(
-            "set -a",
-            "set -k; ls LD_PRELOAD=./x",
-            "set -o allexport",
-            "set -o posix",
-            "set $x",
-            "set -eao pipefail",
-        ),
-    ),
-    Row(
-        names="shopt",
-        judge=_shopt,
-        about="",
-        harmless=("shopt -s nullglob", "shopt"),
-        harmful=("shopt -s extglob", "shopt -s expand_aliases", "shopt $x"),
-    ),
-    Row(
-        names="alias",
-        judge=_alias,
-        about="",
-        harmless=("alias",),
-        harmful=("alias ls=rm",),
-    ),
-    Row(
-        names="hash",
-        judge=_hash,
-        about="",
-        harmless=("hash -r", "hash ls"),
-        harmful=("hash -p ./x ls", "hash -d ls"),
-    ),
-    Row(
-        names="history",
-        judge=_history,
-        about="",
-        harmless=("history", "history 10"),
-        harmful=("history -c", "history -w x", "history -s x", "history -a"),
-    ),
-    Row(
-        names="test [",
-        judge=_test,
-        about="",
-        harmless=(
-            "[ -f a ]",
-            'test -n "$x"',
-            '[ "$x" = "$y" ]',
-            "[ ! -d a ] && ls",
-            "[ -v x ]",
-            "[ -f a -a -r a ]",
-        ),
-        harmful=(
-            "[ -v 'a[$(rm x)]' ]",
-            'test -v "$x"',
-            "[ $x ]",
-            '[ "$x" "$y" ]',
-            "[ a > b ]",
-            "[ a",
-            '[ -R "$x" ]',
-        ),
-    ),
-    Row(
-        names="getopts",
-        judge=_getopts,
-        about="",
-        harmless=("getopts ab x",),
-        harmful=("getopts ab 'a[$(rm x)]'", "getopts ab PATH"),
-    ),
-    Row(
-        names="jobs",
-        judge=_jobs,
-        about="",
-        harmless=("jobs -l",),
-        harmful=("jobs -x rm x",),
-    ),
-    Row(
-        names="wait",
-        judge=_wait,
-        about="",
-        harmless=("ls & wait",),
-        harmful=("wait -p 'a[$(rm x)]'",),
-    ),
-    Row(
+# Most builtins know no --help, or would take it for a name; so nothing is assumed about it. Builtins that are
+# missing here (let, enable, bind, complete, fc, ...) can run commands or change what names mean.
+COMMANDS = (
+    CommandSpec(names="cd pushd popd dirs", classify=_classify_cd),
+    CommandSpec(names="printf", classify=_classify_printf),
+    CommandSpec(names="read", classify=_classify_read, info_arguments=""),
+    CommandSpec(names="mapfile readarray", classify=_classify_mapfile, info_arguments=""),
+    CommandSpec(names="declare typeset local readonly export", classify=_classify_declare, info_arguments=""),
+    CommandSpec(names="unset", classify=_classify_unset, info_arguments=""),
+    CommandSpec(names="set", classify=_classify_set, info_arguments=""),
+    CommandSpec(names="shopt", classify=_classify_shopt, info_arguments=""),
+    CommandSpec(names="alias", classify=_classify_alias, info_arguments=""),
+    CommandSpec(names="hash", classify=_classify_hash, info_arguments=""),
+    CommandSpec(names="history", classify=_classify_history, info_arguments=""),
+    CommandSpec(names="test [", classify=_classify_test, info_arguments=""),
+    CommandSpec(names="getopts", classify=_classify_getopts, info_arguments=""),
+    CommandSpec(names="jobs", classify=_classify_jobs, info_arguments=""),
+    CommandSpec(names="wait", classify=_classify_wait, info_arguments=""),
+    CommandSpec(
         names="exit return break continue shift logout times caller help umask ulimit fg bg disown",
         options="*",
         operands=".",
-        loose=True,
-        about="",
-        harmless=("exit 0", "ulimit -n", "umask"),
-        harmful=("exit 0 > x", "umask | tee x"),
-    ),
-    Row(
-        names="let enable bind complete compgen compopt fc suspend unalias",
-        options="*",
-        operands=".",
-        effect=Effect.LOCAL_MUTATION,
-        why="can run commands or change what names mean",
-        certain=False,
-        about="",
-        harmless=(),
-        harmful=(
-            "let 'a[$(rm x)]=1'",
-            "enable -f ./x.so x",
-            "bind -x '\"a\":rm x'",
-            "compgen -C 'rm x' a",
-            "compgen -W '$(rm x)'",
-            "fc -s",
-            "fc -e ./x",
-            "complete -C 'rm x' y",
-        ),
+        allow_dynamic=True,
+        info_arguments="",
     ),
 )

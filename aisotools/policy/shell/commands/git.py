@@ -1,27 +1,26 @@
-"""git: what each of its commands reads, changes and destroys."""
+"""git: what each of its subcommands reads, changes and discards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aisotools.core.types import Effect
-from aisotools.policy.shell.expansion import Word, names
+from aisotools.policy.shell.expansion import Word, name_set
 from aisotools.policy.shell.options import (
-    NOTHING,
+    NO_EFFECT,
+    Classifier,
+    CommandSpec,
     CommandVerdict,
-    Parsed,
-    Row,
+    ParsedCommand,
     Words,
     contacts,
-    does,
+    has_effect,
     host_of,
-    merged,
-    parse,
-    said_by,
-    unsure,
+    merge,
+    option_verdict,
+    parse_options,
+    uncertain,
 )
-
-_LOCAL, _GONE, _REMOTE = Effect.LOCAL_MUTATION, Effect.DESTRUCTIVE, Effect.REMOTE_ACTION
 
 _DIFF = (
     "-pusRabwWztrcmqh -U: -S: -G: -O:r -I: -l: -M? -C? -D? -B? --patch --no-patch --unified: --raw "
@@ -51,7 +50,7 @@ _LISTING = (
     "--list --contains? --no-contains? --merged? --no-merged? --points-at: --sort: --format: --color? "
     "--no-color --column? --no-column --ignore-case"
 )
-_READS = {
+_READ_OPTIONS = {
     "annotate": "-cbltswepfn -M? -C? -L: -S:r --root --show-stats --porcelain --line-porcelain --incremental "
     "--show-name --show-number --show-email --date: --since: --reverse --first-parent --ignore-rev: "
     "--abbrev:",
@@ -96,289 +95,231 @@ _READS = {
     "version": "--build-options",
     "whatchanged": _LOG,
 }
-_READS["blame"] = _READS["annotate"]
-_CHANGES = names(
+_READ_OPTIONS["blame"] = _READ_OPTIONS["annotate"]
+_CHANGES = name_set(
     "add am apply cherry-pick commit commit-tree fast-import gc hash-object merge merge-file merge-index mv "
     "pack-objects pack-refs read-tree rebase repack replace rerere revert sparse-checkout stage switch "
     "unpack-objects update-index update-ref write-tree"
 )
-_CHANGES_ANYWHERE = names("archive bundle format-patch init init-db maintenance quiltimport")
-_DESTROYS = names("clean filter-branch filter-repo prune prune-packed restore rm reset")
-_ELSEWHERE = names("clone fetch fetch-pack ls-remote pull push remote-http request-pull send-email svn")
+_WRITES_ANYWHERE = name_set("archive bundle format-patch init init-db maintenance quiltimport")
+_DISCARDS = name_set("clean filter-branch filter-repo prune prune-packed restore rm reset")
+_REMOTE = name_set("clone fetch fetch-pack ls-remote pull push remote-http request-pull send-email svn")
+_BRANCH = (
+    "-arvqi --all --remotes --verbose --show-current --abbrev? --no-abbrev -d!d -D!d --delete!d -m!c "
+    "--move!c -M!d -c!c -C!c --copy!c -f!d --force!d -u:c --set-upstream-to:c --unset-upstream!c "
+    "--edit-description!x -t!c --track?c --no-track!c --create-reflog!c"
+)
+_TAG = (
+    "-li -n? -d!d --delete!d -a!c --annotate!c -s!x --sign!x -u:x -f!d --force!d -m:c -F:c -e!x -v!x "
+    "--verify!x"
+)
+_CONFIG = (
+    "-lz -f:r --list --get --get-all --get-regexp --get-urlmatch --global --local --system --worktree "
+    "--show-origin --show-scope --name-only --null --type: --bool --int --path --file:r --default: "
+    "--includes --no-includes --all --regexp --show-names -e!x --edit!x --unset!s --unset-all!s "
+    "--replace-all!s --add!s"
+)
+_HARMLESS_GLOBAL_OPTIONS = frozenset(
+    ("--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--no-replace-objects"),
+)
 _HARMLESS_SETTINGS = ("color.", "core.quotepath=", "core.quotePath=", "log.showSignature=false")
 
 
-def _git(words: Words) -> CommandVerdict:
-    """Global options first, then the command."""
-    doubts: list[CommandVerdict] = []
+def _classify_git(words: Words) -> CommandVerdict:
+    """Judge the options before the subcommand, then the subcommand."""
+    verdicts: list[CommandVerdict] = []
     rest = list(words[1:])
     while rest and rest[0].prefix.startswith("-"):
         option = rest.pop(0)
-        if option.text in {
-            "--no-pager",
-            "-P",
-            "--no-optional-locks",
-            "--literal-pathspecs",
-            "--no-replace-objects",
-        }:
+        if option.text in _HARMLESS_GLOBAL_OPTIONS:
             continue
         if option.text in {"--version", "-v"}:
-            return merged(doubts)
+            return merge(verdicts)
         value = rest.pop(0) if option.text in {"-c", "-C", "--git-dir", "--work-tree"} and rest else None
-        folder = option.text == "-C" and value is not None and value.placed and not value.many
-        if not folder and not (
-            option.text == "-c" and value and (value.text or "").startswith(_HARMLESS_SETTINGS)
-        ):
-            doubts.append(unsure(f"git {option.shown} can make git run programs"))
-    command = rest[0].text if rest else "help"
-    if command is None:
-        return merged([*doubts, unsure("it cannot be told which git command this is")])
-    return merged([*doubts, _command(command, rest)])
+        if not _is_harmless_global_option(option, value):
+            verdicts.append(uncertain(f"git {option.display} can make git run programs"))
+    subcommand = rest[0].text if rest else "help"
+    if subcommand is None:
+        return merge([*verdicts, uncertain("it cannot be determined which git command this is")])
+    return merge([*verdicts, _classify_subcommand(subcommand, rest)])
 
 
-def _command(command: str, words: list[Word]) -> CommandVerdict:
-    if options := _READS.get(command):
-        parsed = parse(words, options)
-        signed = any("%G" in word.shown for word in words)
-        return merged(
-            [said_by(parsed), unsure("git calls a program to check signatures") if signed else NOTHING]
-        )
-    if judge := _JUDGES.get(command):
-        return judge(words)
-    if command in _DESTROYS:
-        return does(_GONE, f"git {command} discards changes")
-    if command in _ELSEWHERE:
-        return _elsewhere(command, words)
-    if command in _CHANGES:
-        runs = [word for word in words if word.prefix.startswith(("--exec", "-x", "--ex", "--upload-pack"))]
-        return merged(
-            [
-                does(_LOCAL, f"git {command} changes the repository"),
-                *(unsure("it runs a program") for _ in runs),
-            ]
-        )
-    if command in _CHANGES_ANYWHERE:
-        return unsure(f"git {command} writes files, perhaps elsewhere")
-    if command == "help" and len(words) < 2:
-        return NOTHING
-    return unsure(f"git {command} is not known, or an alias that runs anything")
+def _is_harmless_global_option(option: Word, value: Word | None) -> bool:
+    if value is None:
+        return False
+    if option.text == "-C":
+        return value.is_located and not value.may_split
+    return option.text == "-c" and (value.text or "").startswith(_HARMLESS_SETTINGS)
 
 
-def _elsewhere(command: str, words: list[Word]) -> CommandVerdict:
-    named = [word for word in words[1:] if not word.prefix.startswith("-")]
-    runs = [
-        word
+def _classify_subcommand(subcommand: str, words: Words) -> CommandVerdict:
+    if options := _READ_OPTIONS.get(subcommand):
+        verdicts = [option_verdict(parse_options(words, options))]
+        if any("%G" in word.display for word in words):
+            verdicts.append(uncertain("git calls a program to check signatures"))
+        return merge(verdicts)
+    if classify := _CLASSIFIERS.get(subcommand):
+        return classify(words)
+    if subcommand in _DISCARDS:
+        return has_effect(Effect.DESTRUCTIVE, f"git {subcommand} discards changes")
+    if subcommand in _REMOTE:
+        return _classify_remote_access(subcommand, words)
+    if subcommand in _CHANGES:
+        verdicts = [has_effect(Effect.LOCAL_MUTATION, f"git {subcommand} changes the repository")]
+        if any(word.prefix.startswith(("--exec", "-x", "--ex", "--upload-pack")) for word in words):
+            verdicts.append(uncertain("it runs a program"))
+        return merge(verdicts)
+    if subcommand in _WRITES_ANYWHERE:
+        return uncertain(f"git {subcommand} writes files, perhaps elsewhere")
+    if subcommand == "help" and len(words) < 2:
+        return NO_EFFECT
+    return uncertain(f"git {subcommand} is unknown, or an alias that runs anything")
+
+
+def _classify_remote_access(subcommand: str, words: Words) -> CommandVerdict:
+    operands = [word for word in words[1:] if not word.prefix.startswith("-")]
+    remote = operands[0].display if operands else ""
+    effect = Effect.LOCAL_MUTATION
+    reason = f"git {subcommand} talks to another machine"
+    if subcommand == "push" and any(map(_forces, words[1:])):
+        effect = Effect.DESTRUCTIVE
+        reason = "git push overwrites what is there"
+    elif subcommand in {"push", "ls-remote"}:
+        effect = Effect.REMOTE_ACTION
+    verdicts = [contacts(host_of(remote) or remote, reason), has_effect(effect, reason)]
+    if subcommand == "push":  # its -u sets the upstream branch; that of fetch is --update-head-ok
+        if "::" in remote or any(w.prefix.startswith(("--exec", "--ex", "--rec")) for w in words[1:]):
+            verdicts.append(uncertain("git push runs a program"))
+        return merge(verdicts)
+    verdicts += [
+        uncertain(f"git {subcommand} {word.display} runs a program")
         for word in words[1:]
         if word.prefix.startswith(("--upl", "--exec", "--ex", "--rec", "-u", "-c", "--config"))
     ]
-    forces = command == "push" and any(
-        word.prefix.startswith(("--f", "--del", "--mir", "--pru", "+", ":"))
-        or "f" in _letters(word)
-        or "d" in _letters(word)
-        for word in words[1:]
-    )
-    place = named[0].shown if named else ""
-    effect = _GONE if forces else _REMOTE if command in {"push", "ls-remote"} else _LOCAL
-    reason = (
-        f"git {command} overwrites what is there" if forces else f"git {command} talks to another machine"
-    )
-    verdicts = [contacts(host_of(place) or place, reason), does(effect, reason)]
-    if command != "push":  # -u of push is harmless, that of fetch is --update-head-ok
-        verdicts += [unsure(f"git {command} {word.shown} runs a program") for word in runs]
-    elif any(word.prefix.startswith(("--exec", "--ex", "--rec")) for word in runs) or "::" in place:
-        verdicts.append(unsure("git push runs a program"))
-    return merged(verdicts)
+    return merge(verdicts)
 
 
-def _letters(word: Word) -> str:
-    return word.prefix[1:] if word.prefix[:1] == "-" and word.prefix[:2] != "--" else ""
+def _forces(word: Word) -> bool:
+    """Return whether an argument of `git push` may overwrite or delete what the remote has."""
+    if word.prefix.startswith(("--f", "--del", "--mir", "--pru", "+", ":")):
+        return True
+    is_short = word.prefix.startswith("-") and not word.prefix.startswith("--")
+    return is_short and not {"f", "d"}.isdisjoint(word.prefix)
 
 
-def _lists(parsed: Parsed, what: str) -> CommandVerdict:
-    """Branches and tags: a name makes one, unless a list is asked for."""
-    asked = parsed.has(
+def _list_or_create(parsed: ParsedCommand, noun: str) -> CommandVerdict:
+    """`git branch` and `git tag` list, or create what their operands name."""
+    lists = parsed.has(
         "--list", "--contains", "--no-contains", "--merged", "--no-merged", "--points-at", "-l", "-n"
     )
-    made = NOTHING if asked or not parsed.operands else does(_LOCAL, f"git {what} makes a {what}")
-    return merged([said_by(parsed), made])
+    creates = parsed.operands and not lists
+    created = has_effect(Effect.LOCAL_MUTATION, f"git {noun} creates a {noun}") if creates else NO_EFFECT
+    return merge([option_verdict(parsed), created])
 
 
-def _branch(words: Words) -> CommandVerdict:
-    options = (
-        "-arvqi --all --remotes --verbose --show-current --abbrev? --no-abbrev -d!d -D!d --delete!d -m!c "
-        "--move!c -M!d -c!c -C!c --copy!c -f!d --force!d -u:c --set-upstream-to:c --unset-upstream!c "
-        "--edit-description!x -t!c --track?c --no-track!c --create-reflog!c"
-    )
-    return _lists(parse(words, f"{options} {_LISTING}"), "branch")
+def _classify_branch(words: Words) -> CommandVerdict:
+    return _list_or_create(parse_options(words, f"{_BRANCH} {_LISTING}"), "branch")
 
 
-def _tag(words: Words) -> CommandVerdict:
-    options = (
-        "-li -n? -d!d --delete!d -a!c --annotate!c -s!x --sign!x -u:x -f!d --force!d -m:c -F:c -e!x -v!x "
-        "--verify!x"
-    )
-    return _lists(parse(words, f"{options} {_LISTING}"), "tag")
+def _classify_tag(words: Words) -> CommandVerdict:
+    return _list_or_create(parse_options(words, f"{_TAG} {_LISTING}"), "tag")
 
 
-def _remote(words: Words) -> CommandVerdict:
-    parsed = parse(words, "-v --verbose -n --all --push")
-    asked = parsed.operands[0].text if parsed.operands else ""
-    if asked in {"", "get-url"} or (asked == "show" and (len(parsed.operands) == 1 or parsed.has("-n"))):
-        return said_by(parsed)
-    if asked in {"show", "update", "prune"}:
+def _classify_remote(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, "-v --verbose -n --all --push")
+    action = parsed.operands[0].text if parsed.operands else ""
+    shows_settings = action == "show" and (len(parsed.operands) == 1 or parsed.has("-n"))
+    if action in {"", "get-url"} or shows_settings:
+        return option_verdict(parsed)
+    if action in {"show", "update", "prune"}:
         return contacts("", "git asks the remote")
-    return does(_LOCAL, "git remote changes where the repository comes from")
+    return has_effect(Effect.LOCAL_MUTATION, "git remote changes where the repository comes from")
 
 
-def _config(words: Words) -> CommandVerdict:
-    parsed = parse(
-        words,
-        "-lz -f:r --list --get --get-all --get-regexp --get-urlmatch --global --local --system --worktree "
-        "--show-origin --show-scope --name-only --null --type: --bool --int --path --file:r --default: "
-        "--includes --no-includes --all --regexp --show-names -e!x --edit!x --unset!s --unset-all!s "
-        "--replace-all!s --add!s",
-    )
-    asks = parsed.has("-l", "--list", "--get", "--get-all", "--get-regexp", "--get-urlmatch")
+def _classify_config(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, _CONFIG)
     first = parsed.operands[0].text if parsed.operands else None
-    reads = (
-        asks or first in {"get", "list"} or (len(parsed.operands) == 1 and first is not None and "." in first)
-    )
-    return merged([said_by(parsed), NOTHING if reads else unsure("git settings can make git run programs")])
+    if (
+        parsed.has("-l", "--list", "--get", "--get-all", "--get-regexp", "--get-urlmatch")
+        or first in {"get", "list"}
+        or (len(parsed.operands) == 1 and first is not None and "." in first)
+    ):
+        return option_verdict(parsed)
+    return merge([option_verdict(parsed), uncertain("git settings can make git run programs")])
 
 
-def _parts(
-    reads: dict[str, str], destroys: tuple[str, ...], otherwise: str
-) -> Callable[[Words], CommandVerdict]:
-    """For commands with commands of their own; the options of those that read are told."""
+def _actions(
+    reads: Mapping[str, str], discards: tuple[str, ...], other: Callable[[str], CommandVerdict]
+) -> Classifier:
+    """Return a classifier for subcommands with actions of their own, such as `git stash list`.
 
-    def judge(words: Words) -> CommandVerdict:
-        part = words[1].text if len(words) > 1 else ""
-        if part is not None and part.startswith("-"):
-            part = ""
-        if part is not None and part in reads:
-            return said_by(parse(words[1:] if part else words, reads[part]))
-        if part in destroys:
-            return does(_GONE, f"git {words[0].shown} {part} discards what cannot be brought back")
-        why = f"git {words[0].shown} {part or ''} changes the repository".replace("  ", " ")
-        return unsure(why) if otherwise == "unsure" else does(_LOCAL, why)
+    Args:
+        reads: The actions that only read, each with its options; '' stands for none.
+        discards: The actions that discard what cannot be restored.
+        other: The verdict on any other action, from a reason.
+    """
 
-    return judge
+    def classify(words: Words) -> CommandVerdict:
+        action = words[1].text if len(words) > 1 else ""
+        if action is not None and action.startswith("-"):
+            action = ""
+        if action is not None and action in reads:
+            return option_verdict(parse_options(words[1:] if action else words, reads[action]))
+        command = f"git {words[0].display} {action or ''}".rstrip()
+        if action in discards:
+            return has_effect(Effect.DESTRUCTIVE, f"{command} discards what cannot be restored")
+        return other(f"{command} changes the repository")
+
+    return classify
 
 
-def _checkout(words: Words) -> CommandVerdict:
+def _changes_repository(reason: str) -> CommandVerdict:
+    return has_effect(Effect.LOCAL_MUTATION, reason)
+
+
+def _classify_checkout(words: Words) -> CommandVerdict:
     discards = any(word.text in {"--", ".", "-f", "--force", "-p", "--ours", "--theirs"} for word in words)
-    return does(_GONE if discards else _LOCAL, "git checkout replaces files")
+    return has_effect(
+        Effect.DESTRUCTIVE if discards else Effect.LOCAL_MUTATION, "git checkout replaces files"
+    )
 
 
-def _reset(words: Words) -> CommandVerdict:
+def _classify_reset(words: Words) -> CommandVerdict:
     discards = any(word.prefix.startswith(("--h", "--k", "--m")) and word.text != "--mixed" for word in words)
-    return does(_GONE if discards else _LOCAL, "git reset moves the branch")
+    return has_effect(Effect.DESTRUCTIVE if discards else Effect.LOCAL_MUTATION, "git reset moves the branch")
 
 
-def _clean(words: Words) -> CommandVerdict:
-    parsed = parse(words, "-ndxXq -e: --dry-run --exclude:")
-    shows = parsed.has("-n", "--dry-run") and not parsed.doubts
-    return NOTHING if shows else does(_GONE, "git clean removes files")
+def _classify_clean(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, "-ndxXq -e: --dry-run --exclude:")
+    if parsed.has("-n", "--dry-run") and not parsed.doubts:
+        return NO_EFFECT
+    return has_effect(Effect.DESTRUCTIVE, "git clean removes files")
 
 
-def _reference(words: Words) -> CommandVerdict:
-    parsed = parse(words, "-q --short --quiet --no-recurse")
-    return said_by(parsed) if len(parsed.operands) < 2 else does(_LOCAL, "git symbolic-ref moves HEAD")
+def _classify_symbolic_ref(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, "-q --short --quiet --no-recurse")
+    if len(parsed.operands) < 2:
+        return option_verdict(parsed)
+    return has_effect(Effect.LOCAL_MUTATION, "git symbolic-ref moves HEAD")
 
 
-_JUDGES: dict[str, Callable[[Words], CommandVerdict]] = {
-    "branch": _branch,
-    "tag": _tag,
-    "remote": _remote,
-    "config": _config,
-    "checkout": _checkout,
-    "reset": _reset,
-    "clean": _clean,
-    "symbolic-ref": _reference,
-    "stash": _parts({"list": _LOG, "show": _DIFF}, ("drop", "clear"), "changes"),
-    "reflog": _parts({"": _LOG, "show": _LOG, "exists": ""}, ("expire", "delete"), "unsure"),
-    "worktree": _parts({"list": "-vz --porcelain --verbose"}, ("remove", "prune"), "unsure"),
-    "submodule": _parts(
-        {"": "-q --quiet", "status": "--recursive --cached", "summary": "--cached"}, ("deinit",), "unsure"
+_CLASSIFIERS: Mapping[str, Classifier] = {
+    "branch": _classify_branch,
+    "tag": _classify_tag,
+    "remote": _classify_remote,
+    "config": _classify_config,
+    "checkout": _classify_checkout,
+    "reset": _classify_reset,
+    "clean": _classify_clean,
+    "symbolic-ref": _classify_symbolic_ref,
+    "stash": _actions({"list": _LOG, "show": _DIFF}, ("drop", "clear"), _changes_repository),
+    "reflog": _actions({"": _LOG, "show": _LOG, "exists": ""}, ("expire", "delete"), uncertain),
+    "worktree": _actions({"list": "-vz --porcelain --verbose"}, ("remove", "prune"), uncertain),
+    "submodule": _actions(
+        {"": "-q --quiet", "status": "--recursive --cached", "summary": "--cached"}, ("deinit",), uncertain
     ),
-    "notes": _parts({"list": "", "show": ""}, ("remove", "prune"), "changes"),
-    "bisect": _parts({"log": ""}, (), "unsure"),
+    "notes": _actions({"list": "", "show": ""}, ("remove", "prune"), _changes_repository),
+    "bisect": _actions({"log": ""}, (), uncertain),
 }
 
-ROWS = (
-    Row(
-        names="git",
-        judge=_git,
-        harmless=(
-            "git status",
-            "git log --oneline -n 5",
-            "git diff HEAD~1 -- a.py",
-            "git show HEAD:a.py",
-            "git branch -a",
-            "git -C sub log -3",
-            "git remote -v",
-            "git config --get user.name",
-            "git stash list",
-            "git tag -l 'v*'",
-            "git --no-pager diff --stat",
-            "git log -p -S 'x' --since=yesterday",
-            "git branch --contains HEAD",
-            "git config user.email",
-            "git blame -L 1,5 a.py",
-            "git clean -n",
-            "git reflog",
-            "git rev-parse HEAD",
-            "git grep -n TODO",
-            "git ls-files",
-            "git symbolic-ref --short HEAD",
-            "git worktree list",
-        ),
-        harmful=(
-            "git push",
-            "git push origin +main",
-            "git push --force",
-            "git branch -D x",
-            "git branch x",
-            "git tag v1",
-            "git -c core.pager=./x log",
-            "git -ccore.pager=x log",
-            "git log --output=x",
-            "git diff --outp=x",
-            "git diff --ext-diff",
-            "git grep -O./x y",
-            "git grep --open=./x y",
-            "git config user.name x",
-            "git config alias.x '!rm y'",
-            "git x",
-            "git ls-remote --upload-pack=./x .",
-            "git fetch --upload-pack ./x",
-            "git clone --upload-pa=./x a",
-            "git reset --hard",
-            "git checkout -- x",
-            "git clean -fd",
-            "git stash",
-            "git stash drop",
-            "git --exec-path=. status",
-            "git --git-dir=x log",
-            "git submodule foreach rm x",
-            "git rebase -x ./x HEAD~1",
-            "git log --format=%G?",
-            "git remote set-url origin x",
-            "git remote show origin",
-            "git branch --edit-description",
-            "git difftool",
-            "git help log",
-            "git log $x",
-            "git bisect run ./x",
-            "git -p log",
-            "git --paginate log",
-            "git reflog expire --all",
-            "git symbolic-ref HEAD x",
-            "git cat-file --textconv HEAD:x",
-            "git archive --exec=./x --remote=. HEAD",
-            "git commit -m x",
-            "git checkout -b x",
-            "git branch -v x",
-        ),
-    ),
-)
+COMMANDS = (CommandSpec(names="git", classify=_classify_git),)

