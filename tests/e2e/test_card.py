@@ -126,7 +126,7 @@ async def test_all_arguments_as_json(open_notebook: Opener) -> None:
     await whole.fill('{"command": "make", "timeout": 5, "timeout": 6}')
     await expect(card.get_by_role("button", name="Back to fields")).to_be_disabled()  # edits are not lost
     await card.get_by_role("button", name="Approve edited").click()
-    await expect(card.get_by_role("alert").filter(has_text="stands there twice")).to_be_visible()
+    await expect(card.get_by_role("alert").filter(has_text="occurs twice")).to_be_visible()
     await whole.fill('{"command": "make", "timeout": 999999999}')
     await card.get_by_role("button", name="Approve edited").click()
     await expect(card.get_by_role("alert").filter(has_text="timeout")).to_be_visible()

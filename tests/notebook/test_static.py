@@ -28,7 +28,7 @@ def records() -> dict[str, dict[str, Any]]:
     other = a_request({"command": "make"}, effect=Effect.DESTRUCTIVE)
     trace = Trace("build")
     for event in a_run():
-        trace.hear(event)
+        trace.apply(event)
     rows = [{"path": "a.txt", "line": 1}, {"path": "b.txt", "line": 2}]
     return {
         "approved": record_bundle(wish, Approval("approve", reason="fine")),

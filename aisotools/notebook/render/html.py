@@ -1,16 +1,9 @@
-"""HTML from a stranger: its structure inline, its looks only in a frame that can do nothing.
+"""HTML for results and records: boxes and blocks around escaped text, and untrusted markup made safe.
 
-Jupyter trusts the output of a running cell: script runs with the rights of the page, a `data-commandlinker`
-button runs commands of JupyterLab, a fixed position covers the real Approve button, any address that is
-fetched carries data away. So nothing with such meaning is kept, and the looks of what has some go into a
-sandboxed frame without script, links or network.
-
-The look that results and records share: quiet boxes that read well without any style at all.
-
-Colours come from JupyterLab's variables where they mean something, else they are translucent, so that light
-and dark both work, and a page that drops styles still shows title, text and order.
-
-Images from a stranger: what they say they are, and of a size that a browser can bear.
+Jupyter trusts the output of a running cell: scripts run with the rights of the page, a `data-commandlinker`
+button runs commands of JupyterLab, a fixed position can cover the real Approve button, and every URL that is
+fetched leaks data. So untrusted markup keeps structure only; styles survive in a sandboxed frame without
+scripts, links or network.
 """
 
 # ruff: noqa: SIM905 - a table of words reads better as words
@@ -28,10 +21,10 @@ from aisotools.notebook.render.text import KEEP, text_of
 from aisotools.policy.prompts import visible
 
 LINE = "rgba(127,127,127,.35)"
-"""Colour of a quiet line, on light and dark."""
+"""Colour of thin lines; translucent, so that it suits light and dark themes."""
 
 ERROR_COLOUR = "var(--jp-error-color1,#d32f2f)"
-"""Colour of what failed."""
+"""Colour of failures and destructive calls."""
 
 EFFECT_COLOURS = {
     Effect.READ_ONLY: "var(--jp-success-color1,#388e3c)",
@@ -45,7 +38,7 @@ _MONO = "var(--jp-code-font-family,monospace)"
 
 
 def box(title: str, body: str, colour: str = LINE) -> str:
-    """A box with a title; `title` and `body` are safe HTML. Nothing in it can be painted outside of it."""
+    """Return a box; `title` and `body` are safe HTML. Its content cannot be painted outside it."""
     return (
         f'<div class="mathjax_ignore" style="border:1px solid {LINE};border-left:3px solid {colour};'
         'border-radius:3px;margin:2px 0;overflow:hidden;contain:content">'
@@ -55,12 +48,12 @@ def box(title: str, body: str, colour: str = LINE) -> str:
 
 
 def block(text: str, *, exact: bool = False, markup: str = "") -> str:
-    """Text as it is, in a fixed width; `text` is plain.
+    """Return plain text as a preformatted block.
 
     Args:
-        text: What to show.
-        markup: The same as safe HTML, if it has more to show, such as colours.
-        exact: Whether right-to-left letters stand where they stand in `text`, as code must, or read well.
+        text: The plain text.
+        exact: Show right-to-left letters in their logical order, as code needs; otherwise in reading order.
+        markup: The same text as safe HTML, if it has more to show, such as colours.
     """
     order = "direction:ltr;unicode-bidi:bidi-override;" if exact else ""
     return (
@@ -71,7 +64,7 @@ def block(text: str, *, exact: bool = False, markup: str = "") -> str:
 
 
 def paragraph(text: str) -> str:
-    """What somebody said, in its lines; `text` is plain."""
+    """Return plain text with its line breaks."""
     return f'<div style="white-space:pre-wrap;overflow-wrap:anywhere">{html.escape(text)}</div>'
 
 
@@ -79,7 +72,7 @@ _DIFF_COLOURS = {"+": "rgba(46,160,67,.18)", "-": "rgba(248,81,73,.18)", "@": "r
 
 
 def diff(lines: Iterable[str]) -> str:
-    """The lines of a unified diff; each is plain. Its signs say the same as the colours."""
+    """Return the plain lines of a unified diff, coloured by their signs."""
     rows = "".join(
         f'<span style="display:block;background:{_DIFF_COLOURS.get(line[:1], "none")}">'
         f"{html.escape(line) or ' '}</span>"
@@ -92,27 +85,27 @@ def diff(lines: Iterable[str]) -> str:
     )
 
 
-def progress_bar(percent: float, words: str) -> str:
-    """A progress bar; `words` are plain."""
+def progress_bar(percent: float, label: str) -> str:
+    """Return a progress bar with a plain label."""
     shape = "height:8px;border-radius:4px;background:"
     fill = f'<div style="width:{percent:.1f}%;{shape}var(--jp-brand-color1,#1976d2)"></div>'
     track = f'<div style="{shape}{LINE}">{fill}</div>'
-    return f'<div style="margin:3px 0;max-width:32em">{track}{html.escape(words)}</div>'
+    return f'<div style="margin:3px 0;max-width:32em">{track}{html.escape(label)}</div>'
 
 
 def note(text: str) -> str:
-    """A remark of ours, set apart from what it is about; `text` is plain."""
+    """Return a remark of this package, set apart from untrusted content; `text` is plain."""
     return f'<div style="margin:2px 0;font-size:90%;opacity:.7"><em>{html.escape(text)}</em></div>'
 
 
 def small_print(*lines: str) -> str:
-    """Lines of small print; each is plain."""
+    """Return plain lines in small print."""
     inside = "<br>".join(map(html.escape, lines))
     return f'<div style="font-size:90%;line-height:1.45;opacity:.8">{inside}</div>'
 
 
 def details(title: str, body: str) -> str:
-    """Something to unfold; `title` is plain, `body` safe HTML."""
+    """Return an element to unfold; `title` is plain, `body` safe HTML."""
     summary = (
         f'<summary style="font-size:90%;opacity:.8;overflow-wrap:anywhere">{html.escape(title)}</summary>'
     )
@@ -120,12 +113,12 @@ def details(title: str, body: str) -> str:
 
 
 def code(text: str) -> str:
-    """A name within a line; `text` is plain."""
+    """Return plain text as inline code."""
     return f"<code>{html.escape(text)}</code>"
 
 
 def escape(text: str) -> str:
-    """Plain text as HTML."""
+    """Return plain text as HTML."""
     return html.escape(text)
 
 
@@ -147,26 +140,26 @@ _DATA_URI = re.compile(r"data:(image/(?:png|jpeg));base64,([A-Za-z0-9+/=\s]*)", 
 
 
 def checked_image(mime: str, data: Any) -> str:
-    """The base64 text of a PNG or JPEG image, written anew.
+    """Return a PNG or JPEG image as canonical base64 text.
 
     Args:
         mime: `image/png` or `image/jpeg`.
         data: Base64 text, or bytes.
 
     Raises:
-        ValueError: If it is not such an image, or too large; says which.
+        ValueError: If it is not such an image, or too large; the message says which.
     """
     raw = _decoded(data)
     if len(raw) > MAX_IMAGE_BYTES:
         raise ValueError(f"{len(raw):,} bytes are more than {MAX_IMAGE_BYTES:,}")
     width, height = _png_size(raw) if mime == "image/png" else _jpeg_size(raw)
     if not 0 < width * height <= MAX_PIXELS:
-        raise ValueError(f"{width:,} x {height:,} is no size to show")
+        raise ValueError(f"{width:,} x {height:,} pixels are more than {MAX_PIXELS:,}, or none")
     return base64.b64encode(raw).decode("ascii")
 
 
 def checked_data_uri(uri: str) -> str:
-    """A `data:` URI of a sound PNG or JPEG image, written anew.
+    """Return the `data:` URI of a valid PNG or JPEG image in canonical form.
 
     Raises:
         ValueError: If it is anything else.
@@ -179,21 +172,21 @@ def checked_data_uri(uri: str) -> str:
 
 
 def svg_data_uri(data: Any) -> str:
-    """A `data:` URI of an SVG image; as the source of an `<img>` it neither runs nor fetches anything.
+    """Return an SVG image as a `data:` URI. As the source of an `<img>` it neither runs nor fetches anything.
 
     Raises:
-        ValueError: If it is no SVG text, too large, or defines entities, which can grow without bound.
+        ValueError: If it is not SVG text, too large, or defines entities, which can grow without bound.
     """
     source = text_of(data)
     if len(source) > MAX_SVG_CHARS:
         raise ValueError(f"{len(source):,} characters are more than {MAX_SVG_CHARS:,}")
     if "<svg" not in source or "<!ENTITY" in source.upper():
-        raise ValueError("it is no plain SVG")
+        raise ValueError("it is not plain SVG")
     return "data:image/svg+xml;base64," + base64.b64encode(source.encode("utf-8", "replace")).decode("ascii")
 
 
 def weight(markup: str) -> int:
-    """Length of `markup` without the images in it."""
+    """Return the length of `markup` without the images in it."""
     return len(_EMBEDDED.sub("", markup))
 
 
@@ -251,9 +244,9 @@ _WITH_CONTENT = frozenset(
     video
     """.split()
 )
-_LOOKS = {"*": {"style", "class", "id"}}
-_LOOKS_TAGS = _TEXT_TAGS | {"style", "center", "font", "section", "header", "footer", "article"}
-# Looks that are no loss: what every table of pandas carries along.
+_STYLE_ATTRIBUTES = {"*": {"style", "class", "id"}}
+_STYLED_TAGS = _TEXT_TAGS | {"style", "center", "font", "section", "header", "footer", "article"}
+# Styles that are no loss: every table of pandas carries them.
 _PLAIN_STYLES = frozenset({"text-align", "vertical-align", "white-space", "width", "min-width", "max-width"})
 _PANDAS_STYLE = re.compile(
     r"<style scoped>(?:\s*\.dataframe [\w :,-]+\{[\w\s:;-]*\})+\s*</style>", re.IGNORECASE
@@ -264,7 +257,7 @@ _LEFT_OUT = re.compile(
 )
 _HEADING = re.compile(r"<(/?)h[1-6]>")
 _TAG = re.compile(r"<(/?)([a-z][^\s/>]*)")
-# Elements without content, and those that the next of their kind closes: they add no depth.
+# Void elements, and those that a sibling closes implicitly: they add no depth.
 _SHALLOW = frozenset("br col dd dt hr img input li link meta option p tbody td tfoot th thead tr wbr".split())
 _MAX_DEPTH = 200
 _IMAGE = re.compile(r"data:image/(?:png|jpeg);base64,[A-Za-z0-9+/=\s]+")
@@ -274,11 +267,11 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Markup:
-    """HTML made safe.
+    """Sanitized HTML.
 
     Attributes:
-        html: What may stand in the page.
-        left_out: Names of elements that are not in it.
+        html: Safe to insert into the page.
+        left_out: Names of the elements that were removed.
     """
 
     html: str
@@ -286,33 +279,34 @@ class Markup:
 
 
 def clean_markup(source: str, room: int) -> Markup:
-    """Make `source` safe, in about `room` characters without counting images.
+    """Sanitize `source`, in about `room` characters without counting images.
 
     Raises:
-        ValueError: If it is built to overwhelm the reader, or nothing that can be seen is left.
+        ValueError: If it is nested to overwhelm the browser, or nothing visible is left.
     """
     source, images = _lift_images(source)
-    # Parsers are quadratic in what follows from here, so it is small before they see it.
-    whole, source = len(source), _PANDAS_STYLE.sub("", source[: 2 * room])
+    # HTML parsers are quadratic on hostile nesting, so the source is cut before they see it.
+    total = len(source)
+    source = _PANDAS_STYLE.sub("", source[: 2 * room])
     if _depth(source) > _MAX_DEPTH:
         raise ValueError(f"it is nested deeper than {_MAX_DEPTH} elements")
     left_out = tuple(dict.fromkeys(name.lower() for name in _LEFT_OUT.findall(source)))
     inline = _inline(source, images)
-    cut = len(source) if whole <= 2 * room else 2 * room
+    cut = len(source) if total <= 2 * room else 2 * room
     while weight(inline) > room and cut:
         cut = cut * room // (weight(inline) + 1) * 9 // 10
         inline = _inline(source[:cut], images)
     if "<img src" not in inline and not html.unescape(re.sub("<[^>]*>", "", inline)).strip():
         raise ValueError("nothing in it can be shown" + (f" ({', '.join(left_out)})" if left_out else ""))
-    if cut < len(source) or whole > 2 * room:
-        inline += f"<p>[... cut after {cut:,} of {whole:,} characters ...]</p>"
+    if cut < len(source) or total > 2 * room:
+        inline += f"<p>[... cut after {cut:,} of {total:,} characters ...]</p>"
     elif (framed := _framed(source, images)) and weight(framed) + weight(inline) <= room:
         inline = framed + details("the same without its style", inline)
     return Markup(html=inline, left_out=left_out)
 
 
 def _lift_images(source: str) -> tuple[str, dict[str, str]]:
-    """Put a short name in place of every image; also the sound images by that name."""
+    """Replace every image by a short name. Also return the valid images by that name."""
     images: dict[str, str] = {}
     total = 0
 
@@ -330,7 +324,7 @@ def _lift_images(source: str) -> tuple[str, dict[str, str]]:
 
 
 def _depth(source: str) -> int:
-    """At least how deep the elements of `source` nest, mistaken only by closing tags inside comments."""
+    """A lower bound of the nesting depth; only closing tags inside comments can mislead it."""
     opened: dict[str, int] = {}
     depth = deepest = 0
     for closing, name in _TAG.findall(source.lower()):
@@ -344,7 +338,7 @@ def _depth(source: str) -> int:
 
 
 def _inline(source: str, images: Mapping[str, str]) -> str:
-    """Structure only. Headings become bold lines: JupyterLab would list them among the notebook's own."""
+    """Structure only. Headings become bold lines: JupyterLab lists headings in its table of contents."""
     cleaned = _clean(
         source, _TEXT_TAGS, _ATTRIBUTES, lambda _tag, name, value: _attribute(name, value, images)
     )
@@ -352,15 +346,15 @@ def _inline(source: str, images: Mapping[str, str]) -> str:
 
 
 def _framed(source: str, images: Mapping[str, str]) -> str:
-    """`source` with its looks, in a sandboxed frame; empty if it has none worth a frame."""
+    """`source` with its styles, in a sandboxed frame; empty if it has no styles worth a frame."""
     styled = False
 
-    def keep(_tag: str, name: str, value: str) -> str | None:
+    def filter_attribute(_tag: str, name: str, value: str) -> str | None:
         nonlocal styled
         styled = styled or (name == "style" and not _is_plain(value))
         return _attribute(name, value, images)
 
-    body = _clean(source, _LOOKS_TAGS, _ATTRIBUTES | _LOOKS, keep)
+    body = _clean(source, _STYLED_TAGS, _ATTRIBUTES | _STYLE_ATTRIBUTES, filter_attribute)
     if not styled and "<style>" not in body:
         return ""
     height = min(480, 32 + 21 * len(re.findall(r"<(?:tr|p|li|h\d|br|div)\b", body)))
@@ -393,7 +387,7 @@ def _clean(
     source: str,
     tags: frozenset[str],
     attributes: Mapping[str, set[str]],
-    keep: Callable[[str, str, str], str | None],
+    filter_attribute: Callable[[str, str, str], str | None],
 ) -> str:
     import nh3
 
@@ -402,7 +396,7 @@ def _clean(
         tags=tags,
         clean_content_tags=_WITH_CONTENT - tags,
         attributes=attributes,
-        attribute_filter=keep,
+        attribute_filter=filter_attribute,
         url_schemes={"data"},
         link_rel=None,
     )

@@ -1,4 +1,4 @@
-"""What `%tools` and `%sandbox status` show: MIME bundles made by pure functions."""
+"""MIME bundles of `%tools` and `%sandbox status`. Pure."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from aisotools.tools.adapter import classify, definition_of, payload_of, source_
 
 _CELL = "padding:3px 16px 3px 0;text-align:left;vertical-align:top"
 _TABLE = "border-collapse:collapse;margin:2px 0;table-layout:auto"
+# By the longest text of a column, in characters.
 _WIDTHS = ((20, ";white-space:nowrap"), (60, ";min-width:7em"))
-
-
+# A rough average over English and JSON.
 _CHARS_PER_TOKEN = 4
 
 
 def token_cost(tool: Tool) -> int:
-    """About how many tokens it costs to tell a model of the tool, in each request."""
+    """Estimate the tokens that the tool's definition costs in each request to a model."""
     definition = definition_of(tool)
-    told = [definition.name, definition.description, json.dumps(definition.parameters)]
-    return -(-sum(map(len, told)) // _CHARS_PER_TOKEN)
+    parts = [definition.name, definition.description, json.dumps(definition.parameters)]
+    return -(-sum(map(len, parts)) // _CHARS_PER_TOKEN)
 
 
 def effect_word(tool: Tool) -> str:
-    """What the tool may do, in words; it may depend on the arguments."""
+    """Return the possible effects of the tool in words; they may depend on the arguments."""
     effects = _effects(tool)
     if isinstance(effects, str):
         return effects
@@ -39,17 +39,18 @@ def effect_word(tool: Tool) -> str:
 
 
 def _effects(tool: Tool) -> list[Effect] | str:
-    """The effect, or one for each of the operations that the schema lists, the mildest first."""
+    """Return the effects of all operations that the schema lists, mildest first, or why they are unknown."""
     try:
         operations = tool.parameters_schema().get("properties", {}).get("operation", {}).get("enum", ())
         calls = [{"operation": operation} for operation in operations] or [{}]
         return sorted({classify(tool, arguments) for arguments in calls})
-    except Exception as error:  # tools are written by strangers too
+    except Exception as error:
+        # `classify` belongs to the tool, which may be anybody's; a listing must survive it.
         return f"unknown ({type(error).__name__})"
 
 
 def tools_bundle(tools: Sequence[Tool]) -> dict[str, str]:
-    """All tools as a table: name, effect, where it runs, tokens it costs, what it does, source."""
+    """Return a table of tools: name, effect, place, token cost, description, source."""
     rows = [
         (
             tool.name,
@@ -62,8 +63,8 @@ def tools_bundle(tools: Sequence[Tool]) -> dict[str, str]:
         for tool in tools
     ]
     if not rows:
-        told = "No tools are registered. Put @tool above a function and register it."
-        return {"text/html": frame.note(told), "text/plain": told}
+        message = "No tools are registered. Put @tool above a function and register it."
+        return {"text/html": frame.note(message), "text/plain": message}
     head = ("tool", "effect", "runs in", "tokens", "what it does", "from")
     if len({source for *_, source in rows}) == 1:
         return table_bundle(head[:-1], [row[:-1] for row in rows])
@@ -71,7 +72,7 @@ def tools_bundle(tools: Sequence[Tool]) -> dict[str, str]:
 
 
 def tool_bundle(tool: Tool) -> dict[str, str]:
-    """One tool in full: what a model is told, its arguments, its schema, examples."""
+    """Return everything about one tool: description, arguments, examples, schema."""
     definition = definition_of(tool)
     schema = json.dumps(definition.parameters, indent=2, ensure_ascii=False)
     required = set(definition.parameters.get("required", ()))
@@ -90,13 +91,13 @@ def tool_bundle(tool: Tool) -> dict[str, str]:
         else {"text/html": "", "text/plain": ""}
     )
     examples = [
-        f"{said}\n  {json.dumps(dict(given), ensure_ascii=False)}" for given, said in definition.examples
+        f"{text}\n  {json.dumps(dict(values), ensure_ascii=False)}" for values, text in definition.examples
     ]
-    said = "".join(frame.block(readable(example)) for example in examples)
     body = (
         frame.block(readable(definition.description))
         + arguments["text/html"]
-        + (frame.note("For example:") + said if examples else "")
+        + (frame.note("For example:") if examples else "")
+        + "".join(frame.block(readable(example)) for example in examples)
         + f"<details><summary>JSON Schema</summary>{frame.block(readable(schema))}</details>"
     )
     title = f"{frame.code(tool.name)} · {effect_word(tool)} · runs in the {_place(tool)}"
@@ -118,21 +119,21 @@ def tool_bundle(tool: Tool) -> dict[str, str]:
 def status_bundle(
     status: SessionStatus, mode: str, protects: Mapping[str, tuple[str, str]]
 ) -> dict[str, str]:
-    """A session's sandbox: its level with what that means, its worker, its folder."""
+    """Return the state of a session's sandbox: its level and what it protects, its worker, its workspace."""
     if not status.level:
-        told = f"The sandbox has not started yet; the first call starts it. Policy mode: {mode}."
-        return {"text/html": frame.note(told), "text/plain": told}
-    does, does_not = protects.get(status.level, ("", ""))
+        message = f"The sandbox has not started yet; the first call starts it. Policy mode: {mode}."
+        return {"text/html": frame.note(message), "text/plain": message}
+    protected, unprotected = protects.get(status.level, ("", ""))
     worker = (
         f"process {status.pid}, up for {status.age_s:.0f} s, {status.memory_bytes / 2**20:.0f} MiB"
         if status.alive
         else "not up; the next call starts one"
     )
-    shown = status.level if status.level != "limited" else "limited - not a sandbox"
+    level = status.level if status.level != "limited" else "limited - not a sandbox"
     rows = [
-        ("level", shown),
-        ("protects", does),
-        ("does not", does_not),
+        ("level", level),
+        ("protects", protected),
+        ("does not", unprotected),
         ("worker", worker),
         ("workspace", status.workspace),
         ("policy mode", mode),
@@ -140,12 +141,12 @@ def status_bundle(
     ]
     if status.limits is not None:
         rows.append(("limits", told_limits(status.limits)))
-    rows += [("not available", told) for told in status.missing]
+    rows += [("not available", text) for text in status.missing]
     return table_bundle(("sandbox", ""), rows)
 
 
 def table_bundle(head: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
-    """Rows of plain text, as an HTML table and as aligned text. Columns of short texts do not wrap."""
+    """Return rows of plain text as an HTML table and as aligned text. Columns of short texts do not wrap."""
     styles = [_CELL + _width(max(map(len, column))) for column in zip(head, *rows, strict=True)]
     cells = "".join(
         "<tr>"
@@ -173,7 +174,7 @@ def _cell(column: int, text: str) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """The last column is cut late: nothing stands behind it."""
+    """Align columns. The last one may be long: nothing comes behind it."""
     plain = [[*(one_line(text, 100) for text in row[:-1]), one_line(row[-1], 1000)] for row in rows]
     widths = [max(len(row[n]) for row in plain) for n in range(len(plain[0]) - 1)]
     return "\n".join(

@@ -1,7 +1,7 @@
-"""What a notebook shows of a result. Pure: values in, MIME bundles out.
+"""MIME bundles for tool results. Pure.
 
-Everything a tool gave is hostile, although Jupyter trusts the output of a running cell. It is made safe type
-by type in `mime`, bounded, and put in a box that says whose output it is, so that it cannot pose as anything
+Everything a tool returns is untrusted, although Jupyter trusts the output of a running cell. It is made safe
+type by type in `mime`, bounded, and put in a box that names the tool, so that it cannot pose as anything
 else.
 """
 
@@ -29,11 +29,11 @@ _ERROR_WORDS = {
 
 
 def sanitize_bundle(bundle: MimeBundle) -> dict[str, Any]:
-    """The MIME bundle that may be shown in place of `bundle`, which is untrusted. Not in a box.
+    """Return the MIME bundle that may be shown instead of the untrusted `bundle`. Not in a box.
 
     Returns:
         Always `text/plain`; besides it at most one of `text/html`, `text/latex`, `image/png`, `image/jpeg`,
-        `application/json`. Bounded, without ids, metadata or anything else that is no MIME type.
+        `application/json`. Bounded, without ids, metadata or anything else that is not a MIME type.
     """
     shown = make_safe(bundle)
     clean = dict(shown.native)
@@ -44,17 +44,17 @@ def sanitize_bundle(bundle: MimeBundle) -> dict[str, Any]:
 
 
 def render_result(result: ToolResult, tool_name: str, whole: str | None = None) -> dict[str, Any]:
-    """The MIME bundle of a result for people: `text/html` and `text/plain`, in a box named after the tool.
+    """Return the MIME bundle of a result: `text/html` and `text/plain`, in a box named after the tool.
 
-    Of a single image there is its own type too, for what reads no HTML. Of JSON there is not: JupyterLab
-    would prefer it, and show it outside of the box.
+    A single image is included with its own type too, for clients without HTML. JSON is not: JupyterLab would
+    prefer it to the HTML and show it outside of the box.
 
     Args:
         result: Untrusted.
         tool_name: Untrusted as well.
-        whole: The whole text of a result whose content was cut, if it is still kept; untrusted, too.
+        whole: The complete text of a result whose content was cut, if it is still stored; untrusted as well.
     """
-    parts = list(_parts(result, whole))
+    parts = list(_safe_parts(result, whole))
     notes = _notes(result)
     name, outcome = one_line(tool_name), _outcome(result)
     body = "".join([*(part.html for part in parts), *map(html.note, notes)]) or html.note("No output.")
@@ -80,59 +80,60 @@ def display_result(result: ToolResult, tool_name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """One thing to show, with a label of ours where it needs one."""
+class _Part:
+    """One output of a result, with a label of this package where it needs one."""
 
     bundle: MimeBundle
     label: str = ""
 
 
-def _parts(result: ToolResult, whole: str | None) -> Iterator[SafeOutput]:
-    """The pieces made safe, as far as there is room."""
+def _safe_parts(result: ToolResult, whole: str | None) -> Iterator[SafeOutput]:
+    """Yield the parts made safe, as far as there is room."""
     room, image_room = MAX_HTML_CHARS - _TITLE_ROOM, _MAX_IMAGES_CHARS
-    for number, piece in enumerate(_pieces(result, whole)):
-        shown = make_safe(piece.bundle, max(room, 0))
-        notes = "".join(map(html.note, shown.notes))
-        label = html.note(piece.label) if piece.label else ""
-        markup = label + shown.html + notes
+    for number, part in enumerate(_parts(result, whole)):
+        output = make_safe(part.bundle, max(room, 0))
+        notes = "".join(map(html.note, output.notes))
+        label = html.note(part.label) if part.label else ""
+        markup = label + output.html + notes
         room -= weight(markup)
         image_room -= len(markup) - weight(markup)
         if room < 0 or image_room < 0 or number == _MAX_PARTS:
-            said = f"There is more than fits here: {number} of the outputs are shown."
-            yield SafeOutput(html=html.note(said), plain=said)
+            note = f"Only the first {number} outputs are shown; there is more than fits here."
+            yield SafeOutput(html=html.note(note), plain=note)
             return
-        plain = "\n".join(filter(None, [piece.label, shown.plain, *shown.notes]))
-        yield SafeOutput(html=markup, plain=plain, native=shown.native)
+        plain = "\n".join(filter(None, [part.label, output.plain, *output.notes]))
+        yield SafeOutput(html=markup, plain=plain, native=output.native)
 
 
-def _pieces(result: ToolResult, whole: str | None) -> Iterator[_Piece]:
-    """What a person should see of `result`, in order.
+def _parts(result: ToolResult, whole: str | None) -> Iterator[_Part]:
+    """Yield what a person should see of `result`, in order.
 
-    The text for the model tells of figures and tables only in words. So where these are, they are shown, with
-    the printed text before them; elsewhere the text is all there is.
+    The text for the model describes figures and tables only in words. So displays are shown instead of it
+    where there are any, with the printed text before them.
     """
     displays = _displays(result)
     value = result.value if isinstance(result.value, Mapping) else {}
-    # A command's own output has colours and all of its length, which the text for the model has not.
+    # The output of a command has colours and its full length; the text for the model has neither.
     command = not displays and _whole_number(value.get("exitCode")) is not None and "stdout" in value
     printed = value if displays or command else result.metadata
     for stream in ("stdout", "stderr"):
         if isinstance(text := printed.get(stream), str) and text.strip():
-            yield _Piece({"text/plain": text}, "stderr" if stream == "stderr" else "")
+            yield _Part({"text/plain": text}, "stderr" if stream == "stderr" else "")
     for bundle in displays:
-        yield _Piece(bundle)
+        yield _Part(bundle)
     if command:
         last = result.content.rstrip().rpartition("\n")[2]
-        if result.is_error and last.startswith("["):  # why it ended
-            yield _Piece({"text/plain": last})
+        # A line in brackets says why the command ended.
+        if result.is_error and last.startswith("["):
+            yield _Part({"text/plain": last})
     elif displays and result.is_error:
         error = value.get("error")
         traceback = error.get("traceback") if isinstance(error, Mapping) else None
-        yield _Piece({"text/plain": traceback if isinstance(traceback, str) else result.content})
+        yield _Part({"text/plain": traceback if isinstance(traceback, str) else result.content})
     elif not displays and result.kind == "json" and result.content[:1] in {"{", "["}:
-        yield _Piece({"application/json": result.value, "text/plain": result.content})
+        yield _Part({"application/json": result.value, "text/plain": result.content})
     elif not displays:
-        yield _Piece({"text/plain": result.content if whole is None else whole})
+        yield _Part({"text/plain": result.content if whole is None else whole})
 
 
 def _displays(result: ToolResult) -> list[MimeBundle]:
@@ -143,12 +144,12 @@ def _displays(result: ToolResult) -> list[MimeBundle]:
 
 
 def _notes(result: ToolResult) -> list[str]:
-    """What is missing from the result itself, in words."""
+    """Sentences about what is missing from the result itself."""
     notes = []
     cut = result.truncation
     if cut is not None:
-        said = cut.note or f"{cut.shown_chars:,} of {cut.total_chars:,} characters are kept."
-        notes.append(shorten(readable(said), 300))
+        note = cut.note or f"{cut.shown_chars:,} of {cut.total_chars:,} characters are kept."
+        notes.append(shorten(readable(note), 300))
     for name, noun in (("dropped_bytes", "bytes of printed output"), ("dropped_displays", "displays")):
         if isinstance(count := result.metadata.get(name), int) and count:
             notes.append(f"{count:,} more {noun} were dropped.")
@@ -156,14 +157,15 @@ def _notes(result: ToolResult) -> list[str]:
 
 
 def _outcome(result: ToolResult) -> str:
-    """How the call ended, its exit code, and how long it took if that was long, as far as it is known."""
+    """Error kind, exit code and duration of a call, as far as they are known and worth a line."""
     value = result.value if isinstance(result.value, Mapping) else {}
     words = [_ERROR_WORDS.get(result.error_kind or "failed", "failed")] if result.is_error else []
-    code, took_ms = _whole_number(value.get("exitCode")), _whole_number(value.get("executionTime"))
+    code, duration_ms = _whole_number(value.get("exitCode")), _whole_number(value.get("executionTime"))
     if code is not None:
         words.append(f"exit code {code}")
-        # A shorter time tells nothing, and would make every run of a notebook differ from the one before.
-        words += [seconds(took_ms / 1000)] if took_ms is not None and took_ms >= 1_000 else []
+        # Shorter durations are noise and would make every run of a notebook differ from the one before.
+        if duration_ms is not None and duration_ms >= 1_000:
+            words.append(seconds(duration_ms / 1000))
     return " \N{MIDDLE DOT} ".join(words)
 
 

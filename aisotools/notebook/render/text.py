@@ -1,11 +1,8 @@
-"""Text from a stranger, made fit to be read: no escape sequences, nothing hidden, not without end.
+"""Untrusted text made readable: escape sequences removed, invisible characters written out, length bounded.
 
-Terminal colours as HTML: only colour, weight and underline, in shades that light and dark pages bear.
-
-What a program prints, as the lines a terminal would end up with: drawn-over lines collapse. Pure state.
-
-A progress bar writes its line a thousand times, each time behind a carriage return; what is kept of it is the
-last. Only the beginning and the end of very long output are kept, with the count of what lies between.
+`coloured_html` keeps the colours of terminal output. `TerminalScreen` keeps the lines that a terminal would
+end up with: a progress bar that rewrites its line a thousand times behind carriage returns leaves its last
+state, and of very long output only both ends are kept, with the number of lines between them.
 """
 
 from __future__ import annotations
@@ -19,20 +16,20 @@ from typing import Any
 from aisotools.policy.prompts import visible
 
 # Cursor moves, colours, titles and hyperlinks of a terminal. An unfinished one loses its introducer only, so
-# that it cannot swallow the text behind it. Every branch starts with what no branch runs across: linear time.
+# that it cannot swallow the text behind it. Every branch starts with a character that no other branch runs
+# across: linear time on hostile input.
 _ESCAPE_SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[PX^_][^\x1b\n]*\x1b\\|[ -/]*[0-~])"
 )
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 KEEP = "\n\t\xa0\u202f\u3000\ufe0f"
-"""What output may hold besides visible characters: French and Japanese spaces, the selector of emoji."""
-
+"""Invisible characters that output may hold: French and Japanese spaces, the variation selector of emoji."""
 
 _KEEP_MOVES = KEEP + "\r\b"
 
 
 def text_of(data: Any) -> str:
-    """The text in a MIME bundle: a string, or a list of strings as notebooks are stored.
+    """Return the text of a MIME bundle's entry: a string, or a list of strings as notebooks store it.
 
     Raises:
         ValueError: If it is anything else.
@@ -45,7 +42,7 @@ def text_of(data: Any) -> str:
 
 
 def readable(text: str) -> str:
-    """Output of a program as a terminal would show it, with what a terminal would hide written down."""
+    """Return a program's output as a terminal would show it, with invisible characters written out."""
     text = _ESCAPE_SEQUENCE.sub("", text).replace("\r\n", "\n")
     if "\r" in text:
         text = "\n".join(map(_overwritten, text.split("\n")))
@@ -53,14 +50,14 @@ def readable(text: str) -> str:
 
 
 def coloured(text: str) -> str:
-    """Output of a program for a front end that draws colours and moves to the start of a line itself."""
+    """Return a program's output for a client that interprets colours and carriage returns itself."""
     parts = _COLOUR.split(text)
     parts[::2] = [visible(_ESCAPE_SEQUENCE.sub("", part), _KEEP_MOVES) for part in parts[::2]]
     return "".join(parts)
 
 
 def _overwritten(line: str) -> str:
-    """A line that was drawn again and again, such as a progress bar: its last state, and how many before."""
+    """Return the last state of an overwritten line, such as a progress bar, and how many came before."""
     states = [state for state in line.split("\r") if state]
     if len(states) < 2:
         return "".join(states)
@@ -68,13 +65,13 @@ def _overwritten(line: str) -> str:
 
 
 def one_line(text: str, max_chars: int = 80) -> str:
-    """A short label: everything visible, on one line, cut at `max_chars`."""
+    """Return `text` as a label: visible characters on one line, cut at `max_chars`."""
     text = visible(text[: max_chars + 1], "")
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
 
 
 def shorten(text: str, max_chars: int) -> str:
-    """Both ends of `text`, with what is missing between them said, in about `max_chars` characters."""
+    """Return both ends of `text` and how much is missing between them, in about `max_chars` characters."""
     missing = len(text) - max_chars
     if missing <= 0:
         return text
@@ -85,7 +82,7 @@ def shorten(text: str, max_chars: int) -> str:
 
 
 def seconds(duration_s: float) -> str:
-    """A duration as people write it."""
+    """Return a duration in ms, s, or min and s."""
     if duration_s < 1:
         return f"{max(duration_s, 0) * 1000:.0f} ms"
     if duration_s < 120:
@@ -94,78 +91,89 @@ def seconds(duration_s: float) -> str:
 
 
 _SGR_COLOUR = re.compile(r"\x1b\[([0-9;]*)m")
-_MOST_PARTS = 2_000
+_MAX_PARTS = 2_000
 _SHADES = ("#8a8a8a", "#e5484d", "#2f9e44", "#b5890b", "#3b82f6", "#b65bd6", "#1398a5", "#9a9a9a")
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Style:
     colour: str = ""
     bold: bool = False
     faint: bool = False
-    under: bool = False
+    underline: bool = False
 
-    def style(self) -> str:
-        parts = [f"color:{self.colour}"] if self.colour else []
-        parts += ["font-weight:600"] if self.bold else []
-        parts += ["opacity:.7"] if self.faint else []
-        parts += ["text-decoration:underline"] if self.under else []
-        return ";".join(parts)
+    def css(self) -> str:
+        rules = (
+            f"color:{self.colour}" if self.colour else "",
+            "font-weight:600" if self.bold else "",
+            "opacity:.7" if self.faint else "",
+            "text-decoration:underline" if self.underline else "",
+        )
+        return ";".join(filter(None, rules))
 
 
 def coloured_html(text: str, max_chars: int) -> str | None:
-    """Printed text as HTML with its colours; None if it has none, or would be longer than `max_chars`."""
-    if "\x1b[" not in text or text.count("\x1b") > _MOST_PARTS:
+    """Return printed text as HTML with its colours; None if it has none or exceeds `max_chars`."""
+    if "\x1b[" not in text or text.count("\x1b") > _MAX_PARTS:
         return None
     parts = _SGR_COLOUR.split("\n".join(map(_last_state, text.replace("\r\n", "\n").split("\n"))))
-    look, made, styled = _Look(), [], False
+    style_state, spans, styled = _Style(), [], False
     for number, part in enumerate(parts):
         if number % 2:
-            look = _after(look, part)
+            style_state = _apply_codes(style_state, part)
             continue
-        shown, style = html.escape(readable(part)), look.style()
-        styled = styled or bool(shown and style)
-        made.append(f'<span style="{style}">{shown}</span>' if shown and style else shown)
-    joined = "".join(made)
-    return joined if styled and len(joined) <= max_chars else None
+        text, css = html.escape(readable(part)), style_state.css()
+        styled = styled or bool(text and css)
+        spans.append(f'<span style="{css}">{text}</span>' if text and css else text)
+    markup = "".join(spans)
+    return markup if styled and len(markup) <= max_chars else None
 
 
 def _last_state(line: str) -> str:
-    """Of a line that was drawn over, the last state; colours set before it still hold."""
+    """Return the last state of an overwritten line; colours set before it still apply."""
     if "\r" not in line:
         return line
     states = [state for state in line.split("\r") if _SGR_COLOUR.sub("", state)]
     return states[-1] if states else ""
 
 
-def _after(look: _Look, codes: str) -> _Look:
+def _apply_codes(style: _Style, codes: str) -> _Style:
     numbers = [int(code) if code and len(code) < 4 else 0 for code in codes.split(";")][:32]
     position = 0
     while position < len(numbers):
         code = numbers[position]
         position += 1
         if code == 0:
-            look = _Look()
+            style = _Style()
         elif code in {1, 2, 4}:
-            look = replace(look, bold=look.bold or code == 1, faint=look.faint or code == 2, under=code == 4)
+            style = replace(
+                style,
+                bold=style.bold or code == 1,
+                faint=style.faint or code == 2,
+                underline=code == 4,
+            )
         elif code == 22:
-            look = replace(look, bold=False, faint=False)
+            style = replace(style, bold=False, faint=False)
         elif code == 24:
-            look = replace(look, under=False)
+            style = replace(style, underline=False)
         elif 30 <= code <= 37 or 90 <= code <= 97:
-            look = replace(look, colour=_SHADES[code % 10])
+            style = replace(style, colour=_SHADES[code % 10])
         elif code == 39:
-            look = replace(look, colour="")
-        elif code in {38, 48}:  # one of 256, or any: told in further numbers
+            style = replace(style, colour="")
+        elif code in {38, 48}:
+            # One of 256 colours (5;N) or any colour (2;R;G;B): skip the numbers that belong to it.
             kind, rest = (numbers[position : position + 1] or [0])[0], numbers[position + 1 :]
             position += {5: 2, 2: 4}.get(kind, 1)
             if code == 38 and kind == 5 and rest and rest[0] < 16:
-                look = replace(look, colour=_SHADES[rest[0] % 8])
-    return look
+                style = replace(style, colour=_SHADES[rest[0] % 8])
+    return style
 
 
-HEAD_LINES, TAIL_LINES = 40, 80
-"""How many lines are kept of the beginning and of the end."""
+HEAD_LINES = 40
+"""Lines kept of the beginning."""
+
+TAIL_LINES = 80
+"""Lines kept of the end."""
 
 MAX_LINE_CHARS = 2_000
 """A longer line is cut."""
@@ -182,8 +190,8 @@ class Bar:
 
     Attributes:
         percent: From 0 to 100.
-        label: What stands before it.
-        rest: What stands behind it: counts, times.
+        label: The text before it.
+        rest: The text behind it: counts, times.
     """
 
     percent: float
@@ -192,7 +200,7 @@ class Bar:
 
 
 def bar_in(line: str) -> Bar | None:
-    """The progress bar that a line draws, as tqdm, pip and many others do; None if it draws none."""
+    """Return the progress bar that a line draws, as tqdm, pip and many others do, or None."""
     if "%" not in line or "|" not in line:
         return None
     match = _BAR.fullmatch(line)
@@ -202,11 +210,11 @@ def bar_in(line: str) -> Bar | None:
 
 
 class TerminalScreen:
-    """The lines of one program.
+    """The lines that one program has printed.
 
     Attributes:
-        count: Finished lines there were.
-        current: The line that is not finished.
+        count: Number of finished lines, also those no longer kept.
+        current: The unfinished line.
     """
 
     def __init__(self) -> None:
@@ -219,11 +227,12 @@ class TerminalScreen:
         self._returned = False
 
     def feed(self, text: str) -> list[str]:
-        """Take in what was printed; the lines that it finished, at most as many as are kept of an end."""
+        """Take in printed text. Return the lines that it finished, at most the last `TAIL_LINES`."""
+        # An escape sequence may be split between two reads: keep its beginning until the rest comes.
         text = self._pending + text
         unfinished = _UNFINISHED.search(text[-220:])
         self._pending = unfinished[0] if unfinished else ""
-        text = readable_but_returns(text[: len(text) - len(self._pending)])
+        text = readable_keeping_returns(text[: len(text) - len(self._pending)])
         finished: deque[str] = deque(maxlen=TAIL_LINES)
         parts = text.split("\n")
         for number, part in enumerate(parts):
@@ -233,17 +242,18 @@ class TerminalScreen:
         return list(finished)
 
     def lines(self) -> list[str]:
-        """All that is kept, and the unfinished line at the end."""
+        """Return the kept lines and the unfinished one."""
         return [*self.finished(), *([self.current] if self.current else [])]
 
     def finished(self) -> list[str]:
-        """The finished lines that are kept, with one that says what is not."""
+        """Return the kept finished lines, with one between head and tail that counts the others."""
         left_out = self.count - len(self._head) - len(self._tail)
-        gap = [f"[... {left_out:,} lines left out ...]"] if left_out > 0 else []
-        return [*self._head, *gap, *self._tail]
+        if left_out <= 0:
+            return [*self._head, *self._tail]
+        return [*self._head, f"[... {left_out:,} lines left out ...]", *self._tail]
 
     def _draw(self, part: str) -> None:
-        """Draw on the current line; behind a carriage return starts it anew."""
+        """Draw on the current line; text behind a carriage return replaces it."""
         pieces = part.split("\r")
         if self._returned and pieces[0]:
             self.current = ""
@@ -263,6 +273,6 @@ class TerminalScreen:
             self._tail.append(line)
 
 
-def readable_but_returns(text: str) -> str:
-    """`text` without escape sequences and hidden characters, carriage returns kept."""
+def readable_keeping_returns(text: str) -> str:
+    """Return readable text that keeps its carriage returns."""
     return "\r".join(visible(readable(part), KEEP) for part in text.split("\r"))

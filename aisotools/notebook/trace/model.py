@@ -1,9 +1,7 @@
-"""A run as it is seen: a fold over the events of a session or an agent. No page is needed to read it.
+"""The trace of a run: a fold over the events of a session or an agent. Pure; no page is needed to read it.
 
-Each event changes the state and gives operations for a page that follows live. Everything in both is text of
-strangers made visible, cut to size, with secrets left out.
-
-What a trace holds: the things that happened, what they took together, and how a page is told.
+Each event changes the state and returns operations for a page that follows live. All text in both is
+untrusted text made visible, cut to size, with secrets left out.
 """
 
 from __future__ import annotations
@@ -50,27 +48,27 @@ from aisotools.notebook.render.text import (
 from aisotools.policy.prompts import visible
 
 State = Literal["running", "asking", "ok", "error", "denied", "note"]
-"""How far an item has come."""
+"""The state of an item."""
 
 Op = dict[str, Json]
-"""One change of what a page shows: `op` is `item`, `state`, `text`, `lines`, `now` or `total`."""
+"""One change of what a page shows; `op` is `item`, `text`, `lines`, `now` or `total`."""
 
 
 @dataclass(slots=True)
 class TraceItem:
-    """One thing that happened: an answer of a model, a call, or a remark.
+    """One entry of a trace: a model's answer, a call, or a remark.
 
     Attributes:
-        key: Names it within the trace.
+        key: Identifies it within the trace.
         kind: `model`, `call` or `note`.
-        title: What it is, in a line.
-        state: How far it has come.
-        began_s: When it began, in seconds since the epoch.
-        words: What became of it, in a few words.
-        arguments: Of a call.
-        text: What a model said, or a call answered.
-        screen: What a call printed.
-        bar: The progress bar that stands last.
+        title: One line.
+        state: Its state.
+        began_s: Start, in seconds since the epoch.
+        summary: The outcome so far, in a few words.
+        arguments: The arguments of a call.
+        text: The text of a model's answer or of a call's result.
+        screen: The printed output of a call.
+        bar: The progress bar drawn or reported last.
         decision: Who decided about a call and why.
     """
 
@@ -79,7 +77,7 @@ class TraceItem:
     title: str
     state: State
     began_s: float
-    words: str = ""
+    summary: str = ""
     arguments: str = ""
     text: str = ""
     decision: str = ""
@@ -89,14 +87,16 @@ class TraceItem:
 
 @dataclass(slots=True)
 class Totals:
-    """What a run took so far.
+    """Counters of a run.
 
     Attributes:
         steps: Requests to a model.
-        calls: Calls that were made.
+        calls: Requested calls.
         input_tokens: Tokens that models read.
         output_tokens: Tokens that models wrote.
-        outcome: How the run ended, in words; empty while it goes on.
+        outcome: How the run ended; empty while it runs.
+        first_s: Time of the first event, in seconds since the epoch.
+        last_s: Time of the last event.
     """
 
     steps: int = 0
@@ -107,8 +107,8 @@ class Totals:
     first_s: float = 0.0
     last_s: float = 0.0
 
-    def words(self) -> str:
-        """All of it in a line."""
+    def summary(self) -> str:
+        """Return all counters in a line."""
         parts = [_count(self.steps, "step"), _count(self.calls, "call")]
         if self.input_tokens or self.output_tokens:
             parts.append(f"{self.input_tokens:,} tokens in, {self.output_tokens:,} out")
@@ -121,16 +121,16 @@ def _count(number: int, noun: str) -> str:
 
 
 MAX_TEXT_CHARS = 6_000
-"""Longest text of a model, arguments or result that is kept of one item."""
+"""Longest text or arguments stored for one item."""
 
 
 class Trace:
-    """The state of one run.
+    """The trace of one run.
 
     Attributes:
-        title: What the run is.
-        items: What happened, in order.
-        totals: What it took.
+        title: Name of the run.
+        items: Its entries, in order.
+        totals: Its counters.
     """
 
     def __init__(
@@ -139,62 +139,61 @@ class Trace:
         """Start empty.
 
         Args:
-            title: What the run is.
-            secrets_of: Tells which arguments of a tool are never shown.
+            title: Name of the run.
+            secrets_of: Returns the names of a tool's arguments that are never shown.
         """
         self.title = one_line(title, 200)
         self.items: list[TraceItem] = []
         self.totals = Totals()
         self._by_key: dict[str, TraceItem] = {}
         self._secrets_of = secrets_of
-        self._asked: dict[str, str] = {}
         self._agent = ""
 
-    def hear(self, event: SessionEvent) -> list[Op]:
-        """Take in one event; what changes on a page that shows this trace."""
+    def apply(self, event: SessionEvent) -> list[Op]:
+        """Apply one event. Return the changes for a page that shows this trace."""
         self.totals.first_s = self.totals.first_s or event.time_s
         self.totals.last_s = max(self.totals.last_s, event.time_s)
-        ops: list[Op] = self._heard(event)
-        return [*ops, {"op": "total", "words": self.totals.words()}] if ops else ops
+        ops: list[Op] = self._apply(event)
+        return [*ops, {"op": "total", "words": self.totals.summary()}] if ops else ops
 
     def snapshot(self) -> list[Op]:
-        """What makes an empty page show all of it."""
+        """Return the operations that make an empty page show the whole trace."""
         ops: list[Op] = []
         for item in self.items:
-            ops.append(self._op_item(item))
-            ops += (
-                [{"op": "lines", "key": item.key, "lines": item.screen.finished()}]
-                if item.screen.count
-                else []
-            )
-            ops += self._now(item) if item.screen.current or item.bar else []
-        return [*ops, {"op": "total", "words": self.totals.words()}]
+            ops.append(self._item_op(item))
+            if item.screen.count:
+                ops.append({"op": "lines", "key": item.key, "lines": item.screen.finished()})
+            if item.screen.current or item.bar:
+                ops += self._now_ops(item)
+        return [*ops, {"op": "total", "words": self.totals.summary()}]
 
-    # ---- one method for each kind of event
+    # ---- one method for each kind of event. An event of an unknown call is ignored: a trace may start late.
 
     @singledispatchmethod
-    def _heard(self, event: SessionEvent) -> list[Op]:  # noqa: ARG002 - what is not known is not shown
+    def _apply(self, event: SessionEvent) -> list[Op]:  # noqa: ARG002 - unknown events are not shown
         return []
 
-    @_heard.register
+    @_apply.register
     def _(self, event: AgentStarted) -> list[Op]:
         self._agent = self._agent or event.agent_id
-        who = f"agent {one_line(event.agent_id, 40)} started" + (
-            f" by {one_line(event.parent_id, 40)}" if event.parent_id else ""
-        )
-        return self._note(event, f"{who}, model {one_line(event.model, 80)}")
+        title = f"agent {one_line(event.agent_id, 40)} started"
+        if event.parent_id:
+            title += f" by {one_line(event.parent_id, 40)}"
+        return self._add_note(event, f"{title}, model {one_line(event.model, 80)}")
 
-    @_heard.register
+    @_apply.register
     def _(self, event: ModelRequested) -> list[Op]:
         self.totals.steps += 1
         ops: list[Op] = []
         for message in event.new:
             if isinstance(message, UserMessage):
-                ops += self._note(event, "prompt", text=message.text)
-        who = f"agent {one_line(event.agent_id, 40)}, " if event.agent_id != self._agent else ""
-        return ops + self._add(_model_key(event), "model", f"{who}step {event.step}", "running", event)
+                ops += self._add_note(event, "prompt", text=message.text)
+        title = f"step {event.step}"
+        if event.agent_id != self._agent:
+            title = f"agent {one_line(event.agent_id, 40)}, {title}"
+        return ops + self._add(_model_key(event), "model", title, "running", event)
 
-    @_heard.register
+    @_apply.register
     def _(self, event: ModelStreamed) -> list[Op]:
         item = next((i for i in reversed(self.items) if i.kind == "model" and i.state == "running"), None)
         if item is None or not isinstance(event.event, TextDelta):
@@ -203,96 +202,109 @@ class Trace:
         item.text = shorten(item.text + piece, MAX_TEXT_CHARS)
         return [{"op": "text", "key": item.key, "add": piece}]
 
-    @_heard.register
+    @_apply.register
     def _(self, event: ModelRetried) -> list[Op]:
-        return self._note(event, f"tried again in {seconds(event.wait_s)}: {one_line(event.reason, 300)}")
+        return self._add_note(event, f"tried again in {seconds(event.wait_s)}: {one_line(event.reason, 300)}")
 
-    @_heard.register
+    @_apply.register
     def _(self, event: ModelAnswered) -> list[Op]:
         self.totals.input_tokens += event.usage.input_tokens
         self.totals.output_tokens += event.usage.output_tokens
         item = self._by_key.get(_model_key(event))
         if item is None:
             return []
-        said = "".join(part.text for part in event.message.parts if isinstance(part, TextPart))
-        wanted = [part.name for part in event.message.parts if isinstance(part, CallPart)]
-        item.text = _clean(said)
-        calls = f"calls {', '.join(one_line(name, 40) for name in wanted)}" if wanted else ""
+        item.text = _clean("".join(p.text for p in event.message.parts if isinstance(p, TextPart)))
+        names = [one_line(p.name, 40) for p in event.message.parts if isinstance(p, CallPart)]
+        calls = f"calls {', '.join(names)}" if names else ""
         tokens = event.usage.input_tokens + event.usage.output_tokens
-        item.words = _words(calls, f"{tokens:,} tokens" if tokens else "", seconds(event.duration_s))
-        return self._state(item, "ok")
+        item.summary = _join_words(calls, f"{tokens:,} tokens" if tokens else "", seconds(event.duration_s))
+        return self._set_state(item, "ok")
 
-    @_heard.register
+    @_apply.register
     def _(self, event: ContextTrimmed) -> list[Op]:
-        return self._note(event, f"{event.chars:,} characters of old results were taken out of the context")
+        return self._add_note(
+            event, f"{event.chars:,} characters of old results were taken out of the context"
+        )
 
-    @_heard.register
+    @_apply.register
     def _(self, event: AgentFinished) -> list[Op]:
         self.totals.outcome = one_line(f"{event.outcome} {event.reason}".strip(), 300)
         for item in self.items:
             if item.state == "running" and item.kind == "model":
-                item.state, item.words = "error", "no answer"
-        return self._note(event, f"ended: {self.totals.outcome}")
+                item.state = "error"
+                item.summary = "no answer"
+        return self._add_note(event, f"ended: {self.totals.outcome}")
 
-    @_heard.register
+    @_apply.register
     def _(self, event: SandboxStarted) -> list[Op]:
-        why = f" ({one_line(event.reason, 200)})" if event.reason else ""
-        return self._note(event, f"sandbox started, level {one_line(event.level, 20)}{why}")
+        title = f"sandbox started, level {one_line(event.level, 20)}"
+        if event.reason:
+            title += f" ({one_line(event.reason, 200)})"
+        return self._add_note(event, title)
 
-    @_heard.register
+    @_apply.register
     def _(self, event: SandboxLost) -> list[Op]:
-        return self._note(event, f"sandbox lost: {one_line(event.reason, 300)}", state="error")
+        return self._add_note(event, f"sandbox lost: {one_line(event.reason, 300)}", state="error")
 
-    @_heard.register
+    @_apply.register
     def _(self, event: CallRequested) -> list[Op]:
         self.totals.calls += 1
         call = event.call
         title = one_line(call.name) + ("" if call.origin == "model" else f" (by a {call.origin})")
         return self._add(
-            event.call_id, "call", title, "running", event, arguments=self._told(call.name, call.arguments)
+            event.call_id,
+            "call",
+            title,
+            "running",
+            event,
+            arguments=self._arguments_text(call.name, call.arguments),
         )
 
-    @_heard.register
+    @_apply.register
     def _(self, event: ApprovalAsked) -> list[Op]:
         item = self._by_key.get(event.call_id)
         if item is None:
             return []
-        item.words = "a person is asked"
-        return self._state(item, "asking")
+        item.summary = "a person is asked"
+        return self._set_state(item, "asking")
 
-    @_heard.register
+    @_apply.register
     def _(self, event: ApprovalAnswered) -> list[Op]:
         item = self._by_key.get(event.call_id)
         if item is None:
             return []
         reason = one_line(redact_text(event.approval.reason), 300)
-        said = {"approve": "approved", "deny": "denied"}.get(event.approval.outcome, event.approval.outcome)
-        item.decision = said + (f": {reason}" if reason else "")
-        item.words = item.decision
-        return self._state(item, "running")
+        verdict = {"approve": "approved", "deny": "denied"}.get(
+            event.approval.outcome, event.approval.outcome
+        )
+        item.decision = f"{verdict}: {reason}" if reason else verdict
+        item.summary = item.decision
+        return self._set_state(item, "running")
 
-    @_heard.register
+    @_apply.register
     def _(self, event: CallDecided) -> list[Op]:
         item = self._by_key.get(event.call_id)
         if item is None:
             return []
-        item.arguments = self._told(item.title.partition(" ")[0], event.arguments)
-        why = one_line("; ".join(event.reasons), 300)
+        item.arguments = self._arguments_text(item.title.partition(" ")[0], event.arguments)
+        reasons = one_line("; ".join(event.reasons), 300)
         verdict = "allowed" if event.decision is Decision.ALLOW else "denied"
-        by = f"{verdict} by {one_line(event.decided_by, 20)}" + (f": {why}" if why else "")
-        item.decision = f"{item.decision}; {by}" if item.decision else by
-        item.words = by
-        return [self._op_item(item)]
+        decision = f"{verdict} by {one_line(event.decided_by, 20)}"
+        if reasons:
+            decision += f": {reasons}"
+        item.decision = f"{item.decision}; {decision}" if item.decision else decision
+        item.summary = decision
+        return [self._item_op(item)]
 
-    @_heard.register
+    @_apply.register
     def _(self, event: CallStarted) -> list[Op]:
         item = self._by_key.get(event.call_id)
         if item is None:
             return []
-        item.words = f"runs {'on the HOST' if event.runs_in == 'host' else 'in the sandbox'}"
-        return self._state(item, "running")
+        item.summary = f"runs {'on the HOST' if event.runs_in == 'host' else 'in the sandbox'}"
+        return self._set_state(item, "running")
 
-    @_heard.register
+    @_apply.register
     def _(self, event: CallOutput) -> list[Op]:
         item = self._by_key.get(event.call_id)
         if item is None:
@@ -300,22 +312,23 @@ class Trace:
         lines = item.screen.feed(event.text)
         item.bar = bar_in(item.screen.current)
         ops: list[Op] = [{"op": "lines", "key": item.key, "lines": lines}] if lines else []
-        return ops + self._now(item)
+        return ops + self._now_ops(item)
 
-    @_heard.register
+    @_apply.register
     def _(self, event: CallEmitted) -> list[Op]:
         item = self._by_key.get(event.call_id)
         if item is None:
             return []
+        # A printed bar, as of tqdm, is reported as an event too and says more.
         if event.name == "progress" and bar_in(item.screen.current) is not None:
-            return []  # the same as is drawn, in fewer words
-        item.bar = _reported(event.name, event.payload)
+            return []
+        item.bar = _reported_bar(event.name, event.payload)
         if item.bar is None:
-            item.words = one_line(f"{event.name} {json.dumps(event.payload, ensure_ascii=False)}", 200)
-            return self._state(item, item.state)
-        return self._now(item)
+            item.summary = one_line(f"{event.name} {json.dumps(event.payload, ensure_ascii=False)}", 200)
+            return self._set_state(item, item.state)
+        return self._now_ops(item)
 
-    @_heard.register
+    @_apply.register
     def _(self, event: CallFinished) -> list[Op]:
         item = self._by_key.get(event.call_id)
         if item is None:
@@ -325,20 +338,22 @@ class Trace:
         if result.is_error:
             item.text = _clean(result.content)
         item.bar = None
-        item.words = _words(outcome_text(result), seconds(event.duration_s))
+        item.summary = _join_words(outcome_text(result), seconds(event.duration_s))
         denied = result.is_error and result.error_kind == "denied"
-        ops = self._state(item, "denied" if denied else "error" if result.is_error else "ok")
-        return [*self._now(item), *ops]
+        ops = self._set_state(item, "denied" if denied else "error" if result.is_error else "ok")
+        return [*self._now_ops(item), *ops]
 
-    # ---- what they share
+    # ---- helpers
 
-    def _told(self, name: str, arguments: Mapping[str, Json]) -> str:
+    def _arguments_text(self, name: str, arguments: Mapping[str, Json]) -> str:
         shown = redact_arguments(arguments, self._secrets_of(name))
         if len(shown) == 1 and all(isinstance(value, str) for value in shown.values()):
             return _clean(next(iter(shown.values())).strip("\n"))
         return _clean(json.dumps(shown, ensure_ascii=False, indent=1, default=repr))
 
-    def _note(self, event: SessionEvent, title: str, *, text: str = "", state: State = "note") -> list[Op]:
+    def _add_note(
+        self, event: SessionEvent, title: str, *, text: str = "", state: State = "note"
+    ) -> list[Op]:
         return self._add(f"note {len(self.items)}", "note", title, state, event, text=_clean(text))
 
     def _add(
@@ -353,40 +368,40 @@ class Trace:
         item = TraceItem(key=key, kind=kind, title=title, state=state, began_s=event.time_s, **more)  # type: ignore[arg-type]  # only texts
         self.items.append(item)
         self._by_key[key] = item
-        return [self._op_item(item)]
+        return [self._item_op(item)]
 
-    def _state(self, item: TraceItem, state: State) -> list[Op]:
+    def _set_state(self, item: TraceItem, state: State) -> list[Op]:
         item.state = state
-        return [self._op_item(item)]
+        return [self._item_op(item)]
 
     @staticmethod
-    def _op_item(item: TraceItem) -> Op:
+    def _item_op(item: TraceItem) -> Op:
         return {
             "op": "item",
             "key": item.key,
             "kind": item.kind,
             "state": item.state,
             "title": item.title,
-            "words": item.words,
+            "words": item.summary,
             "arguments": item.arguments,
             "text": item.text,
         }
 
     @staticmethod
-    def _now(item: TraceItem) -> list[Op]:
+    def _now_ops(item: TraceItem) -> list[Op]:
         bar = item.bar
-        told = None if bar is None else {"percent": bar.percent, "label": bar.label, "rest": bar.rest}
-        return [{"op": "now", "key": item.key, "text": item.screen.current, "bar": told}]
+        payload = None if bar is None else {"percent": bar.percent, "label": bar.label, "rest": bar.rest}
+        return [{"op": "now", "key": item.key, "text": item.screen.current, "bar": payload}]
 
 
 def outcome_text(result: ToolResult) -> str:
-    """How a call ended, in a word or two."""
+    """Return how a call ended, in a word or two; empty for a plain success."""
     value = result.value if isinstance(result.value, Mapping) else {}
     code = value.get("exitCode", result.metadata.get("exitCode"))
-    told = f"exit code {code}" if isinstance(code, int) and not isinstance(code, bool) and code else ""
+    exit_text = f"exit code {code}" if isinstance(code, int) and not isinstance(code, bool) and code else ""
     if not result.is_error:
-        return told
-    return told or {"denied": "denied", "invalid": "wrong call"}.get(result.error_kind or "", "failed")
+        return exit_text
+    return exit_text or {"denied": "denied", "invalid": "wrong call"}.get(result.error_kind or "", "failed")
 
 
 def _model_key(event: ModelRequested | ModelAnswered) -> str:
@@ -397,24 +412,24 @@ def _clean(text: str) -> str:
     return readable(shorten(redact_text(shorten(text, 4 * MAX_TEXT_CHARS)), MAX_TEXT_CHARS))
 
 
-def _words(*parts: str) -> str:
+def _join_words(*parts: str) -> str:
     return " \N{MIDDLE DOT} ".join(filter(None, parts))
 
 
-def _reported(name: str, payload: Mapping[str, Json]) -> Bar | None:
-    """The progress that a tool reports as `fraction`, `percent`, or `done` of `total`."""
+def _reported_bar(name: str, payload: Mapping[str, Json]) -> Bar | None:
+    """The progress bar of a tool that reports `fraction`, `percent`, or `done` of `total`."""
 
     def number(key: str) -> float | None:
         value = payload.get(key)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
-    done, total = number("done"), number("total")
+    finished, total = number("done"), number("total")
     percent = number("percent")
     if (fraction := number("fraction")) is not None:
         percent = 100 * fraction
-    elif done is not None and total:
-        percent = 100 * done / total
+    elif finished is not None and total:
+        percent = 100 * finished / total
     if percent is None or not 0 <= percent <= 100:
         return None
-    rest = f"{done:g}/{total:g}" if done is not None and total else ""
+    rest = f"{finished:g}/{total:g}" if finished is not None and total else ""
     return Bar(percent, one_line(name, 60), rest)

@@ -1,11 +1,7 @@
-"""A run shown while it goes on: one view, followed live where the page can, replaced by a record at the end.
+"""Show a run while it goes on: a live widget where a page renders it, replaced by a static record at the end.
 
-Everything is displayed from the awaiting cell itself, and sent from the task that awaits: what handlers and
-other tasks display gets lost.
-
-A trace as static HTML and text: what stays in the notebook. Pure; bounded whatever the run did.
-
-What a running call prints, shown while it runs, and replaced by its result.
+Everything is displayed from the awaiting cell and sent from the awaiting task: IPython loses what handlers
+and other tasks display.
 """
 
 from __future__ import annotations
@@ -21,7 +17,6 @@ from aisotools.core.events import CallOutput, SessionEvent
 from aisotools.core.redaction import secret_parameters
 from aisotools.core.types import ToolResult
 from aisotools.notebook.render import html
-from aisotools.notebook.render import html as frame
 from aisotools.notebook.render.results import render_result
 from aisotools.notebook.render.text import TerminalScreen, bar_in, shorten
 from aisotools.notebook.trace.model import Op, State, Trace, TraceItem
@@ -29,11 +24,11 @@ from aisotools.session.session import Session
 from aisotools.tools.registry import ToolRegistry
 
 MAX_STORED_CHARS = 64 << 10
-"""Longest HTML that is kept of one run, and longest text."""
+"""Longest HTML, and longest text, stored for one run."""
 
 _MAX_ITEMS = 200
-_ROOM = 40_000
-_LEAST_SHARE = 120
+_ROOM_CHARS = 40_000
+_MIN_ITEM_CHARS = 120
 _MARKS: dict[State, str] = {
     "running": "\N{HORIZONTAL ELLIPSIS}",
     "asking": "?",
@@ -45,51 +40,54 @@ _MARKS: dict[State, str] = {
 
 
 def trace_bundle(trace: Trace) -> dict[str, str]:
-    """The MIME bundle of a trace, at most `MAX_STORED_CHARS` of each type."""
-    most = min(len(trace.items), _MAX_ITEMS)
-    share = _ROOM // max(most, 1)
+    """Return the MIME bundle of a trace, at most `MAX_STORED_CHARS` of each type."""
+    count = min(len(trace.items), _MAX_ITEMS)
+    item_chars = _ROOM_CHARS // max(count, 1)
     while True:
-        shown = _shown(trace, most, share)
-        if max(map(len, shown.values())) <= MAX_STORED_CHARS:
-            return shown
-        # First each is told in fewer words, then fewer are told.
-        share = share * 2 // 3
-        if share < _LEAST_SHARE:
-            most = most * 2 // 3
-            share = _ROOM // max(most, 1) // 2
+        bundle = _bundle(trace, count, item_chars)
+        if max(map(len, bundle.values())) <= MAX_STORED_CHARS:
+            return bundle
+        # Escaping can make the text several times longer. First shorten each item, then show fewer.
+        item_chars = item_chars * 2 // 3
+        if item_chars < _MIN_ITEM_CHARS:
+            count = count * 2 // 3
+            item_chars = _ROOM_CHARS // max(count, 1) // 2
 
 
-def _shown(trace: Trace, most: int, share: int) -> dict[str, str]:
-    left_out = len(trace.items) - most
-    head = most // 4
-    items = trace.items if not left_out else [*trace.items[:head], *trace.items[head + left_out :]]
-    rows, lines = [], []
+def _bundle(trace: Trace, count: int, item_chars: int) -> dict[str, str]:
+    left_out = len(trace.items) - count
+    head = count // 4
+    items = [*trace.items[:head], *trace.items[head + left_out :]]
+    rows: list[str] = []
+    lines: list[str] = []
     for number, item in enumerate(items):
         if left_out and number == head:
-            told = f"{left_out:,} things that happened here are left out; the session's log has them."
-            rows.append(frame.note(told))
-            lines.append(f"  [{told}]")
-        html, plain = _item(item, share)
-        rows.append(html)
+            note = f"{left_out:,} entries are left out here; the session's log has them."
+            rows.append(html.note(note))
+            lines.append(f"  [{note}]")
+        markup, plain = _item(item, item_chars)
+        rows.append(markup)
         lines += plain
-    summary = " \N{MIDDLE DOT} ".join(filter(None, [trace.totals.words(), trace.totals.outcome]))
-    body = frame.details(summary or "nothing happened", "".join(rows))
+    summary = " \N{MIDDLE DOT} ".join(filter(None, [trace.totals.summary(), trace.totals.outcome]))
+    body = html.details(summary or "nothing happened", "".join(rows))
     return {
-        "text/html": frame.box(f"trace of {frame.escape(trace.title)}", body),
+        "text/html": html.box(f"trace of {html.escape(trace.title)}", body),
         "text/plain": "\n".join([f"trace of {trace.title}: {summary}", *lines]),
     }
 
 
-def _item(item: TraceItem, share: int) -> tuple[str, list[str]]:
-    line = f"{_MARKS[item.state]} {item.title}" + (f" \N{MIDDLE DOT} {item.words}" if item.words else "")
+def _item(item: TraceItem, max_chars: int) -> tuple[str, list[str]]:
+    line = f"{_MARKS[item.state]} {item.title}"
+    if item.summary:
+        line += f" \N{MIDDLE DOT} {item.summary}"
     output = "\n".join(item.screen.lines())
     parts = [part for part in (item.arguments, item.decision, output, item.text) if part]
     if not parts:
-        return frame.small_print(line), [f"  {line}"]
-    each = max(share - len(line), 60) // len(parts)
-    # One block for all of them: a long run has many.
-    body = "\n\n".join(("printed:\n" if part is output else "") + shorten(part, each) for part in parts)
-    return frame.details(line, frame.block(body)), [
+        return html.small_print(line), [f"  {line}"]
+    part_chars = max(max_chars - len(line), 60) // len(parts)
+    # One block for all parts keeps the HTML of long runs small.
+    body = "\n\n".join(("printed:\n" if part is output else "") + shorten(part, part_chars) for part in parts)
+    return html.details(line, html.block(body)), [
         f"  {line}",
         *(f"    {text}" for text in body.split("\n")),
     ]
@@ -98,44 +96,50 @@ def _item(item: TraceItem, share: int) -> tuple[str, list[str]]:
 _T = TypeVar("_T")
 
 TICK_S = 0.05
-"""How often a page is told what happened since."""
+"""Interval between updates of the page."""
 
+# Without a page that follows, the whole output is replaced: less often, and only after the page had time to
+# report that it renders the widget.
 _REDRAW_S = 0.5
-_HELLO_S = 2.0
+_HELLO_TIMEOUT_S = 2.0
 
 _last: Trace | None = None
 
 
-class Source(Protocol):
-    """Whatever tells its events: a session, or an agent, which also tells pieces of answers."""
+class EventSource(Protocol):
+    """A session, or an agent, which also emits pieces of answers."""
 
     def subscribe(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """Have `listener` hear every event from now on; what is returned stops that."""
+        """Call `listener` with every event from now on. Return a function that stops that."""
 
 
 def last_trace() -> Trace | None:
-    """The trace of the run that was followed last, or None."""
+    """Return the trace of the run that was followed last, or None."""
     return _last
 
 
 async def follow(
-    source: Source, work: Coroutine[Any, Any, _T], *, title: str = "run", registry: ToolRegistry | None = None
+    source: EventSource,
+    work: Coroutine[Any, Any, _T],
+    *,
+    title: str = "run",
+    registry: ToolRegistry | None = None,
 ) -> _T:
-    """Await `work`, showing below the running cell what `source` tells meanwhile.
+    """Await `work` and meanwhile show the events of `source` below the running cell.
 
     Args:
         source: A session or an agent.
-        work: What goes on; cancelling this call cancels it.
-        title: What it is called.
-        registry: Tells which arguments of a tool are secret; the session's.
+        work: Cancelling this call cancels it.
+        title: Name of the run.
+        registry: The session's; its schemas tell which arguments are secret.
 
     Returns:
-        What `work` gives.
+        The result of `work`.
     """
-    global _last  # noqa: PLW0603 - what %trace shows
+    global _last  # noqa: PLW0603 - shown by %trace
     trace = _last = Trace(title, _secrets_in(registry))
-    view = _View(trace)
-    stop = source.subscribe(view.hear)
+    view = _LiveTrace(trace)
+    stop = source.subscribe(view.on_event)
     try:
         view.show()
         return await with_ticks(work, TICK_S, view.tick)
@@ -152,8 +156,8 @@ def _secrets_in(registry: ToolRegistry | None) -> Callable[[str], frozenset[str]
     return secrets_of
 
 
-class _View:
-    """One output of the cell: a widget while a page shows it, else drawn anew; a record at the end."""
+class _LiveTrace:
+    """One output of the cell: a widget while a page renders it, otherwise redrawn; a record at the end."""
 
     def __init__(self, trace: Trace) -> None:
         from aisotools.notebook.approval.widgets import TraceCard
@@ -161,44 +165,53 @@ class _View:
         self._trace = trace
         self._ops: list[Op] = []
         self._loop = asyncio.get_running_loop()
-        self._began_s = self._drawn_s = self._loop.time()
-        self._news = self._greeted = False
+        self._began_s = self._loop.time()
+        self._drawn_s = self._began_s
+        self._changed = False
+        self._has_page = False
         self._card = TraceCard()
-        self._card.on_msg(self._from_page)
+        self._card.on_msg(self._on_message)
         self._display_id = uuid.uuid4().hex
 
-    def hear(self, event: SessionEvent) -> None:
-        ops = self._trace.hear(event)
+    def on_event(self, event: SessionEvent) -> None:
+        ops = self._trace.apply(event)
         self._ops += ops
-        self._news = self._news or bool(ops)
+        self._changed = self._changed or bool(ops)
 
     def show(self) -> None:
         self._display(self._card.bundle() | trace_bundle(self._trace))
 
     def tick(self) -> None:
-        """Tell the page what happened since."""
-        if self._greeted:
-            self._send("more", ops=self._taken())
-        elif self._news and self._loop.time() - max(self._drawn_s, self._began_s + _HELLO_S) > _REDRAW_S:
-            # No page follows: the output itself is drawn anew, now and then.
-            self._drawn_s, self._news = self._loop.time(), False
+        """Send the page what happened since the last tick."""
+        if self._has_page:
+            self._send("more", ops=self._take_ops())
+        elif (
+            self._changed
+            and self._loop.time() - max(self._drawn_s, self._began_s + _HELLO_TIMEOUT_S) > _REDRAW_S
+        ):
+            self._drawn_s = self._loop.time()
+            self._changed = False
             self._display(trace_bundle(self._trace), update=True)
 
     def end(self) -> None:
         self._display(trace_bundle(self._trace), update=True)
         self._card.close()
 
-    def _taken(self) -> list[Op]:
+    def _take_ops(self) -> list[Op]:
         ops, self._ops = merge_ops(self._ops), []
         return ops
 
-    def _from_page(self, _card: Any, message: Any, _buffers: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop of the run is gone, and the run with it
+    def _on_message(self, _card: Any, message: Any, _buffers: Any) -> None:
+        # Called on any thread. Race: the run and its loop ended before this message came; then it has no
+        # meaning any more.
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._receive, message)
 
     def _receive(self, message: Any) -> None:
         if isinstance(message, Mapping) and message.get("type") == "hello":
-            self._ops, self._greeted = [], True
+            # The snapshot holds everything so far, also the operations not sent yet.
+            self._ops = []
+            self._has_page = True
             self._send("show", title=self._trace.title, ops=self._trace.snapshot())
 
     def _send(self, kind: str, *, ops: list[Op], **content: Any) -> None:
@@ -211,75 +224,73 @@ class _View:
         display(dict(bundle), raw=True, display_id=self._display_id, update=update)
 
 
-_LATEST = {"now", "total"}
+# Of these operations only the last of each item counts.
+_REPLACING = {"now", "total"}
 
 
 def merge_ops(ops: list[Op]) -> list[Op]:
-    """The same changes in fewer operations: of drawn-over lines and totals only the last counts.
+    """Return the same changes in fewer operations.
 
-    Lines of one call that come one after another go together.
+    Of current lines and totals only the last counts; consecutive lines of one call are joined.
     """
-    kept: list[Op] = []
+    result: list[Op] = []
     last: dict[tuple[str, str], int] = {}
     for op in ops:
         name, key = str(op["op"]), str(op.get("key", ""))
-        if name in _LATEST and (name, key) in last:
-            kept[last[name, key]] = {"op": "skip"}
-        if name == "lines" and kept and kept[-1].get("op") == "lines" and kept[-1]["key"] == key:
-            kept[-1] = {**op, "lines": [*kept[-1]["lines"], *op["lines"]]}
+        if name in _REPLACING and (name, key) in last:
+            result[last[name, key]] = {"op": "skip"}
+        if name == "lines" and result and result[-1].get("op") == "lines" and result[-1]["key"] == key:
+            result[-1] = {**op, "lines": [*result[-1]["lines"], *op["lines"]]}
             continue
-        last[name, key] = len(kept)
-        kept.append(op)
-    return [op for op in kept if op["op"] != "skip"]
+        last[name, key] = len(result)
+        result.append(op)
+    return [op for op in result if op["op"] != "skip"]
 
 
-_EVERY_S = 0.25
-_TAIL_LINES, _TAIL_CHARS = 40, 4_000
+_OUTPUT_TICK_S = 0.25
+_TAIL_LINES = 40
+_TAIL_CHARS = 4_000
 
 
 async def show_while_running(
     session: Session, call: Coroutine[Any, Any, ToolResult], tool_name: str
 ) -> ToolResult:
-    """Await `call`, showing what `session` prints meanwhile, and then its result in the same place.
+    """Await `call`. Meanwhile show what `session` prints, then the result in the same output."""
+    screen = TerminalScreen()
+    changed = False
 
-    Everything is displayed from the awaiting cell itself: what handlers and other tasks display gets lost.
-    """
-    screen, news = TerminalScreen(), False
-
-    def hear(event: SessionEvent) -> None:
-        nonlocal news
+    def on_event(event: SessionEvent) -> None:
+        nonlocal changed
         if isinstance(event, CallOutput):
             screen.feed(event.text)
-            news = True
+            changed = True
 
-    def show_news() -> None:
-        nonlocal news
-        if news:
-            news = False
-            place.show(progress_bundle(screen))
+    def update() -> None:
+        nonlocal changed
+        if changed:
+            changed = False
+            slot.show(progress_bundle(screen))
 
-    place = _OutputSlot()
-    stop = session.subscribe(hear)
+    slot = _OutputSlot()
+    stop = session.subscribe(on_event)
     try:
-        result = await with_ticks(call, _EVERY_S, show_news)
+        result = await with_ticks(call, _OUTPUT_TICK_S, update)
     finally:
         stop()
-    place.show(render_result(result, tool_name))
+    slot.show(render_result(result, tool_name))
     return result
 
 
 def progress_bundle(screen: TerminalScreen) -> dict[str, str]:
-    """The end of what was printed; a line that draws a progress bar is shown as one."""
+    """Return the MIME bundle of the end of what was printed; a printed progress bar is drawn as one."""
     bar = bar_in(screen.current)
     lines = screen.lines() if bar is None else screen.finished()
     text = shorten("\n".join(lines[-_TAIL_LINES:]), _TAIL_CHARS)
-    drawn = (
-        "" if bar is None else html.progress_bar(bar.percent, " ".join(filter(None, [bar.label, bar.rest])))
-    )
-    return {
-        "text/html": (html.block(text) if text else "") + drawn,
-        "text/plain": "\n".join([text] if bar is None else [text, screen.current]),
-    }
+    markup = html.block(text) if text else ""
+    if bar is None:
+        return {"text/html": markup, "text/plain": text}
+    markup += html.progress_bar(bar.percent, " ".join(filter(None, [bar.label, bar.rest])))
+    return {"text/html": markup, "text/plain": f"{text}\n{screen.current}"}
 
 
 class _OutputSlot:

@@ -101,7 +101,7 @@ def a_run() -> list[SessionEvent]:
 def told(*events: SessionEvent, **options: Any) -> dict[str, str]:
     trace = Trace(**options)
     for event in events:
-        trace.hear(event)
+        trace.apply(event)
     return trace_bundle(trace)
 
 
@@ -129,34 +129,34 @@ def test_a_run_reads_from_the_prompt_to_the_end() -> None:
 )
 def test_how_a_call_ends(result: ToolResult, state: str, words: str) -> None:
     trace = Trace()
-    trace.hear(requested(command="x"))
-    trace.hear(finished(result))
-    assert (trace.items[0].state, trace.items[0].words) == (state, words)
+    trace.apply(requested(command="x"))
+    trace.apply(finished(result))
+    assert (trace.items[0].state, trace.items[0].summary) == (state, words)
 
 
 def test_progress_is_a_bar_and_not_a_thousand_lines() -> None:
     trace = Trace()
-    trace.hear(requested(command="x"))
+    trace.apply(requested(command="x"))
     ops = []
     for n in range(1000):
-        ops += trace.hear(
+        ops += trace.apply(
             printed(f"\rtrain:  {n // 10}%|{'#' * (n // 100)}| {n}/1000 [00:01<00:02, 9.99it/s]")
         )
     assert trace.items[0].bar == Bar(99, "train", "999/1000 [00:01<00:02, 9.99it/s]")
     assert trace.items[0].screen.count == 0
     assert [op["op"] for op in merge_ops(ops)] == ["now", "total"]
-    trace.hear(printed("\n"))
+    trace.apply(printed("\n"))
     assert trace.items[0].screen.lines() == ["train:  99%|#########| 999/1000 [00:01<00:02, 9.99it/s]"]
-    trace.hear(finished(ToolResult.text("")))
+    trace.apply(finished(ToolResult.text("")))
     assert trace.items[0].bar is None
 
 
 def test_progress_that_a_tool_reports() -> None:
     trace = Trace()
-    trace.hear(requested(command="x"))
+    trace.apply(requested(command="x"))
 
     def report(**payload: Any) -> Bar | None:
-        trace.hear(CallEmitted(time_s=2, call_id="c1", name="fit", payload=payload))
+        trace.apply(CallEmitted(time_s=2, call_id="c1", name="fit", payload=payload))
         return trace.items[0].bar
 
     assert report(done=1, total=4) == Bar(25, "fit", "1/4")
@@ -196,9 +196,9 @@ def test_secrets_are_not_told() -> None:
 def test_what_is_stored_is_bounded(calls: int, lines: int) -> None:
     trace = Trace()
     for n in range(calls):
-        trace.hear(requested(f"c{n}", command="<&>" * 3000))
-        trace.hear(printed("<&>" * 20 + "\n" * lines, f"c{n}"))
-        trace.hear(finished(ToolResult.text("<&>" * 9000), f"c{n}"))
+        trace.apply(requested(f"c{n}", command="<&>" * 3000))
+        trace.apply(printed("<&>" * 20 + "\n" * lines, f"c{n}"))
+        trace.apply(finished(ToolResult.text("<&>" * 9000), f"c{n}"))
     shown = trace_bundle(trace)
     assert max(map(len, shown.values())) <= MAX_STORED_CHARS
     assert_inert(shown["text/html"])
@@ -208,7 +208,7 @@ def test_what_is_stored_is_bounded(calls: int, lines: int) -> None:
 def test_a_page_that_comes_late_sees_all_of_it() -> None:
     trace = Trace()
     for event in a_run()[:-2]:
-        trace.hear(event)
+        trace.apply(event)
     ops = trace.snapshot()
     assert [op["key"] for op in ops if op["op"] == "item"] == [item.key for item in trace.items]
     assert {"op": "lines", "key": "c1", "lines": ["cc a.c", "cc b.c"]} in ops
@@ -217,16 +217,16 @@ def test_a_page_that_comes_late_sees_all_of_it() -> None:
 def test_events_of_calls_that_nobody_knows_change_nothing() -> None:
     trace = Trace()
     for event in a_run()[5:11]:
-        assert trace.hear(event) == []
+        assert trace.apply(event) == []
     assert trace.items == []
 
 
 def test_ten_thousand_events_are_taken_in_quickly() -> None:
     trace = Trace()
     began_s = time.process_time()
-    trace.hear(requested(command="x"))
+    trace.apply(requested(command="x"))
     for n in range(10_000):
-        trace.hear(printed(f"line {n}\n"))
+        trace.apply(printed(f"line {n}\n"))
     assert time.process_time() - began_s < 2
     assert trace.items[0].screen.count == 10_000
 

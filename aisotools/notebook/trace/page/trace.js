@@ -1,7 +1,7 @@
-// A run as it goes on. Operations come in bundles and are applied a few milliseconds at a time, so that the
-// page stays alive however many there are. All text is set as text.
+// The live trace of a run. Operations come in batches and are applied in slices of a few milliseconds, so that
+// the page stays responsive however many there are. All text is set as text, never as markup.
 const SLICE_MS = 8;
-const MOST_LINES = 120; // lines of one call that stay in the page while it runs
+const MAX_LINES = 120; // lines of one call in the page while it runs
 const MARKS = { running: "…", asking: "?", ok: "✓", error: "✕", denied: "✕", note: "·" };
 
 function makeItem() {
@@ -28,7 +28,7 @@ function makeItem() {
   const live = make("div", "live");
   live.append(node, parts.bar);
   parts.bar.hidden = true;
-  return { node, live, parts, gone: 0, opened: false };
+  return { node, live, parts, removedLines: 0, toggled: false };
 }
 
 function setText(node, text) {
@@ -45,19 +45,19 @@ function applyItem(item, op) {
   parts.words.textContent = op.words;
   setText(parts.arguments, op.arguments);
   setText(parts.text, op.text);
-  const lively = op.kind === "call" ? ["running", "asking"].includes(op.state) : op.kind === "model";
-  if (!item.opened) node.open = lively; // as long as nobody has opened or closed it
+  const isActive = op.kind === "call" ? ["running", "asking"].includes(op.state) : op.kind === "model";
+  if (!item.toggled) node.open = isActive; // until the person opens or closes it
 }
 
 function applyLines(item, lines) {
   const { parts } = item;
   parts.lines.hidden = false;
   parts.lines.append(...lines.map((line) => make("div", "", line || " ")));
-  while (parts.lines.childElementCount > MOST_LINES) {
+  while (parts.lines.childElementCount > MAX_LINES) {
     parts.lines.firstChild.remove();
-    item.gone += 1;
+    item.removedLines += 1;
   }
-  if (item.gone) parts.lines.dataset.gone = `${item.gone} lines above`;
+  if (item.removedLines) parts.lines.dataset.removed = `${item.removedLines} lines above`;
 }
 
 function applyNow(item, op) {
@@ -78,7 +78,7 @@ function render({ model, el }) {
   const total = make("span", "trace-total");
   const list = make("div", "trace-items");
   const items = new Map();
-  let waiting = [];
+  let queue = [];
   let drawing = false;
   let shown = false;
   root.setAttribute("role", "log");
@@ -94,7 +94,7 @@ function render({ model, el }) {
     if (!items.has(op.key)) {
       if (op.op !== "item") return;
       const item = makeItem();
-      item.node.querySelector("summary").addEventListener("click", () => (item.opened = true));
+      item.node.querySelector("summary").addEventListener("click", () => (item.toggled = true));
       items.set(op.key, item);
       list.append(item.live);
     }
@@ -112,10 +112,10 @@ function render({ model, el }) {
     const ends = performance.now() + SLICE_MS;
     let next = 0;
     const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 40;
-    while (next < waiting.length && (next % 8 || performance.now() < ends)) apply(waiting[next++]);
-    waiting = waiting.slice(next);
+    while (next < queue.length && (next % 8 || performance.now() < ends)) apply(queue[next++]);
+    queue = queue.slice(next);
     if (atEnd) list.scrollTop = list.scrollHeight;
-    drawing = waiting.length > 0;
+    drawing = queue.length > 0;
     if (drawing) requestAnimationFrame(draw);
   }
 
@@ -126,7 +126,7 @@ function render({ model, el }) {
       title.textContent = `trace of ${message.title}`;
     }
     if (!shown) return;
-    waiting.push(...message.ops);
+    queue.push(...message.ops);
     if (!drawing) {
       drawing = true;
       requestAnimationFrame(draw);
