@@ -1,7 +1,4 @@
-"""How much one run of an agent may use up, and whether it has.
-
-The time of a run: on the clock, and without what a person took to answer.
-"""
+"""Budgets of a run: what it may use up (`Budgets`), and how much time it has used (`RunClock`)."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ class Budgets:
     Attributes:
         steps: Answers asked of the model.
         calls: Calls of tools.
-        tokens: Tokens read and written, those of delegated runs included.
-        cost: US dollars, likewise. A model whose price is not known cannot run under it.
-        wall_s: Seconds on the clock.
-        working_s: Seconds without those in which a person was waited for.
-        context_tokens: How much of the conversation the model is shown; the model's own window without it.
+        tokens: Tokens read and written, including those of delegated runs.
+        cost: US dollars, including delegated runs. A model without a known price cannot run under it.
+        wall_s: Seconds since the start of the run.
+        working_s: Seconds since the start, without the time in which a person was asked.
+        context_tokens: Tokens of the conversation that the model reads; its own window by default.
         same_failures: How often the very same call may fail before the run is taken to go in circles.
         retries: How often a request is tried again when the provider failed.
         retry_wait_s: Seconds before the first such try, unless the provider says; doubled each time.
@@ -55,7 +52,7 @@ class Budgets:
                 raise UsageError(f"Budgets({field.name}={value!r}): give a number of at least {least:g}.")
 
     def spent(self, *, steps: int, usage: Usage) -> str:
-        """Which limit stands against a further request, in words; empty when none does."""
+        """Return which limit forbids a further request, in words; empty if none does."""
         if self.steps is not None and steps >= self.steps:
             return f"the budget of {self.steps} steps is used up"
         if self.tokens is not None and usage.tokens >= self.tokens:
@@ -68,17 +65,16 @@ class Budgets:
 
 
 class RunClock:
-    """Measures one run, and calls off what would outlast its budgets."""
+    """The time of one run; cancels work that would exceed a time budget."""
 
     def __init__(self, budgets: Budgets) -> None:
-        """Start measuring, on the running loop's clock."""
         self._budgets = budgets
         self._now = asyncio.get_running_loop().time
-        self._began_s = self._now()
-        self._waited_s = 0.0
-        self._waiting = 0
-        self._since_s = 0.0
-        self._limit: asyncio.Timeout | None = None
+        self._started_s = self._now()
+        self._paused_s = 0.0  # in pauses that are over
+        self._pauses = 0  # now; several people may be asked at a time
+        self._pause_started_s = 0.0
+        self._timeout: asyncio.Timeout | None = None
 
     def __repr__(self) -> str:
         return f"<RunClock {self.wall_s:.1f} s, of these {self.working_s:.1f} s at work>"
@@ -86,31 +82,31 @@ class RunClock:
     @property
     def wall_s(self) -> float:
         """Seconds since the start."""
-        return self._now() - self._began_s
+        return self._now() - self._started_s
 
     @property
     def working_s(self) -> float:
-        """Seconds since the start in which no person was waited for."""
-        waiting_s = self._now() - self._since_s if self._waiting else 0.0
-        return self.wall_s - self._waited_s - waiting_s
+        """Seconds since the start, without the time in which a person was asked."""
+        current_pause_s = self._now() - self._pause_started_s if self._pauses else 0.0
+        return self.wall_s - self._paused_s - current_pause_s
 
     def pause(self) -> None:
-        """A person is waited for from now on; several may be at a time."""
-        if self._waiting == 0:
-            self._since_s = self._now()
-        self._waiting += 1
+        """Stop counting working time because a person is asked. Pauses nest: each needs its own `resume`."""
+        if self._pauses == 0:
+            self._pause_started_s = self._now()
+        self._pauses += 1
         self._reset()
 
     def resume(self) -> None:
-        """One person answered."""
-        self._waiting -= 1
-        if self._waiting == 0:
-            self._waited_s += self._now() - self._since_s
+        """End one pause."""
+        self._pauses -= 1
+        if self._pauses == 0:
+            self._paused_s += self._now() - self._pause_started_s
         self._reset()
 
     @contextlib.contextmanager
     def waiting_for_person(self) -> Iterator[None]:
-        """A person is waited for inside."""
+        """Pause while the body runs."""
         self.pause()
         try:
             yield
@@ -119,20 +115,20 @@ class RunClock:
 
     @contextlib.asynccontextmanager
     async def limited(self) -> AsyncIterator[None]:
-        """What is awaited inside is cancelled when a budget of time is used up.
+        """Cancel the body when a time budget is used up; pauses move the deadline.
 
         Raises:
-            TimeoutError: Then; `spent` says which.
+            TimeoutError: If a budget was used up; `spent` says which.
         """
-        async with asyncio.timeout_at(self._deadline_s()) as limit:
-            self._limit = limit
+        async with asyncio.timeout_at(self._deadline_s()) as timeout:
+            self._timeout = timeout
             try:
                 yield
             finally:
-                self._limit = None
+                self._timeout = None
 
     def spent(self) -> str:
-        """Which budget of time is used up, in words; empty when none is."""
+        """Return which time budget is used up, in words; empty if none is."""
         wall_s, working_s = self._budgets.wall_s, self._budgets.working_s
         if wall_s is not None and self.wall_s >= wall_s:
             return f"the budget of {wall_s:g} s is used up"
@@ -141,13 +137,14 @@ class RunClock:
         return ""
 
     def _deadline_s(self) -> float | None:
-        left = []
+        remaining_s = []
         if self._budgets.wall_s is not None:
-            left.append(self._budgets.wall_s - self.wall_s)
-        if self._budgets.working_s is not None and not self._waiting:
-            left.append(self._budgets.working_s - self.working_s)
-        return self._now() + min(left) if left else None
+            remaining_s.append(self._budgets.wall_s - self.wall_s)
+        if self._budgets.working_s is not None and not self._pauses:
+            remaining_s.append(self._budgets.working_s - self.working_s)
+        return self._now() + min(remaining_s) if remaining_s else None
 
     def _reset(self) -> None:
-        if self._limit is not None and not self._limit.expired():
-            self._limit.reschedule(self._deadline_s())
+        # Race: the deadline may have passed before this pause; an expired timeout cannot be rescheduled.
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(self._deadline_s())

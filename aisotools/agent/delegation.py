@@ -1,7 +1,7 @@
-"""`delegate`: a tool by which a model hands a task to a child agent, with less power and a budget of its own.
+"""`delegate`: a tool with which a model hands a task to a child agent with its own, narrower limits.
 
-The child works in the same session: the same sandbox, the same record, the same approver. What it may do is
-what its parent may do, narrowed further.
+The child works in the same session: same sandbox, same record, same approver. It may do what its parent may
+do, less what the tool's policy, the list of tools and the budgets take away.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from aisotools.core.types import Decision, Effect, Facts, Json, ToolCall, ToolRe
 from aisotools.policy.rules import Evaluation, Policy
 
 CHILD_BUDGETS = Budgets(steps=30, calls=100, working_s=600.0)
-"""What a child may use up, unless told otherwise."""
+"""What a child may use up by default."""
 
-_DEEPEST = 3
-_LONGEST_S = 86_400.0  # a child has budgets of its own, and waiting for people is not to end it
+_MAX_DEPTH = 3  # of agents that work for agents; more are loops rather than plans
+_TIMEOUT_S = 86_400.0  # the child's own budgets end it; time in which people are asked must not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPolicy(Policy):
-    """A policy for the calls of some agents alone; it has nothing against any other.
+    """A policy for the calls of some agents; it allows the calls of all others.
 
     Attributes:
-        agent_ids: Whose calls it is about; may grow while they work.
+        agent_ids: The agents; the collection may grow while they work.
         tools: Names of the tools they may call; None for all.
     """
 
@@ -39,7 +39,7 @@ class AgentPolicy(Policy):
     tools: frozenset[str] | None = None
 
     def check(self, call: ToolCall, facts: Facts) -> Evaluation:
-        """Decide about `call`."""
+        """Return the decision about `call`."""
         if call.agent_id not in self.agent_ids:
             return Evaluation(Decision.ALLOW)
         if self.tools is not None and call.name not in self.tools:
@@ -48,11 +48,11 @@ class AgentPolicy(Policy):
 
 
 class DelegateTool:
-    """Runs a child agent of `parent` for each call; register it with the parent's session.
+    """A tool that runs a child agent of `parent` for each call.
 
     Attributes:
-        name: `delegate`, or what it was given.
-        description: What a model reads.
+        name: `delegate`, or another name.
+        description: The description for the model.
         children: The child agents so far.
     """
 
@@ -67,17 +67,17 @@ class DelegateTool:
         model: Model | None = None,
         instructions: str = "",
     ) -> None:
-        """Prepare it.
+        """Create the tool; register it with the parent's session.
 
         Args:
-            parent: For whom the children work.
-            name: How the model calls it.
-            tools: What a child may call at most; all that the parent may, without it. Delegating itself only
-                if it is named.
-            policy: Narrows what a child may do; it can never widen it.
+            parent: The agent that the children work for.
+            name: The tool's name.
+            tools: Names of the tools that a child may be given; by default all that the parent may call,
+                except tools that delegate.
+            policy: Narrows what a child may do; it cannot widen it.
             budgets: What one child may use up.
-            model: Who answers for a child; the parent's model without it.
-            instructions: What a child is told before everything else.
+            model: The model of the children; the parent's by default.
+            instructions: The system prompt of the children.
         """
         self._parent = parent
         self.name = name
@@ -91,13 +91,13 @@ class DelegateTool:
         self._model = model
         self._instructions = instructions
         self.children: list[Agent] = []
-        self.timeout_s = _LONGEST_S
+        self.timeout_s = _TIMEOUT_S
 
     def __repr__(self) -> str:
         return f"<DelegateTool {self.name} of {self._parent.agent_id}, {len(self.children)} children>"
 
     def parameters_schema(self) -> Mapping[str, Json]:
-        """JSON Schema of the arguments."""
+        """Return the JSON Schema of the arguments."""
         task = {"type": "string", "description": "What to do, with all that must be known for it."}
         tools = {
             "type": "array",
@@ -112,25 +112,27 @@ class DelegateTool:
         }
 
     def classify(self, arguments: Mapping[str, Json]) -> Effect:  # noqa: ARG002 - named by the contract
-        """Delegating changes nothing by itself; each call of the child is judged on its own."""
+        """Return read-only: the gate decides about each call of the child by itself."""
         return Effect.READ_ONLY
 
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
-        """Run a child to its end, and give its last words."""
-        # Who a stranger's child would have to obey is not known here, so it gets none.
+        """Run a child to its end. Return its answer."""
+        # Only agents of this family: for any other caller it is not known which policies its child must obey.
         caller = self._parent.kin.get(context.agent_id) if context.agent_id else self._parent
         if caller is None:
             return ToolResult.error(f"{self.name} belongs to another agent.", recoverable=False)
-        if caller.depth >= _DEEPEST:
-            return ToolResult.error(f"Delegating more than {_DEEPEST} deep is not possible. Do it yourself.")
+        if caller.depth >= _MAX_DEPTH:
+            return ToolResult.error(
+                f"Delegating more than {_MAX_DEPTH} deep is not possible. Do it yourself."
+            )
         offered = self._offered(caller)
-        wanted = arguments.get("tools")
-        if wanted is not None:
-            missing = sorted(set(wanted) - offered)
+        requested = arguments.get("tools")
+        if requested is not None:
+            missing = sorted(set(requested) - offered)
             if missing:
                 known = ", ".join(sorted(offered)) or "none"
                 return ToolResult.error(f"You cannot give away {', '.join(missing)}. You can: {known}.")
-            offered &= set(wanted)
+            offered &= set(requested)
         child = Agent(
             self._model or caller.model,
             caller.session,
@@ -142,28 +144,28 @@ class DelegateTool:
             parent=caller,
         )
         self.children.append(child)
-        return _told(child, await self._worked(child, arguments["task"], frozenset(offered)))
+        return _result(child, await self._run(child, arguments["task"], frozenset(offered)))
 
-    async def _worked(self, child: Agent, task: str, offered: frozenset[str]) -> RunResult:
-        """The child's run; what bounds it bounds those that work for the child, too."""
-        given = {one.name: getattr(self._policy, one.name) for one in dataclasses.fields(Policy)}
-        bound = AgentPolicy(**given, agent_ids=child.kin, tools=offered)
-        widen = child.session.narrow(bound)
+    async def _run(self, child: Agent, task: str, offered: frozenset[str]) -> RunResult:
+        """Run the child under the policy, which binds the child's own children too: `child.kin` grows."""
+        fields = {field.name: getattr(self._policy, field.name) for field in dataclasses.fields(Policy)}
+        policy = AgentPolicy(**fields, agent_ids=child.kin, tools=offered)
+        remove_policy = child.session.narrow(policy)
         try:
             return await child.run(task)
         finally:
-            widen()
+            remove_policy()
 
     def _offered(self, caller: Agent) -> set[str]:
-        """What a child may be given: what its parent has, less delegating, unless that is named."""
-        parents = {tool.name for tool in caller.definitions()}
+        """Return the tools that a child of `caller` may be given."""
+        names = {tool.name for tool in caller.definitions()}
         if self._tools is not None:
-            return parents & self._tools
-        return {name for name in parents if not isinstance(caller.session.registry[name], DelegateTool)}
+            return names & self._tools
+        return {name for name in names if not isinstance(caller.session.registry[name], DelegateTool)}
 
 
-def _told(child: Agent, result: RunResult) -> ToolResult:
-    told: dict[str, Any] = {
+def _result(child: Agent, result: RunResult) -> ToolResult:
+    value: dict[str, Any] = {
         "outcome": result.outcome,
         "reason": result.reason,
         "answer": result.text,
@@ -171,10 +173,10 @@ def _told(child: Agent, result: RunResult) -> ToolResult:
         "agent_id": child.agent_id,
     }
     if result.ok:
-        return ToolResult.json(told, result.text)
-    return dataclasses.replace(ToolResult.error(f"The assistant did not finish: {result}"), value=told)
+        return ToolResult.json(value, result.text)
+    return dataclasses.replace(ToolResult.error(f"The assistant did not finish: {result}"), value=value)
 
 
 def delegate_tool(parent: Agent, **options: Any) -> DelegateTool:
-    """Give `parent` the tool `delegate`, and return it; the options are those of `DelegateTool`."""
+    """Register a `DelegateTool` with the session of `parent`, with the options of its class. Return it."""
     return parent.session.registry.register(DelegateTool(parent, **options))

@@ -1,9 +1,9 @@
-"""Making the calls of a recorded session again, without its models, and telling what came out differently.
+"""Replay: make the calls of a recorded session again, without its models, and compare the results.
 
-A record may come from anybody. What it says somebody approved is taken at its word only for what runs in a
-sandbox; on the host nothing is approved because a file says so.
+`ChildModel`, `RecordedStepper` and `RecordedApprover` stand in for the models and people of the recording.
 
-Those who stand in for models and people when a recorded session is replayed.
+A recording may come from anybody. Its approvals are accepted only for calls that run in a sandbox; on the
+host nothing is approved because a file says so.
 """
 
 from __future__ import annotations
@@ -39,22 +39,21 @@ from aisotools.session.session import Session
 
 
 class ChildModel:
-    """Answers for all delegated agents of a record: each conversation as the run with the same prompt.
+    """The model of all delegated agents: each conversation gets the answers of the run with the same prompt.
 
     Attributes:
-        name: How it is called in records.
+        name: The model's name in records.
     """
 
     def __init__(self, runs: Iterable[RecordedRun]) -> None:
-        """Answer as `runs` did."""
         self.name = "replay"
-        self._waiting = list(runs)
+        self._unused = list(runs)
         self._known: list[tuple[Message, ReplayModel]] = []
 
     def request(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, instructions: str = ""
     ) -> AsyncIterator[ModelEvent]:
-        """Give the next recorded answer of this conversation."""
+        """Stream the next recorded answer of this conversation."""
         first = messages[0]
         model = next((model for known, model in self._known if known is first), None)
         if model is None:
@@ -63,27 +62,27 @@ class ChildModel:
         return model.request(messages, tools, instructions=instructions)
 
     def _answers(self, first: Message) -> Sequence[AssistantMessage]:
-        if not self._waiting:
+        if not self._unused:
             return ()
-        asked = first.text if isinstance(first, UserMessage) else ""
-        alike = (run for run in self._waiting if run.prompt is not None and run.prompt.text == asked)
-        run = next(alike, self._waiting[0])
-        self._waiting.remove(run)
+        prompt = first.text if isinstance(first, UserMessage) else ""
+        matching = (run for run in self._unused if run.prompt is not None and run.prompt.text == prompt)
+        run = next(matching, self._unused[0])
+        self._unused.remove(run)
         return run.answers
 
 
 class RecordedStepper:
-    """Does what whoever stepped through a recorded run did."""
+    """A stepper that repeats the choices of the person who stepped through a recorded run."""
 
     def __init__(self, run: RecordedRun, calls: Iterable[RecordedCall]) -> None:
-        """Step as in `run`; `calls` are those that were made."""
+        """Repeat `run`; `calls` are the calls that were made in the recording."""
         self._run = run
-        self._made = {call.call_id: call for call in calls}
-        self._wanted = [call for answer in run.answers for call in answer.calls]
+        self._calls = {call.call_id: call for call in calls}
+        self._remaining = [call for answer in run.answers for call in answer.calls]
         self._requests = 0
 
     async def pause(self, moment: BeforeRequest | BeforeCall) -> StepChoice:
-        """Say what is to happen: what happened."""
+        """Return what the person chose when the run was recorded."""
         if isinstance(moment, BeforeRequest):
             self._requests += 1
             return StepChoice("continue" if self._requests <= len(self._run.answers) else "stop")
@@ -91,26 +90,26 @@ class RecordedStepper:
         if recorded is None:
             return StepChoice()
         action, text = self._run.stepped.get(recorded.id, ("continue", ""))
-        made = self._made.get(recorded.id)
-        if action == "edit" and made is not None:
-            return StepChoice("edit", arguments=made.asked)
+        call = self._calls.get(recorded.id)
+        if action == "edit" and call is not None:
+            return StepChoice("edit", arguments=call.asked)
         match action:
             case "answer" | "skip" | "stop":
                 return StepChoice(action, text=text)
         return StepChoice()
 
     def _recorded(self, call: CallPart) -> CallPart | None:
-        """The recorded call that this one is; calls that never came so far are passed over."""
-        for number, wanted in enumerate(self._wanted):
-            if (wanted.name, wanted.arguments) == (call.name, call.arguments):
-                del self._wanted[: number + 1]
-                return wanted
+        """Return the recorded call that equals `call`, dropping it and those before it; None without one."""
+        for number, recorded in enumerate(self._remaining):
+            if (recorded.name, recorded.arguments) == (call.name, call.arguments):
+                del self._remaining[: number + 1]
+                return recorded
         return None
 
 
-_SHOWN_CHARS = 120
-_VARYING = re.compile(r"\(process \d+\)")
-_ANNOUNCED = re.compile(r"^\[task t\d+ [^\n]*\]\n?", re.MULTILINE)
+_EXCERPT_CHARS = 120  # of a result, in a difference
+_PROCESS_ID = re.compile(r"\(process \d+\)")
+_TASK_NOTICE = re.compile(r"^\[task t\d+ [^\n]*\]\n?", re.MULTILINE)  # comes whenever a task happens to end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +117,9 @@ class Comparison:
     """One call, recorded and made again.
 
     Attributes:
-        number: Which call of the record, from 1; 0 for what is no call, such as an undo.
-        name: The tool.
-        difference: What differs, in words; empty when nothing does.
+        number: Number of the call in the recording, from 1; 0 for an undo, redo or rewind.
+        name: The tool, or the operation.
+        difference: What differs, in words; empty if nothing does.
     """
 
     number: int
@@ -130,12 +129,12 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What came of a replay.
+    """The result of a replay.
 
     Attributes:
-        calls: Every call of the record, and what was made or went wrong besides.
-        ends: How runs ended that had ended otherwise, in words.
-        said: What could not be replayed, in words.
+        calls: Every recorded call, then calls and operations that were not recorded or failed.
+        ends: Runs that ended otherwise than recorded, in words.
+        said: Parts of the recording that could not be replayed, in words.
     """
 
     calls: Sequence[Comparison]
@@ -144,56 +143,60 @@ class Replayed:
 
     @property
     def same(self) -> bool:
-        """Whether every call was made again, with the same result, and no other."""
+        """True if exactly the recorded calls were made, with the same results."""
         return not any(call.difference for call in self.calls)
 
 
 class _CallMatcher:
-    """Knows for each call that is made which recorded one it is: of several alike, in their order."""
+    """Pairs each call of the replay with a recorded one: equal calls in their order."""
 
     def __init__(self, calls: Iterable[RecordedCall], cleaner: Cleaner) -> None:
-        self._left: dict[bytes, deque[RecordedCall]] = {}
+        self._unmatched: dict[bytes, deque[RecordedCall]] = {}
         for call in calls:
-            self._left.setdefault(_key(call.name, call.asked), deque()).append(call)
+            self._unmatched.setdefault(_key(call.name, call.asked), deque()).append(call)
         self._cleaner = cleaner
-        self.of: dict[str, RecordedCall] = {}
-        self.made: dict[str, str] = {}
+        self.recorded: dict[str, RecordedCall] = {}  # by the id of the call that is made now
+        self.replayed_ids: dict[str, str] = {}  # by the recorded id
 
-    def hear(self, event: SessionEvent) -> None:
+    def on_event(self, event: SessionEvent) -> None:
         if isinstance(event, CallRequested):
-            asked = self._cleaner.arguments(event.call.name, event.call.arguments)
-            left = self._left.get(_key(event.call.name, asked))
-            if left:
-                recorded = self.of[event.call_id] = left.popleft()
-                self.made[recorded.call_id] = event.call_id
+            arguments = self._cleaner.arguments(event.call.name, event.call.arguments)
+            candidates = self._unmatched.get(_key(event.call.name, arguments))
+            if candidates:
+                recorded = candidates.popleft()
+                self.recorded[event.call_id] = recorded
+                self.replayed_ids[recorded.call_id] = event.call_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AsRecorded(Policy):
-    """Lets nothing run that was not run when it was recorded; it has nothing against anything else."""
+    """Denies calls that did not run when they were recorded; allows all others."""
 
-    fates: Mapping[str, RecordedCall] = field(default_factory=dict)
+    recorded: Mapping[str, RecordedCall] = field(default_factory=dict)
 
     def check(self, call: ToolCall, facts: Facts) -> Evaluation:  # noqa: ARG002 - named by the contract
-        recorded = self.fates.get(call.id)
+        recorded = self.recorded.get(call.id)
         if recorded is not None and not recorded.ran:
             return Evaluation(Decision.DENY, reasons=("it was not run when it was recorded",))
         return Evaluation(Decision.ALLOW)
 
 
 class RecordedApprover:
-    """Answers what is asked as the record does, for what runs in a sandbox; anything else it denies."""
+    """Gives the recorded answers for calls that run in a sandbox, and denies everything else.
+
+    Attributes:
+        recorded: The recorded call for a call's id; `replay` sets it. Calls without an id in it are matched
+            with the first equal recorded call.
+    """
 
     def __init__(self, transcript: Transcript) -> None:
-        """Answer by `transcript`."""
-        self._left = list(transcript.calls)
+        self._unmatched = list(transcript.calls)
         self._answers = deque(call for call in transcript.calls if call.name == "ask_user" and call.ran)
-        self.fates: Mapping[str, RecordedCall] = {}
-        """Which recorded call a call is, by its id; of others the first alike counts."""
+        self.recorded: Mapping[str, RecordedCall] = {}
 
     async def ask(self, request: ApprovalRequest) -> Approval:
-        """Approve what ran when it was recorded."""
-        recorded = self.fates.get(request.call.id) or self._alike(request)
+        """Approve a call that ran when it was recorded, with the arguments that were approved then."""
+        recorded = self.recorded.get(request.call.id) or self._take_equal(request)
         if recorded is None:
             return Approval("deny", reason="The record has no such call.")
         if not recorded.ran:
@@ -203,16 +206,16 @@ class RecordedApprover:
         edited = _canonical(recorded.arguments) != _canonical(request.call.arguments)
         return Approval("approve", arguments=recorded.arguments if edited and recorded.approved else None)
 
-    def _alike(self, request: ApprovalRequest) -> RecordedCall | None:
-        wanted = _key(request.call.name, request.call.arguments)
-        for recorded in self._left:
-            if wanted in {_key(recorded.name, recorded.asked), _key(recorded.name, recorded.arguments)}:
-                self._left.remove(recorded)
+    def _take_equal(self, request: ApprovalRequest) -> RecordedCall | None:
+        key = _key(request.call.name, request.call.arguments)
+        for recorded in self._unmatched:
+            if key in {_key(recorded.name, recorded.asked), _key(recorded.name, recorded.arguments)}:
+                self._unmatched.remove(recorded)
                 return recorded
         return None
 
     async def inquire(self, inquiry: UserQuestion) -> str | None:
-        """Answer a model's question as it was answered; None for one that nobody answered."""
+        """Return the recorded answer to a model's question; None if nobody answered it."""
         for recorded in self._answers:
             if recorded.arguments.get("question") == inquiry.text:
                 self._answers.remove(recorded)
@@ -224,54 +227,60 @@ async def replay(transcript: Transcript, session: Session) -> Replayed:
     """Make the calls of `transcript` again.
 
     Args:
-        transcript: What was recorded.
-        session: A fresh session whose workspace holds what the recorded one held, and whose approver answers
-            for this run, such as a `RecordedApprover`.
+        transcript: The recording.
+        session: A fresh session whose workspace holds the files of the recorded one, and whose approver
+            answers for this run, such as a `RecordedApprover`.
 
     Returns:
-        What differs, call by call. Numbers of processes, and when a background task is announced to have
-        ended, are no difference.
+        The differences, call by call. Process ids do not count, nor when the end of a background task is
+        announced.
     """
     await session.start()
     cleaner = Cleaner(session.registry, str(session.workspace or ""))
-    fates = _CallMatcher(transcript.calls, cleaner)
+    matcher = _CallMatcher(transcript.calls, cleaner)
     if isinstance(session.approver, RecordedApprover):
-        session.approver.fates = fates.of
+        session.approver.recorded = matcher.recorded
     before = len(session.events)
-    stops = [session.subscribe(fates.hear), session.narrow(_AsRecorded(mode="auto", fates=fates.of))]
-    replaying = _Replaying(transcript, session, fates)
+    unsubscribe = session.subscribe(matcher.on_event)
+    remove_policy = session.narrow(_AsRecorded(mode="auto", recorded=matcher.recorded))
+    runner = _ReplayRunner(transcript, session, matcher)
     try:
-        await replaying.all_of_it()
+        await runner.run()
     finally:
-        for stop in stops:
-            stop()
-    made = [
-        call_of(entry, cleaner) for entry in entries_of(session.events[before:]) if isinstance(entry, Called)
-    ]
-    said = list(transcript.missing)
+        unsubscribe()
+        remove_policy()
+    entries = entries_of(session.events[before:])
+    replayed = [call_of(entry, cleaner) for entry in entries if isinstance(entry, Called)]
     return Replayed(
-        calls=(*compare(transcript.calls, made), *replaying.failed),
-        ends=tuple(replaying.ends),
-        said=tuple(said),
+        calls=(*compare(transcript.calls, replayed), *runner.failures),
+        ends=tuple(runner.endings),
+        said=tuple(transcript.missing),
     )
 
 
-class _Replaying:
-    """Carries out the steps of a record."""
+class _ReplayRunner:
+    """Carries out the steps of a recording.
 
-    def __init__(self, transcript: Transcript, session: Session, fates: _CallMatcher) -> None:
-        self._transcript, self._session, self._fates = transcript, session, fates
+    Attributes:
+        endings: Runs that ended otherwise than recorded, in words.
+        failures: Operations that failed.
+    """
+
+    def __init__(self, transcript: Transcript, session: Session, matcher: _CallMatcher) -> None:
+        self._transcript = transcript
+        self._session = session
+        self._matcher = matcher
         self._agents: dict[str, Agent] = {}
         self._children = ChildModel(run for run in transcript.runs if run.parent_id)
         self._delegates: list[DelegateTool] = []
-        self.ends: list[str] = []
-        self.failed: list[Comparison] = []
+        self.endings: list[str] = []
+        self.failures: list[Comparison] = []
 
-    async def all_of_it(self) -> None:
+    async def run(self) -> None:
         for step in self._transcript.steps:
             match step:
                 case RecordedRun():
-                    await self._run(step)
+                    await self._run_agent(step)
                 case RecordedCall():
                     await self._session.call(step.name, step.asked)
                 case RecordedMove():
@@ -279,21 +288,21 @@ class _Replaying:
                 case RecordedRewind():
                     await self._rewind(step)
 
-    async def _run(self, run: RecordedRun) -> None:
+    async def _run_agent(self, run: RecordedRun) -> None:
         model = ReplayModel(run.answers, strict=False)
         agent = self._agents.get(run.agent_id)
         if agent is None:
             agent = self._agents[run.agent_id] = Agent(model, self._session, run.instructions)
         agent.model = model
         agent.stepper = RecordedStepper(run, self._transcript.calls) if run.by_hand else None
-        self._lend_delegates(agent)
+        self._register_delegates(agent)
         result = await agent.run(run.prompt)
         if (result.outcome == "answered") != (run.outcome in {"", "answered"}):
-            told = f"{result.outcome}: {result.reason}".rstrip(": ")
-            self.ends.append(f"{told}; when recorded: {run.outcome or 'answered'}")
+            ending = f"{result.outcome}: {result.reason}".rstrip(": ")
+            self.endings.append(f"{ending}; when recorded: {run.outcome or 'answered'}")
 
-    def _lend_delegates(self, agent: Agent) -> None:
-        """Give it the tools by which it delegated when it was recorded."""
+    def _register_delegates(self, agent: Agent) -> None:
+        """Register the tools with which the agent delegated when it was recorded."""
         if not any(run.parent_id for run in self._transcript.runs):
             return
         registry = self._session.registry
@@ -309,13 +318,14 @@ class _Replaying:
             if move.way == "redo":
                 result = await self._session.redo(move.steps, force=move.forced)
             else:
-                to = self._fates.made.get(move.call_ids[-1], "")
+                to = self._matcher.replayed_ids.get(move.call_ids[-1], "")
                 result = await self._session.undo(to=to, force=move.forced)
-            told = result.content if result.is_error else ""
+            failure = result.content if result.is_error else ""
         except UsageError as error:
-            told = str(error)
-        if told:
-            self.failed.append(Comparison(number=0, name=move.way, difference=f"it failed: {_short(told)}"))
+            failure = str(error)
+        if failure:
+            difference = f"it failed: {_short(failure)}"
+            self.failures.append(Comparison(number=0, name=move.way, difference=difference))
 
     async def _rewind(self, rewind: RecordedRewind) -> None:
         agent = self._agents.get(rewind.agent_id)
@@ -327,56 +337,61 @@ class _Replaying:
             else:
                 await agent.rewind(rewind.step)
         except UsageError as error:
-            told = f"it failed: {_short(str(error))}"
-            self.failed.append(Comparison(number=0, name="rewind", difference=told))
+            difference = f"it failed: {_short(str(error))}"
+            self.failures.append(Comparison(number=0, name="rewind", difference=difference))
 
 
-def compare(recorded: Sequence[RecordedCall], made: Sequence[RecordedCall]) -> list[Comparison]:
-    """What differs between two lists of calls, call by call; of those alike, the first with the first."""
-    left: dict[bytes, deque[RecordedCall]] = {}
-    for call in made:
-        left.setdefault(_key(call.name, call.asked), deque()).append(call)
+def compare(recorded: Sequence[RecordedCall], replayed: Sequence[RecordedCall]) -> list[Comparison]:
+    """Compare two lists of calls.
+
+    Equal calls are paired in their order. Recorded calls that are left over are compared with replayed ones
+    that are left over, in order.
+    """
+    by_key: dict[bytes, deque[RecordedCall]] = {}
+    for call in replayed:
+        by_key.setdefault(_key(call.name, call.asked), deque()).append(call)
     pairs: list[tuple[RecordedCall, RecordedCall | None]] = []
-    for was in recorded:
-        alike = left.get(_key(was.name, was.asked))
-        pairs.append((was, alike.popleft() if alike else None))
-    paired = {id(now) for _, now in pairs}
-    others = deque(call for call in made if id(call) not in paired)
-    compared = []
-    for number, (was, now) in enumerate(pairs, start=1):
-        found = now if now is not None or not others else others.popleft()
-        compared.append(Comparison(number=number, name=was.name, difference=_difference(was, found)))
-    for number, more in enumerate(others, start=len(compared) + 1):
-        compared.append(Comparison(number=number, name=more.name, difference="it was not recorded"))
-    return compared
+    for before in recorded:
+        equal = by_key.get(_key(before.name, before.asked))
+        pairs.append((before, equal.popleft() if equal else None))
+    paired = {id(after) for _, after in pairs}
+    unpaired = deque(call for call in replayed if id(call) not in paired)
+    comparisons = []
+    for number, (before, equal_call) in enumerate(pairs, start=1):
+        after = equal_call if equal_call is not None or not unpaired else unpaired.popleft()
+        comparison = Comparison(number=number, name=before.name, difference=_difference(before, after))
+        comparisons.append(comparison)
+    for number, call in enumerate(unpaired, start=len(comparisons) + 1):
+        comparisons.append(Comparison(number=number, name=call.name, difference="it was not recorded"))
+    return comparisons
 
 
-def _difference(was: RecordedCall, now: RecordedCall | None) -> str:
-    if now is None:
+def _difference(before: RecordedCall, after: RecordedCall | None) -> str:
+    if after is None:
         return "it was not made again"
-    if was.name != now.name:
-        return f"{now.name} was called instead"
-    if was.ran != now.ran:
+    if before.name != after.name:
+        return f"{after.name} was called instead"
+    if before.ran != after.ran:
         happened = ("was not run", "ran")
-        return f"it {happened[now.ran]}, and {happened[was.ran]} when recorded: {_short(now.content)}"
-    if not was.ran:
+        return f"it {happened[after.ran]}, and {happened[before.ran]} when recorded: {_short(after.content)}"
+    if not before.ran:
         return ""
-    if _canonical(was.arguments) != _canonical(now.arguments):
-        return f"its arguments are {_brief(now.arguments)}, and {_brief(was.arguments)} were recorded"
-    if was.is_error != now.is_error:
+    if _canonical(before.arguments) != _canonical(after.arguments):
+        return f"its arguments are {_brief(after.arguments)}, and {_brief(before.arguments)} were recorded"
+    if before.is_error != after.is_error:
         ended = ("succeeded", "failed")
-        told = f"it {ended[bool(now.is_error)]}, and {ended[bool(was.is_error)]} when recorded"
-        return f"{told}: {_short(now.content)}"
-    if _steady(was.content) != _steady(now.content):
-        return f"it gave {_short(now.content)}, and {_short(was.content)} when recorded"
-    if was.shows != now.shows:
-        return f"it shows {', '.join(now.shows) or 'nothing'}, and {', '.join(was.shows)} when recorded"
+        change = f"it {ended[bool(after.is_error)]}, and {ended[bool(before.is_error)]} when recorded"
+        return f"{change}: {_short(after.content)}"
+    if _comparable(before.content) != _comparable(after.content):
+        return f"it gave {_short(after.content)}, and {_short(before.content)} when recorded"
+    if before.shows != after.shows:
+        return f"it shows {', '.join(after.shows) or 'nothing'}, and {', '.join(before.shows)} when recorded"
     return ""
 
 
-def _steady(text: str) -> str:
-    """A result without what is otherwise each time."""
-    return _ANNOUNCED.sub("", _VARYING.sub("(process)", text)).rstrip("\n")
+def _comparable(text: str) -> str:
+    """Return a result without the parts that differ from run to run."""
+    return _TASK_NOTICE.sub("", _PROCESS_ID.sub("(process)", text)).rstrip("\n")
 
 
 def _key(name: str, arguments: Mapping[str, Json]) -> bytes:
@@ -393,4 +408,4 @@ def _brief(arguments: Mapping[str, Json]) -> str:
 
 def _short(text: str) -> str:
     text = " ".join(text.split())
-    return repr(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…")
+    return repr(text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}…")
