@@ -57,11 +57,14 @@ _NAME_MARKS = ("passw", "secret", "token", "key", "authorization")
 
 def redact_text(text: str) -> str:
     """`text` with everything that looks like a secret replaced."""
-    if any(mark in text for mark in _SHAPE_MARKS):
-        text = _SHAPES.sub(REDACTED, text)
+    for mark in _SHAPE_MARKS:
+        if mark in text:
+            text = _SHAPES.sub(REDACTED, text)
+            break
     lowered = text.lower()
-    if any(mark in lowered for mark in _NAME_MARKS):
-        text = _NAMED.sub(lambda m: m["name"] + m["between"] + REDACTED, text)
+    for mark in _NAME_MARKS:
+        if mark in lowered:
+            return _NAMED.sub(lambda m: m["name"] + m["between"] + REDACTED, text)
     return text
 
 
@@ -77,14 +80,19 @@ def shortened(value: Json, max_chars: int) -> Json:
     return value
 
 
-def redact(value: Json) -> Json:
-    """JSON with everything that looks like a secret replaced, in keys' values and in text."""
+def redact(value: Json, max_chars: int | None = None) -> Json:
+    """JSON with everything that looks like a secret replaced, in keys' values and in text.
+
+    With `max_chars`, longer texts are replaced as by `shortened` first.
+    """
     if isinstance(value, str):
+        if max_chars is not None and len(value) > max_chars:
+            return redact(shortened(value, max_chars))
         return redact_text(value)
     if isinstance(value, Mapping):
-        return {key: redact(item) for key, item in value.items()}
+        return {key: redact(item, max_chars) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [redact(item) for item in value]
+        return [redact(item, max_chars) for item in value]
     return value
 
 

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pydantic_core import from_json
 
 from aisotools.core.protocols import Tool, ToolPayload
-from aisotools.core.types import Decision, Effect, Facts, Json, RunsIn, ToolCall, ToolDefinition, ToolResult
+from aisotools.core.types import Decision, Effect, Facts, Json, RunsIn, ToolCall, ToolResult
 from aisotools.policy.rules import Evaluation, Policy, severity
 from aisotools.tools.adapter import (
     deadline_of,
-    definition_of,
     gather_facts,
     payload_of,
     validate_arguments,
@@ -35,29 +34,24 @@ class PreparedCall:
     Attributes:
         tool: What runs on the host, if it does.
         shipment: What runs in the sandbox, packed when it was decided; None for a tool of the host.
-        definition: The tool as a model sees it.
         made: The call as it was made.
         frozen: Its arguments, validated, as JSON: what is shown, and what is dispatched.
         deadline_s: Seconds it may take by the tool's own word, or None.
         facts: What is known about it.
+        effect: The severity that the policy went by.
         evaluation: What the policy says.
         digest: Of tool version, arguments and level.
     """
 
     tool: Tool
     shipment: ToolPayload | None
-    definition: ToolDefinition
     made: ToolCall
     frozen: bytes
     deadline_s: float | None
     facts: Facts
+    effect: Effect
     evaluation: Evaluation
     digest: str
-
-    @property
-    def effect(self) -> Effect:
-        """The severity the policy went by."""
-        return severity(self.facts)
 
     @property
     def arguments(self) -> dict[str, Json]:
@@ -110,9 +104,12 @@ def ticket_for(
     runs_in: RunsIn = "host" if shipment is None else "sandbox"
     try:
         facts = dataclasses.replace(gather_facts(tool, from_json(frozen)), runs_in=runs_in, level=level)
-        facts = dataclasses.replace(facts, undoable=undoable is not None and undoable(facts))
+        effect = severity(facts)
+        if undoable is not None and effect is not Effect.READ_ONLY:  # what only reads leaves nothing to undo
+            facts = dataclasses.replace(facts, undoable=undoable(facts))
     except Exception as error:
         facts = Facts(effect=Effect.DESTRUCTIVE, certain=False, runs_in=runs_in, level=level)
+        effect = severity(facts)
         told = f"what it may do could not be told ({type(error).__name__}: {error}); mend its classify"
         evaluation = Evaluation(Decision.DENY, reasons=(told,))
     else:
@@ -120,11 +117,11 @@ def ticket_for(
     return PreparedCall(
         tool=tool,
         shipment=shipment,
-        definition=definition_of(tool),
         made=call,
         frozen=frozen,
         deadline_s=deadline_of(tool, from_json(frozen)),
         facts=facts,
+        effect=effect,
         evaluation=evaluation,
         digest=digest_of(tool, frozen, level),
     )
@@ -132,8 +129,11 @@ def ticket_for(
 
 def digest_of(tool: Tool, frozen: bytes, level: str) -> str:
     """What a decision is bound to."""
-    parts = (tool.name.encode(), version_of(tool).encode(), level.encode(), frozen)
-    return hashlib.sha256(b"".join(len(p).to_bytes(8, "big") + p for p in parts)).hexdigest()
+    digest = hashlib.sha256()
+    for part in (tool.name.encode(), version_of(tool).encode(), level.encode(), frozen):
+        # Each part with its length, so that no two calls give the same bytes.
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
 
 
 def denial(name: str, reasons: tuple[str, ...]) -> ToolResult:

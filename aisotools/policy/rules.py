@@ -283,8 +283,12 @@ class Policy:
         if protected:
             told = f"{', '.join(protected)} is protected: something outside the sandbox may run it"
             return Evaluation(Decision.DENY, reasons=(told,))
-        evaluations = [self._check_alone(call, facts), *(bound.check(call, facts) for bound in self.bounds)]
-        return max(evaluations, key=lambda evaluation: evaluation.decision.rank)
+        strictest = self._check_alone(call, facts)
+        for bound in self.bounds:
+            evaluation = bound.check(call, facts)
+            if evaluation.decision.rank > strictest.decision.rank:
+                strictest = evaluation
+        return strictest
 
     def _check_alone(self, call: ToolCall, facts: Facts) -> Evaluation:
         matched: list[Rule] = []
@@ -325,14 +329,20 @@ class Policy:
 
 def protected_writes(facts: Facts) -> tuple[str, ...]:
     """What of the call's writes is protected whatever the mode."""
-    return tuple(path for path in facts.writes if _protected(normal_path(path)))
+    if not facts.writes:
+        return ()
+    return tuple([path for path in facts.writes if _protected(normal_path(path))])
+
+
+_PROTECTED_NAME = re.compile("|".join(fnmatch.translate(glob) for glob in PROTECTED_NAMES))
 
 
 def _protected(path: str) -> bool:
-    name = path.rpartition("/")[2]
-    if any(glob_matches(glob)(name.lower()) for glob in PROTECTED_NAMES):
-        return True
-    return any(f"/{folder}/" in f"/{path.lower()}/" for folder in PROTECTED_FOLDERS)
+    path = f"/{path.lower()}/"
+    for folder in PROTECTED_FOLDERS:
+        if f"/{folder}/" in path:
+            return True
+    return _PROTECTED_NAME.match(path[1:-1].rpartition("/")[2]) is not None
 
 
 def severity(facts: Facts) -> Effect:

@@ -123,7 +123,7 @@ class EventLog:
     def __init__(self) -> None:
         """Start empty."""
         self._all: list[SessionEvent] = []
-        self._listeners: list[Listener] = []
+        self._listeners: list[tuple[Listener, tuple[type[SessionEvent], ...]]] = []
         self.events = EventView(self._all)
         self._bars: dict[tuple[str, str], BarWatch] = {}
 
@@ -134,21 +134,26 @@ class EventLog:
         """
         event = kind(time_s=time.time(), call_id=call_id, **fields)
         self._all.append(event)
-        for listener in tuple(self._listeners):
+        for listener, kinds in tuple(self._listeners):
+            if not isinstance(event, kinds):
+                continue
             try:
                 listener(event)
             except Exception:
                 _log.exception("A listener failed at %s: %r", event.kind, listener)
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Have `listener` hear every event from now on; call what is returned to stop that."""
-        self._listeners.append(listener)
+    def subscribe(
+        self, listener: Listener, kinds: tuple[type[SessionEvent], ...] = (SessionEvent,)
+    ) -> Callable[[], None]:
+        """Call `listener` with every event of these kinds, until the returned function is called."""
+        subscription = (listener, kinds)
+        self._listeners.append(subscription)
 
-        def stop() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+        def unsubscribe() -> None:
+            if subscription in self._listeners:
+                self._listeners.remove(subscription)
 
-        return stop
+        return unsubscribe
 
     def output(self, call_id: str, stream: str, text: str) -> None:
         """A running call printed `text`."""

@@ -343,7 +343,8 @@ class Gate:
         """
         policy = self.effective_policy(None if env is None else env.workspace_policy)
         can_undo = None if env is None else env.can_undo
-        return ticket_for(tool or self.registry[call.name], call, policy, level, can_undo)
+        tool = self.registry[call.name] if tool is None else tool
+        return ticket_for(tool, call, policy, level, can_undo)
 
     def _decide(
         self, call: ToolCall, env: CallEnvironment, tool: Tool | None = None, *, ask: bool = False

@@ -50,7 +50,7 @@ from aisotools.core.events import (
 )
 from aisotools.core.exceptions import LedgerError
 from aisotools.core.protocols import Tool
-from aisotools.core.redaction import redact, redact_arguments, redact_text, secret_parameters, shortened
+from aisotools.core.redaction import REDACTED, redact, redact_text, secret_parameters
 from aisotools.core.types import Json, ToolResult
 from aisotools.session.event_log import EventLog
 from aisotools.tools.registry import ToolRegistry
@@ -345,6 +345,22 @@ SecretsOf = Callable[[str], frozenset[str]]
 """Names of the secret parameters of a tool."""
 
 
+_NO_SECRETS: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    """A call that was requested and has not finished.
+
+    Attributes:
+        secret: Names of its arguments that are never written down.
+        requests: How often a call of this id was requested and has not finished.
+    """
+
+    secret: frozenset[str]
+    requests: int = 1
+
+
 class Recording:
     """Writes what it hears to a ledger, until that fails once."""
 
@@ -361,7 +377,7 @@ class Recording:
         self._ledger = ledger
         self._on_failure = on_failure
         self._secrets_of = secrets_of
-        self._names: dict[str, str] = {}
+        self._open: dict[str, _OpenCall] = {}
         self._asked_s: dict[str, float] = {}
         self._sealing: asyncio.TimerHandle | None = None
         self._stopped = False
@@ -375,29 +391,36 @@ class Recording:
         """Write one event, if it is of a kind that is kept."""
         if self._stopped:
             return
+        call = self._open.get(event.call_id)
         if isinstance(event, CallRequested):
-            self._names[event.call_id] = event.call.name
-        body = _body(event, self._secrets_of(self._names.get(event.call_id, "")))
+            secret = self._secrets_of(event.call.name)
+            if call is None:
+                call = self._open[event.call_id] = _OpenCall(secret)
+            else:
+                # A second call of the same id, which the gate refuses. The first one is still open, and what
+                # is secret in its arguments stays so.
+                call.secret |= secret
+                call.requests += 1
+        body = _body(event, _NO_SECRETS if call is None else call.secret)
         if body is None:
             return
         if isinstance(event, ApprovalAsked):
             self._asked_s[event.request.id] = event.time_s
         elif isinstance(event, ApprovalAnswered):
             body["waited_s"] = event.time_s - self._asked_s.pop(event.request_id, event.time_s)
-        elif isinstance(event, CallFinished):
-            self._names.pop(event.call_id, None)
+        elif isinstance(event, CallFinished) and call is not None:
+            call.requests -= 1
+            if not call.requests:
+                del self._open[event.call_id]
         if event.call_id:
             body["call_id"] = event.call_id
         try:
             self._ledger.append(event.kind, body, time_s=event.time_s)
-            self._seal_soon()
+            # A head per line would cost more than the line; so one covers what came within 50 ms.
+            if self._sealing is None:
+                self._sealing = asyncio.get_running_loop().call_later(_SEAL_S, self._seal)
         except LedgerError as error:
             self._fail(error)
-
-    def _seal_soon(self) -> None:
-        # A head per line would cost more than the line; so one covers what came within 50 ms.
-        if self._sealing is None:
-            self._sealing = asyncio.get_running_loop().call_later(_SEAL_S, self._seal)
 
     def _seal(self) -> None:
         self._sealing = None
@@ -560,11 +583,12 @@ def _(event: SessionEnded, secret: frozenset[str]) -> dict[str, Any]:  # noqa: A
 
 def _arguments(arguments: object, secret: frozenset[str]) -> Json:
     if not isinstance(arguments, Mapping):
-        return redact(shortened(repr(arguments), _MOST_CHARS))
-    # What is secret as a whole goes first: not even its digest is written down.
-    shown = {name: value for name, value in arguments.items() if name not in secret}
-    kept: dict[str, Json] = redact(shortened(shown, _MOST_CHARS))
-    return {**kept, **redact_arguments(dict.fromkeys(arguments.keys() & secret), secret)}
+        return redact(repr(arguments), _MOST_CHARS)
+    body = {}
+    for name, value in arguments.items():
+        # What is secret as a whole is not shortened: not even its digest is written down.
+        body[name] = REDACTED if name in secret else redact(value, _MOST_CHARS)
+    return body
 
 
 def _outcome(result: ToolResult) -> dict[str, Any]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
 
 from aisotools.core.exceptions import UsageError, WorkspaceError, WorkspaceRefused
-from aisotools.core.types import Origin, ToolCall
 from aisotools.policy.rules import Policy
 from aisotools.tools.validation import short_repr
 from aisotools.workspace.lock import (
@@ -116,23 +113,6 @@ def require_approver(approver: object) -> None:
         raise TypeError(f"approver={approver.__name__}: give an approver, such as {approver.__name__}().")
     if approver is not None and not callable(getattr(approver, "ask", None)):
         raise TypeError(f"approver={short_repr(approver)}: give an object with `async def ask(request)`.")
-
-
-def make_call(name: object, arguments: object = None, *, origin: str, call_id: object = None) -> ToolCall:
-    """A call as a program makes it; what a model could get wrong in it is left to the gate.
-
-    Raises:
-        TypeError: If this is no call at all.
-        ValueError: If nobody of that kind makes calls.
-    """
-    if not isinstance(name, str):
-        raise TypeError(f"The name of a tool is text, not {type(name).__name__}.")
-    if origin not in get_args(Origin):
-        raise ValueError(f"origin={origin!r}: use one of {', '.join(get_args(Origin))}.")
-    if call_id is not None and not isinstance(call_id, str):
-        raise TypeError(f"A call's id is text, not {type(call_id).__name__}.")
-    given: Any = {} if arguments is None else arguments
-    return ToolCall(call_id or uuid.uuid4().hex, name, given, origin=cast("Origin", origin))
 
 
 def is_number(value: object) -> bool:

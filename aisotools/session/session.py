@@ -11,7 +11,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast, get_args
 
 from aisotools.builtin import builtin_tools
 from aisotools.core.concurrency import LoopTicker
@@ -44,7 +44,6 @@ from aisotools.session.options import (
     existing_paths,
     hold_workspace,
     is_number,
-    make_call,
     parse_workspace,
     refuse_auto_without_sandbox,
     require_approver,
@@ -632,6 +631,23 @@ class Session:
         payload = {"of": self.session_key, "missing": list(copy.missing), "lost": list(lost)}
         branch.record(CallEmitted, name="branch", payload=payload)
         return branch
+
+
+def make_call(name: object, arguments: object = None, *, origin: str, call_id: object = None) -> ToolCall:
+    """Build a call as a program makes it. Mistakes that a model could make in it are left to the gate.
+
+    Raises:
+        TypeError: If this is no call at all.
+        ValueError: If nobody of that kind makes calls.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"The name of a tool is text, not {type(name).__name__}.")
+    if origin not in get_args(Origin):
+        raise ValueError(f"origin={origin!r}: use one of {', '.join(get_args(Origin))}.")
+    if call_id is not None and not isinstance(call_id, str):
+        raise TypeError(f"A call's id is text, not {type(call_id).__name__}.")
+    checked: Any = {} if arguments is None else arguments
+    return ToolCall(call_id or uuid.uuid4().hex, name, checked, origin=cast("Origin", origin))
 
 
 async def _start_with_variables(branch: Session, variables: VariableCopy | None) -> tuple[str, ...]:

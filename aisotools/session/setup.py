@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from aisotools.core.events import CallFinished, CallStarted
 from aisotools.core.exceptions import UsageError
 from aisotools.core.protocols import (
     Sandbox,
@@ -103,7 +104,7 @@ def build_environment(
         return switches_below(sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0)
 
     protection = Protection(files, activity)
-    event_log.subscribe(protection.on_event)
+    event_log.subscribe(protection.on_event, (CallStarted, CallFinished))
     reads = ReadCache(Workspace(workspace))
     if isinstance(make_sandbox, SupportsRemoteLocation):
         # The files are elsewhere: what lies here says nothing about them, so nothing here is guarded or kept.

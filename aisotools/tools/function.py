@@ -76,6 +76,8 @@ class FunctionTool(Generic[P, R]):
         """
         self.function = function
         self.schema: FunctionSchema = function_schema(function, name, signature)
+        self.name = self.schema.name
+        self.description = self.schema.description
         self.examples = _check_examples(self.schema, examples)
         self.effect = _check_effect(self.schema.name, effect)
         self.runs_in: RunsIn = _check_runs_in(self.schema.name, runs_in)
@@ -102,16 +104,6 @@ class FunctionTool(Generic[P, R]):
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker only runs the function. What decides about calls stays on the host and is not sent.
         return _rebuild, (self.function, self.name, self.schema.signature)
-
-    @property
-    def name(self) -> str:
-        """The name that models call it by."""
-        return self.schema.name
-
-    @property
-    def description(self) -> str:
-        """The docstring without its sections."""
-        return self.schema.description
 
     @cached_property
     def version(self) -> str:
