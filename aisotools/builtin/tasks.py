@@ -23,7 +23,7 @@ from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP, HeadTailBuffer
 from aisotools.core.types import Effect, Json, ToolResult
-from aisotools.sandbox.worker.worker import announce_by
+from aisotools.sandbox.worker.worker import register_announcer
 from aisotools.tools.function import tool
 
 MOST_RUNNING = 16
@@ -240,7 +240,7 @@ def announcement(agent_id: str) -> str:
     return "\n".join(f"[task {task.id} {task.state}: {task.command[:80]!r}]" for task in ended)
 
 
-announce_by(announcement)
+register_announcer(announcement)
 
 
 def matching_lines(text: str, pattern: str) -> list[str]:

@@ -19,7 +19,7 @@ from aisotools.core.protocols import (
 )
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement.detect import Detection
-from aisotools.sandbox.host.monitor import switches_below
+from aisotools.sandbox.host.monitor import count_context_switches
 from aisotools.sandbox.process.spawn import WorkerSpec, detection
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, Protection, ReadGuard
@@ -101,7 +101,7 @@ def build_environment(
 
     def activity() -> Mapping[tuple[int, int], int]:
         # A sandbox without processes of its own has nothing that could go on between calls.
-        return switches_below(sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0)
+        return count_context_switches(sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0)
 
     protection = Protection(files, activity)
     event_log.subscribe(protection.on_event, (CallStarted, CallFinished))

@@ -187,7 +187,7 @@ class FakeSandbox:
         """Stand for the worker that `wanted` describes."""
         self._wanted = wanted
         self._listener = listener
-        self._turns = CallScheduler()
+        self._scheduler = CallScheduler()
         self._worker: _Worker | None = None
         self._generation = 0
         self._why_new = ""
@@ -204,7 +204,7 @@ class FakeSandbox:
 
     async def call(self, request: SandboxCall) -> ToolResult:
         """Run `request`; stop it at its deadline, and when the awaiting task is cancelled."""
-        async with self._turns.turn(request.shipment.concurrency):
+        async with self._scheduler.slot(request.shipment.concurrency):
             worker = self._up()
             work = worker.begin(request)
             try:
@@ -223,8 +223,8 @@ class FakeSandbox:
             await asyncio.wait([work], timeout=_GRACE_S)
             if not done:
                 return ToolResult.error(
-                    f"{request.call.name} was stopped: it ran longer than {request.timeout_s:g} s. The "
-                    "sandbox's variables are kept.",
+                    f"{request.call.name} timed out after {request.timeout_s:g} s. Variables are kept, including "
+                    "changes made before the timeout.",
                 ).with_metadata(timed_out=True, state_kept=True)
             if work.cancelled():
                 return ToolResult.error("The call was interrupted.").with_metadata(stopped=True)

@@ -44,7 +44,7 @@ async def test_a_kept_state(tmp_path: Path, raw: RawKernel, megabytes: int) -> N
         without = [await plain(r, number) for number in range(60)][10:]
         samples = [await kept(r, number) for number in range(60)][10:]
         history = r.kernel.variables
-        await eventually(lambda: all(fork.settled.done() for fork in history._shelf.all()))
+        await eventually(lambda: all(fork.settled.done() for fork in history._store.all()))
         memory = [fork_handle.private_bytes(pid) / MIB for pid in history.pids()][2:]
         back, forth = [], []
         for number in range(30):

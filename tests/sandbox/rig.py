@@ -14,7 +14,7 @@ from typing import Any
 
 from aisotools.core.protocols import OutputCaps, SandboxCall, SandboxStatus, ToolPayload
 from aisotools.core.types import Json, ToolCall, ToolResult
-from aisotools.sandbox.host.sandbox import LocalSandbox
+from aisotools.sandbox.host.sandbox import LocalSandbox, StopTimeouts
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import spawn
 from aisotools.tools.function import FunctionTool
@@ -22,6 +22,12 @@ from aisotools.tools.function import FunctionTool
 PYTHON = ToolPayload(key="python", import_path="aisotools.builtin.python:python", concurrency="exclusive")
 BASH = ToolPayload(key="bash", import_path="aisotools.builtin.shell:sandbox_bash", concurrency="overlap")
 _ids = itertools.count(1)
+
+UNHURRIED = StopTimeouts(kill_s=50, recover_s=50)
+"""Waits for events instead of the clock, so that a busy machine changes no result; the grace period stays."""
+
+PATIENT = StopTimeouts(interrupt_s=50, kill_s=50, recover_s=50)
+"""The same for calls that can be interrupted: on a busy machine that takes its time too."""
 
 
 @dataclass
@@ -52,14 +58,25 @@ class Heard:
 class Rig:
     """A kernel on a workspace, with short forms for calls."""
 
-    def __init__(self, workspace: Path, limits: Limits | None = None, level: str | None = None) -> None:
+    def __init__(
+        self,
+        workspace: Path,
+        limits: Limits | None = None,
+        level: str | None = None,
+        *,
+        stop_timeouts: StopTimeouts = UNHURRIED,
+        slow_fork_s: float = 60,
+        **options: Any,
+    ) -> None:
         self.workspace = workspace
         self.heard = Heard()
         level = level or spawn.detection().level
         assert level is not None
         self.level = level
         self.wanted = spawn.WorkerSpec(level=level, workspace=str(workspace), limits=limits or Limits())
-        self.kernel = LocalSandbox(self.wanted, self.heard)
+        self.kernel = LocalSandbox(
+            self.wanted, self.heard, stop_timeouts=stop_timeouts, slow_fork_s=slow_fork_s, **options
+        )
 
     async def call(
         self,
@@ -103,12 +120,17 @@ class Rig:
 
 @asynccontextmanager
 async def rig(
-    folder: Path, limits: Limits | None = None, *, level: str | None = None, name: str = "workspace"
+    folder: Path,
+    limits: Limits | None = None,
+    *,
+    level: str | None = None,
+    name: str = "workspace",
+    **options: Any,
 ) -> AsyncIterator[Rig]:
     """A rig on `folder/name`; afterwards nothing of it may be left."""
     workspace = folder / name
     workspace.mkdir(exist_ok=True)
-    made = Rig(workspace, limits, level)
+    made = Rig(workspace, limits, level, **options)
     try:
         yield made
     finally:
@@ -148,8 +170,8 @@ def open_files(pid: int | str = "self") -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-async def eventually(holds: Callable[[], Any], within_s: float = 2.0) -> float:
-    """Wait until `holds()`; how long that took."""
+async def eventually(holds: Callable[[], Any], within_s: float = 50) -> float:
+    """Wait until `holds()`; return how long that took. `within_s` only keeps a failing test from hanging."""
     began_s = time.monotonic()
     while not holds():
         assert time.monotonic() - began_s < within_s, "it did not come about"

@@ -208,10 +208,10 @@ async def test_closing_every_descriptor(r: Rig) -> None:
     ],
 )
 async def test_killing_everything_in_reach(r: Rig, code: str) -> None:
-    supervisor = r.kernel._link.supervisor if r.kernel._link else 0
+    supervisor = r.kernel._connection.supervisor if r.kernel._connection else 0
     await r.python(code)
     await works(r)
-    if r.kernel._link and r.kernel._link.supervisor == supervisor:
+    if r.kernel._connection and r.kernel._connection.supervisor == supervisor:
         assert Path(f"/proc/{supervisor}").is_dir()  # noqa: ASYNC240 - /proc does not block
 
 
@@ -229,8 +229,8 @@ for _ in range(5):
 """
         await r.python(code)
         await r.bash("(setsid nohup env -i sleep 1000 >/dev/null 2>&1 &)")
-        assert r.kernel._link is not None
-        tree = processes.below(r.kernel._link.supervisor, processes.table())
+        assert r.kernel._connection is not None
+        tree = processes.below(r.kernel._connection.supervisor, processes.table())
         assert len(tree) >= 7
     left = tree & processes.table().keys()
     assert left == set()
@@ -350,4 +350,4 @@ async def test_deaths_in_a_row_do_not_wear_the_session_out(r: Rig) -> None:
     for _ in range(8):
         assert (await r.python("import os; os._exit(1)")).metadata["worker_died"] is True
     await works(r)
-    await eventually(lambda: len(r.kernel._links) == 1)
+    await eventually(lambda: len(r.kernel._connections) == 1)

@@ -12,19 +12,19 @@ from aisotools.core.exceptions import ChannelError
 from aisotools.core.protocols import OutputCaps
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import LIMITS
-from aisotools.sandbox.results import VALUE_DROPPED, Printed, cut, encode_result, result_from_worker
+from aisotools.sandbox.results import VALUE_DROPPED, PrintedOutput, cut, encode_result, result_from_worker
 
 CAPS = OutputCaps()
 SMALL = OutputCaps(content_chars=2000, stream_bytes=1000, value_bytes=1000, data_bytes=1000)
 
 
-def printed(cap: int = 1 << 20) -> Printed:
-    return Printed(cap)
+def printed(cap: int = 1 << 20) -> PrintedOutput:
+    return PrintedOutput(cap)
 
 
-def there(result: ToolResult, caps: OutputCaps = CAPS, heard: Printed | None = None) -> ToolResult:
+def there(result: ToolResult, caps: OutputCaps = CAPS, output: PrintedOutput | None = None) -> ToolResult:
     """The result as it arrives."""
-    return result_from_worker(encode_result(result, caps), caps, heard or printed())
+    return result_from_worker(encode_result(result, caps), caps, output or printed())
 
 
 values = st.recursive(
@@ -311,77 +311,77 @@ def test_anything_else_is_a_result_or_a_channel_error(garbage: list[bytes], valu
 
 
 def test_printed_text_becomes_metadata() -> None:
-    heard = printed()
-    heard.take("stdout", "out")
-    heard.take("stderr", "err")
-    result = there(ToolResult.text("r"), heard=heard)
+    output = printed()
+    output.add("stdout", "out")
+    output.add("stderr", "err")
+    result = there(ToolResult.text("r"), output=output)
     assert result.content == "r"
     assert result.metadata == {"stdout": "out", "stderr": "err"}
 
 
 def test_a_tool_that_told_it_itself_is_left_alone() -> None:
-    heard = printed()
-    heard.take("stdout", "out\n")
+    output = printed()
+    output.add("stdout", "out\n")
     told = ToolResult(content="out\n3", value={"stdout": "out\n"}, metadata={"streams_taken": True})
-    assert there(told, heard=heard) == ToolResult(content="out\n3", value={"stdout": "out\n"})
+    assert there(told, output=output) == ToolResult(content="out\n3", value={"stdout": "out\n"})
 
 
 def test_unless_programs_wrote_past_it() -> None:
-    heard = printed()
-    heard.take("stdout", "one\n")
-    heard.take_raw("stdout", b"two\n")
-    heard.take("stdout", "three\n")
-    heard.take_raw("stderr", b"oh\n")
+    output = printed()
+    output.add("stdout", "one\n")
+    output.add_raw("stdout", b"two\n")
+    output.add("stdout", "three\n")
+    output.add_raw("stderr", b"oh\n")
     told = ToolResult(
         content="one\nthree\n42",
         value={"result": "42", "stdout": "one\nthree\n"},
         metadata={"streams_taken": True},
     )
-    result = there(told, heard=heard)
+    result = there(told, output=output)
     assert result.content == "one\ntwo\nthree\noh\n42"
     assert result.value == {"result": "42", "stdout": "one\ntwo\nthree\n", "stderr": "oh\n"}
 
 
 def test_what_was_dropped_is_said() -> None:
-    heard = printed(5)
-    heard.take("stdout", "123")
-    heard.take_raw("stdout", b"abcd")
-    heard.take_raw("stdout", b"efgh")
-    heard.take("stderr", "4567")
-    assert heard.told() == {"stdout": "123abcde", "stderr": "45"}
-    assert heard.dropped_bytes == 5
+    output = printed(5)
+    output.add("stdout", "123")
+    output.add_raw("stdout", b"abcd")
+    output.add_raw("stdout", b"efgh")
+    output.add("stderr", "4567")
+    assert output.texts() == {"stdout": "123abcde", "stderr": "45"}
+    assert output.dropped_bytes == 5
     taken = ToolResult(
         content="123", value={"stdout": "123"}, metadata={"streams_taken": True, "dropped_bytes": 10}
     )
-    result = there(taken, heard=heard)
+    result = there(taken, output=output)
     assert result.metadata["dropped_bytes"] == 15
     assert "15 more bytes of printed output were dropped" in result.content
 
 
 def test_what_comes_after_the_end_has_what_is_left() -> None:
-    heard = printed(5)
-    heard.take("stdout", "123")
-    rest = heard.rest()
-    assert rest.take("stdout", "4567") == "45"
-    assert rest.take_raw("stdout", b"abcdef") == "abcde"
-    assert heard.told() == {"stdout": "123"}
+    output = printed(5)
+    output.add("stdout", "123")
+    rest = output.remainder()
+    assert rest.add("stdout", "4567") == "45"
+    assert rest.add_raw("stdout", b"abcdef") == "abcde"
+    assert output.texts() == {"stdout": "123"}
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8")), st.data())
 def test_characters_survive_being_read_in_pieces(text: str, data: st.DataObject) -> None:
-    raw, heard = text.encode(), printed()
+    raw, output = text.encode(), printed()
     place = data.draw(st.integers(0, len(raw)))
     for piece in (raw[:place], raw[place:]):
-        heard.take_raw("stdout", piece)
-    assert heard.told().get("stdout", "") == text
+        output.add_raw("stdout", piece)
+    assert output.texts().get("stdout", "") == text
 
 
 @given(st.lists(st.tuples(st.booleans(), st.text(), st.binary()), max_size=20), st.integers(0, 100))
 def test_the_cap_holds_whatever_comes(pieces_heard: list[tuple[bool, str, bytes]], cap: int) -> None:
-    heard = printed(cap)
+    output = printed(cap)
     for raw, text, data in pieces_heard:
         if raw:
-            heard.take_raw("stderr", data)
+            output.add_raw("stderr", data)
         else:
-            heard.take("stdout", text)
-    assert sum(len(text.encode()) for text in heard.told().values()) <= 2 * cap
+            output.add("stdout", text)
+    assert sum(len(text.encode()) for text in output.texts().values()) <= 2 * cap

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from aisotools.core.protocols import ToolContext
+from aisotools.core.types import ToolResult
+from aisotools.sandbox.host.sandbox import StopTimeouts
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import tree
 from aisotools.tools.function import tool
-from tests.sandbox.rig import Rig, eventually, processes_of, rig, sleepers
+from tests.sandbox.rig import PATIENT, Rig, eventually, processes_of, rig, sleepers
 
 DEADLINE_S = 0.2
-MARGIN_S = 0.5
 
 INTERRUPTIBLE = {
     "sleep": "import time; time.sleep(100)",
@@ -96,18 +98,48 @@ await asyncio.sleep(100)
 
 @pytest.fixture
 async def r(tmp_path: Path) -> AsyncIterator[Rig]:
+    """For calls that can be interrupted: however busy the machine, nothing is killed."""
+    async with rig(tmp_path, stop_timeouts=PATIENT) as made:
+        await made.python("kept = 1")
+        yield made
+
+
+@pytest.fixture
+async def strict(tmp_path: Path) -> AsyncIterator[Rig]:
+    """For calls that cannot be interrupted: their worker is killed after the grace period."""
     async with rig(tmp_path) as made:
         await made.python("kept = 1")
         yield made
 
 
+def test_all_steps_together_return_control_in_time() -> None:
+    """Each step of stopping a call waits no longer than this; the benchmarks measure what it really takes."""
+    timeouts = StopTimeouts()
+    assert timeouts.interrupt_s + timeouts.kill_s + timeouts.recover_s <= 0.56
+
+
+async def test_no_step_waits_longer_than_its_timeout(tmp_path: Path) -> None:
+    """The supervisor is stopped, so that nothing ends and nothing is restored: control comes back."""
+    async with rig(tmp_path, stop_timeouts=StopTimeouts()) as r:
+        await r.python("kept = 1")
+        supervisor = r.kernel.supervisor
+        os.kill(supervisor, signal.SIGSTOP)
+        try:
+            result = await r.python("sum(range(10**11))", timeout_s=DEADLINE_S)
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
+        assert result.metadata["timed_out"] is True
+        assert "is being restored; that had not finished when this was reported" in result.content
+        assert await r.value("1 + 1") == 2
+
+
 @pytest.mark.parametrize("code", INTERRUPTIBLE.values(), ids=INTERRUPTIBLE)
 async def test_what_can_be_interrupted_keeps_the_state(r: Rig, code: str) -> None:
-    began_s = time.monotonic()
     result = await r.python(code, timeout_s=DEADLINE_S)
-    assert time.monotonic() - began_s < DEADLINE_S + MARGIN_S
     assert result.is_error
-    assert "python was stopped: it ran longer than 0.2 s" in result.content
+    assert result.content.startswith(
+        "python timed out after 0.2 s. Variables are kept, including changes made before the timeout.\n"
+    )
     assert result.metadata["timed_out"] is True
     assert result.metadata["state_kept"] is True, result.content
     assert await r.value("kept") == 1
@@ -115,45 +147,46 @@ async def test_what_can_be_interrupted_keeps_the_state(r: Rig, code: str) -> Non
 
 
 @pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
-async def test_what_cannot_is_ended_and_the_next_call_works(r: Rig, code: str) -> None:
-    began_s = time.monotonic()
+async def test_what_cannot_is_ended_and_the_next_call_works(strict: Rig, code: str) -> None:
+    r = strict
     result = await r.python(code, timeout_s=DEADLINE_S)
-    assert time.monotonic() - began_s < DEADLINE_S + MARGIN_S
     assert result.is_error
     if not result.metadata.get("worker_died"):
         assert result.metadata["timed_out"] is True
     assert result.metadata["state_kept"] is True
-    assert "The state is kept: the variables are as they were before this call." in result.content
+    assert "The variables were restored to what they were before this call." in result.content
     assert await r.value("kept + 1") == 2
     assert r.heard.starts[-1][0].generation == 2
     assert "the variables are as they were before the call" in r.heard.starts[-1][1]
     assert r.heard.losses == []
 
 
-async def test_what_was_printed_before_the_stop_is_not_lost(r: Rig) -> None:
-    result = await r.python(
-        "print('step 1'); import os; os.system('echo step 2'); sum(range(10**11))", timeout_s=0.4
-    )
+async def test_what_was_printed_before_the_stop_is_not_lost(strict: Rig) -> None:
+    r = strict
+    code = "print('step 1'); import os; os.system('echo step 2'); sum(range(10**11))"
+    result = await printing(r, code, "step 2\n")
     assert result.metadata["stdout"] == "step 1\nstep 2\n"
     assert "step 2" in result.content
-    kept = await r.python("print('step 1')\nwhile True: pass", timeout_s=0.4)
+
+
+async def test_what_was_printed_before_an_interrupt_is_not_lost(r: Rig) -> None:
+    kept = await printing(r, "print('step 1')\nwhile True: pass", "step 1\n")
     assert kept.metadata["stdout"] == "step 1\n"
     assert "line 2\n    while True: pass\nKeyboardInterrupt" in kept.content
     assert "worker.py" not in kept.content
 
 
-async def test_interrupting_returns_the_call_soon(r: Rig) -> None:
+async def test_interrupting_returns_the_call(r: Rig) -> None:
     for code in (
-        "import time; time.sleep(100)",
-        "while True: pass",
-        "import asyncio\nawait asyncio.sleep(100)",
+        "import time; print('began'); time.sleep(100)",
+        "print('began')\nwhile True: pass",
+        "import asyncio\nprint('began')\nawait asyncio.sleep(100)",
     ):
         call = asyncio.create_task(r.python(code))
-        await asyncio.sleep(0.1)
-        began_s = time.monotonic()
+        await printed(r, "began")
+        r.heard.outputs.clear()
         await r.kernel.interrupt()
         result = await call
-        assert time.monotonic() - began_s < 0.25  # the benchmark holds the real budget
         assert result.is_error
         assert result.metadata["stopped"] is True
     assert await r.value("kept") == 1
@@ -172,8 +205,8 @@ async def test_interrupting_before_anything_was_started(tmp_path: Path) -> None:
 
 
 async def test_an_interrupt_of_a_call_that_waits_for_its_turn(r: Rig) -> None:
-    calls = [asyncio.create_task(r.python("import time; time.sleep(100)")) for _ in range(3)]
-    await asyncio.sleep(0.1)
+    calls = [asyncio.create_task(r.python("import time; print('began'); time.sleep(100)")) for _ in range(3)]
+    await printed(r, "began")
     await r.kernel.interrupt()
     first, second, third = await asyncio.gather(*calls)
     assert first.metadata["stopped"] is True
@@ -207,26 +240,24 @@ async def test_an_interrupt_at_any_moment_of_a_short_call(r: Rig) -> None:
 async def test_cancelling_the_awaiting_task_stops_the_work(r: Rig) -> None:
     call = asyncio.create_task(r.python("open('began', 'w').close()\nimport time\ntime.sleep(100)"))
     await eventually((r.workspace / "began").exists)
-    began_s = time.monotonic()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert time.monotonic() - began_s < MARGIN_S
     assert await r.value("kept") == 1
 
 
-async def test_cancelling_what_cannot_be_interrupted(r: Rig) -> None:
+async def test_cancelling_what_cannot_be_interrupted(strict: Rig) -> None:
+    r = strict
     call = asyncio.create_task(r.python("open('began', 'w').close()\nsum(range(10**11))"))
     await eventually((r.workspace / "began").exists)
-    began_s = time.monotonic()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert time.monotonic() - began_s < MARGIN_S
     assert await r.value("1 + 1") == 2
 
 
-async def test_cancelling_twice(r: Rig) -> None:
+async def test_cancelling_twice(strict: Rig) -> None:
+    r = strict
     call = asyncio.create_task(r.python("open('began', 'w').close()\nsum(range(10**11))"))
     await eventually((r.workspace / "began").exists)
     call.cancel()
@@ -238,16 +269,37 @@ async def test_cancelling_twice(r: Rig) -> None:
 
 
 async def test_a_cancelled_call_that_waits_for_its_turn_never_runs(r: Rig) -> None:
-    first = asyncio.create_task(r.python("import time; time.sleep(0.2)"))
-    await asyncio.sleep(0.05)
+    code = "import os, time; print('began')\nwhile not os.path.exists('go'): time.sleep(0.01)"
+    first = asyncio.create_task(r.python(code))
+    await printed(r, "began")
     second = asyncio.create_task(r.python("open('ran', 'w').close()"))
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0)  # it queues behind the first
     second.cancel()
     with pytest.raises(asyncio.CancelledError):
         await second
+    (r.workspace / "go").touch()
     await first
     await r.python("1")
     assert not (r.workspace / "ran").exists()
+
+
+def text_of(r: Rig) -> str:
+    """Everything printed so far by any call."""
+    return "".join(text for _, _, text in r.heard.outputs)
+
+
+async def printed(r: Rig, text: str) -> None:
+    """Wait until a call has printed `text`: it runs."""
+    await eventually(lambda: text in text_of(r))
+
+
+async def printing(r: Rig, code: str, text: str) -> ToolResult:
+    """Run `code` with deadlines that grow until it got to print `text` before."""
+    for deadline_s in (0.4, 4, 20):
+        result = await r.python(code, timeout_s=deadline_s)
+        if result.metadata.get("stdout", "").endswith(text):
+            break
+    return result
 
 
 # ---- only the call that is meant
@@ -262,7 +314,20 @@ async def slow(seconds: float) -> str:
     """
     import asyncio
 
+    print("began")
     await asyncio.sleep(seconds)
+    return "done"
+
+
+@tool
+async def until_released() -> str:
+    """Wait until there is a file `go` in the workspace."""
+    import asyncio
+    import os
+
+    print("began")
+    while not os.path.exists("go"):  # noqa: ASYNC110, ASYNC240, PTH110 - another process makes it
+        await asyncio.sleep(0.01)
     return "done"
 
 
@@ -288,6 +353,7 @@ def block(seconds: float) -> str:
     """
     import time
 
+    print("began")
     time.sleep(seconds)
     return "done"
 
@@ -298,6 +364,7 @@ def polite(context: ToolContext) -> str:
     import time
 
     try:
+        print("began")
         while not context.cancellation.cancelled:
             time.sleep(0.01)
     except KeyboardInterrupt:
@@ -306,39 +373,43 @@ def polite(context: ToolContext) -> str:
 
 
 async def test_only_the_cancelled_call_is_stopped(r: Rig) -> None:
-    others = [asyncio.create_task(r.tool(slow, {"seconds": 0.6})) for _ in range(3)]
+    others = [asyncio.create_task(r.tool(until_released)) for _ in range(3)]
     main = asyncio.create_task(r.tool(block, {"seconds": 0.05}))
     mistaken = asyncio.create_task(r.tool(slow, {"seconds": 100}))
-    await asyncio.sleep(0.2)
+    await eventually(lambda: text_of(r).count("began") == 5)
     mistaken.cancel()
     with pytest.raises(asyncio.CancelledError):
         await mistaken
+    (r.workspace / "go").touch()
     assert [(await call).content for call in (*others, main)] == ["done"] * 4
     assert await r.value("kept") == 1
 
 
 async def test_the_one_that_blocks_the_loop_is_stopped_and_not_its_sibling(r: Rig) -> None:
-    sibling = asyncio.create_task(r.tool(slow, {"seconds": 0.5}))
-    await asyncio.sleep(0.05)
+    sibling = asyncio.create_task(r.tool(until_released))
+    await printed(r, "began")
     result = await r.tool(hog, {"seconds": 100}, timeout_s=0.2)
     assert result.metadata["state_kept"] is True
+    (r.workspace / "go").touch()
     assert (await sibling).content == "done"
 
 
 async def test_a_sync_tool_among_async_ones(r: Rig) -> None:
-    sibling = asyncio.create_task(r.tool(slow, {"seconds": 0.5}))
-    await asyncio.sleep(0.05)
+    sibling = asyncio.create_task(r.tool(until_released))
+    await printed(r, "began")
     result = await r.tool(block, {"seconds": 100}, timeout_s=0.2)
-    assert "block was stopped" in result.content
+    assert "block timed out after 0.2 s" in result.content
     assert "KeyboardInterrupt" in result.content
     assert result.metadata["state_kept"] is True
+    (r.workspace / "go").touch()
     assert (await sibling).content == "done"
 
 
-async def test_siblings_are_told_when_the_tree_is_ended(r: Rig) -> None:
-    sibling = asyncio.create_task(r.tool(slow, {"seconds": 5}))
-    shell = asyncio.create_task(r.bash("sleep 5"))
-    await asyncio.sleep(0.1)
+async def test_siblings_fail_when_the_worker_is_killed(strict: Rig) -> None:
+    r = strict
+    sibling = asyncio.create_task(r.tool(slow, {"seconds": 1000}))
+    shell = asyncio.create_task(r.bash("echo began; sleep 1000"))
+    await eventually(lambda: text_of(r).count("began") == 2)
 
     @tool
     def stuck() -> int:
@@ -349,13 +420,13 @@ async def test_siblings_are_told_when_the_tree_is_ended(r: Rig) -> None:
     assert result.metadata["state_kept"] is True
     for lost in (await sibling, await shell):
         assert lost.metadata["worker_died"] is True
-        assert "stuck could not be interrupted (it ran longer than 0.2 s)" in lost.content
-        assert "The state is kept" in lost.content
+        assert "stuck could not be interrupted (timed out after 0.2 s)" in lost.content
+        assert "The variables were restored to what they were before this call." in lost.content
 
 
 async def test_a_tool_that_gives_what_it_has_is_still_an_error(r: Rig) -> None:
     call = asyncio.create_task(r.tool(polite))
-    await asyncio.sleep(0.15)
+    await printed(r, "began")
     await r.kernel.interrupt()
     result = await call
     assert result.is_error
@@ -372,15 +443,17 @@ async def test_bash_is_stopped_with_all_it_started(r: Rig) -> None:
 
 
 async def test_bash_beside_bash(r: Rig) -> None:
-    other = asyncio.create_task(r.bash("sleep 0.6; echo survived"))
-    await asyncio.sleep(0.1)
+    command = "echo began; while [ ! -e go ]; do sleep 0.01; done; echo survived"
+    other = asyncio.create_task(r.bash(command))
+    await printed(r, "began")
     await r.bash("setsid sleep 100 & sleep 100", timeout=200)
-    assert (await other).value["stdout"] == "survived\n"
+    (r.workspace / "go").touch()
+    assert (await other).value["stdout"] == "began\nsurvived\n"
 
 
 async def test_a_server_of_an_earlier_call_survives_the_stop_of_a_later_one(r: Rig) -> None:
-    await r.bash("(while true; do sleep 0.05; done) > /dev/null 2>&1 &")
-    await asyncio.sleep(0.1)
+    await r.bash("(touch began; while true; do sleep 0.05; done) > /dev/null 2>&1 &")
+    await eventually((r.workspace / "began").exists)
     await r.bash("sleep 100", timeout=200)
     await r.python("import time; time.sleep(100)", timeout_s=0.2)
     assert [p for p in processes_of(r.workspace) if "while true" in p]
@@ -409,13 +482,13 @@ print('started', flush=True)
 time.sleep(1000)
 """
     await r.kernel.start()
-    assert r.kernel._link is not None
-    before = tree.below(r.kernel._link.supervisor, tree.table())
-    result = await r.python(code, timeout_s=0.4)
+    assert r.kernel._connection is not None
+    before = tree.below(r.kernel._connection.supervisor, tree.table())
+    result = await printing(r, code, "started\n")
     assert result.metadata["state_kept"] is True
     assert r.kernel.status().pid in before
-    parked = {*r.kernel.variables.pids()}
-    assert tree.below(r.kernel._link.supervisor, tree.table()) - parked == before - parked
+    snapshots = {*r.kernel.variables.pids()}
+    assert tree.below(r.kernel._connection.supervisor, tree.table()) - snapshots == before - snapshots
 
 
 async def test_limits_end_a_runaway_and_say_so(tmp_path: Path) -> None:

@@ -35,9 +35,9 @@ from aisotools.integrations.jupyter_gateway.connection import (
     told_answer,
 )
 from aisotools.integrations.jupyter_gateway.payload import EMIT_MIME
-from aisotools.sandbox.results import Printed, cut, encode_result, result_from_worker
-from aisotools.sandbox.worker.output import Allowance, CallRecord, without_colours
-from aisotools.sandbox.worker.worker import interrupted, stopped, with_record
+from aisotools.sandbox.results import PrintedOutput, cut, encode_result, result_from_worker
+from aisotools.sandbox.worker.output import CallRecord, TokenBucket, strip_ansi
+from aisotools.sandbox.worker.worker import add_record, interrupted_result, mark_stopped
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _HOST_PACKAGES = frozenset({"agent", "cli", "integrations", "notebook"})
@@ -193,18 +193,18 @@ class _Calling:
         caps = request.output_caps
         self._link, self._request, self._listener = link, request, listener
         self.interrupted = False
-        self._printed = Printed(caps.stream_bytes)
+        self._printed = PrintedOutput(caps.stream_bytes)
         self._record = CallRecord(
             call_id=request.call.id, stream_left=caps.stream_bytes, data_left=caps.data_bytes
         )
-        self._emits = Allowance(_EMITS_AT_ONCE, _EMITS_PER_S)
+        self._emits = TokenBucket(_EMITS_AT_ONCE, _EMITS_PER_S)
         self._nonce = uuid.uuid4().hex
         self._spoken: Mapping[str, Any] = {}
         self._sent: list[tuple[str, Running]] = []
 
     def printed(self) -> dict[str, str]:
         """What it printed so far, by stream."""
-        return self._printed.told()
+        return self._printed.texts()
 
     def end(self) -> None:
         """Hear no more of it."""
@@ -243,7 +243,7 @@ class _Calling:
         if not isinstance(stream, str) or stream not in {"stdout", "stderr"} or not isinstance(text, str):
             return
         self._record.take(stream, text)
-        if kept := self._printed.take(stream, text):
+        if kept := self._printed.add(stream, text):
             self._listener.output(self._request.call.id, stream, kept)
 
     def _hear_bundle(self, kind: str, content: Mapping[str, Any]) -> None:
@@ -299,10 +299,10 @@ class PythonCall(_Calling):
             record.error = _error(reply)
         if not failed:
             record.error = None
-        result = with_record(outcome(record, failed=failed), record)
+        result = add_record(outcome(record, failed=failed), record)
         if self.interrupted and failed:
-            result = stopped(interrupted(result.content))
-        return result_from_worker(encode_result(result, caps), caps, Printed(0))
+            result = mark_stopped(interrupted_result(result.content))
+        return result_from_worker(encode_result(result, caps), caps, PrintedOutput(0))
 
 
 class ToolCell(_Calling):
@@ -349,15 +349,15 @@ class ToolCell(_Calling):
         if reply.get("status") != "ok":
             told = _error(reply)
             if self.interrupted or told["ename"] in {"KeyboardInterrupt", "CancelledError"}:
-                return interrupted().with_metadata(**self.printed())
+                return interrupted_result().with_metadata(**self.printed())
             words = f"{told['ename']}: {told['evalue']}" if told["ename"] else "it did not say why"
             text = f"{self._request.call.name} failed in the remote kernel: {words}"
             return ToolResult.error(text, recoverable=False, error_kind="environment")
         pieces = pieces_of(self._spoken or told_answer(reply), self._nonce)
         result = result_from_worker(pieces, caps, self._printed)
         if self.interrupted:
-            result = stopped(result)
-        return with_record(result, self._record)
+            result = mark_stopped(result)
+        return add_record(result, self._record)
 
 
 def _error(content: Mapping[str, Any]) -> dict[str, str]:
@@ -372,7 +372,7 @@ def _error(content: Mapping[str, Any]) -> dict[str, str]:
     return {
         "ename": text("ename", _WORD_CHARS),
         "evalue": text("evalue", _MESSAGE_CHARS),
-        "traceback": without_colours(cut(trace, _TRACEBACK_CHARS)[0]),
+        "traceback": strip_ansi(cut(trace, _TRACEBACK_CHARS)[0]),
     }
 
 

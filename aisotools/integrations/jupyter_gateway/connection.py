@@ -21,7 +21,7 @@ from pydantic_core import from_json
 
 from aisotools.core.exceptions import WorkerDied
 from aisotools.integrations.jupyter_gateway.http import Gateway, GatewayError, promptly
-from aisotools.sandbox.worker.output import Allowance
+from aisotools.sandbox.worker.output import TokenBucket
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class RemoteLink:
         self._socket: Any = None
         self._reading: asyncio.Task[None] | None = None
         self._running: dict[str, Running] = {}
-        self._waste = Allowance(_WASTE_AT_ONCE, _WASTE_PER_S)
+        self._waste = TokenBucket(_WASTE_AT_ONCE, _WASTE_PER_S)
 
     def __repr__(self) -> str:
         return f"<RemoteLink to kernel {self.kernel!r} at {self._gateway!r}>"
@@ -97,7 +97,7 @@ class RemoteLink:
             WorkerDied: If the kernel does not answer.
         """
         self._socket = await self._gateway.open_socket(self.kernel, self._client, timeout_s)
-        self._waste = Allowance(_WASTE_AT_ONCE, _WASTE_PER_S)
+        self._waste = TokenBucket(_WASTE_AT_ONCE, _WASTE_PER_S)
         self._reading = asyncio.get_running_loop().create_task(self._read(self._socket))
         await self.introduce(timeout_s)
 

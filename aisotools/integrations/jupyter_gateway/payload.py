@@ -123,18 +123,18 @@ def _stepped(execution: Coroutine[Any, Any, Any]) -> Any:
 def _keep(nonce: str, result: Any, record: Any, caps: Any) -> None:
     from aisotools.core.types import ToolResult
     from aisotools.sandbox.results import encode_result
-    from aisotools.sandbox.worker.worker import with_record
+    from aisotools.sandbox.worker.worker import add_record
 
     if not isinstance(result, ToolResult):
         told = f"The tool returned {type(result).__name__} instead of a ToolResult; mend its execute()."
         result = ToolResult.error(told, recoverable=False)
-    _answers[nonce] = encode_result(with_record(result, record), caps)
+    _answers[nonce] = encode_result(add_record(result, record), caps)
 
 
 def _fail(nonce: str, error: BaseException, record: Any, caps: Any) -> None:
-    from aisotools.sandbox.worker.worker import failed
+    from aisotools.sandbox.worker.worker import encode_failure
 
-    _answers[nonce] = failed(error, record, caps)
+    _answers[nonce] = encode_failure(error, record, caps)
 
 
 def _tool(order: Mapping[str, Any]) -> Any:

@@ -24,8 +24,8 @@ from aisotools.integrations.jupyter_gateway.connection import RemoteLink
 from aisotools.integrations.jupyter_gateway.http import Gateway, GatewayError, read_address
 from aisotools.sandbox.confinement.detect import Detection, Probe
 from aisotools.sandbox.confinement.levels import LEVELS
+from aisotools.sandbox.host.failures import timeout_result, worker_died_result
 from aisotools.sandbox.host.scheduler import CallScheduler
-from aisotools.sandbox.host.snapshots import died, overdue
 from aisotools.sandbox.process.spawn import WorkerSpec
 
 _log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class RemoteSandbox:
         self._listener = listener
         self._name, self._folder, self._start_timeout_s = kernel, folder, start_timeout_s
         self._link: RemoteLink | None = None
-        self._turns = CallScheduler()
+        self._scheduler = CallScheduler()
         self._queued: dict[asyncio.Task[Any], int] = {}
         self._stopped: set[asyncio.Task[Any]] = set()
         self._cell: PythonCall | ToolCell | None = None
@@ -168,7 +168,7 @@ class RemoteSandbox:
         assert task is not None
         self._queued[task] = task.cancelling()
         try:
-            async with self._turns.turn("exclusive"):
+            async with self._scheduler.slot("exclusive"):
                 link = await self._ensure()
                 del self._queued[task]
                 return await self._run(link, request)
@@ -209,10 +209,10 @@ class RemoteSandbox:
             return cell.result(working.result())
         except ChannelError as error:
             link.lose(f"it sent a malformed result: {error}")
-            return died(WorkerDied(f"it sent a malformed result: {error}"), None)
+            return worker_died_result(WorkerDied(f"it sent a malformed result: {error}"), None)
         except WorkerDied as error:
             if link.lost.done() or self._closed:
-                return died(error, None)
+                return worker_died_result(error, None)
             return await self._cut_off(link, error)
 
     async def _cut_off(self, link: RemoteLink, error: WorkerDied) -> ToolResult:
@@ -237,8 +237,8 @@ class RemoteSandbox:
     ) -> ToolResult:
         name, ran = request.call.name, f"it ran longer than {request.timeout_s:g} s"
         if await self._stop(link, cell, working):
-            gave = (await self._result(link, cell, working)).content
-            return overdue(name, ran, cell.printed(), gave=gave, recovery=None)
+            partial = (await self._result(link, cell, working)).content
+            return timeout_result(name, request.timeout_s, cell.printed(), partial=partial, recovery=None)
         told = (
             f"{name} was stopped: {ran}. The remote kernel was told so and has not answered yet; if it stays "
             f"silent for {_CALM_S * _CALM_TRIES:g} s, the next call gets a fresh one, without the variables."

@@ -240,7 +240,7 @@ class Attachment:
 
     def show(self, call_id: str, shown: DisplayMessage) -> None:
         """A call showed something."""
-        said = {"call_id": call_id, "what": shown.what, "bundle": shown.bundle, "how": shown.how}
+        said = {"call_id": call_id, "what": shown.kind, "bundle": shown.bundle, "how": shown.details}
         self._wire.send("show", said, shown.buffers)
 
     def dropped(self, call_id: str) -> None:
@@ -415,7 +415,7 @@ class AttachedSession:
         elif frame.op == "show":
             said = parse_object(frame)
             shown = DisplayMessage(
-                what=said["what"], bundle=said["bundle"], how=said["how"], buffers=frame.parts[1:]
+                kind=said["what"], bundle=said["bundle"], details=said["how"], buffers=frame.parts[1:]
             )
             self._page.show(said["call_id"], shown)
         elif frame.op == "dropped":

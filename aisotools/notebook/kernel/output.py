@@ -89,35 +89,35 @@ class DisplayFilter:
 
     def display(self, shown: DisplayMessage) -> Message | None:
         """Something displayed, updated, or removed; None if it has no place on the page."""
-        if shown.what == "clear":
-            return Message(type="clear_output", content={"wait": shown.how.get("wait") is True})
-        name = shown.how.get("display_id")
+        if shown.kind == "clear":
+            return Message(type="clear_output", content={"wait": shown.details.get("wait") is True})
+        name = shown.details.get("display_id")
         name = name if isinstance(name, str) else ""
-        if shown.what == "update" and name not in self._names:
+        if shown.kind == "update" and name not in self._names:
             return None
         data = self.bundle(shown.bundle)
         content = {
             "data": data,
-            "metadata": self._metadata(shown.how.get("metadata"), data),
+            "metadata": self._metadata(shown.details.get("metadata"), data),
             "transient": {"display_id": self._own_name(name)} if name else {},
         }
         return Message(
-            type="update_display_data" if shown.what == "update" else "display_data", content=content
+            type="update_display_data" if shown.kind == "update" else "display_data", content=content
         )
 
     def result(self, shown: DisplayMessage, count: int) -> Message:
         """The value of a cell."""
         data = self.bundle(shown.bundle)
-        metadata = self._metadata(shown.how.get("metadata"), data)
+        metadata = self._metadata(shown.details.get("metadata"), data)
         content = {"execution_count": count, "data": data, "metadata": metadata}
         return Message(type="execute_result", content=content)
 
     def comm(self, shown: DisplayMessage) -> Message | None:
         """A widget's message to its page; None unless a person trusts it."""
-        kind = shown.how.get("kind")
+        kind = shown.details.get("kind")
         if not self.trusted or kind not in {"comm_open", "comm_msg", "comm_close"}:
             return None
-        metadata = shown.how.get("metadata")
+        metadata = shown.details.get("metadata")
         return Message(
             type=str(kind),
             content=shown.bundle,
@@ -127,13 +127,13 @@ class DisplayFilter:
 
     def payload(self, shown: DisplayMessage) -> dict[str, Any] | None:
         """What a reply carries besides: a page to read; and text for a new cell if a person trusts it."""
-        if shown.what == "page":
+        if shown.kind == "page":
             data = {"text/plain": self._word(shown.bundle, "text/plain")}
             page = dict(shown.bundle) if self.trusted else {"text/plain": coloured(data["text/plain"])}
             return {"source": "page", "data": page, "start": 0}
         if not self.trusted:
             return None
-        replace = shown.how.get("replace") is True
+        replace = shown.details.get("replace") is True
         text = self._word(shown.bundle, "text/plain")
         return {"source": "set_next_input", "text": text, "replace": replace}
 
@@ -275,18 +275,18 @@ class JupyterOutput:
             self._publish(message, running.request)
 
     def _message(self, call_id: str, running: _RunningCell, shown: DisplayMessage) -> Message | None:
-        if shown.what == "result":
+        if shown.kind == "result":
             return self._passing.result(shown, running.count)
-        if shown.what == "error":
+        if shown.kind == "error":
             message = self._passing.error(shown.bundle)
             running.error = message.content
             return message
-        if shown.what == "comm":
+        if shown.kind == "comm":
             return self._passing.comm(shown)
-        if shown.what == "comm_dropped":
+        if shown.kind == "comm_dropped":
             self.say(call_id, COMMS_DROPPED, once=True)
             return None
-        if shown.what in {"page", "next_input"}:
+        if shown.kind in {"page", "next_input"}:
             payload = self._passing.payload(shown)
             if payload is None:
                 self.say(call_id, NEXT_INPUT_DROPPED, once=True)

@@ -255,7 +255,7 @@ class KernelSession:
 
     async def execute(self, cell: CellRequest) -> CellResult:
         """Run a cell: the `python` tool, typed by a person."""
-        self._sandbox.screens.watch(cell.call_id, self._page, cell.manner)
+        self._sandbox.displays.watch(cell.call_id, self._page, cell.manner)
         try:
             result = await self._session.call(
                 "python", {"code": cell.code}, origin="person", call_id=cell.call_id, timeout_s=CELL_TIMEOUT_S
@@ -280,7 +280,7 @@ class KernelSession:
         self, cell: CellRequest, kind: str, content: Mapping[str, Any], buffers: Sequence[bytes]
     ) -> None:
         """Give a widget a message of its page; `cell` stands for what it then shows."""
-        self._sandbox.screens.watch(cell.call_id, self._page, cell.manner)
+        self._sandbox.displays.watch(cell.call_id, self._page, cell.manner)
         await send_message(self._sandbox, kind, content, buffers, call_id=cell.call_id)
 
     async def interrupt(self) -> None:

@@ -1,11 +1,8 @@
-"""The calls that a worker has under way, as the host knows them, and what the worker says about them.
+"""The calls that a worker has in progress, and what the worker sends about them.
 
-All of it is hostile. What is out of form, or far too much, is a `ChannelError`, which ends the worker; what
-merely names a call that is over is dropped.
-
-Calls that somebody watches, as the host knows them: what a worker shows and asks while it runs them.
-
-All of it is hostile. What is out of form ends the worker; what is too much is dropped and counted.
+All of it is hostile. What is malformed, or a flood, is a `ChannelError`, which ends the worker. What names a
+call that is over is dropped. Displays and questions of watched calls go to their `DisplaySink`; too many are
+dropped and counted.
 """
 
 from __future__ import annotations
@@ -22,144 +19,181 @@ from aisotools.core.protocols import SandboxListener
 from aisotools.sandbox.frames import Frame
 from aisotools.sandbox.limits import LimitExceeded
 from aisotools.sandbox.process import tree
-from aisotools.sandbox.results import Printed
-from aisotools.sandbox.worker.output import Allowance, ExecuteOptions
+from aisotools.sandbox.results import PrintedOutput
+from aisotools.sandbox.worker.output import ExecuteOptions, TokenBucket
 
-KINDS = frozenset(
+DISPLAY_KINDS = frozenset(
     {"display", "update", "result", "clear", "error", "page", "next_input", "comm", "comm_dropped"}
 )
-"""What a call can show."""
+"""The kinds of `DisplayMessage`."""
 
-SCREEN_OPS = frozenset({"show", "ask"})
-"""The frames that are for a screen."""
+DISPLAY_OPS = frozenset({"show", "ask"})
+"""The frames that are for a `DisplaySink`."""
 
+# Watched calls that are remembered. A call's sink outlives the call, for what it left running in the
+# background.
 _REMEMBERED_DISPLAYS = 256
-_SHOWS_AT_ONCE, _SHOWS_PER_S = 5_000, 200.0
-_BYTES_AT_ONCE, _BYTES_PER_S = 256 << 20, 16 << 20
-_MOST_BYTES, _SMALL_BYTES, _MOST_CONTAINERS = 20 << 20, 1 << 18, 1 << 20
-_QUESTIONS = 16
-_PROMPT_CHARS = 20_000
+# Displays and their bytes, per call: a burst, and a rate per second. A loop that redraws a figure stays
+# below.
+_DISPLAY_BURST = 5_000
+_DISPLAYS_PER_S = 200.0
+_DISPLAY_BYTES_BURST = 256 << 20
+_DISPLAY_BYTES_PER_S = 16 << 20
+# The JSON of one display. Above the small size its containers are counted before it is parsed: an empty list
+# takes 3 bytes on the wire and 64 in memory.
+_MAX_DISPLAY_BYTES = 20 << 20
+_UNCOUNTED_BYTES = 1 << 18
+_MAX_CONTAINERS = 1 << 20
+# Questions that one call may have open at once, and the length of one.
+_MAX_QUESTIONS = 16
+_MAX_PROMPT_CHARS = 20_000
 
-Answer = Callable[[str, Mapping[str, Any]], None]
+# Progress reports per call.
+_EMIT_BURST = 2000
+_EMITS_PER_S = 100.0
+_MAX_EMIT_BYTES = 1 << 17
+# Output that belongs to no call, in characters.
+_UNOWNED_BURST = 1 << 20
+_UNOWNED_PER_S = 10_000.0
+# Messages that have no effect. What exceeds this is a flood and ends the worker.
+_JUNK_BURST = 50_000
+_JUNK_PER_S = 100.0
+_JUNK_CHARS = 32
+# Finished calls that are remembered, for output of what they left running.
+_REMEMBERED_CALLS = 256
+_STREAMS = ("stdout", "stderr")
+# More than a pipe holds: everything that was written to it.
+_ALL_BYTES = 1 << 24
+# Longer numbers take time to parse, and no call has one.
+_MAX_NUMBER_DIGITS = 19
+
+SendReply = Callable[[str, Mapping[str, Any]], None]
 """Sends a frame to the worker: its op and its header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisplayMessage:
-    """One thing that a call showed; nothing of it is checked but its form.
+    """Something that a call displayed. Only its form has been checked.
 
     Attributes:
-        what: One of `KINDS`.
+        kind: One of `DISPLAY_KINDS`.
         bundle: Its data; for most kinds a MIME bundle.
-        how: What else there is to it.
+        details: Further fields, by kind: `display_id`, `metadata`, `wait`, ...
         buffers: Binary parts of a widget's message.
     """
 
-    what: str
+    kind: str
     bundle: Mapping[str, Any] = field(default_factory=dict)
-    how: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
     buffers: tuple[bytes, ...] = ()
 
 
 class DisplaySink(Protocol):
-    """Somebody who watches a call."""
+    """Receives what a watched call displays and asks, while it runs."""
 
-    def show(self, call_id: str, shown: DisplayMessage) -> None:
-        """The call showed something; what it printed came before."""
+    def show(self, call_id: str, message: DisplayMessage, /) -> None:
+        """Display `message`; what the call printed before has been delivered."""
 
-    def dropped(self, call_id: str) -> None:
-        """The call showed too much at once, and this was left out."""
+    def dropped(self, call_id: str, /) -> None:
+        """Note that a display of the call was left out, because there were too many or it was too large."""
 
-    async def ask(self, call_id: str, prompt: str, *, password: bool) -> str | None:
-        """The call asks for a line; None is the end of input."""
+    async def ask(self, call_id: str, prompt: str, /, *, password: bool) -> str | None:
+        """Ask for a line of input. Return None at the end of input."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Watched:
-    screen: DisplaySink
-    manner: ExecuteOptions
-    shows: Allowance = field(default_factory=lambda: Allowance(_SHOWS_AT_ONCE, _SHOWS_PER_S))
-    bytes: Allowance = field(default_factory=lambda: Allowance(_BYTES_AT_ONCE, _BYTES_PER_S))
-    asking: set[asyncio.Task[None]] = field(default_factory=set)
+class _WatchedCall:
+    sink: DisplaySink
+    options: ExecuteOptions
+    displays: TokenBucket = field(default_factory=lambda: TokenBucket(_DISPLAY_BURST, _DISPLAYS_PER_S))
+    bytes: TokenBucket = field(
+        default_factory=lambda: TokenBucket(_DISPLAY_BYTES_BURST, _DISPLAY_BYTES_PER_S)
+    )
+    questions: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class DisplayRouter:
-    """Who watches which call. A call's screen stays: what it left running may still show something."""
+    """Routes displays and questions to the sink that watches a call.
+
+    A sink stays after the end of its call: what the call left running may still display something.
+    """
 
     def __init__(self) -> None:
-        """Start with nobody."""
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, _WatchedCall] = {}
 
-    def watch(self, call_id: str, screen: DisplaySink, manner: ExecuteOptions) -> None:
-        """Have `screen` watch a call that is yet to be made."""
-        self._watched[call_id] = _Watched(screen=screen, manner=manner)
+    def watch(self, call_id: str, sink: DisplaySink, options: ExecuteOptions) -> None:
+        """Route a call that has not been sent yet to `sink`; `options` say how it runs."""
+        self._watched[call_id] = _WatchedCall(sink=sink, options=options)
         if len(self._watched) > _REMEMBERED_DISPLAYS:
-            self.over(next(iter(self._watched)))
-            del self._watched[next(iter(self._watched))]
+            oldest = next(iter(self._watched))
+            self.withdraw_questions(oldest)
+            del self._watched[oldest]
 
     def header(self, call_id: str) -> Mapping[str, Any]:
-        """What the worker is told about it."""
+        """Return what a call's header tells the worker about its watcher."""
         watched = self._watched.get(call_id)
-        return {} if watched is None else {"watch": asdict(watched.manner)}
+        return {} if watched is None else {"watch": asdict(watched.options)}
 
-    def over(self, call_id: str) -> None:
-        """The call is over: whatever it still asks is withdrawn."""
+    def withdraw_questions(self, call_id: str) -> None:
+        """Cancel what the call still asks: it is over."""
         watched = self._watched.get(call_id)
-        for task in tuple(watched.asking) if watched is not None else ():
-            task.cancel()
+        if watched is not None:
+            for task in tuple(watched.questions):
+                task.cancel()
 
-    def take(self, call_id: str, frame: Frame, answer: Answer) -> bool:
-        """Take in a frame; False if nobody wants it.
+    def route(self, call_id: str, frame: Frame, send_reply: SendReply) -> bool:
+        """Route a frame of `DISPLAY_OPS`. Return whether the call is watched.
 
         Raises:
-            ChannelError: If it is out of form.
+            ChannelError: If it is malformed.
             KeyError: If something is missing from it.
         """
         watched = self._watched.get(call_id)
         if watched is None:
             return False
         if frame.op == "ask":
-            self._take_question(call_id, watched, frame.header, answer)
+            self._ask(call_id, watched, frame.header, send_reply)
             return True
-        if watched.shows.take() and watched.bytes.take(sum(map(len, frame.parts))) and _bearable(frame):
-            watched.screen.show(call_id, _shown(frame))
+        size = sum(map(len, frame.parts))
+        if watched.displays.take() and watched.bytes.take(size) and _fits(frame):
+            watched.sink.show(call_id, _display_message(frame))
         else:
-            watched.screen.dropped(call_id)
+            watched.sink.dropped(call_id)
         return True
 
-    def _take_question(
-        self, call_id: str, watched: _Watched, header: Mapping[str, Any], answer: Answer
+    def _ask(
+        self, call_id: str, watched: _WatchedCall, header: Mapping[str, Any], send_reply: SendReply
     ) -> None:
         prompt, seq, password = header["prompt"], header["seq"], header["password"]
-        if not isinstance(prompt, str) or len(prompt) > _PROMPT_CHARS or type(seq) is not int:
+        if not isinstance(prompt, str) or len(prompt) > _MAX_PROMPT_CHARS or type(seq) is not int:
             raise ChannelError("a question of an unknown form")
-        if not watched.manner.stdin or len(watched.asking) >= _QUESTIONS:
+        if not watched.options.stdin or len(watched.questions) >= _MAX_QUESTIONS:
             raise ChannelError("a question where none may be asked")
 
-        async def put() -> None:
+        async def ask() -> None:
             value = None
             try:
-                value = await watched.screen.ask(call_id, prompt, password=password is True)
+                value = await watched.sink.ask(call_id, prompt, password=password is True)
             finally:
-                answer("reply", {"seq": seq, "value": value})
+                # Cancelled or failed: the worker blocks in input() until it gets a reply, so send one always.
+                send_reply("reply", {"seq": seq, "value": value})
 
-        task = asyncio.get_running_loop().create_task(put())
-        watched.asking.add(task)
-        task.add_done_callback(watched.asking.discard)
+        task = asyncio.get_running_loop().create_task(ask())
+        watched.questions.add(task)
+        task.add_done_callback(watched.questions.discard)
 
 
-def _bearable(frame: Frame) -> bool:
-    """Whether its JSON is no larger than a result's may be; a list takes 3 bytes to write and 64 to keep."""
+def _fits(frame: Frame) -> bool:
     body = frame.parts[0] if frame.parts else b""
-    return len(body) <= _MOST_BYTES and (
-        len(body) <= _SMALL_BYTES or body.count(b"[") + body.count(b"{") <= _MOST_CONTAINERS
-    )
+    if len(body) <= _UNCOUNTED_BYTES:
+        return True
+    return len(body) <= _MAX_DISPLAY_BYTES and body.count(b"[") + body.count(b"{") <= _MAX_CONTAINERS
 
 
-def _shown(frame: Frame) -> DisplayMessage:
-    how = dict(frame.header)
-    what = how.pop("what")
-    if not isinstance(what, str) or what not in KINDS or not frame.parts:
+def _display_message(frame: Frame) -> DisplayMessage:
+    details = dict(frame.header)
+    kind = details.pop("what")
+    if not isinstance(kind, str) or kind not in DISPLAY_KINDS or not frame.parts:
         raise ChannelError("something shown of an unknown kind")
     body = frame.parts[0]
     try:
@@ -168,69 +202,64 @@ def _shown(frame: Frame) -> DisplayMessage:
         raise ChannelError(f"something shown is not JSON: {str(error)[:200]}") from None
     if not isinstance(bundle, dict):
         raise ChannelError("something shown is no object")
-    return DisplayMessage(what=what, bundle=bundle, how=how, buffers=frame.parts[1:])
-
-
-_EMITS_AT_ONCE, _EMITS_PER_S = 2000, 100.0
-_EMIT_CHARS = 1 << 17
-_HOMELESS_AT_ONCE, _HOMELESS_PER_S = 1 << 20, 10_000.0
-_WASTE_AT_ONCE, _WASTE_PER_S, _WASTE_CHARS = 50_000, 100.0, 32
-_REMEMBERED = 256
-_STREAMS = ("stdout", "stderr")
-_ALL_BYTES = 1 << 24
+    return DisplayMessage(kind=kind, bundle=bundle, details=details, buffers=frame.parts[1:])
 
 
 @dataclass(slots=True, kw_only=True)
 class PendingCall:
-    """One call under way.
+    """A call in progress.
 
     Attributes:
         call_id: Its id.
-        number: What the channel calls it.
-        future: Gets the pieces of the result, or the reason why there is none.
-        printed: What it printed so far.
-        holds: Whether it holds the worker's main thread.
-        since: When it was sent; what it starts is born later.
-        emits: Progress reports that will still be passed on.
-        over: The limit for which it was stopped, if it was.
+        number: Its number on the channel.
+        future: Gets the pieces of the result, or `WorkerDied`.
+        output: What it has printed so far.
+        holds_main_thread: Whether it runs on the worker's main thread.
+        started_at: When it was sent; processes that it starts are born later.
+        emits: How many progress reports will still be delivered.
+        exceeded_limit: The limit for which it was stopped, if it was.
     """
 
     call_id: str
     number: int
     future: asyncio.Future[tuple[bytes, ...]]
-    printed: Printed
-    holds: bool
-    since: tree.Moment = field(default_factory=tree.now)
-    emits: Allowance = field(default_factory=lambda: Allowance(_EMITS_AT_ONCE, _EMITS_PER_S))
-    over: LimitExceeded | None = None
+    output: PrintedOutput
+    holds_main_thread: bool
+    started_at: tree.Moment = field(default_factory=tree.now)
+    emits: TokenBucket = field(default_factory=lambda: TokenBucket(_EMIT_BURST, _EMITS_PER_S))
+    exceeded_limit: LimitExceeded | None = None
 
 
 class CallTable:
-    """The calls of one worker, by number.
+    """The calls of one worker, by their number on the channel."""
 
-    Attributes:
-        screens: Who watches which call.
-        answer: Sends the worker what it was waiting for.
-    """
-
-    def __init__(self, listener: SandboxListener, drain_raw: Callable[[str, int], None]) -> None:
-        """Pass on to `listener` what calls print and report.
+    def __init__(
+        self,
+        listener: SandboxListener,
+        *,
+        displays: DisplayRouter,
+        drain_raw: Callable[[str, int], None],
+        reply: SendReply,
+    ) -> None:
+        """Create an empty table.
 
         Args:
-            listener: Hears it.
-            drain_raw: Takes in what programs wrote to a descriptor of the worker, of which so many bytes had
-                not been read when the frame in hand was sent.
+            listener: Receives output and progress of the calls.
+            displays: Receives what they display and ask.
+            drain_raw: Delivers what programs wrote to a descriptor of the worker: takes the stream, and how
+                many bytes had not been read when the frame in hand was sent.
+            reply: Sends the answer to a question.
         """
         self._listener = listener
+        self._displays = displays
         self._drain_raw = drain_raw
+        self._reply = reply
         self._pending: dict[int, PendingCall] = {}
-        self._over: dict[int, tuple[str, Printed]] = {}
-        self._heard: list[tuple[int, str, str]] = []
-        self._homeless = Allowance(_HOMELESS_AT_ONCE, _HOMELESS_PER_S)
-        self._waste = Allowance(_WASTE_AT_ONCE, _WASTE_PER_S)
-        self._numbers = 0
-        self.screens = DisplayRouter()
-        self.answer: Answer = lambda _op, _header: None
+        self._finished: dict[int, tuple[str, PrintedOutput]] = {}
+        self._undelivered: list[tuple[int, str, str]] = []
+        self._unowned = TokenBucket(_UNOWNED_BURST, _UNOWNED_PER_S)
+        self._junk = TokenBucket(_JUNK_BURST, _JUNK_PER_S)
+        self._last_number = 0
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -238,136 +267,142 @@ class CallTable:
     def __iter__(self) -> Iterator[PendingCall]:
         return iter(tuple(self._pending.values()))
 
-    def begin(self, call_id: str, *, stream_bytes: int, holds: bool) -> PendingCall:
-        """A new call with a number of its own."""
-        self._numbers += 1
-        call = self._pending[self._numbers] = PendingCall(
+    def start(self, call_id: str, *, stream_bytes: int, holds_main_thread: bool) -> PendingCall:
+        """Add a call and give it a number; `stream_bytes` caps what it may print."""
+        self._last_number += 1
+        call = self._pending[self._last_number] = PendingCall(
             call_id=call_id,
-            number=self._numbers,
+            number=self._last_number,
             future=asyncio.get_running_loop().create_future(),
-            printed=Printed(stream_bytes),
-            holds=holds,
+            output=PrintedOutput(stream_bytes),
+            holds_main_thread=holds_main_thread,
         )
         return call
 
-    def end(self, call: PendingCall) -> None:
-        """The call is over; what it left running in the background may still print."""
+    def finish(self, call: PendingCall) -> None:
+        """Remove a call. What it left running in the background may still print."""
         if self._pending.pop(call.number, None) is not None:
-            self._over[call.number] = call.call_id, call.printed.rest()
-            if len(self._over) > _REMEMBERED:
-                del self._over[next(iter(self._over))]
+            self._finished[call.number] = call.call_id, call.output.remainder()
+            if len(self._finished) > _REMEMBERED_CALLS:
+                del self._finished[next(iter(self._finished))]
 
     def fail(self, error: WorkerDied) -> None:
-        """The worker is gone, and every call with it."""
+        """Fail every call in progress: the worker is gone."""
         for call in self:
             if not call.future.done():
                 call.future.set_exception(error)
-                call.future.exception()  # whoever waits will see it; nobody may be waiting any more
+                # Mark it as retrieved: the caller may have been cancelled, and asyncio would complain.
+                call.future.exception()
 
-    # ---- what the worker says
+    # ---- frames of the worker
 
-    def take(self, frame: Frame) -> None:
-        """Take in one frame.
+    def handle(self, frame: Frame) -> None:
+        """Handle one frame.
 
         Raises:
-            ChannelError: If it is out of form, or one of far too many.
+            ChannelError: If it is malformed, or one of a flood.
             KeyError: If something is missing from it.
         """
         header = frame.header
         if frame.op == "out":
-            self._hear(header["id"], header["stream"], header["text"], header.get("after"))
+            self._handle_output(header["id"], header["stream"], header["text"], header.get("after"))
             return
-        self.pass_on()
+        self.flush_output()
         if frame.op == "emit":
-            self._take_emit(header["id"], header["name"], header["payload"])
+            self._handle_emit(header["id"], header["name"], header["payload"])
         elif frame.op == "done":
-            self._take_done(header["id"], frame.parts)
-        elif frame.op in SCREEN_OPS:
-            self._take_shown(frame)
+            self._handle_done(header["id"], frame.parts)
+        elif frame.op in DISPLAY_OPS:
+            self._handle_display(frame)
         else:
             raise ChannelError(f"unknown frame {frame.op[:40]!r}")
 
-    def pass_on(self) -> None:
-        """Tell the listener what was printed; text that came in one go is one piece."""
-        heard, self._heard = self._heard, []
-        for number, stream, text in heard:
-            call_id, printed = "", None
+    def flush_output(self) -> None:
+        """Deliver printed text to the listener. Consecutive text of one call and stream is one piece."""
+        undelivered, self._undelivered = self._undelivered, []
+        for number, stream, text in undelivered:
+            call_id, output = "", None
             if (call := self._pending.get(number)) is not None:
-                call_id, printed = call.call_id, call.printed
-            elif number in self._over:
-                call_id, printed = self._over[number]
-            if printed is not None:
-                kept = printed.take(stream, text)
+                call_id, output = call.call_id, call.output
+            elif number in self._finished:
+                call_id, output = self._finished[number]
+            if output is not None:
+                accepted = output.add(stream, text)
             else:
-                kept = text if self._homeless.take(len(text)) else ""
-            if kept:
-                self._listener.output(call_id, stream, kept)
+                accepted = text if self._unowned.take(len(text)) else ""
+            if accepted:
+                self._listener.output(call_id, stream, accepted)
             else:
-                self._count_waste(1 + len(text) // _WASTE_CHARS)
+                self._count_junk(1 + len(text) // _JUNK_CHARS)
 
-    def take_raw(self, stream: str, data: bytes) -> None:
-        """Take in what a program wrote straight to a descriptor of the worker."""
-        call = self._writer()
+    def handle_raw(self, stream: str, data: bytes) -> None:
+        """Handle what a program wrote straight to a descriptor of the worker."""
+        call = self._raw_writer()
         if call is not None:
-            if text := call.printed.take_raw(stream, data):
+            if text := call.output.add_raw(stream, data):
                 self._listener.output(call.call_id, stream, text)
-        elif self._homeless.take(len(data)):
+        elif self._unowned.take(len(data)):
             self._listener.output("", stream, data.decode("utf-8", "backslashreplace"))
 
-    def _writer(self) -> PendingCall | None:
-        """The call that raw output belongs to: whichever holds the main thread, or the only one."""
+    def _raw_writer(self) -> PendingCall | None:
+        """Return the call that raw output belongs to: the one on the main thread, or the only one."""
         calls = self._pending.values()
         only = next(iter(calls)) if len(calls) == 1 else None
-        return next((call for call in calls if call.holds), only)
+        return next((call for call in calls if call.holds_main_thread), only)
 
-    def _hear(self, call_id: object, stream: object, text: object, after: object) -> None:
+    def _handle_output(self, call_id: object, stream: object, text: object, after: object) -> None:
         if not isinstance(call_id, str) or not isinstance(stream, str) or not isinstance(text, str):
             raise ChannelError("printed output of an unknown form")
         if stream not in _STREAMS:
             raise ChannelError(f"output of an unknown stream {stream[:40]!r}")
-        number = int(call_id) if call_id.isascii() and call_id.isdigit() and len(call_id) < 20 else 0
+        is_number = call_id.isascii() and call_id.isdigit() and len(call_id) <= _MAX_NUMBER_DIGITS
+        number = int(call_id) if is_number else 0
         if after is not None:
             if type(after) is not int or after <= 0:
                 raise ChannelError("printed output after an unknown amount")
-            self.pass_on()
+            # Order of output: programs wrote this many bytes to the pipe before this text was printed.
+            # Deliver them in between.
+            self.flush_output()
             self._drain_raw(stream, after)
-        last = self._heard[-1] if self._heard else None
+        last = self._undelivered[-1] if self._undelivered else None
         if last is not None and last[:2] == (number, stream):
-            self._heard[-1] = number, stream, last[2] + text
+            self._undelivered[-1] = number, stream, last[2] + text
         else:
-            self._heard.append((number, stream, text))
+            self._undelivered.append((number, stream, text))
 
-    def _take_emit(self, number: object, name: object, payload: object) -> None:
+    def _handle_emit(self, number: object, name: object, payload: object) -> None:
         if not isinstance(name, str) or not isinstance(payload, dict):
             raise ChannelError("a progress report of an unknown form")
-        call = self._call(number)
-        if call is None or not call.emits.take() or len(to_json(payload)) > _EMIT_CHARS:
-            self._count_waste()
+        call = self._find(number)
+        if call is None or not call.emits.take() or len(to_json(payload)) > _MAX_EMIT_BYTES:
+            self._count_junk()
         else:
             self._listener.emitted(call.call_id, name[:200], payload)
 
-    def _take_done(self, number: object, pieces: tuple[bytes, ...]) -> None:
-        call = self._call(number)
+    def _handle_done(self, number: object, pieces: tuple[bytes, ...]) -> None:
+        call = self._find(number)
+        # Forged, repeated, or late: the call may have failed at its deadline while the result was on its way.
         if call is None or call.future.done():
-            self._count_waste()
+            self._count_junk()
             return
+        # The result is sent after everything that the call's programs wrote; that must be in its output.
         for stream in _STREAMS:
             self._drain_raw(stream, _ALL_BYTES)
         call.future.set_result(pieces)
 
-    def _take_shown(self, frame: Frame) -> None:
+    def _handle_display(self, frame: Frame) -> None:
         number, after = frame.header["id"], frame.header.get("after", {})
         for stream in _STREAMS:
             if stream in after:
                 self._drain_raw(stream, int(after[stream]))
-        call = self._call(number)
-        call_id = call.call_id if call is not None else self._over.get(number, ("", None))[0]
-        if not self.screens.take(call_id, frame, self.answer):
-            self._count_waste()
+        call = self._find(number)
+        call_id = call.call_id if call is not None else self._finished.get(number, ("", None))[0]
+        if not self._displays.route(call_id, frame, self._reply):
+            self._count_junk()
 
-    def _call(self, number: object) -> PendingCall | None:
+    def _find(self, number: object) -> PendingCall | None:
         return self._pending.get(number) if type(number) is int else None
 
-    def _count_waste(self, amount: int = 1) -> None:
-        if not self._waste.take(amount):
+    def _count_junk(self, amount: int = 1) -> None:
+        if not self._junk.take(amount):
             raise ChannelError("it floods the channel with messages that are of no use")

@@ -1,11 +1,8 @@
-"""The host's end of one worker: its sockets on the event loop.
+"""The host's connection to one tree of worker processes: its sockets on the event loop.
 
-Everything read here is hostile. What is out of form ends the worker.
-
-One generation of a worker as the host holds it: its process, and the host's end of its call channel.
-
-Each generation has a socket of its own, so that nothing late can be mistaken for what the next one says.
-Whole frames in, bytes out, never blocking.
+A supervisor process stands above the worker and everything the worker starts. The worker can be replaced
+within the tree (by undo, and by recovery after a crash); the supervisor and the pipes stay. Everything read
+here is hostile: what is malformed ends the worker.
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -22,221 +20,276 @@ from pydantic_core import from_json, to_json
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.protocols import SandboxListener
 from aisotools.sandbox.frames import Frame, FrameReader, encode
-from aisotools.sandbox.host.calls import CallTable, PendingCall
+from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall
 from aisotools.sandbox.host.monitor import ResourceMonitor
+from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.spawn import WorkerHandles
 
 READ_BYTES = 1 << 16
-"""How much is read at once, so that the loop stays free."""
+"""How much is read at once, so that one busy worker does not hold up the event loop."""
 
-_BACKLOG_BYTES = 256 << 20
+MAX_BUFFERED_BYTES = 256 << 20
+"""Unsent bytes above which a worker counts as one that has stopped reading."""
+
+# Reads that may follow the news of a worker's death. What it sent before counts, but a child that inherited
+# the socket could keep sending for ever.
+_READS_AFTER_DEATH = 1024
+# Raw output that is read at most when a worker ends: more than a pipe holds.
+_DRAIN_BYTES = 1 << 24
+_LAST_WORDS_BYTES = 4096
+# How long the news of a worker's death may come after the end of its channel.
+_EXIT_NEWS_S = 0.1
+# How long ending a tree may take, with its scratch folder.
+_CLEAN_UP_S = 6.0
+_CONTROL_BYTES = 1 << 16
 
 
 class FrameSocket:
-    """A connected stream socket on the running loop."""
+    """Non-blocking frame transport over a Unix socket.
+
+    `on_readable` is called when there is something to read. Writes are buffered; when more than
+    `MAX_BUFFERED_BYTES` wait, the peer has stopped reading, and `on_overflow` is called instead of growing
+    without bound.
+    """
 
     def __init__(
-        self, end: socket.socket, readable: Callable[[], object], flooded: Callable[[], None]
+        self, sock: socket.socket, *, on_readable: Callable[[], object], on_overflow: Callable[[], None]
     ) -> None:
-        """Take over `end`, which does not block.
-
-        Args:
-            end: The socket.
-            readable: Called when there is something to read.
-            flooded: Called when the other end has stopped reading.
-        """
+        sock.setblocking(False)
         self._loop = asyncio.get_running_loop()
-        self._end, self._readable, self._flooded = end, readable, flooded
+        self._socket = sock
+        self._on_readable = on_readable
+        self._on_overflow = on_overflow
         self._reader = FrameReader()
-        self._backlog = bytearray()
-        self.listen()
+        self._buffer = bytearray()
+        self.resume_reading()
 
     def __repr__(self) -> str:
-        return f"<CallWire {self._end.fileno()}, {len(self._backlog)} bytes waiting>"
+        return f"<FrameSocket {self._socket.fileno()}, {len(self._buffer)} bytes waiting>"
 
     @property
-    def behind(self) -> bool:
-        """Whether the other end has not taken everything yet."""
-        return bool(self._backlog)
+    def has_pending_writes(self) -> bool:
+        """Whether the peer has not taken everything yet."""
+        return bool(self._buffer)
 
-    def listen(self) -> None:
-        """Hear what comes; from the start on, and again after `pause`."""
-        self._loop.add_reader(self._end, self._readable)
+    def resume_reading(self) -> None:
+        """Call `on_readable` again. A new socket reads from the start."""
+        self._loop.add_reader(self._socket, self._on_readable)
 
-    def pause(self) -> None:
-        """Hear nothing for now."""
-        if self._end.fileno() >= 0:
-            self._loop.remove_reader(self._end)
+    def pause_reading(self) -> None:
+        """Stop calling `on_readable`."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
 
     def read(self) -> bytes | None:
-        """What came; None if nothing did, empty at the end."""
+        """Return the bytes that have arrived: None if there are none yet, empty at the end of the stream."""
         try:
             # Little at a time, so that the loop stays free; more once a large frame is on its way.
             large = self._reader.pending_bytes > READ_BYTES
-            return self._end.recv(4 * READ_BYTES if large else READ_BYTES)
+            return self._socket.recv(4 * READ_BYTES if large else READ_BYTES)
         except BlockingIOError:
             return None
         except OSError:
             return b""
 
-    def frames(self, data: bytes) -> list[Frame]:
-        """The frames that `data` completes.
+    def feed(self, data: bytes) -> list[Frame]:
+        """Return the frames that `data` completes.
 
         Raises:
-            ChannelError: If it is out of form.
+            ChannelError: If the stream is malformed.
         """
         return self._reader.feed(data)
 
     def write(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send `data`, and with its first byte the descriptors; what cannot go at once goes later."""
-        if not self._backlog:
+        """Send `data`, with `descriptors` attached to its first byte; buffer what cannot go at once.
+
+        Raises:
+            ChannelError: If descriptors cannot go at once. Nothing was sent then.
+        """
+        if self._buffer and descriptors:
+            raise ChannelError("The worker has not read earlier messages yet.")
+        if not self._buffer:
             try:
                 sent = self._send(data, descriptors)
             except BlockingIOError:
+                if descriptors:
+                    # Buffered bytes go without descriptors: the worker would wait for one that never comes.
+                    raise ChannelError("The worker has not read earlier messages yet.") from None
                 sent = 0
             except OSError:
-                return  # the reader will hear of the end, and what came before it
+                # The peer is gone. The reader reports that, after the frames that arrived before.
+                return
             if sent == len(data):
                 return
+            # Partial write: the kernel took the first `sent` bytes, and the descriptors with them.
             data = data[sent:]
-            self._loop.add_writer(self._end, self._flush)
-        if len(self._backlog) + len(data) > _BACKLOG_BYTES:
-            self._flooded()
+            self._loop.add_writer(self._socket, self._flush)
+        if len(self._buffer) + len(data) > MAX_BUFFERED_BYTES:
+            self._on_overflow()
             return
-        self._backlog += data
+        self._buffer += data
 
     def _send(self, data: bytes, descriptors: Sequence[int]) -> int:
-        return socket.send_fds(self._end, [data], descriptors) if descriptors else self._end.send(data)
+        if descriptors:
+            return socket.send_fds(self._socket, [data], descriptors)
+        return self._socket.send(data)
 
     def _flush(self) -> None:
         try:
-            with memoryview(self._backlog) as view:
-                sent = self._end.send(view[: 4 * READ_BYTES])
+            with memoryview(self._buffer) as view:
+                sent = self._socket.send(view[: 4 * READ_BYTES])
         except BlockingIOError:
             return
         except OSError:
-            sent = len(self._backlog)  # nobody reads it any more
-        del self._backlog[:sent]
-        if not self._backlog:
-            self._loop.remove_writer(self._end)
+            sent = len(self._buffer)  # nobody reads it any more
+        del self._buffer[:sent]
+        if not self._buffer:
+            self._loop.remove_writer(self._socket)
 
     def close(self) -> None:
-        """Let go of the socket."""
-        if self._end.fileno() >= 0:
-            self._loop.remove_reader(self._end)
-            self._loop.remove_writer(self._end)
-            self._end.close()
+        """Close the socket; closing twice is fine."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+            self._socket.close()
 
 
+@dataclass(slots=True)
 class WorkerProcess:
-    """One worker process in a tree: the first, or a fork that was woken in its place.
+    """A worker process and its transport. Undo and crash recovery replace it within the same process tree.
+
+    Each process has a socket of its own, so that a late frame of one cannot be mistaken for a frame of the
+    next.
 
     Attributes:
-        wire: Its call channel.
+        socket: Its call channel.
         pid: Its process id.
-        pidfd: A descriptor of the process, or -1 where its end is told by the supervisor.
-        shipped: Keys of the tools that it has.
+        pidfd: A descriptor of the process; -1 for the first worker, whose end the supervisor reports.
+        known_tools: Keys of the tools that it has been sent.
     """
 
-    __slots__ = ("pid", "pidfd", "shipped", "wire")
-
-    def __init__(
-        self, wire: FrameSocket, *, pid: int = 0, pidfd: int = -1, shipped: set[str] | None = None
-    ) -> None:
-        """Be this one."""
-        self.wire, self.pid, self.pidfd = wire, pid, pidfd
-        self.shipped = shipped if shipped is not None else set()
+    socket: FrameSocket
+    pid: int = 0
+    pidfd: int = -1
+    known_tools: set[str] = field(default_factory=set)
 
     def __del__(self) -> None:
         if self.pidfd >= 0:
             os.close(self.pidfd)
 
     def close(self) -> None:
-        """Let go of what is held of it."""
-        self.wire.close()
+        """Close the socket and the process descriptor; the process itself is not touched."""
+        self.socket.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
 
 
-_ROUNDS = 1024
-_LAST_BYTES = 1 << 24
-_LAST_WORDS_BYTES = 4096
-_SILENT_S = 0.1
-_GONE_S = 6.0
-
-
 class WorkerConnection:
-    """A worker as the host sees it.
+    """A tree of worker processes as the host sees it.
 
     Attributes:
-        calls: The calls under way.
-        on_down: Hears that the worker is gone while its tree is still there; True if it brings another.
-        spared: Tells processes that belong to no call: the parked forks.
-        ready: Done when the worker is confined and serves.
-        ended: Done when no process is left.
-        gone: Done when its scratch folder is removed too.
-        supervisor: The process above it.
+        calls: The calls in progress.
+        ready: Done when the first worker can take calls; fails with `SandboxError` if it does not start.
+        processes_ended: Done when no process of the tree is left.
+        cleaned_up: Done when its scratch folder is removed too.
+        supervisor: Process id of the supervisor; 0 until it has reported.
         scratch: Its folder for temporary files.
-        watch: Looks after the limits, until the tree is lost.
-        down_because: Why there is no worker just now, or None.
-        lost_because: Why the whole tree is lost, or None.
+        monitor: Checks the limits while the tree lives; None until `start_monitor`.
+        down_reason: Why there is no worker at the moment, or None.
+        lost_reason: Why the whole tree is lost, or None.
     """
 
     def __init__(
-        self, ends: WorkerHandles, listener: SandboxListener, on_lost: Callable[[WorkerConnection, str], None]
+        self,
+        handles: WorkerHandles,
+        *,
+        listener: SandboxListener,
+        on_lost: Callable[[WorkerConnection, str], None],
+        on_worker_exit: Callable[[WorkerConnection, str], bool] | None = None,
+        exempt_pids: Callable[[], Sequence[int]] = list,
+        displays: DisplayRouter | None = None,
     ) -> None:
-        """Watch `ends` on the running loop; `on_lost` hears once why the worker is gone."""
+        """Connect to a tree that has just been spawned, on the running loop.
+
+        Args:
+            handles: Our ends of its sockets and pipes.
+            listener: Receives output and progress of calls.
+            on_lost: Called once with the reason when the tree is lost.
+            on_worker_exit: Called with the reason when the worker is gone and its tree is not. Returns True
+                if it will bring another worker; otherwise the tree is lost as well.
+            exempt_pids: Returns the processes that hold snapshots, which no sweep may touch.
+            displays: Receives what calls display and ask.
+        """
         self._loop = asyncio.get_running_loop()
-        self._control = ends.control
-        self._raw = {"stdout": ends.out, "stderr": ends.err}
+        self._control = handles.control
+        self._raw_pipes = {"stdout": handles.out, "stderr": handles.err}
         self._on_lost = on_lost
-        self._raw_taken = dict.fromkeys(self._raw, 0)
+        self._on_worker_exit = on_worker_exit
+        self._exempt_pids = exempt_pids
+        self._raw_bytes_read = dict.fromkeys(self._raw_pipes, 0)
         self._last_words = bytearray()
-        self._acks: dict[int, asyncio.Future[None]] = {}
+        self._acknowledgements: dict[int, asyncio.Future[None]] = {}
         self._requests = 0
-        self.calls = CallTable(listener, self._drain_raw)
-        self.calls.answer = self._answer
-        self._now = self.generation(ends.channel)
-        self._leaving = False
-        self.on_down: Callable[[WorkerConnection, str], bool] | None = None
-        self.spared: Callable[[], Sequence[int]] = list
+        self._suspended = False
+        self.calls = CallTable(
+            listener, displays=displays or DisplayRouter(), drain_raw=self._drain_raw, reply=self._send_reply
+        )
         self.ready: asyncio.Future[None] = self._loop.create_future()
-        self.ended: asyncio.Future[None] = self._loop.create_future()
-        self.gone: asyncio.Future[None] = self._loop.create_future()
+        self.processes_ended: asyncio.Future[None] = self._loop.create_future()
+        self.cleaned_up: asyncio.Future[None] = self._loop.create_future()
         self.supervisor = 0
         self.scratch = ""
-        self.watch: ResourceMonitor | None = None
-        self.down_because: str | None = None
-        self.lost_because: str | None = None
-        self._loop.add_reader(self._control, self._read_control)
-        for stream, pipe in self._raw.items():
-            self._loop.add_reader(pipe, self._hear_raw, stream)
+        self.monitor: ResourceMonitor | None = None
+        self.down_reason: str | None = None
+        self.lost_reason: str | None = None
+        self._worker = self.make_worker(handles.channel)
+        self._loop.add_reader(self._control, self._on_control_readable)
+        for stream, pipe in self._raw_pipes.items():
+            self._loop.add_reader(pipe, self._on_raw_readable, stream)
 
     def __repr__(self) -> str:
-        state = f"lost: {self.lost_because}" if self.lost_because is not None else f"{len(self.calls)} calls"
-        return f"<Link pid={self.pid} {state}>"
+        state = f"lost: {self.lost_reason}" if self.lost_reason is not None else f"{len(self.calls)} calls"
+        return f"<WorkerConnection pid={self.pid} {state}>"
 
     @property
     def pid(self) -> int:
-        """The worker."""
-        return self._now.pid
+        """The worker's process id."""
+        return self._worker.pid
 
     @property
-    def serving(self) -> bool:
+    def is_serving(self) -> bool:
         """Whether there is a worker that can take calls."""
-        return self.lost_because is None and self.down_because is None
+        return self.lost_reason is None and self.down_reason is None
 
     @property
-    def shipped(self) -> set[str]:
-        """Keys of the tools that the worker has."""
-        return self._now.shipped
+    def known_tools(self) -> set[str]:
+        """Keys of the tools that the worker has been sent."""
+        return self._worker.known_tools
 
     @property
     def last_words(self) -> str:
         """The end of what the worker wrote to its raw output."""
         return self._last_words.decode("utf-8", "replace").strip()
+
+    def start_monitor(
+        self, limits: Limits, *, folders: Sequence[str], on_exceeded: Callable[[LimitExceeded], None]
+    ) -> None:
+        """Check `limits` from now on, until the tree is lost.
+
+        Args:
+            limits: What the tree may use.
+            folders: Where it may write, besides its scratch folder.
+            on_exceeded: Called for each check that finds a limit exceeded.
+        """
+        self.monitor = ResourceMonitor(
+            lambda: self.supervisor,  # it may report after the worker itself
+            limits,
+            folders=(*folders, self.scratch),
+            is_busy=lambda: bool(self.calls),
+            on_exceeded=on_exceeded,
+        )
 
     # ---- calls
 
@@ -247,191 +300,203 @@ class WorkerConnection:
         parts: list[bytes],
         *,
         stream_bytes: int,
-        holds: bool,
-        attached: Sequence[int] = (),
+        holds_main_thread: bool,
+        attachments: Sequence[int] = (),
     ) -> PendingCall:
-        """Send a call; it is in `calls` until it is ended there.
+        """Send a call. It stays in `calls` until it is finished there.
+
+        Args:
+            call_id: Its id for the rest of the host.
+            header: What the worker needs to know.
+            parts: Its arguments as JSON, and its tool if the worker does not have it.
+            stream_bytes: How much printed output is accepted.
+            holds_main_thread: Whether it runs on the worker's main thread.
+            attachments: Descriptors to send along.
 
         Raises:
             WorkerDied: If the worker is gone already.
             ChannelError: If the call is too large to send.
         """
-        because = self.lost_because or self.down_because
-        if because is not None:
-            raise WorkerDied(because, last_words=self.last_words)
-        call = self.calls.begin(call_id, stream_bytes=stream_bytes, holds=holds)
+        reason = self.lost_reason or self.down_reason
+        if reason is not None:
+            raise WorkerDied(reason, last_words=self.last_words)
+        call = self.calls.start(call_id, stream_bytes=stream_bytes, holds_main_thread=holds_main_thread)
         try:
-            told = {**header, "id": call.number, "call_id": call_id}
-            if attached:
-                told["attached"] = len(attached)
-            self._now.wire.write(encode("call", told, parts), attached)
+            message = {**header, "id": call.number, "call_id": call_id}
+            if attachments:
+                message["attached"] = len(attachments)
+            self._worker.socket.write(encode("call", message, parts), attachments)
         except ChannelError:
-            self.calls.end(call)
+            self.calls.finish(call)
             raise
         return call
 
-    def _answer(self, op: str, header: Mapping[str, Any]) -> None:
-        if self.lost_because is None:
-            self._now.wire.write(encode(op, header))
+    def _send_reply(self, op: str, header: Mapping[str, Any]) -> None:
+        if self.lost_reason is None:
+            self._worker.socket.write(encode(op, header))
 
     def cancel_call(self, call: PendingCall) -> None:
-        """Have the call cancelled where it waits, and interrupted where it runs."""
-        if self.lost_because is None:
-            self._now.wire.write(encode("cancel", {"id": call.number}))
-            scope = {**self._scope(call), "keep": list(self.spared())}
-            self._tell({"op": "interrupt", "number": call.number, **scope})
+        """Cancel the call where it awaits, and interrupt it where it runs."""
+        if self.lost_reason is None:
+            # Two ways, because the worker cannot read its channel while user code holds the loop: the frame
+            # cancels the task that awaits, the supervisor's signal interrupts code that runs. The worker
+            # counts both, so that the later of the two does not strike another call.
+            self._worker.socket.write(encode("cancel", {"id": call.number}))
+            scope = {**self._scope(call), "keep": list(self._exempt_pids())}
+            self._send_control({"op": "interrupt", "number": call.number, **scope})
 
     async def sweep(self, call: PendingCall, *, within_s: float) -> None:
-        """End every process that a call left behind; does not wait longer than `within_s`."""
-        if self.serving:
-            await self.ask("sweep", within_s=within_s, **self._scope(call))
+        """End every process that a call left behind. Return after `within_s` seconds at the latest."""
+        if self.is_serving:
+            await self.request_supervisor("sweep", within_s=within_s, **self._scope(call))
 
-    def order(self, op: str) -> None:
-        """Have the supervisor do something; nobody waits for it."""
-        self._tell({"op": op, "seq": 0, "keep": list(self.spared())})
+    def notify_supervisor(self, op: str) -> None:
+        """Send a request to the supervisor without waiting for it."""
+        self._send_control({"op": op, "seq": 0, "keep": list(self._exempt_pids())})
 
-    async def ask(self, op: str, *, within_s: float, **request: Any) -> bool:
-        """Have the supervisor do something; whether it has done it in time."""
+    async def request_supervisor(self, op: str, *, within_s: float, **request: Any) -> bool:
+        """Send a request to the supervisor. Return whether it was carried out within `within_s` seconds."""
         self._requests += 1
-        ack = self._acks[self._requests] = self._loop.create_future()
-        self._tell({"op": op, "seq": self._requests, "keep": list(self.spared()), **request})
-        await asyncio.wait([ack, self.ended], timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-        return ack.done()
+        done = self._acknowledgements[self._requests] = self._loop.create_future()
+        self._send_control({"op": op, "seq": self._requests, "keep": list(self._exempt_pids()), **request})
+        # A supervisor that dies never acknowledges: its end is waited for as well.
+        await asyncio.wait(
+            [done, self.processes_ended], timeout=within_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        return done.done()
 
     def _scope(self, call: PendingCall) -> dict[str, Any]:
-        """By what the supervisor knows the processes that the call has started."""
+        """Describe how the supervisor recognizes the processes that the call has started."""
         others = [other.call_id for other in self.calls if other is not call]
-        return {"since": call.since, "mark": call.call_id, "others": others, "holds": call.holds}
+        return {
+            "since": call.started_at,
+            "mark": call.call_id,
+            "others": others,
+            "holds": call.holds_main_thread,
+        }
 
-    async def end(self, reason: str) -> None:
-        """End the worker and everything it started; returns when nothing is left."""
-        self.lose(reason)
-        if not self.gone.done():
-            # A supervisor that does not answer loses its lifeline below, which ends the tree as well.
-            await asyncio.wait([self.gone], timeout=_GONE_S)
-        self.close()
+    # ---- replacing the worker
 
-    # ---- generations
+    def make_worker(
+        self, sock: socket.socket, *, pid: int = 0, pidfd: int = -1, known_tools: set[str] | None = None
+    ) -> WorkerProcess:
+        """Return a worker that is served over `sock`; see `WorkerProcess` for the other arguments."""
+        transport = FrameSocket(
+            sock,
+            on_readable=self._read_channel,
+            on_overflow=lambda: self.worker_exited("it stopped reading its calls"),
+        )
+        return WorkerProcess(
+            transport, pid=pid, pidfd=pidfd, known_tools=known_tools if known_tools is not None else set()
+        )
 
-    def generation(self, end: socket.socket, **more: Any) -> WorkerProcess:
-        """A worker that is served over `end`; see `WorkerProcess` for the rest."""
-        end.setblocking(False)
-        wire = FrameSocket(end, self._read_channel, lambda: self.go_down("it stopped reading its calls"))
-        return WorkerProcess(wire, **more)
-
-    def park(self, end: socket.socket) -> bool:
-        """Have the worker fork before its next call, and the fork serve `end`; False if it is behind."""
-        wire = self._now.wire
-        if wire.behind:
+    def request_fork(self, sock: socket.socket) -> bool:
+        """Have the worker fork before its next call, and the fork serve `sock`. Return False if it lags."""
+        # Fork order: the frame stands between the calls, so the snapshot is taken after the call before and
+        # ahead of the call after, and nobody waits for it. The descriptor (SCM_RIGHTS) travels with its first
+        # byte.
+        try:
+            self._worker.socket.write(encode("park"), [sock.fileno()])
+        except ChannelError:
             return False
-        wire.write(encode("park"), [end.fileno()])
         return True
 
-    def leave(self) -> None:
-        """This worker is about to be replaced: hear nothing of it, its end least of all, until `stay`."""
-        self._leaving = True
-        self._now.wire.pause()
-        if self._now.pidfd >= 0:
-            self._loop.remove_reader(self._now.pidfd)
+    def suspend(self) -> None:
+        """Ignore the worker until `resume`: it is about to be replaced.
 
-    def stay(self) -> None:
-        """It is not replaced after all."""
-        self._leaving = False
-        self._now.wire.listen()
-        if self._now.pidfd >= 0:
-            self._loop.add_reader(self._now.pidfd, self._exited)
+        Race: it is killed or frozen on purpose next. Its end, reported by socket, by process descriptor or by
+            the
+        supervisor, must not count as a crash, which would start a recovery beside the undo.
+        """
+        self._suspended = True
+        self._worker.socket.pause_reading()
+        if self._worker.pidfd >= 0:
+            self._loop.remove_reader(self._worker.pidfd)
 
-    def swap(self, generation: WorkerProcess) -> WorkerProcess:
-        """Have another worker of the same tree in the place of this one, which is returned, and not heard."""
-        self.leave()
-        former, self._now = self._now, generation
-        self._leaving = False
-        for stream in self._raw:
-            self._drain_raw(stream, _LAST_BYTES)  # the pipes are the tree's
+    def resume(self) -> None:
+        """Listen to the worker again: it is not replaced after all."""
+        self._suspended = False
+        self._worker.socket.resume_reading()
+        if self._worker.pidfd >= 0:
+            # Level-triggered: if the worker ended while it was ignored, this fires at once.
+            self._loop.add_reader(self._worker.pidfd, self._on_pidfd_readable)
+
+    def replace_worker(self, worker: WorkerProcess) -> WorkerProcess:
+        """Serve calls by `worker` from now on. Return the former one, which is no longer listened to."""
+        self.suspend()
+        former, self._worker = self._worker, worker
+        self._suspended = False
+        # The pipes belong to the tree. What the former worker left in them must not become the output, or the
+        # last words, of this one.
+        for stream in self._raw_pipes:
+            self._drain_raw(stream, _DRAIN_BYTES)
         self._last_words.clear()
-        self.down_because = None
-        if generation.pidfd >= 0:
-            self._loop.add_reader(generation.pidfd, self._exited)
-        generation.wire.listen()
-        self._tell({"op": "adopt", "worker": generation.pid})
+        self.down_reason = None
+        if worker.pidfd >= 0:
+            self._loop.add_reader(worker.pidfd, self._on_pidfd_readable)
+        worker.socket.resume_reading()
+        self._send_control({"op": "adopt", "worker": worker.pid})
         return former
 
-    def _exited(self) -> None:
-        """A woken worker has ended; its supervisor is not its parent, so the kernel is asked how."""
-        self._loop.remove_reader(self._now.pidfd)
-        self._heard_out(*tree.exit_status(self._now.pid))
+    def _on_pidfd_readable(self) -> None:
+        # A woken snapshot is no child of the supervisor, which therefore cannot wait for it.
+        self._loop.remove_reader(self._worker.pidfd)
+        self._on_exit_status(*tree.exit_status(self._worker.pid))
 
-    def go_down(self, reason: str) -> None:
-        """There is no worker any more: fail every call under way, and lose the tree if nobody wants it."""
-        if not self.serving:
+    def _on_exit_status(self, exit_status: int, signal_number: int) -> None:
+        # Crash order: the news of the death may overtake the last frames, which come by another socket. A
+        # result that was sent before the end counts.
+        reads = _READS_AFTER_DEATH
+        while self.is_serving and reads and self._read_channel():
+            reads -= 1
+        self.worker_exited(_describe_exit(exit_status, signal_number))
+
+    def worker_exited(self, reason: str) -> None:
+        """Fail every call in progress: the worker is gone. Lose the tree unless another worker comes."""
+        if not self.is_serving:
             return
-        if self.on_down is not None and self.ready.done() and not self.ready.exception():
-            self.down_because = reason
-            for stream in self._raw:
-                self._drain_raw(stream, _LAST_BYTES)
+        has_started = self.ready.done() and not self.ready.exception()
+        if self._on_worker_exit is not None and has_started:
+            # Set before anything else: a call that is started from a callback below must be refused.
+            self.down_reason = reason
+            for stream in self._raw_pipes:
+                self._drain_raw(stream, _DRAIN_BYTES)
             self.calls.fail(WorkerDied(reason, last_words=self.last_words))
-            if self.on_down(self, reason):
+            if self._on_worker_exit(self, reason):
                 return
         self.lose(reason)
 
-    # ---- sockets
-
-    def _tell(self, message: Mapping[str, Any]) -> None:
-        try:
-            self._control.send(to_json(message))
-        except OSError as error:
-            self.lose(f"its supervisor is gone ({error.strerror})")
+    # ---- the call channel and the raw output
 
     def _read_channel(self) -> bool:
-        """Read once and take what came; whether there was anything."""
-        wire = self._now.wire
-        data = wire.read()
+        """Read once and handle what came. Return whether there was anything."""
+        worker = self._worker
+        data = worker.socket.read()
         if data is None:
             return False
-        self._raw_taken = dict.fromkeys(self._raw, 0)
+        self._raw_bytes_read = dict.fromkeys(self._raw_pipes, 0)
         if not data:
-            wire.pause()
-            # It will be told how the worker ended, unless it only closed its end.
-            self._loop.call_later(_SILENT_S, self._silent, self._now)
+            worker.socket.pause_reading()
+            # Race: a worker that dies closes its channel too, and how it died is reported by another socket a
+            # moment later. Wait for that; only a worker that lives on has merely closed its channel.
+            self._loop.call_later(_EXIT_NEWS_S, self._on_channel_closed, worker)
             return False
         try:
-            for frame in wire.frames(data):
-                self._take(frame)
-            self.calls.pass_on()
+            for frame in worker.socket.feed(data):
+                self._handle_frame(frame)
+            self.calls.flush_output()
         except (ChannelError, KeyError, TypeError, ValueError) as error:
-            self.go_down(f"it broke the protocol of the call channel: {error}")
+            self.worker_exited(f"it broke the protocol of the call channel: {error}")
         return True
 
-    def _silent(self, generation: WorkerProcess) -> None:
-        if generation is self._now and not self._leaving:
-            self.go_down("it closed its call channel")
+    def _on_channel_closed(self, worker: WorkerProcess) -> None:
+        # Stale timer: the worker may have been replaced since, or be about to be.
+        if worker is self._worker and not self._suspended:
+            self.worker_exited("it closed its call channel")
 
-    def _hear_raw(self, stream: str) -> None:
-        self._read_channel()  # text that was printed before; what came after names the bytes in between
-        self._read_raw(stream)
-
-    def _read_raw(self, stream: str, most_bytes: int = READ_BYTES) -> int:
-        """Drain the worker's own descriptor, so that it never blocks; how many bytes there were."""
-        pipe = self._raw[stream]
-        data = b"" if pipe.closed else pipe.read(min(most_bytes, READ_BYTES))
-        if not data:
-            if data is not None and not pipe.closed:
-                self._loop.remove_reader(pipe)  # it ended; None is that there is nothing just now
-            return 0
-        self._raw_taken[stream] += len(data)
-        self._last_words = (self._last_words + data)[-_LAST_WORDS_BYTES:]
-        self.calls.take_raw(stream, data)
-        return len(data)
-
-    def _drain_raw(self, stream: str, unread_bytes: int) -> None:
-        """Take in what had not been read when what is now in hand was sent."""
-        left = unread_bytes - self._raw_taken[stream]
-        while left > 0 and (count := self._read_raw(stream, left)):
-            left -= count
-
-    def _take(self, frame: Frame) -> None:
+    def _handle_frame(self, frame: Frame) -> None:
         if self.ready.done():
-            self.calls.take(frame)
+            self.calls.handle(frame)
         elif frame.op == "ready":
             self.ready.set_result(None)
         elif frame.op == "failed":
@@ -439,11 +504,43 @@ class WorkerConnection:
         else:
             raise ChannelError(f"a frame {frame.op[:40]!r} before it is ready")
 
+    def _on_raw_readable(self, stream: str) -> None:
+        # Order of output: what Python printed before comes by the channel, what programs wrote by the pipe.
+        # Read the channel first; a frame that comes after raw bytes says how many (see `CallTable`).
+        self._read_channel()
+        self._read_raw(stream)
+
+    def _read_raw(self, stream: str, max_bytes: int = READ_BYTES) -> int:
+        """Read from one of the worker's own descriptors, so that it never blocks. Return the byte count."""
+        pipe = self._raw_pipes[stream]
+        data = b"" if pipe.closed else pipe.read(min(max_bytes, READ_BYTES))
+        if not data:
+            # Empty is the end of the pipe; None is that there is nothing just now.
+            if data is not None and not pipe.closed:
+                self._loop.remove_reader(pipe)
+            return 0
+        self._raw_bytes_read[stream] += len(data)
+        self._last_words = (self._last_words + data)[-_LAST_WORDS_BYTES:]
+        self.calls.handle_raw(stream, data)
+        return len(data)
+
+    def _drain_raw(self, stream: str, unread_bytes: int) -> None:
+        """Read what had not been read when the frame in hand was sent."""
+        left = unread_bytes - self._raw_bytes_read[stream]
+        while left > 0 and (count := self._read_raw(stream, left)):
+            left -= count
+
     # ---- the supervisor
 
-    def _read_control(self) -> None:
+    def _send_control(self, message: Mapping[str, Any]) -> None:
         try:
-            packet = self._control.recv(1 << 16)
+            self._control.send(to_json(message))
+        except OSError as error:
+            self.lose(f"its supervisor is gone ({error.strerror})")
+
+    def _on_control_readable(self) -> None:
+        try:
+            packet = self._control.recv(_CONTROL_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -451,89 +548,98 @@ class WorkerConnection:
         if not packet:
             self._loop.remove_reader(self._control)
             self.lose("its supervisor is gone")
-            self._set_gone()
+            self._set_cleaned_up()
             return
         message = from_json(packet)
-        if message["op"] == "started":
-            self._now.pid, self.supervisor = message["worker"], message["supervisor"]
-            self.scratch = message["scratch"]
-        elif message["op"] == "done":
-            ack = self._acks.pop(message["seq"], None)
-            if ack is not None and not ack.done():
-                ack.set_result(None)
-        elif message["op"] == "died":
-            if message.get("worker", self.pid) == self.pid and not self._leaving:
-                self._heard_out(message["exit"], message["signal"])
-        elif message["op"] == "ended" and not self.ended.done():
-            self.ended.set_result(None)
-        elif message["op"] == "gone":
-            self._set_gone()
+        match message["op"]:
+            case "started":
+                self._worker.pid = message["worker"]
+                self.supervisor = message["supervisor"]
+                self.scratch = message["scratch"]
+            case "done":
+                acknowledgement = self._acknowledgements.pop(message["seq"], None)
+                if acknowledgement is not None and not acknowledgement.done():
+                    acknowledgement.set_result(None)
+            case "died":
+                # Stale news: the supervisor may report a former worker after it was replaced.
+                if message.get("worker", self.pid) == self.pid and not self._suspended:
+                    self._on_exit_status(message["exit"], message["signal"])
+            case "ended" if not self.processes_ended.done():
+                self.processes_ended.set_result(None)
+            case "gone":
+                self._set_cleaned_up()
 
-    def _heard_out(self, exit_status: int, signal_number: int) -> None:
-        """The worker has ended; what it sent before still counts."""
-        rounds = _ROUNDS
-        while self.serving and rounds and self._read_channel():
-            rounds -= 1
-        self.go_down(_how(exit_status, signal_number))
-
-    def _set_gone(self) -> None:
-        for future in (self.ended, self.gone):
+    def _set_cleaned_up(self) -> None:
+        for future in (self.processes_ended, self.cleaned_up):
             if not future.done():
                 future.set_result(None)
 
     # ---- the end
 
     def lose(self, reason: str) -> None:
-        """The worker is lost: fail every call under way, once, and have the tree ended."""
-        if self.lost_because is not None:
+        """Give up the tree: fail every call in progress and have the supervisor end all processes."""
+        if self.lost_reason is not None:
             return
-        for stream in self._raw:
-            self._drain_raw(stream, _LAST_BYTES)
-        self.lost_because = reason
-        if self.watch is not None:
-            self.watch.stop()
+        for stream in self._raw_pipes:
+            self._drain_raw(stream, _DRAIN_BYTES)
+        # Before the request below: sending it may fail, which calls this method again.
+        self.lost_reason = reason
+        if self.monitor is not None:
+            self.monitor.stop()
         error = WorkerDied(reason, last_words=self.last_words)
         self.calls.fail(error)
         if not self.ready.done():
-            self.ready.set_exception(SandboxError(f"The worker did not start: {reason}.{_quoted(error)}"))
-            self.ready.exception()  # whoever waits will see it; nobody may be waiting any more
-        self._tell({"op": "kill"})
+            self.ready.set_exception(
+                SandboxError(f"The worker did not start: {reason}.{_quote_last_words(error)}")
+            )
+            # Mark it as retrieved: asyncio would complain if nobody waits for the start any more.
+            self.ready.exception()
+        self._send_control({"op": "kill"})
         self._on_lost(self, reason)
 
+    async def terminate(self, reason: str) -> None:
+        """End the worker and everything it started. Return when nothing is left."""
+        self.lose(reason)
+        if not self.cleaned_up.done():
+            # A supervisor that hangs does not answer. Closing the control socket below ends the tree as well.
+            await asyncio.wait([self.cleaned_up], timeout=_CLEAN_UP_S)
+        self.close()
+
     def close(self) -> None:
-        """Let go of every descriptor; the supervisor ends whatever is still there."""
-        if self.lost_because is None:
-            self.lost_because = "it was closed"
-        if self._now.pidfd >= 0:
-            self._loop.remove_reader(self._now.pidfd)
-        self._now.close()
+        """Close every descriptor; the supervisor ends whatever is still there. Closing twice is fine."""
+        if self.lost_reason is None:
+            self.lost_reason = "it was closed"
+        if self._worker.pidfd >= 0:
+            self._loop.remove_reader(self._worker.pidfd)
+        self._worker.close()
         if self._control.fileno() >= 0:
             self._loop.remove_reader(self._control)
             self._control.close()
-        for pipe in self._raw.values():
+        for pipe in self._raw_pipes.values():
             if not pipe.closed:
                 self._loop.remove_reader(pipe)
                 pipe.close()
-        self._set_gone()
+        self._set_cleaned_up()
 
 
-def _quoted(error: WorkerDied) -> str:
-    return f" Its last words:\n{error.last_words[-2000:]}" if error.last_words else ""
+def _quote_last_words(error: WorkerDied) -> str:
+    return f" Its last output:\n{error.last_words[-2000:]}" if error.last_words else ""
 
 
-_HINTS = {
+_SIGNAL_HINTS = {
     signal.SIGKILL: "; perhaps the machine ran out of memory",
     signal.SIGXCPU: "; it had used up its processor time",
 }
 
 
-def _how(exit_status: int, signal_number: int) -> str:
+def _describe_exit(exit_status: int, signal_number: int) -> str:
+    """Describe how a process ended; a negative status without a signal means that it is not known."""
     if exit_status < 0 and not signal_number:
         return "it ended"
     if not signal_number:
         return f"it exited with status {exit_status}"
     try:
-        told = signal.Signals(signal_number)
+        name = signal.Signals(signal_number)
     except ValueError:
         return f"it was ended by signal {signal_number}"
-    return f"it was ended by {told.name}{_HINTS.get(told, '')}"
+    return f"it was ended by {name.name}{_SIGNAL_HINTS.get(name, '')}"

@@ -1,14 +1,10 @@
-"""Parked forks as the host holds them: each a socket, a process that the kernel vouches for, and a label.
+"""The host's handle of one snapshot: a fork of the worker that waits, holding the interpreter as it was.
 
-Whatever sits at the other end is hostile. Its process id is taken from the kernel, never from what it says,
-and is only believed when that process lies below the worker's supervisor; from then on a descriptor of the
-process stands for it, so that no other can take its place.
-
-What a kept state will bring back, seen from outside: the host looks at the process, and then decides.
-
-Nobody asks the worker whether it has threads, sockets or child processes; the kernel tells. Only the names of
-Python's threads, and which sockets are its own, come from the worker: a lie there spoils nobody's labels but
-its own.
+The fork is hostile like the worker. Who it is comes from the kernel (SO_PASSCRED), never from what it says,
+and is believed only if the process lies below the worker's supervisor; a pidfd then keeps the process id from
+being reused. What the fork shares with the live worker, or lacks (threads, child processes, sockets), is read
+from /proc and told as a label. Only the names of Python's threads, and which sockets are the worker's own,
+come from the worker: a lie there spoils nobody's label but its own.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ import signal
 import socket
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aisotools.core.exceptions import ChannelError, SandboxError
@@ -30,112 +26,150 @@ from aisotools.core.protocols import VariableLabel, VariablePoint
 from aisotools.sandbox.frames import Frame, FrameLimits, FrameReader, encode
 from aisotools.sandbox.process import tree
 
-# Threads that these keep are no obstacle: they do without, or start new ones.
-_HARMLESS = ("libscipy_openblas", "libopenblas", "libarrow", "_duckdb", "duckdb.", "numexpr", "libgomp")
-# These wait for ever in a fork once their threads have been started.
-_STUCK = {"_polars_runtime": "polars", "polars.abi3": "polars", "libtorch_cuda": "torch with CUDA"}
-_MAPS_BYTES = 4 << 20
-_MOST_DESCRIPTORS = 4096
-_MOST_THREADS = 1024
-_MOST_TOLD = 8
-_MOST_STEPS = 64
-_WAYS = 8
+# Libraries whose threads a fork can do without: they start new ones, or work in the calling thread.
+_FORK_SAFE_LIBRARIES = (
+    "libscipy_openblas",
+    "libopenblas",
+    "libarrow",
+    "_duckdb",
+    "duckdb.",
+    "numexpr",
+    "libgomp",
+)
+# Libraries that wait for ever in a fork once their threads have been started.
+_FORK_UNSAFE_LIBRARIES = {
+    "_polars_runtime": "polars",
+    "polars.abi3": "polars",
+    "libtorch_cuda": "torch with CUDA",
+}
+# Bounds on what is read from /proc of a hostile process.
+_MAX_MAPS_BYTES = 4 << 20
+_MAX_DESCRIPTORS = 4096
+_MAX_THREADS = 1024
+# Names in a label, and their length.
+_MAX_NAMES = 8
+_MAX_NAME_CHARS = 40
+# Entries of what a fork says it has lost, and their length.
+_MAX_LOSSES = 50
+_MAX_LOSS_CHARS = 200
+# Steps from a process up to its root, and how often the way is tried again when it changes under us.
+_MAX_DEPTH = 64
+_MAX_WALKS = 8
 _NUMBERED = re.compile(r":\[\d+\]$")
+
+_CREDENTIALS = struct.Struct("3i")
+# Linux's numbers; Python has no names for them everywhere.
+_SO_PASSCRED = 16
+_SCM_CREDENTIALS = 2
+_FRAME_LIMITS = FrameLimits(header_bytes=1 << 16, body_bytes=0, parts=0)
+# A fork of a worker with gigabytes of memory answers within tens of milliseconds; at-fork hooks of user code
+# come on top.
+_FORK_ANSWER_S = 5.0
+# When memory runs out the kernel kills the process with the highest score first. The most is 1000.
+_OOM_SCORE = 900
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessCounts:
-    """What has to be seen before a fork is made, because a fork has none of it.
+    """Threads and children of the worker before a fork, which has none of them.
 
     Attributes:
-        threads: How many threads the worker has besides its first.
-        children: Names of its child processes, by id.
+        threads: Number of threads besides the first.
+        children: Names of the child processes, by process id.
     """
 
     threads: int = 0
     children: Mapping[int, str] = field(default_factory=dict)
 
-    def without(self, ours: Collection[int]) -> ProcessCounts:
-        """The same without children of ours."""
-        left = {pid: name for pid, name in self.children.items() if pid not in ours}
-        return ProcessCounts(threads=self.threads, children=left)
+    def without(self, pids: Collection[int]) -> ProcessCounts:
+        """Return a copy without these children."""
+        children = {pid: name for pid, name in self.children.items() if pid not in pids}
+        return ProcessCounts(threads=self.threads, children=children)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessObservation:
-    """What can be seen of a state.
+    """What can be observed of a snapshot.
 
     Attributes:
-        glance: Threads and children.
-        named: Names of Python's own threads.
-        descriptors: Kinds of descriptors that are shared with the live worker, each with how many there are.
-        writing: Files that are open for writing.
-        shared: Files that are mapped for writing, and shared.
+        counts: Threads and children of the worker at the time of the fork.
+        thread_names: Names of Python's own threads.
+        descriptors: Number of descriptors that are shared with the live worker, by kind.
+        written_files: Files that are open for writing.
+        shared_mappings: Files that are mapped shared and writable.
         libraries: Names of the mapped libraries.
-        whole: Whether everything could be looked at.
+        is_complete: Whether everything could be read.
     """
 
-    glance: ProcessCounts = ProcessCounts()
-    named: tuple[str, ...] = ()
+    counts: ProcessCounts = ProcessCounts()
+    thread_names: tuple[str, ...] = ()
     descriptors: Mapping[str, int]
-    writing: tuple[str, ...] = ()
-    shared: tuple[str, ...] = ()
+    written_files: tuple[str, ...] = ()
+    shared_mappings: tuple[str, ...] = ()
     libraries: frozenset[str] = frozenset()
-    whole: bool = True
+    is_complete: bool = True
 
 
-def judge(sight: ProcessObservation) -> tuple[VariableLabel, tuple[str, ...]]:
-    """How much of the state would come back, and what would not."""
-    lost = []
-    if sight.named:
-        lost.append(f"threads: {', '.join(sight.named)}")
-    threads = sight.glance.threads
-    stuck = {name for part, name in _STUCK.items() if any(part in library for library in sight.libraries)}
-    if threads and stuck:
-        lost.append(f"the threads of {', '.join(sorted(stuck))}, which cannot be started again")
-    elif threads > len(sight.named) and not _explained(sight.libraries):
-        lost.append(f"{threads - len(sight.named)} threads of a library")
-    if sight.glance.children:
-        lost.append(f"child processes: {_some(tuple(sight.glance.children.values()))}")
-    lost += [f"{count} {kind}" for kind, count in sorted(sight.descriptors.items())]
-    if sight.writing:
-        lost.append(f"what is written to open files: {_some(sight.writing)}")
-    if sight.shared:
-        lost.append(f"what is written to shared memory: {_some(sight.shared)}")
-    if not sight.whole:
-        lost.append("what could not be looked at")
-    if threads and stuck:
+def label_snapshot(observation: ProcessObservation) -> tuple[VariableLabel, tuple[str, ...]]:
+    """Return how much of a snapshot can be restored, and what cannot."""
+    lost: list[str] = []
+    threads = observation.counts.threads
+    libraries = observation.libraries
+    if observation.thread_names:
+        lost.append(f"threads: {', '.join(observation.thread_names)}")
+    unsafe = {
+        name for part, name in _FORK_UNSAFE_LIBRARIES.items() if any(part in library for library in libraries)
+    }
+    # A library without threads has no lock that a missing thread could hold: the fork can use it.
+    is_stuck = bool(threads and unsafe)
+    foreign_threads = threads - len(observation.thread_names)
+    if is_stuck:
+        lost.append(f"the threads of {', '.join(sorted(unsafe))}, which cannot be started again")
+    elif foreign_threads > 0 and not _has_fork_safe(libraries):
+        lost.append(f"{foreign_threads} threads of a library")
+    if observation.counts.children:
+        lost.append(f"child processes: {_summarize(tuple(observation.counts.children.values()))}")
+    lost += [f"{count} {kind}" for kind, count in sorted(observation.descriptors.items())]
+    if observation.written_files:
+        lost.append(f"what was written to open files: {_summarize(observation.written_files)}")
+    if observation.shared_mappings:
+        lost.append(f"what was written to shared memory: {_summarize(observation.shared_mappings)}")
+    if not observation.is_complete:
+        lost.append("anything that could not be inspected")
+    if is_stuck:
         return "data only", tuple(lost)
     return "partial" if lost else "exact", tuple(lost)
 
 
-def _explained(libraries: frozenset[str]) -> bool:
-    return any(part in library for library in libraries for part in _HARMLESS)
+def _has_fork_safe(libraries: frozenset[str]) -> bool:
+    return any(part in library for library in libraries for part in _FORK_SAFE_LIBRARIES)
 
 
-def _some(names: tuple[str, ...]) -> str:
-    more = len(names) - _MOST_TOLD
-    return ", ".join(names[:_MOST_TOLD]) + (f" and {more} more" if more > 0 else "")
+def _summarize(names: tuple[str, ...]) -> str:
+    more = len(names) - _MAX_NAMES
+    text = ", ".join(names[:_MAX_NAMES])
+    return f"{text} and {more} more" if more > 0 else text
 
 
-# ---- looking
+# ---- reading /proc
 
 
-def glance(pid: int, ours: Collection[int]) -> ProcessCounts:
-    """Threads and children of a worker, right now; `ours` are children that need no names."""
+def count_processes(pid: int, snapshot_pids: Collection[int]) -> ProcessCounts:
+    """Count threads and children of a worker right now; `snapshot_pids` are children that need no names."""
     children: set[int] = set()
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return ProcessCounts()
-    for thread in threads[:_MOST_THREADS]:
+    for thread in threads[:_MAX_THREADS]:
+        # A thread may end between the listing and this.
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
             children.update(map(int, file.read().split()))
-    named = {child: "" if child in ours else _name(child) for child in sorted(children)}
-    return ProcessCounts(threads=len(threads) - 1, children=named)
+    names = {child: "" if child in snapshot_pids else _process_name(child) for child in sorted(children)}
+    return ProcessCounts(threads=len(threads) - 1, children=names)
 
 
-def _name(pid: int) -> str:
+def _process_name(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().strip()
@@ -143,45 +177,47 @@ def _name(pid: int) -> str:
         return "one that ended"
 
 
-def look(pid: int, seen: ProcessCounts, told: Mapping[str, Any]) -> ProcessObservation:
-    """Look at a parked fork, which holds still.
+def observe(pid: int, counts: ProcessCounts, header: Mapping[str, Any]) -> ProcessObservation:
+    """Observe a fork while it waits.
 
     Args:
         pid: The fork.
-        seen: What was seen before it was made.
-        told: What it says of itself: its `threads` and the descriptors that are `ours`.
+        counts: What was counted before it was made.
+        header: What it says of itself: the names of its `threads` and the descriptors that are `ours`.
     """
-    ours = {number for number in told.get("ours", ()) if isinstance(number, int)}
-    named = tuple(str(name)[:40] for name in told.get("threads", ()))[:_MOST_TOLD] if seen.threads else ()
+    own = {number for number in header.get("ours", ()) if isinstance(number, int)}
+    names = tuple(str(name)[:_MAX_NAME_CHARS] for name in header.get("threads", ()))[:_MAX_NAMES]
+    # The kernel counted: a worker with one thread has no others to name, whatever it says.
+    thread_names = names if counts.threads else ()
     kinds: dict[str, int] = {}
-    writing: list[str] = []
+    written: list[str] = []
     try:
         for number, target in _descriptors(pid):
-            if number in ours:
+            if number in own:
                 continue
             if target.startswith("/"):
-                if not target.startswith(("/dev/", "/memfd:")) and _writes(pid, number):
-                    writing.append(os.path.basename(target))
-            else:
-                kind = _kind(target)
-                if kind:
-                    kinds[kind] = kinds.get(kind, 0) + 1
-        libraries, shared = _mapped(pid)
+                if not target.startswith(("/dev/", "/memfd:")) and _is_writable(pid, number):
+                    written.append(os.path.basename(target))
+            elif kind := _descriptor_kind(target):
+                kinds[kind] = kinds.get(kind, 0) + 1
+        libraries, shared = _mappings(pid)
     except OSError:
-        return ProcessObservation(glance=seen, named=named, descriptors=kinds, whole=False)
+        return ProcessObservation(
+            counts=counts, thread_names=thread_names, descriptors=kinds, is_complete=False
+        )
     return ProcessObservation(
-        glance=seen,
-        named=named,
+        counts=counts,
+        thread_names=thread_names,
         descriptors=kinds,
-        writing=tuple(writing),
-        shared=tuple(shared),
+        written_files=tuple(written),
+        shared_mappings=tuple(shared),
         libraries=libraries,
     )
 
 
 def _descriptors(pid: int) -> Iterator[tuple[int, str]]:
     folder = f"/proc/{pid}/fd"
-    for name in os.listdir(folder)[:_MOST_DESCRIPTORS]:
+    for name in os.listdir(folder)[:_MAX_DESCRIPTORS]:
         number = int(name)
         if number > 2:
             try:
@@ -190,21 +226,21 @@ def _descriptors(pid: int) -> Iterator[tuple[int, str]]:
                 continue
 
 
-def _kind(target: str) -> str:
+def _descriptor_kind(target: str) -> str:
     kind = _NUMBERED.sub("", target).removeprefix("anon_inode:").strip("[]")
     return {"socket": "sockets", "pipe": "pipes", "eventpoll": "event loops", "pidfd": ""}.get(kind, kind)
 
 
-def _writes(pid: int, number: int) -> bool:
+def _is_writable(pid: int, number: int) -> bool:
     with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii") as file:
         flags = next((int(line.split()[1], 8) for line in file if line.startswith("flags:")), 0)
     return flags & os.O_ACCMODE != os.O_RDONLY
 
 
-def _mapped(pid: int) -> tuple[frozenset[str], list[str]]:
-    """Names of mapped libraries, and of what is mapped shared and may be written."""
+def _mappings(pid: int) -> tuple[frozenset[str], list[str]]:
+    """Return the names of mapped libraries, and of what is mapped shared and writable."""
     with open(f"/proc/{pid}/maps", "rb") as file:
-        text = file.read(_MAPS_BYTES).decode("utf-8", "replace")
+        text = file.read(_MAX_MAPS_BYTES).decode("utf-8", "replace")
     libraries, shared = set(), []
     for line in text.splitlines():
         fields = line.split(None, 5)
@@ -217,7 +253,7 @@ def _mapped(pid: int) -> tuple[frozenset[str], list[str]]:
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that a process shares with nobody, and that would be free without it."""
+    """Return the memory that a process shares with no other: what ending it would free. 0 if it is gone."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             lines = file.read().splitlines()
@@ -227,84 +263,89 @@ def private_bytes(pid: int) -> int:
 
 
 def is_below(pid: int, root: int, parent_of: Callable[[int], int] = tree.parent_of) -> bool:
-    """Whether a process is somewhere below `root`, by what the kernel says.
-
-    One between the two may end while we look, and its children then get another parent: where the way breaks
-    off, it is looked for again from its beginning.
-    """
-    for _ in range(_WAYS):
-        at = pid
-        for _ in range(_MOST_STEPS):
-            if at == root:
+    """Return whether a process is `root` or one of its descendants, by what the kernel says."""
+    for _ in range(_MAX_WALKS):
+        current = pid
+        for _ in range(_MAX_DEPTH):
+            if current == root:
                 return True
-            if (parent := parent_of(at)) <= 1:
+            parent = parent_of(current)
+            if parent <= 1:
                 break
-            at = parent
+            current = parent
         else:
             return False
-        if parent == 1 or at == pid:
-            return False  # it is the system's, or itself gone
+        # Race: a process on the way may end while we walk up, and its children get another parent. If the way
+        # broke off in its middle (no parent any more), walk again from the start. It is settled if it ended
+        # at init, or if `pid` itself is gone.
+        if parent == 1 or current == pid:
+            return False
     return False
 
 
-_CREDENTIALS = struct.Struct("3i")
-_SO_PASSCRED, _SCM_CREDENTIALS = 16, 2
-_LIMITS = FrameLimits(header_bytes=1 << 16, body_bytes=0, parts=0)
-_PARK_S = 5.0
-_OOM_FIRST = 900
+# ---- the socket of a fork
 
 
 class ForkSocket:
-    """Our end of a socket to a fork: its first words, and who says them."""
+    """Our end of a socket that a fork answers on, once the kernel has named the fork.
+
+    Attributes:
+        sock: Our end.
+        peer: The other end, for the fork.
+        pid: The process that answers; 0 until it has.
+        pidfd: A descriptor of that process, or -1.
+    """
 
     def __init__(self, supervisor: Callable[[], int]) -> None:
-        """Make a pair of sockets; whoever answers must be below the process that `supervisor` tells.
+        """Create the pair of sockets. Whoever answers must be below the process that `supervisor` returns.
 
         Raises:
             SandboxError: If this process has no descriptors left.
         """
-        self.pid, self.pidfd = 0, -1
+        self.pid = 0
+        self.pidfd = -1
         try:
-            self.end, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock, self.peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as error:
             raise SandboxError(f"no socket could be made ({error.strerror})") from None
-        self.end.setblocking(False)
-        self.end.setsockopt(socket.SOL_SOCKET, _SO_PASSCRED, 1)
+        self.sock.setblocking(False)
+        # The kernel adds the sender's process id to every message; the sender cannot forge it.
+        self.sock.setsockopt(socket.SOL_SOCKET, _SO_PASSCRED, 1)
         self._supervisor = supervisor
-        self._reader = FrameReader(_LIMITS)
+        self._reader = FrameReader(_FRAME_LIMITS)
 
-    async def hear(self, op: str, *, within_s: float) -> Mapping[str, Any]:
-        """The next frame, which must be `op`.
+    async def receive(self, op: str, *, within_s: float) -> Mapping[str, Any]:
+        """Wait for the next frame, which must be `op`, and return its header.
 
         Raises:
-            SandboxError: If it does not come in time, or is another, or comes from elsewhere.
+            SandboxError: If it does not come in time, is another one, or comes from a foreign process.
         """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(within_s):
                 while True:
                     readable = loop.create_future()
-                    loop.add_reader(self.end, _set, readable)
+                    loop.add_reader(self.sock, _resolve, readable)
                     try:
                         await readable
                     finally:
-                        loop.remove_reader(self.end)
+                        loop.remove_reader(self.sock)
                     if frames := self._read():
                         break
         except TimeoutError:
             raise SandboxError(f"it did not answer within {within_s:g} s") from None
-        if frames[0].op != op:
-            raise SandboxError(
-                f"it answered {frames[0].op[:40]!r} {frames[0].header.get('error', '')!s:.100}"
-            )
-        return frames[0].header
+        frame = frames[0]
+        if frame.op != op:
+            raise SandboxError(f"it answered {frame.op[:40]!r} {frame.header.get('error', '')!s:.100}")
+        return frame.header
 
     def _read(self) -> list[Frame]:
         try:
-            # Not a byte behind the frame, which may be for whoever has the socket next.
-            # No room for descriptors: what is sent beside the credentials is dropped by the kernel.
+            # Read no byte beyond the frame: what follows is for `WorkerConnection`, which gets this socket
+            # next. Leave room for credentials only: descriptors that a hostile fork attaches are dropped by
+            # the kernel instead of filling our table.
             room = socket.CMSG_SPACE(_CREDENTIALS.size)
-            data, ancillary, _, _ = self.end.recvmsg(self._reader.missing_bytes, room)
+            data, ancillary, _, _ = self.sock.recvmsg(self._reader.missing_bytes, room)
         except BlockingIOError:
             return []
         except OSError as error:
@@ -315,202 +356,215 @@ class ForkSocket:
             if (level, kind) == (socket.SOL_SOCKET, _SCM_CREDENTIALS):
                 self._identify(_CREDENTIALS.unpack(content)[0])
         if self.pidfd < 0:
-            raise SandboxError("nobody vouches for it")
+            raise SandboxError("the kernel did not name its process")
         try:
             return self._reader.feed(data)
         except ChannelError as error:
             raise SandboxError(str(error)) from None
 
     def _identify(self, pid: int) -> None:
-        """Take the process that the kernel names, if it is one of ours and stays the same meanwhile."""
+        """Take the process that the kernel names, if it is one of this sandbox's."""
         if self.pidfd >= 0 and pid == self.pid:
             return
         if self.pidfd >= 0:
+            # User code may fork with our peer's end open, and write to it as well.
             raise SandboxError("two processes answer at once")
         try:
             pidfd = os.pidfd_open(pid)
         except OSError as error:
             raise SandboxError(f"its process cannot be held ({error.strerror})") from None
-        if not is_below(pid, self._supervisor()) or not _alive(pidfd):
+        # Race: the sender may have ended, and its id be taken by a stranger, before pidfd_open. The process
+        # that the pidfd holds is checked after it was opened: below the supervisor, and still alive.
+        if not is_below(pid, self._supervisor()) or not _is_alive(pidfd):
             os.close(pidfd)
             raise SandboxError("it is not one of this sandbox's processes")
         self.pid, self.pidfd = pid, pidfd
 
-    def hand_over(self) -> tuple[socket.socket, int, int]:
-        """The socket, the process and its descriptor, which are somebody else's from now on."""
+    def detach(self) -> tuple[socket.socket, int, int]:
+        """Return our end, the process id and the pidfd; the caller owns them from now on."""
         pidfd, self.pidfd = self.pidfd, -1
-        return self.end, self.pid, pidfd
+        return self.sock, self.pid, pidfd
 
     def __del__(self) -> None:
         if self.pidfd >= 0:
             os.close(self.pidfd)
 
     def close(self, *, kill: bool) -> None:
-        """Let go of it; with `kill` the process ends too."""
-        self.theirs.close()
-        self.end.close()
+        """Close both ends; with `kill`, end the process too."""
+        self.peer.close()
+        self.sock.close()
         if self.pidfd >= 0:
             if kill:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # it has ended already
                     signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
             os.close(self.pidfd)
             self.pidfd = -1
 
 
+def _is_alive(pidfd: int) -> bool:
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except OSError:
+        return False
+    # A zombie takes signals too. A pidfd is readable once its process has ended.
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return not poll.poll(0)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+# ---- the snapshot
+
+
 class ForkSnapshot:
-    """A state of the worker, as it was before one call.
+    """The worker as it was before one call, held by a fork that waits.
+
+    The fork itself is never used: to restore it, it forks again, and that fork goes on. A snapshot can so be
+    restored any number of times, and a restore that fails loses nothing.
 
     Attributes:
-        point: What it is, and what would come back of it.
-        number: Its place in time.
-        shipped: Keys of the tools that the worker had then.
+        point: The call, and what of the snapshot can be restored.
+        number: Its position in time.
+        known_tools: Keys of the tools that the worker had then.
         settled: Done when it is known whether the fork is there.
-        refused: Why it is not there; empty when it is.
-        last_fork_s: Processor time of the fork before it, as the worker says.
+        drop_reason: Why it is not there; empty while it is.
+        last_fork_s: Processor time of the fork before it, as reported by the worker.
     """
 
     def __init__(
         self,
         number: int,
         call_id: str,
-        ear: ForkSocket,
+        sock: ForkSocket,
         *,
-        seen: ProcessCounts,
-        shipped: set[str],
-        siblings: Sequence[ForkSnapshot],
+        counts: ProcessCounts,
+        known_tools: set[str],
+        unsettled: Sequence[ForkSnapshot],
     ) -> None:
-        """Wait for the fork to answer through `ear`.
+        """Wait in the background for the fork to answer.
 
         Args:
-            number: Its place in time.
-            call_id: The call before which it was made.
-            ear: Our end of its socket.
-            seen: What was seen of the worker before.
-            shipped: Keys of the tools that the worker has.
-            siblings: Forks that had been asked for and had not answered: they may be among the children seen.
+            number: Its position in time.
+            call_id: The call before which it was requested.
+            sock: Our end of its socket.
+            counts: Threads and children of the worker when it was requested.
+            known_tools: Keys of the tools that the worker has.
+            unsettled: Snapshots that were requested and have not answered: they may be among the counted
+                children.
         """
         self.point = VariablePoint(call_id=call_id)
-        self.number, self.shipped = number, shipped
-        self.refused = ""
+        self.number = number
+        self.known_tools = known_tools
+        self.drop_reason = ""
         self.last_fork_s = 0.0
-        self._ear, self._seen = ear, seen
-        self._siblings = siblings
+        self._socket = sock
+        self._counts = counts
+        self._unsettled = unsettled
         self.settled = asyncio.get_running_loop().create_task(self._settle())
 
     def __repr__(self) -> str:
-        return f"<ParkedFork {self.number} pid={self._ear.pid} {self.point.label} {self.refused}>"
+        return f"<ForkSnapshot {self.number} pid={self._socket.pid} {self.point.label} {self.drop_reason}>"
 
     @property
     def pid(self) -> int:
-        """The fork, as the kernel told; 0 before it has answered."""
-        return self._ear.pid
+        """The fork's process id as the kernel told it; 0 before it has answered."""
+        return self._socket.pid
 
     @property
-    def alive(self) -> bool:
-        """Whether it can be woken, as far as is known."""
-        return not self.refused and self._ear.pidfd >= 0 and _alive(self._ear.pidfd)
+    def is_alive(self) -> bool:
+        """Whether it can be restored, as far as is known."""
+        return not self.drop_reason and self._socket.pidfd >= 0 and _is_alive(self._socket.pidfd)
 
     async def _settle(self) -> None:
         try:
-            told = await self._ear.hear("parked", within_s=_PARK_S)
+            header = await self._socket.receive("parked", within_s=_FORK_ANSWER_S)
         except SandboxError as error:
             self.drop(f"the fork failed: {error}")
             return
-        siblings, self._siblings = self._siblings, ()
-        if siblings:
-            await asyncio.wait([fork.settled for fork in siblings])
-            self._seen = self._seen.without({fork.pid for fork in siblings})
-        took_s = told.get("last_fork_s")
-        self.last_fork_s = float(took_s) if isinstance(took_s, int | float) else 0.0
-        label, lost = judge(look(self.pid, self._seen, told))
-        self.point = VariablePoint(call_id=self.point.call_id, label=label, lost=lost)
-        _offer_to_oom_killer(self.pid)
+        # Race: children were counted when this fork was requested. Forks requested shortly before may have
+        # been born by then, with ids that nobody knew yet. Wait for their ids, and do not count them as user
+        # code's.
+        unsettled, self._unsettled = self._unsettled, ()
+        if unsettled:
+            await asyncio.wait([snapshot.settled for snapshot in unsettled])
+            self._counts = self._counts.without({snapshot.pid for snapshot in unsettled})
+        fork_s = header.get("last_fork_s")
+        self.last_fork_s = float(fork_s) if isinstance(fork_s, int | float) else 0.0
+        label, lost = label_snapshot(observe(self.pid, self._counts, header))
+        self.point = replace(self.point, label=label, lost=lost)
+        _prefer_for_oom_kill(self.pid)
 
-    def weigh(self) -> int:
-        """Look again how much memory is kept for it alone."""
-        memory_bytes = private_bytes(self.pid) if self.alive else 0
-        point = self.point
-        self.point = VariablePoint(
-            call_id=point.call_id, label=point.label, lost=point.lost, memory_bytes=memory_bytes
-        )
+    def measure_memory(self) -> int:
+        """Return the memory in bytes that is kept for this snapshot alone, and note it in `point`."""
+        memory_bytes = private_bytes(self.pid) if self.is_alive else 0
+        self.point = replace(self.point, memory_bytes=memory_bytes)
         return memory_bytes
 
     async def wake(
         self, supervisor: Callable[[], int], *, within_s: float
     ) -> tuple[ForkSocket, tuple[str, ...]]:
-        """Have it fork, and the fork go on from the state; the state stays.
+        """Fork the snapshot into a worker. Return the worker's socket, and what was lost; the snapshot stays.
 
         Raises:
             SandboxError: If no fork answers in time.
         """
-        strangers = bool(self._seen.threads or self._seen.children)
-        ear = await self._ask("wake", supervisor, {"strangers": strangers})
+        needs_repair = bool(self._counts.threads or self._counts.children)
+        sock = await self._request("wake", supervisor, {"strangers": needs_repair})
         try:
-            told = await ear.hear("woke", within_s=within_s)
+            header = await sock.receive("woke", within_s=within_s)
         except BaseException:
-            ear.close(kill=True)
+            # Cancelled or too late: the fork may answer yet. Nobody will use it.
+            sock.close(kill=True)
             raise
-        return ear, _words(told.get("lost"))
+        return sock, _losses(header.get("lost"))
 
     async def copy(self, supervisor: Callable[[], int], file: int, *, within_s: float) -> tuple[str, ...]:
-        """Have the variables written into `file`; what could not be.
+        """Write the variables into the descriptor `file`. Return what could not be written.
 
         Raises:
             SandboxError: If that is not done in time.
         """
-        ear = await self._ask("copy", supervisor, {}, file)
+        sock = await self._request("copy", supervisor, {}, file)
         try:
-            await ear.hear("copying", within_s=within_s)
-            told = await ear.hear("copied", within_s=within_s)
+            await sock.receive("copying", within_s=within_s)
+            header = await sock.receive("copied", within_s=within_s)
         finally:
-            ear.close(kill=True)
-        return _words(told.get("lost"))
+            sock.close(kill=True)
+        return _losses(header.get("lost"))
 
-    async def _ask(
+    async def _request(
         self, op: str, supervisor: Callable[[], int], header: Mapping[str, Any], *files: int
     ) -> ForkSocket:
         await self.settled
-        if not self.alive:
-            raise SandboxError(self.refused or "it was ended")
-        ear = ForkSocket(supervisor)
+        if not self.is_alive:
+            raise SandboxError(self.drop_reason or "it was ended")
+        sock = ForkSocket(supervisor)
         try:
-            socket.send_fds(self._ear.end, [encode(op, header)], [ear.theirs.fileno(), *files])
+            socket.send_fds(self._socket.sock, [encode(op, header)], [sock.peer.fileno(), *files])
         except OSError as error:
-            ear.close(kill=False)
+            sock.close(kill=False)
             raise SandboxError(f"it is gone ({error.strerror})") from None
-        ear.theirs.close()
-        return ear
+        sock.peer.close()
+        return sock
 
     def drop(self, reason: str) -> None:
-        """End it; it cannot be had any more, because of `reason`."""
-        self.refused = self.refused or reason
-        self._ear.close(kill=True)
+        """End the fork; `reason` is why it cannot be restored any more."""
+        self.drop_reason = self.drop_reason or reason
+        self._socket.close(kill=True)
 
 
-def _offer_to_oom_killer(pid: int) -> None:
-    """Memory that runs out shall eat the past, not the present."""
+def _prefer_for_oom_kill(pid: int) -> None:
+    # When memory runs out, lose the past and not the running worker.
     with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as file:
-        file.write(str(_OOM_FIRST))
+        file.write(str(_OOM_SCORE))
 
 
-def _words(told: object) -> tuple[str, ...]:
-    """What a worker says it has lost: text of bounded length."""
-    if not isinstance(told, Sequence) or isinstance(told, str):
+def _losses(value: object) -> tuple[str, ...]:
+    """Return what a fork says it has lost, bounded in number and length."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
         return ()
-    return tuple(str(entry)[:200] for entry in told[:50])
-
-
-def _alive(pidfd: int) -> bool:
-    """Whether the process of a descriptor runs; one that has ended is readable."""
-    try:
-        signal.pidfd_send_signal(pidfd, 0)
-    except OSError:
-        return False
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return not poll.poll(0)
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+    return tuple(str(entry)[:_MAX_LOSS_CHARS] for entry in value[:_MAX_LOSSES])

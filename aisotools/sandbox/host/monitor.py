@@ -1,9 +1,8 @@
-"""What the processes of a sandbox use together, sampled by the host and held against the limits.
+"""Resource usage of a sandbox's processes, sampled by the host and compared with the limits.
 
-The kernel counts address space, file sizes, open files and processor time, each for one process. What counts
-for a tree of processes is looked at from outside, a few times a second at most and less often the more a look
-costs: memory (PSS, which shares out what several processes map; memory files and shared memory count as far
-as somebody maps them), processes and threads, and disk space. Deciding is pure.
+The kernel limits address space, file sizes, open files and processor time, each per process. What counts for
+the whole tree is sampled from outside, at most ten times a second and less often the more a sample costs:
+memory (PSS, which shares out what several processes map), processes and threads, and disk space.
 """
 
 from __future__ import annotations
@@ -20,26 +19,34 @@ from dataclasses import dataclass
 from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.sandbox.process import tree as processes
 
-_LOOK_S, _IDLE_S = 0.1, 1.0
-_SHARE = 0.01
-_NEARLY = 0.9  # the kernel counts in other grains
-_WALK_S = 30.0
-_MOST_ENTRIES, _MOST_DEPTH = 500_000, 200
+# Seconds between samples while calls run, and while none does.
+_BUSY_INTERVAL_S = 0.1
+_IDLE_INTERVAL_S = 1.0
+# Share of one processor that sampling may take.
+_MAX_LOAD = 0.01
+# The kernel counts processor time in other grains than we do: a worker killed this near to its limit was
+# killed for it.
+_NEAR_LIMIT = 0.9
+# Seconds between walks through the folders, unless the file system says that much was written.
+_WALK_INTERVAL_S = 30.0
+# Bounds on one walk: the folders are hostile.
+_MAX_ENTRIES = 500_000
+_MAX_DEPTH = 200
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_switches = re.compile(rb"ctxt_switches:\s*(\d+)").findall
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_find_switches = re.compile(rb"ctxt_switches:\s*(\d+)").findall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceUsage:
-    """What a sandbox uses at one moment.
+    """Resources in use at one moment.
 
     Attributes:
         memory_bytes: Of all processes together.
-        processes: Processes and threads.
-        disk_bytes: Of what was written since the worker started; 0 when it was not measured.
-        cpu_s: Processor time of whichever process has used most.
+        processes: Number of processes and threads.
+        disk_bytes: Written since the worker started; 0 when it was not measured.
+        cpu_s: Processor time of the process that has used most.
     """
 
     memory_bytes: int = 0
@@ -48,20 +55,20 @@ class ResourceUsage:
     cpu_s: float = 0.0
 
 
-def overrun(use: ResourceUsage, limits: Limits) -> LimitExceeded | None:
-    """The first limit that is exceeded, if any."""
+def find_exceeded(usage: ResourceUsage, limits: Limits) -> LimitExceeded | None:
+    """Return the first limit that is exceeded, or None."""
     for name in ("memory_bytes", "processes", "disk_bytes", "cpu_s"):
-        used, allowed = getattr(use, name), getattr(limits, name)
+        used, allowed = getattr(usage, name), getattr(limits, name)
         if allowed is not None and used > allowed:
             return LimitExceeded(limit=name, used=used, allowed=allowed)
     return None
 
 
-# ---- looking
+# ---- measuring
 
 
 def pss_bytes(pid: int) -> int:
-    """Proportional memory of one process; 0 when it cannot be read."""
+    """Return the proportional memory of one process; 0 when it cannot be read."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
             return next((int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:")), 0)
@@ -93,64 +100,65 @@ def _threads(pid: int) -> int:
         return 0
 
 
-def look(supervisor: int, limits: Limits) -> ResourceUsage:
-    """What everything below a process uses, but for disk space; nothing for 0, which is above everything."""
+def measure_usage(supervisor: int, limits: Limits) -> ResourceUsage:
+    """Return what all processes below `supervisor` use, except disk space. 0: it is not known yet."""
     if not supervisor:
         return ResourceUsage()
     tree = processes.below(supervisor, processes.table())
     memory = sum(map(_rss_bytes, tree))
     if limits.memory_bytes is not None and memory > limits.memory_bytes:
-        memory = sum(map(pss_bytes, tree))  # costs more, and is never more than the other
+        # Resident memory counts shared pages once per process: it is cheap, and never less than PSS. Only
+        # when it exceeds the limit is the exact number worth its cost.
+        memory = sum(map(pss_bytes, tree))
     cpu_s = max(map(_cpu_s, tree), default=0.0) if limits.cpu_s is not None else 0.0
     return ResourceUsage(memory_bytes=memory, processes=sum(map(_threads, tree)), cpu_s=cpu_s)
 
 
-def switches_below(supervisor: int) -> dict[tuple[int, int], int]:
-    """How often each thread below a process was switched to or from: the same again means that none ran.
+def count_context_switches(supervisor: int) -> dict[tuple[int, int], int]:
+    """Count the context switches of each thread below a process: the same counts again mean that none ran.
 
     Returns:
-        Process id and thread id to a count; empty when nothing is there.
+        A count for each pair of process id and thread id; empty when nothing is there.
     """
-    found: dict[tuple[int, int], int] = {}
+    counts: dict[tuple[int, int], int] = {}
     for pid in processes.below(supervisor, processes.table()) if supervisor else ():
         with suppress(OSError):  # it ended meanwhile
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
-                    found[pid, int(thread)] = sum(map(int, _switches(file.read())))
-    return found
+                    counts[pid, int(thread)] = sum(map(int, _find_switches(file.read())))
+    return counts
 
 
-class Disk:
-    """Disk space of what was written in some folders since this was made.
+class DiskUsage:
+    """Disk space of what was written in some folders since this object was created.
 
-    Walking the folders costs, so it is done only when the file system has lost as much space as would be too
-    much, and every half a minute, since others may free space meanwhile.
+    Walking the folders is expensive. It is done when the file system has lost as much space as would exceed
+    the limit, and every half a minute, because others may free space meanwhile.
     """
 
     def __init__(self, folders: Iterable[str], limits: Limits) -> None:
-        """Count from now on."""
         self._folders = tuple(filter(None, folders))
         self._allowed = limits.disk_bytes
         self._since_ns = time.time_ns()
         self._free = {folder: _free_bytes(folder) for folder in self._folders}
         self._slack = self._allowed or 0
-        self._next_s = time.monotonic() + _WALK_S
+        self._next_walk_s = time.monotonic() + _WALK_INTERVAL_S
 
-    def due(self) -> bool:
-        """Whether it is time to walk."""
+    def is_due(self) -> bool:
+        """Return whether it is time to walk."""
         if self._allowed is None:
             return False
         lost = any(free - _free_bytes(folder) > self._slack for folder, free in self._free.items())
-        return lost or time.monotonic() >= self._next_s
+        return lost or time.monotonic() >= self._next_walk_s
 
     def used_bytes(self, supervisor: int) -> int:
-        """Walk, and count; files that are open but have no name any more count too."""
+        """Walk the folders and return the space in use; deleted files that are still open count too."""
         began_s = time.monotonic()
         used = sum(_written_bytes(folder, self._since_ns) for folder in self._folders)
         if supervisor:
-            used += sum(map(_unnamed_bytes, processes.below(supervisor, processes.table())))
+            used += sum(map(_deleted_bytes, processes.below(supervisor, processes.table())))
         ended_s = time.monotonic()
-        self._next_s = ended_s + max(_WALK_S, (ended_s - began_s) / _SHARE)
+        self._next_walk_s = ended_s + max(_WALK_INTERVAL_S, (ended_s - began_s) / _MAX_LOAD)
         self._free = {folder: _free_bytes(folder) for folder in self._folders}
         allowed = self._allowed or 0
         self._slack = max(allowed - used, allowed // 8)
@@ -159,15 +167,15 @@ class Disk:
 
 def _free_bytes(folder: str) -> int:
     try:
-        found = os.statvfs(folder)
+        status = os.statvfs(folder)
     except OSError:
         return 0
-    return found.f_bfree * found.f_frsize
+    return status.f_bfree * status.f_frsize
 
 
 def _written_bytes(folder: str, since_ns: int) -> int:
-    """Space of all files in a folder that changed since then, bounded, never through a link."""
-    total, left = 0, _MOST_ENTRIES
+    """Return the space of all files in a folder that changed since then, never following a link."""
+    total, left = 0, _MAX_ENTRIES
 
     def visit(directory: int, depth: int) -> None:
         nonlocal total, left
@@ -176,9 +184,9 @@ def _written_bytes(folder: str, since_ns: int) -> int:
                 left -= 1
                 if left < 0:
                     return
-                with suppress(OSError):  # it went meanwhile
+                with suppress(OSError):  # it was removed meanwhile
                     if entry.is_dir(follow_symlinks=False):
-                        if depth < _MOST_DEPTH:
+                        if depth < _MAX_DEPTH:
                             enter(directory, entry.name, depth + 1)
                         continue
                     status = entry.stat(follow_symlinks=False)
@@ -186,7 +194,7 @@ def _written_bytes(folder: str, since_ns: int) -> int:
                         total += status.st_blocks * 512 // max(1, status.st_nlink)
 
     def enter(parent: int | None, name: str, depth: int) -> None:
-        directory = os.open(name, _DIRECTORY, dir_fd=parent)
+        directory = os.open(name, _OPEN_FOLDER, dir_fd=parent)
         try:
             visit(directory, depth)
         finally:
@@ -197,24 +205,25 @@ def _written_bytes(folder: str, since_ns: int) -> int:
     return total
 
 
-def _unnamed_bytes(pid: int) -> int:
-    """Space of files that a process holds open and nobody can find any more."""
-    total, seen = 0, set()
+def _deleted_bytes(pid: int) -> int:
+    """Return the space of deleted files that a process holds open."""
+    total = 0
+    counted: set[int] = set()
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
                 status = os.stat(f"/proc/{pid}/fd/{name}")
-                if stat.S_ISREG(status.st_mode) and not status.st_nlink and status.st_ino not in seen:
-                    seen.add(status.st_ino)
+                if stat.S_ISREG(status.st_mode) and not status.st_nlink and status.st_ino not in counted:
+                    counted.add(status.st_ino)
                     total += status.st_blocks * 512
     return total
 
 
-# ---- watching
+# ---- monitoring
 
 
 class ResourceMonitor:
-    """Looks at a running sandbox from time to time, on the event loop, until it is stopped."""
+    """Samples a running sandbox on the event loop, until it is stopped."""
 
     def __init__(
         self,
@@ -222,69 +231,77 @@ class ResourceMonitor:
         limits: Limits,
         *,
         folders: Iterable[str],
-        busy: Callable[[], bool],
-        on_over: Callable[[LimitExceeded], None],
+        is_busy: Callable[[], bool],
+        on_exceeded: Callable[[LimitExceeded], None],
     ) -> None:
-        """Begin.
+        """Start sampling.
 
         Args:
-            supervisor: Gives the process above all that is watched; 0 while that is not known.
+            supervisor: Returns the process above all that is measured; 0 while that is not known.
             limits: What is allowed.
-            folders: Where it may write.
-            busy: Whether calls run; without any it looks less often.
-            on_over: Hears of each look that finds a limit exceeded.
+            folders: Where the sandbox may write.
+            is_busy: Returns whether calls run; an idle sandbox is sampled less often.
+            on_exceeded: Called for each sample that exceeds a limit.
         """
-        self._supervisor, self._limits = supervisor, limits
-        self._busy, self._on_over = busy, on_over
-        self._disk = Disk(folders, limits)
-        self._walking: asyncio.Task[None] | None = None
-        self._disk_told = 0
+        self._supervisor = supervisor
+        self._limits = limits
+        self._is_busy = is_busy
+        self._on_exceeded = on_exceeded
+        self._disk = DiskUsage(folders, limits)
+        self._walk_task: asyncio.Task[None] | None = None
+        self._reported_disk_bytes = 0
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(_LOOK_S, self._look)
+        self._timer = self._loop.call_later(_BUSY_INTERVAL_S, self._sample)
         self._stopped = False
-        self._seen, self._seen_s = ResourceUsage(), time.monotonic()
+        self._usage = ResourceUsage()
+        self._sampled_s = time.monotonic()
 
     def __repr__(self) -> str:
-        return f"<Watch over {self._supervisor()}{', stopped' if self._stopped else ''}>"
+        return f"<ResourceMonitor of {self._supervisor()}{', stopped' if self._stopped else ''}>"
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         self._stopped = True
         self._timer.cancel()
-        if self._walking is not None:
-            self._walking.cancel()
+        if self._walk_task is not None:
+            self._walk_task.cancel()
 
     def post_mortem(self) -> LimitExceeded | None:
-        """The limit for which the kernel has killed the worker, as far as the last look can tell."""
+        """Return the limit for which the kernel has killed the worker, as far as the last sample can tell."""
         allowed = self._limits.cpu_s
-        ran_s = self._seen.cpu_s + time.monotonic() - self._seen_s
-        if allowed is None or not self._seen.cpu_s or ran_s < _NEARLY * allowed:
+        # The kernel's kill comes between two samples: assume that the process ran since the last one.
+        used_s = self._usage.cpu_s + time.monotonic() - self._sampled_s
+        if allowed is None or not self._usage.cpu_s or used_s < _NEAR_LIMIT * allowed:
             return None
-        return LimitExceeded(limit="cpu_s", used=max(ran_s, allowed), allowed=allowed)
+        return LimitExceeded(limit="cpu_s", used=max(used_s, allowed), allowed=allowed)
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         began_s = time.thread_time()
         try:
-            self._seen, self._seen_s = look(self._supervisor(), self._limits), time.monotonic()
-            found = overrun(self._seen, self._limits)
-            if found is not None:
-                self._on_over(found)
-            if self._walking is None and self._disk.due():
-                self._walking = self._loop.create_task(self._walk())
+            self._usage = measure_usage(self._supervisor(), self._limits)
+            self._sampled_s = time.monotonic()
+            exceeded = find_exceeded(self._usage, self._limits)
+            if exceeded is not None:
+                self._on_exceeded(exceeded)
+            if self._walk_task is None and self._disk.is_due():
+                self._walk_task = self._loop.create_task(self._walk())
         finally:
+            # Also after an error: a limit that is not checked any more is no limit.
             cost_s = time.thread_time() - began_s
-            # What is too large to be looked at cheaply is what must be looked at.
-            wait_s = min(max(_LOOK_S if self._busy() else _IDLE_S, cost_s / _SHARE), _IDLE_S)
+            interval_s = _BUSY_INTERVAL_S if self._is_busy() else _IDLE_INTERVAL_S
+            # Never less often than an idle sandbox: what is expensive to measure is large, and must be
+            # measured.
+            wait_s = min(max(interval_s, cost_s / _MAX_LOAD), _IDLE_INTERVAL_S)
             if not self._stopped:
-                self._timer = self._loop.call_later(wait_s, self._look)
+                self._timer = self._loop.call_later(wait_s, self._sample)
 
     async def _walk(self) -> None:
         try:
             used = await asyncio.to_thread(self._disk.used_bytes, self._supervisor())
         finally:
-            self._walking = None
-        found = overrun(ResourceUsage(disk_bytes=used), self._limits)
-        # Once it was told, only more of it counts: a call that cleans up must be let through.
-        if found is not None and used > self._disk_told and not self._stopped:
-            self._disk_told = used
-            self._on_over(found)
+            self._walk_task = None
+        exceeded = find_exceeded(ResourceUsage(disk_bytes=used), self._limits)
+        # After it was reported, only more of it counts: a call that deletes files must be able to run.
+        if exceeded is not None and used > self._reported_disk_bytes and not self._stopped:
+            self._reported_disk_bytes = used
+            self._on_exceeded(exceeded)

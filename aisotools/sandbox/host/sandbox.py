@@ -1,11 +1,9 @@
-"""The sandbox as the session uses it: one confined worker at a time, and the ladder that stops a call.
+"""The sandbox as a session uses it: one confined worker at a time, and the steps that stop a call.
 
-Stopping a call: have the worker cancel it where it waits and interrupt it where it runs; wait a grace period;
-then end the worker with all it started, and have the state from before the call back, or a fresh worker if
-there is none. Control comes back within half a second of the deadline, whatever the call does, and the next
-call works.
-
-A call on its way to the worker: as the channel carries it.
+Stopping a call: cancel it where it awaits and interrupt it where it runs; wait a grace period; then end the
+worker with all it started, and restore the snapshot from before the call, or start a fresh worker if there is
+none. Control comes back within half a second of the deadline, whatever the call does, and the next call
+works.
 """
 
 from __future__ import annotations
@@ -25,61 +23,31 @@ from aisotools.core.protocols import Concurrency, SandboxCall, SandboxListener, 
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.host.calls import DisplayRouter, PendingCall
 from aisotools.sandbox.host.connection import WorkerConnection
-from aisotools.sandbox.host.monitor import ResourceMonitor, pss_bytes
+from aisotools.sandbox.host.failures import Recovery, timeout_result, worker_died_result
+from aisotools.sandbox.host.monitor import pss_bytes
 from aisotools.sandbox.host.scheduler import CallScheduler
-from aisotools.sandbox.host.snapshots import Recovery, SnapshotHistory, died, overdue
+from aisotools.sandbox.host.snapshots import MemoryBudget, SnapshotHistory
 from aisotools.sandbox.limits import LimitExceeded, explain_failure, was_killed
 from aisotools.sandbox.process import spawn, tree
 from aisotools.sandbox.results import result_from_worker
 
+# How long an old tree may take to end before a new one is started all the same.
+_OLD_TREE_S = 6.0
 
-def send(
-    link: WorkerConnection, request: SandboxCall, watch: Mapping[str, Any], attached: Sequence[int] = ()
-) -> PendingCall:
-    """Send a call, and its tool if the worker does not have it.
 
-    Args:
-        link: The worker.
-        request: The call.
-        watch: How it is watched.
-        attached: Descriptors that go along.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopTimeouts:
+    """Seconds that each step of stopping a call may take. Together they bound when control comes back.
 
-    Raises:
-        WorkerDied: If the worker is gone already.
-        ChannelError: If the call is too large to send.
+    Attributes:
+        interrupt_s: For the call to end after it was cancelled and interrupted.
+        kill_s: For its processes to end.
+        recover_s: For a snapshot to take the place of the worker that was killed.
     """
-    call, shipment, caps = request.call, request.shipment, request.output_caps
-    header: dict[str, Any] = {
-        "key": shipment.key,
-        "concurrency": shipment.concurrency,
-        "agent_id": call.agent_id,
-        "turn_id": call.turn_id,
-        "session_key": request.session_key,
-        "read_only": request.read_only,
-        "caps": caps,
-        **watch,
-    }
-    parts = [to_json(call.arguments)]
-    if shipment.import_path:
-        header["import_path"] = shipment.import_path
-    elif shipment.key not in link.shipped:
-        parts.append(shipment.payload)
-    pending = link.start_call(
-        call.id,
-        header,
-        parts,
-        stream_bytes=caps.stream_bytes,
-        holds=shipment.concurrency != "overlap",
-        attached=attached,
-    )
-    link.shipped.add(shipment.key)
-    return pending
 
-
-_GRACE_S = 0.35
-_KILL_S = 0.08
-_RECOVER_S = 0.13
-_END_S = 6.0
+    interrupt_s: float = 0.35
+    kill_s: float = 0.08
+    recover_s: float = 0.13
 
 
 @dataclass(slots=True)
@@ -87,93 +55,102 @@ class _Caller:
     """A task that waits in `LocalSandbox.call`.
 
     Attributes:
-        cancelling: How often it had been cancelled before.
-        queued: Whether its call has not been sent yet.
-        interrupted: Whether it was us who cancelled it.
+        cancel_requests: How often it had been cancelled before.
+        is_queued: Whether its call has not been sent yet.
+        is_interrupted: Whether `interrupt` cancelled it.
     """
 
-    cancelling: int
-    queued: bool = True
-    interrupted: bool = False
+    cancel_requests: int
+    is_queued: bool = True
+    is_interrupted: bool = False
 
 
 class LocalSandbox:
     """Implements `aisotools.core.protocols.Sandbox` with real processes.
 
     Attributes:
-        screens: Who watches which call; they see it while it runs.
-        variables: The kept states of the variables.
+        displays: Routes what watched calls display and ask.
+        variables: The history of the variables.
     """
 
     def __init__(
         self,
-        wanted: spawn.WorkerSpec,
+        spec: spawn.WorkerSpec,
         listener: SandboxListener,
         *,
         start_timeout_s: float = 20.0,
         slow_fork_s: float = 0.05,
+        stop_timeouts: StopTimeouts | None = None,
+        snapshot_budget: MemoryBudget | None = None,
     ) -> None:
-        """Be ready to start the worker that `wanted` describes; nothing is started yet.
+        """Prepare a sandbox. Nothing is started before the first call.
 
         Args:
-            wanted: The worker.
-            listener: Hears what happens.
+            spec: How workers are made.
+            listener: Receives starts, losses, output and progress.
             start_timeout_s: A start that takes longer is tried once more, with another fork server.
-            slow_fork_s: After keeping a state took longer, some calls go without.
+            slow_fork_s: After a snapshot took longer, some calls go without.
+            stop_timeouts: How long stopping a call may take.
+            snapshot_budget: Memory for snapshots; by default a share of the machine's.
         """
-        self._wanted = wanted
+        self._spec = spec
         self._start_timeout_s = start_timeout_s
+        self._stop_timeouts = stop_timeouts or StopTimeouts()
         self._listener = listener
-        self._link: WorkerConnection | None = None
-        self._links: dict[
-            WorkerConnection, asyncio.Task[None] | None
-        ] = {}  # those not closed yet, and what ends them
+        self._connection: WorkerConnection | None = None
+        # Those that are not closed yet, each with the task that ends it.
+        self._connections: dict[WorkerConnection, asyncio.Task[None] | None] = {}
         self._callers: dict[asyncio.Task[Any], _Caller] = {}
-        self._starting = asyncio.Lock()
-        self._turns = CallScheduler()
-        self._calming: asyncio.Task[None] | None = None
+        self._start_lock = asyncio.Lock()
+        self._scheduler = CallScheduler()
+        self._limit_task: asyncio.Task[None] | None = None
+        self._recovery: asyncio.Task[Recovery | None] | None = None
         self._generation = 0
-        self._since_s = 0.0
-        self._why_new = ""
+        self._started_s = 0.0
+        self._restart_reason = ""
         self._closed = False
-        self._recovering: asyncio.Task[Recovery | None] | None = None
-        self.screens = DisplayRouter()
+        self.displays = DisplayRouter()
         self.variables = SnapshotHistory(
-            self._turns, ensure=self._ensure, run=self._run, renewed=self._renewed, slow_s=slow_fork_s
+            self._scheduler,
+            connect=self._connect,
+            run_call=self._run,
+            on_replaced=self._on_worker_replaced,
+            slow_s=slow_fork_s,
+            budget=snapshot_budget,
         )
 
     def __repr__(self) -> str:
-        return f"<Kernel {self._wanted.level} generation={self._generation} {self._link!r}>"
+        return f"<LocalSandbox {self._spec.level} generation={self._generation} {self._connection!r}>"
 
     async def start(self) -> SandboxStatus:
-        """Have a worker up; at once if there is one.
+        """Start a worker unless there is one, and return the status.
 
         Raises:
-            SandboxError: If no worker comes up.
+            SandboxError: If no worker starts.
         """
-        await self._ensure()
+        await self._connect()
         return self._status()
 
     @property
     def supervisor(self) -> int:
         """The process above everything that runs in the sandbox; 0 when nothing does."""
-        return self._link.supervisor if self._link is not None else 0
+        return self._connection.supervisor if self._connection is not None else 0
 
     def status(self) -> SandboxStatus:
-        """The state right now."""
-        return self._status(_tree_bytes(self._link.supervisor) if self._link is not None else 0)
+        """Return the status right now, with the memory in use."""
+        return self._status(_tree_bytes(self.supervisor))
 
     def _status(self, memory_bytes: int = 0) -> SandboxStatus:
-        link = self._link
-        if link is None:
-            return SandboxStatus(level=self._wanted.level, alive=False, generation=self._generation)
+        connection = self._connection
+        if connection is None:
+            return SandboxStatus(level=self._spec.level, alive=False, generation=self._generation)
         return SandboxStatus(
-            level=self._wanted.level,
+            level=self._spec.level,
             alive=True,
-            pid=link.pid,
+            pid=connection.pid,
             generation=self._generation,
             memory_bytes=memory_bytes,
-            age_s=time.monotonic() - self._since_s,
+            age_s=time.monotonic() - self._started_s,
         )
 
     # ---- calls
@@ -185,269 +162,342 @@ class LocalSandbox:
         caller = self._callers[task] = _Caller(task.cancelling())
         concurrency = request.shipment.concurrency
         try:
-            link = await self._enter(concurrency)
+            connection = await self._enter(concurrency)
             try:
-                caller.queued = False
+                caller.is_queued = False
                 if concurrency != "overlap" and not request.read_only:
-                    self.variables.before(link, request.call.id)
-                return await self._run(link, request)
+                    self.variables.take_snapshot(connection, request.call.id)
+                return await self._run(connection, request)
             finally:
-                self._turns.release(concurrency)
+                self._scheduler.release(concurrency)
         except asyncio.CancelledError:
-            if caller.interrupted and task.uncancel() <= caller.cancelling:
+            # Two meanings of cancellation: `interrupt` cancels a queued caller to stop its call, which is a
+            # result. If somebody else has cancelled the task as well, that wins.
+            if caller.is_interrupted and task.uncancel() <= caller.cancel_requests:
                 return ToolResult.error("The call was interrupted before it ran.").with_metadata(stopped=True)
             raise
         finally:
             del self._callers[task]
 
     async def _enter(self, concurrency: Concurrency) -> WorkerConnection:
-        """Wait for a turn and a worker; the turn is to be released."""
-        await self._turns.take(concurrency)
+        """Wait for a slot and a worker. The caller releases the slot."""
+        await self._scheduler.acquire(concurrency)
         try:
-            return await self._ensure()
+            return await self._connect()
         except BaseException:
-            self._turns.release(concurrency)
+            # Cancelled, or no worker starts: nobody else knows of this slot.
+            self._scheduler.release(concurrency)
             raise
 
     async def _run(
-        self, link: WorkerConnection, request: SandboxCall, attached: Sequence[int] = ()
+        self, connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int] = ()
     ) -> ToolResult:
+        watch = self.displays.header(request.call.id)
         try:
-            pending = send(link, request, self.screens.header(request.call.id), attached)
+            pending = _send(connection, request, watch, attachments)
         except WorkerDied as error:
-            return died(error, await self._recovered())
+            return worker_died_result(error, await self._last_recovery())
         except ChannelError as error:
-            told = f"{request.call.name} was not run: its arguments or its code are too large. {error}"
-            return ToolResult.error(told, error_kind="invalid")
+            content = f"{request.call.name} was not run: it could not be sent to the sandbox. {error}"
+            return ToolResult.error(content, error_kind="invalid")
         try:
             done, _ = await asyncio.wait([pending.future], timeout=request.timeout_s)
             if not done:
-                result = await self._timed_out(link, request, pending)
+                result = await self._on_timeout(connection, request, pending)
             else:
-                result = await self._result(link, request, pending)
-            over = pending.over
-            if over is None and link.watch is not None and was_killed(result):
-                over = link.watch.post_mortem()
-            wanted = self._wanted
-            if over is not None:
-                return over.apply_to(result)
-            return explain_failure(result, wanted.limits, wanted.level)
+                result = await self._result(connection, request, pending)
+            exceeded = pending.exceeded_limit
+            if exceeded is None and connection.monitor is not None and was_killed(result):
+                # The kernel kills for processor time before the monitor looks again.
+                exceeded = connection.monitor.post_mortem()
+            if exceeded is not None:
+                return exceeded.apply_to(result)
+            return explain_failure(result, self._spec.limits, self._spec.level)
         except asyncio.CancelledError:
-            stopping = asyncio.ensure_future(self._stop(link, request, pending, "it was cancelled"))
-            while not stopping.done():  # however often we are cancelled: the turn is not given back before
+            # Cancelled while user code runs: stop the code, then let the cancellation through. Shielded
+            # against further cancellations, however many: the slot must not be released while the code still
+            # runs.
+            stopping = asyncio.ensure_future(self._stop(connection, request, pending, "cancelled"))
+            while not stopping.done():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([stopping])
             raise
         finally:
-            link.calls.end(pending)
-            self.screens.over(request.call.id)
+            connection.calls.finish(pending)
+            self.displays.withdraw_questions(request.call.id)
 
-    async def _result(self, link: WorkerConnection, request: SandboxCall, pending: PendingCall) -> ToolResult:
+    async def _result(
+        self, connection: WorkerConnection, request: SandboxCall, pending: PendingCall
+    ) -> ToolResult:
         try:
             pieces = pending.future.result()
-            result = result_from_worker(pieces, request.output_caps, pending.printed)
+            result = result_from_worker(pieces, request.output_caps, pending.output)
         except WorkerDied as error:
-            return died(error, await self._recovered())
+            return worker_died_result(error, await self._last_recovery())
         except ChannelError as error:
-            lost = WorkerDied(f"it sent a malformed result: {error}", last_words=link.last_words)
-            return died(lost, await self._end(link, str(lost)))
+            died = WorkerDied(f"it sent a malformed result: {error}", last_words=connection.last_words)
+            return worker_died_result(died, await self._end_worker(connection, str(died)))
         if True in (result.metadata.get("timed_out"), result.metadata.get("stopped")):
-            await link.sweep(pending, within_s=_KILL_S)
+            await connection.sweep(pending, within_s=self._stop_timeouts.kill_s)
         return result
 
-    async def _timed_out(
-        self, link: WorkerConnection, request: SandboxCall, pending: PendingCall
+    async def _on_timeout(
+        self, connection: WorkerConnection, request: SandboxCall, pending: PendingCall
     ) -> ToolResult:
-        ran = f"it ran longer than {request.timeout_s:g} s"
-        survived, recovery = await self._stop(link, request, pending, ran)
-        gave = (await self._result(link, request, pending)).content if survived else None
-        return overdue(request.call.name, ran, pending.printed.told(), gave=gave, recovery=recovery)
+        reason = f"timed out after {request.timeout_s:g} s"
+        survived, recovery = await self._stop(connection, request, pending, reason)
+        partial = (await self._result(connection, request, pending)).content if survived else None
+        return timeout_result(
+            request.call.name,
+            request.timeout_s,
+            pending.output.texts(),
+            partial=partial,
+            recovery=recovery,
+        )
 
     # ---- stopping
 
     async def _stop(
-        self, link: WorkerConnection, request: SandboxCall, pending: PendingCall, why: str
+        self, connection: WorkerConnection, request: SandboxCall, pending: PendingCall, reason: str
     ) -> tuple[bool, Recovery | None]:
-        """Climb the ladder; whether the worker survived, else what was had back of its variables."""
-        if await self._interrupt(link, [pending]):
-            await link.sweep(pending, within_s=_KILL_S)
-            if link.serving:
+        """Stop a call. Return whether the worker survived; if not, the snapshot that was restored, if any."""
+        if await self._interrupt_calls(connection, [pending]):
+            await connection.sweep(pending, within_s=self._stop_timeouts.kill_s)
+            if connection.is_serving:
                 return True, None
-        return False, await self._end(link, f"{request.call.name} could not be interrupted ({why})")
+        message = f"{request.call.name} could not be interrupted ({reason})"
+        return False, await self._end_worker(connection, message)
 
-    async def _interrupt(self, link: WorkerConnection, calls: Sequence[PendingCall]) -> bool:
-        """Whether all `calls` came to an end in time, and the worker is still there."""
+    async def _interrupt_calls(self, connection: WorkerConnection, calls: Sequence[PendingCall]) -> bool:
+        """Interrupt `calls`. Return whether all ended in time, and the worker is still there."""
         for call in calls:
-            link.cancel_call(call)
-        _, left = await asyncio.wait([call.future for call in calls], timeout=_GRACE_S)
-        return not left and link.serving
+            connection.cancel_call(call)
+        _, unfinished = await asyncio.wait(
+            [call.future for call in calls], timeout=self._stop_timeouts.interrupt_s
+        )
+        return not unfinished and connection.is_serving
 
     async def interrupt(self) -> None:
-        """Stop whatever runs or waits to run, keeping the worker if it lets itself be stopped."""
+        """Stop whatever runs or waits to run, keeping the worker if its calls can be interrupted."""
         for task, caller in self._callers.items():
-            if caller.queued:
-                caller.interrupted = True
+            if caller.is_queued:
+                caller.is_interrupted = True
                 task.cancel()
-        link = self._link
-        if link is not None and link.calls and not await self._interrupt(link, list(link.calls)):
-            await self._end(link, "a call could not be interrupted")
+        connection = self._connection
+        if connection is None or not connection.calls:
+            return
+        if not await self._interrupt_calls(connection, list(connection.calls)):
+            await self._end_worker(connection, "a call could not be interrupted")
 
     # ---- limits
 
-    def _watched(self, link: WorkerConnection) -> ResourceMonitor:
-        return ResourceMonitor(
-            lambda: link.supervisor,  # it may be heard of after the worker itself
-            self._wanted.limits,
-            folders=(self._wanted.workspace, link.scratch),
-            busy=lambda: bool(link.calls),
-            on_over=functools.partial(self._over, link),
-        )
+    def _on_limit_exceeded(self, connection: WorkerConnection, exceeded: LimitExceeded) -> None:
+        if exceeded.limit == "memory_bytes" and self.variables.drop_all_but_newest():
+            # Snapshots go before running code. The next check tells whether that was enough.
+            return
+        for call in connection.calls:
+            call.exceeded_limit = call.exceeded_limit or exceeded
+        if exceeded.limit in {"memory_bytes", "cpu_s"} or not connection.calls:
+            # Memory must be freed now, and the kernel is about to kill for processor time.
+            connection.worker_exited(str(exceeded))
+        elif self._limit_task is None or self._limit_task.done():
+            self._limit_task = asyncio.get_running_loop().create_task(
+                self._interrupt_for_limit(connection, exceeded)
+            )
 
-    def _over(self, link: WorkerConnection, found: LimitExceeded) -> None:
-        """A limit is exceeded: memory is taken back at once; else what runs is stopped, if it lets itself."""
-        if found.limit == "memory_bytes" and self.variables.shed():
-            return  # the past goes before the present
-        for call in link.calls:
-            call.over = call.over or found
-        if found.limit in {"memory_bytes", "cpu_s"} or not link.calls:
-            link.go_down(str(found))
-        elif self._calming is None or self._calming.done():
-            self._calming = asyncio.get_running_loop().create_task(self._calm(link, found))
+    async def _interrupt_for_limit(self, connection: WorkerConnection, exceeded: LimitExceeded) -> None:
+        if not await self._interrupt_calls(connection, list(connection.calls)):
+            await self._end_worker(connection, str(exceeded))
 
-    async def _calm(self, link: WorkerConnection, found: LimitExceeded) -> None:
-        if not await self._interrupt(link, list(link.calls)):
-            await self._end(link, str(found))
-
-    # ---- the worker
+    # ---- ending and recovering the worker
 
     async def restart(self) -> SandboxStatus:
-        """End the worker and everything it started, and have a fresh one."""
-        link, self._link = self._link, None
-        if link is not None:
+        """End the worker and everything it started, and start a fresh one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
             self.variables.clear("the sandbox was restarted")
-            self._why_new = "it was restarted"
-            await self._end(link, "the sandbox was restarted")
+            self._restart_reason = "it was restarted"
+            await self._end_worker(connection, "the sandbox was restarted")
         return await self.start()
 
     async def close(self) -> None:
         """End the worker and everything it started."""
         self._closed = True
-        self._link = None
+        self._connection = None
         self.variables.clear("the session was closed")
-        for link in tuple(self._links):
-            link.lose("the session was closed")
-        while ends := [task for task in self._links.values() if task is not None]:
-            await asyncio.wait(ends)
+        for connection in tuple(self._connections):
+            connection.lose("the session was closed")
+        # A worker that was just being started is added while we wait: ask again until none is left.
+        while terminations := [task for task in self._connections.values() if task is not None]:
+            await asyncio.wait(terminations)
 
-    async def _end(self, link: WorkerConnection, reason: str) -> Recovery | None:
-        """End the worker and all it started; if that is slow, the rest happens behind our back."""
-        link.go_down(reason)
-        if link.lost_because is not None:
-            await asyncio.wait([link.ended], timeout=_KILL_S)
-        return await self._recovered()
+    async def _end_worker(self, connection: WorkerConnection, reason: str) -> Recovery | None:
+        """End the worker and all it started; if that is slow, the rest happens in the background."""
+        connection.worker_exited(reason)
+        if connection.lost_reason is not None:
+            await asyncio.wait([connection.processes_ended], timeout=self._stop_timeouts.kill_s)
+        return await self._last_recovery()
 
-    def _down(self, link: WorkerConnection, reason: str) -> bool:
-        """A worker is gone, but not what is kept of it: have a state back, if there is one."""
-        if self._closed or link is not self._link or not self.variables.can_recover(link):
+    def _on_worker_exit(self, connection: WorkerConnection, reason: str) -> bool:
+        """Start to restore a snapshot in the place of a worker that died. Return False if there is none."""
+        if self._closed or connection is not self._connection or not self.variables.can_recover(connection):
             return False
-        running = frozenset(call.call_id for call in link.calls)
-        self._recovering = asyncio.get_running_loop().create_task(self._recover(link, reason, running))
+        # Noted now: the calls are finished, and forgotten, while the recovery waits for its turn.
+        failed_calls = frozenset(call.call_id for call in connection.calls)
+        self._recovery = asyncio.get_running_loop().create_task(
+            self._recover(connection, reason, failed_calls)
+        )
         return True
 
-    async def _recover(self, link: WorkerConnection, reason: str, running: frozenset[str]) -> Recovery | None:
+    async def _recover(
+        self, connection: WorkerConnection, reason: str, failed_calls: frozenset[str]
+    ) -> Recovery | None:
         try:
-            return await self.variables.recover(link, reason, running)
+            return await self.variables.recover(connection, reason, failed_calls)
         except SandboxError as error:
-            link.lose(f"{reason}; {error}")
+            connection.lose(f"{reason}; {error}")
             return None
 
-    async def _recovered(self) -> Recovery | None:
-        """What was had back after the last loss; if that takes long, what is about to be."""
-        recovering = self._recovering
-        if recovering is None:
+    async def _last_recovery(self) -> Recovery | None:
+        """Return what was restored after the last loss; if that takes long, what is about to be."""
+        recovery = self._recovery
+        if recovery is None:
             return None
-        done, _ = await asyncio.wait([recovering], timeout=_RECOVER_S)
+        # `wait`, not `await`: the recovery belongs to the sandbox and goes on when this call is cancelled.
+        done, _ = await asyncio.wait([recovery], timeout=self._stop_timeouts.recover_s)
         if not done:
-            return self.variables.hope
-        return None if recovering.cancelled() else recovering.result()
+            return self.variables.expected_recovery
+        return None if recovery.cancelled() else recovery.result()
 
-    def _renewed(self, reason: str, lossy: bool) -> None:
-        """Another worker has taken the place of the one before."""
+    def _on_worker_replaced(self, reason: str, lossy: bool) -> None:
+        """Report that another worker has taken over; `lossy` if variables were lost."""
         if lossy:
             self._listener.lost(self._generation, reason)
         self._generation += 1
-        self._since_s = time.monotonic()
+        self._started_s = time.monotonic()
         self._listener.started(self._status(), reason)
 
-    def _lost(self, link: WorkerConnection, reason: str) -> None:
-        """A worker is lost, for whatever reason: let it be ended, and forget it."""
-        self._links[link] = asyncio.get_running_loop().create_task(self._bury(link, reason))
-        self._recovering = None
-        if link is self._link:
-            self._link = None
-            self._why_new = reason
+    def _on_lost(self, connection: WorkerConnection, reason: str) -> None:
+        """Forget a tree that is lost, for whatever reason, and end it in the background."""
+        self._connections[connection] = asyncio.get_running_loop().create_task(
+            self._terminate(connection, reason)
+        )
+        self._recovery = None
+        if connection is self._connection:
+            self._connection = None
+            self._restart_reason = reason
             self.variables.clear(f"the worker was lost: {reason}")
             self._listener.lost(self._generation, reason)
 
-    async def _bury(self, link: WorkerConnection, reason: str) -> None:
+    async def _terminate(self, connection: WorkerConnection, reason: str) -> None:
         try:
-            await link.end(reason)
+            await connection.terminate(reason)
         finally:
-            del self._links[link]
+            del self._connections[connection]
 
-    async def _ensure(self) -> WorkerConnection:
-        """The worker, started if there is none."""
-        if self._link is not None and self._link.serving:
-            return self._link
-        async with self._starting:
-            if self._recovering is not None:
-                await asyncio.wait([self._recovering])
-            if self._link is None:
-                for old in tuple(self._links):  # nothing of an old tree may meet the new one
-                    await asyncio.wait([old.ended], timeout=_END_S)
-                self._link = await self._start_link()
+    # ---- starting a worker
+
+    async def _connect(self) -> WorkerConnection:
+        """Return the connection to a worker that takes calls, started if there is none."""
+        if self._connection is not None and self._connection.is_serving:
+            return self._connection
+        async with self._start_lock:
+            if self._recovery is not None:
+                # Race: the worker has died and a snapshot is about to take its place. Starting a fresh one
+                # now would lose all variables.
+                await asyncio.wait([self._recovery])
+            if self._connection is None:
+                # Nothing of an old tree may run beside the new one: both write to the same workspace.
+                for old in tuple(self._connections):
+                    await asyncio.wait([old.processes_ended], timeout=_OLD_TREE_S)
+                self._connection = await self._start_worker()
                 self._generation += 1
-                self._since_s = time.monotonic()
-                reason, self._why_new = self._why_new, ""
+                self._started_s = time.monotonic()
+                reason, self._restart_reason = self._restart_reason, ""
                 self._listener.started(self._status(), reason)
-            return self._link
+            return self._connection
 
-    async def _start_link(self) -> WorkerConnection:
-        """A worker that is ready; tried twice, since the fork server may have been lost under us."""
-        for last in (False, True):
+    async def _start_worker(self) -> WorkerConnection:
+        """Start a worker and wait until it is ready. Try twice: the fork server may have died meanwhile."""
+        for is_last in (False, True):
             if self._closed:
                 raise SandboxError("The sandbox was closed.")
-            server, link = spawn.server(), None
+            server, connection = spawn.server(), None
             try:
-                link = WorkerConnection(server.spawn(self._wanted), self._listener, self._lost)
-                link.calls.screens = self.screens
-                link.on_down, link.spared = self._down, self.variables.pids
-                self._links[link] = None
-                await self._ready(link)
-                link.watch = self._watched(link)
-                return link
+                connection = WorkerConnection(
+                    server.spawn(self._spec),
+                    listener=self._listener,
+                    displays=self.displays,
+                    exempt_pids=self.variables.pids,
+                    on_worker_exit=self._on_worker_exit,
+                    on_lost=self._on_lost,
+                )
+                self._connections[connection] = None
+                await self._wait_ready(connection)
+                connection.start_monitor(
+                    self._spec.limits,
+                    folders=(self._spec.workspace,),
+                    on_exceeded=functools.partial(self._on_limit_exceeded, connection),
+                )
+                return connection
             except SandboxError:
-                if last or self._closed:
+                if is_last or self._closed:
                     raise
-                if link is not None and not link.supervisor:
-                    spawn.discard(server)  # it did not even begin
+                if connection is not None and not connection.supervisor:
+                    # The request was never served: the fork server itself is broken.
+                    spawn.discard(server)
         raise AssertionError("unreachable")
 
-    async def _ready(self, link: WorkerConnection) -> None:
+    async def _wait_ready(self, connection: WorkerConnection) -> None:
         try:
             async with asyncio.timeout(self._start_timeout_s):
-                await asyncio.shield(link.ready)
+                await asyncio.shield(connection.ready)
         except TimeoutError:
-            link.lose("its start was given up")
-            told = f"No worker was ready within {self._start_timeout_s:g} s."
-            raise SandboxError(told) from None
+            connection.lose(f"it was not ready within {self._start_timeout_s:g} s")
+            raise SandboxError(f"No worker was ready within {self._start_timeout_s:g} s.") from None
         except BaseException:
-            link.lose("its start was given up")
+            # Cancelled: nobody waits for this worker any more, and nobody else knows of it.
+            connection.lose("its start was cancelled")
             raise
 
 
+def _send(
+    connection: WorkerConnection,
+    request: SandboxCall,
+    watch: Mapping[str, Any],
+    attachments: Sequence[int] = (),
+) -> PendingCall:
+    """Send a call, and its tool if the worker does not have it; `watch` goes into its header."""
+    call, tool, caps = request.call, request.shipment, request.output_caps
+    header: dict[str, Any] = {
+        "key": tool.key,
+        "concurrency": tool.concurrency,
+        "agent_id": call.agent_id,
+        "turn_id": call.turn_id,
+        "session_key": request.session_key,
+        "read_only": request.read_only,
+        "caps": caps,
+        **watch,
+    }
+    parts = [to_json(call.arguments)]
+    if tool.import_path:
+        header["import_path"] = tool.import_path
+    elif tool.key not in connection.known_tools:
+        parts.append(tool.payload)
+    pending = connection.start_call(
+        call.id,
+        header,
+        parts,
+        stream_bytes=caps.stream_bytes,
+        holds_main_thread=tool.concurrency != "overlap",
+        attachments=attachments,
+    )
+    connection.known_tools.add(tool.key)
+    return pending
+
+
 def _tree_bytes(supervisor: int) -> int:
-    """Proportional memory of a worker and all around it; what cannot be read counts as nothing."""
+    """Return the proportional memory of a worker and all around it; what cannot be read counts as nothing."""
     if not supervisor:
         return 0
     return sum(map(pss_bytes, (supervisor, *tree.below(supervisor, tree.table()))))

@@ -1,4 +1,9 @@
-"""Who may use the worker's main thread when: a fair queue of three kinds of call."""
+"""Fair scheduling of calls on a worker's main thread.
+
+A call is `exclusive` (runs alone), `main` (needs the main thread, one at a time) or `overlap` (runs beside
+`main` and other `overlap` calls). Slots are granted strictly in the order of request, so a stream of
+overlapping calls cannot starve an exclusive one.
+"""
 
 from __future__ import annotations
 
@@ -10,76 +15,83 @@ from aisotools.core.protocols import Concurrency
 
 
 class CallScheduler:
-    """Hands out turns in the order they were asked for.
-
-    `exclusive` runs alone. `main` runs with at most itself on the main thread, beside any number of
-    `overlap` ones. Nobody overtakes, so an exclusive call is never starved by a stream of others.
-    """
+    """Grants slots for calls in the order in which they were requested."""
 
     def __init__(self) -> None:
-        """Start with nobody running."""
         self._running: Counter[Concurrency] = Counter()
-        self._waiting: deque[tuple[Concurrency, asyncio.Future[None]]] = deque()
+        self._waiters: deque[tuple[Concurrency, asyncio.Future[None]]] = deque()
 
     def __repr__(self) -> str:
-        running = ", ".join(f"{n} {kind}" for kind, n in self._running.items() if n) or "nobody"
-        return f"<Turns: {running} running, {len(self._waiting)} waiting>"
+        running = ", ".join(f"{n} {kind}" for kind, n in self._running.items() if n) or "nothing"
+        return f"<CallScheduler: {running} running, {len(self._waiters)} waiting>"
 
-    def turn(self, kind: Concurrency) -> CallSlot:
-        """A turn of this kind: `async with` waits for it and holds it."""
+    def slot(self, kind: Concurrency) -> CallSlot:
+        """Return a context manager: entering it waits for a slot, leaving it releases the slot."""
         return CallSlot(self, kind)
 
-    async def take(self, kind: Concurrency) -> None:
-        """Wait for a turn; whoever got one gives it back with `release`."""
-        if not self._waiting and self._free(kind):
+    async def acquire(self, kind: Concurrency) -> None:
+        """Wait for a slot of this kind. The caller must `release` it."""
+        # A free worker is not enough: whoever waits already comes first, even if this call could run beside
+        # it.
+        if not self._waiters and self._is_free_for(kind):
             self._running[kind] += 1
             return
-        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((kind, admitted))
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((kind, slot))
         try:
-            await admitted
+            await slot
         except asyncio.CancelledError:
-            if admitted.cancelled():
-                self._admit()  # who waits behind may go now
+            if slot.cancelled():
+                # Cancelled while queued. This entry may have been all that held back the callers behind it:
+                # a queued `exclusive` blocks `overlap` calls that are compatible with what runs now.
+                self._wake_waiters()
             else:
-                self.release(kind)  # it was admitted just as it gave up
+                # Race: the slot was granted and the task cancelled in the same loop iteration. Nobody will
+                # run in this slot, so hand it back; otherwise it stays taken for ever.
+                self.release(kind)
             raise
 
     def release(self, kind: Concurrency) -> None:
-        """Give a turn back."""
+        """Return a slot and grant what has become possible."""
         self._running[kind] -= 1
-        self._admit()
+        self._wake_waiters()
 
-    def _free(self, kind: Concurrency) -> bool:
+    def _is_free_for(self, kind: Concurrency) -> bool:
         running = self._running
-        if running["exclusive"] or (running["main"] and kind != "overlap"):
+        if running["exclusive"]:
             return False
-        return kind != "exclusive" or not running["overlap"]
+        if kind == "exclusive":
+            return not running["main"] and not running["overlap"]
+        return kind == "overlap" or not running["main"]
 
-    def _admit(self) -> None:
-        while self._waiting:
-            kind, admitted = self._waiting[0]
-            if not admitted.done():
-                if not self._free(kind):
+    def _wake_waiters(self) -> None:
+        """Grant slots from the head of the queue while they are compatible; drop cancelled waiters."""
+        while self._waiters:
+            kind, slot = self._waiters[0]
+            # A waiter that is done was cancelled, and its task has not run yet to say so. Granting it would
+            # leak the slot.
+            if not slot.done():
+                if not self._is_free_for(kind):
                     return
+                # Count the slot as taken now, not when the waiter runs: another caller may come in between.
                 self._running[kind] += 1
-                admitted.set_result(None)
-            self._waiting.popleft()
+                slot.set_result(None)
+            self._waiters.popleft()
 
 
 class CallSlot:
-    """One turn, as a context."""
+    """One slot, as an async context manager."""
 
-    __slots__ = ("_kind", "_turns")
+    __slots__ = ("_kind", "_scheduler")
 
-    def __init__(self, turns: CallScheduler, kind: Concurrency) -> None:
-        """Take a turn of this kind from `turns` when entered."""
-        self._turns, self._kind = turns, kind
+    def __init__(self, scheduler: CallScheduler, kind: Concurrency) -> None:
+        self._scheduler = scheduler
+        self._kind = kind
 
     async def __aenter__(self) -> None:
-        await self._turns.take(self._kind)
+        await self._scheduler.acquire(self._kind)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._turns.release(self._kind)
+        self._scheduler.release(self._kind)

@@ -1,14 +1,8 @@
-"""The history of a worker's variables: going back, forth, and aside.
+"""Snapshots of a sandbox's variables: taken before each call, restored by undo and after crashes.
 
-Implements `aisotools.core.protocols.VariableHistory` over parked forks. All states belong to one tree of
-processes; when that is lost, so are they. The worker that is left by going back waits, frozen with all its
-threads and children, until a call makes `redo` impossible.
-
-Which kept states stay: the last ones, fewer of the older ones, and no more than memory allows. Pure.
-
-The kept states of a worker: which there are, what they weigh, and why others are not there.
-
-What is told of calls whose worker had to be ended, or ended by itself: what is kept, and what is lost.
+`SnapshotHistory` implements `aisotools.core.protocols.VariableHistory` over forks of the live worker, which
+`SnapshotStore` holds in order. All snapshots belong to one tree of processes; when that is lost, so are they.
+A worker that undo replaces waits, frozen with its threads and children, until a call makes `redo` impossible.
 """
 
 from __future__ import annotations
@@ -20,656 +14,676 @@ import os
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from aisotools.core.exceptions import SandboxError, WorkerDied
+from aisotools.core.exceptions import SandboxError
 from aisotools.core.protocols import SandboxCall, ToolPayload, VariableCopy, VariablePoint
 from aisotools.core.types import ToolCall, ToolResult
 from aisotools.sandbox.host import fork_handle
 from aisotools.sandbox.host.connection import WorkerConnection, WorkerProcess
+from aisotools.sandbox.host.failures import Recovery
 from aisotools.sandbox.host.fork_handle import ForkSnapshot, ForkSocket
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.process import tree
 
-_LAST = 8
-_MOST = 20
-_MOST_BYTES = 1 << 30
-_SHARE = 4
-_CGROUP = "/sys/fs/cgroup/memory.max"
+# ---- which snapshots are retained
+
+# The newest snapshots are all retained; of the older ones a number that grows with the logarithm of their
+# age.
+_RECENT = 8
+_MAX_SNAPSHOTS = 20
+# Memory for all snapshots: a share of the machine's, or of its control group's.
+_MEMORY_SHARE = 4
+_MAX_MEMORY_BYTES = 1 << 30
+_CGROUP_LIMIT = "/sys/fs/cgroup/memory.max"
+# Snapshots share memory with the worker until it writes. They are measured this long after a call.
+_MEASURE_DELAY_S = 0.2
+# Calls that go without a snapshot, the slow one included, after a fork that was too slow.
+_SKIPPED_CALLS = 8
+# Calls for which it is remembered why they have no snapshot.
+_REMEMBERED_REASONS = 1024
+
+# Restoring: how long a fork may take to answer. Undo and recovery are refused after that.
+_WAKE_S = 1.0
+# How long the supervisor may take to freeze, thaw or end the worker that is replaced.
+_SWITCH_S = 1.0
+# Recovery: how long to wait for forks that a hung worker was asked for. It will hardly make them any more.
+_HUNG_FORK_S = 0.05
+# How long writing all variables into a file may take, and reading them.
+_COPY_S = 30.0
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_LOAD_TOOL = ToolPayload(
+    key="load", import_path="aisotools.sandbox.worker.fork:load", concurrency="exclusive"
+)
 
 
-def thinned(numbers: Sequence[int]) -> set[int]:
-    """Which of these states stay: the last eight, then one in two, one in four, and so on; and the first.
+def select_retained(numbers: Sequence[int]) -> set[int]:
+    """Return which snapshots to retain: the last eight, one in two, one in four, and so on; and the first.
 
     Args:
-        numbers: The states, numbered in time, in order.
+        numbers: The snapshots, numbered in time, in order.
     """
     if not numbers:
         return set()
     newest = numbers[-1]
-    kept = [n for n in numbers if n % (1 << max(0, ((newest - n) // _LAST).bit_length())) == 0]
-    recent = [n for n in numbers if newest - n < _LAST]
-    return {numbers[0], *sorted({*kept, *recent})[-_MOST:]}
+    retained = [n for n in numbers if n % (1 << max(0, ((newest - n) // _RECENT).bit_length())) == 0]
+    recent = [n for n in numbers if newest - n < _RECENT]
+    return {numbers[0], *sorted({*retained, *recent})[-_MAX_SNAPSHOTS:]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """How much memory kept states may take.
+class MemoryBudget:
+    """Memory that snapshots may take.
 
     Attributes:
-        most_bytes: All of them together, beside what they share with others.
+        max_bytes: For all snapshots together, not counting what they share with others.
     """
 
-    most_bytes: int
+    max_bytes: int
 
     @classmethod
-    def of_this_machine(cls) -> Budget:
-        """A quarter of the memory there is, and at most a gigabyte."""
-        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        with contextlib.suppress(OSError, ValueError), open(_CGROUP, encoding="ascii") as file:
-            there = min(there, int(file.read()))  # "max" is no number, and no limit
-        return cls(most_bytes=min(there // _SHARE, _MOST_BYTES))
+    def of_this_machine(cls) -> MemoryBudget:
+        """Return a quarter of the memory of this machine or container, and at most a gibibyte."""
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        # "max" in the file is no number, and no limit.
+        with contextlib.suppress(OSError, ValueError), open(_CGROUP_LIMIT, encoding="ascii") as file:
+            total = min(total, int(file.read()))
+        return cls(max_bytes=min(total // _MEMORY_SHARE, _MAX_MEMORY_BYTES))
 
-    def over(self, sizes: Mapping[int, int]) -> list[int]:
-        """Which states must go: the largest first, and never the newest.
+    def excess(self, sizes: Mapping[int, int]) -> list[int]:
+        """Return which snapshots must go: the largest first, and never the newest.
 
         Args:
-            sizes: Memory that each state keeps for itself, by its number.
+            sizes: Memory in bytes that each snapshot keeps for itself, by its number.
         """
-        left, gone = sum(sizes.values()), []
+        left = sum(sizes.values())
+        excess: list[int] = []
         for number in sorted(sizes, key=lambda n: sizes[n], reverse=True):
-            if left <= self.most_bytes:
+            if left <= self.max_bytes:
                 break
             if number != max(sizes):
-                gone.append(number)
+                excess.append(number)
                 left -= sizes[number]
-        return gone
-
-
-_SKIPPED = 8
-_WEIGH_S = 0.2
-_REMEMBERED = 1024
+        return excess
 
 
 class SnapshotStore:
-    """Parked forks of one tree of processes, in time.
+    """The snapshots of one tree of processes, in the order of time.
 
     Attributes:
-        forks: Those on the way to the present, the oldest first.
-        undone: Those that were left by going back, the latest way last: each way begins with the state that
-            was gone back to.
+        snapshots: Those on the way to the present, the oldest first.
+        undone: The ways that were left by undo, the latest last. Each begins with the snapshot that was
+            restored.
     """
 
-    def __init__(self, *, slow_s: float, budget: Budget) -> None:
-        """Start empty; after a fork that took longer than `slow_s`, some calls go without."""
-        self.forks: list[ForkSnapshot] = []
+    def __init__(self, *, slow_s: float, budget: MemoryBudget) -> None:
+        """Create an empty store.
+
+        Args:
+            slow_s: After a fork that took longer, in seconds of processor time, some calls go without.
+            budget: How much memory the snapshots may take.
+        """
+        self.snapshots: list[ForkSnapshot] = []
         self.undone: list[list[ForkSnapshot]] = []
-        self._slow_s, self._budget = slow_s, budget
-        self._numbers = 0
-        self._settling: set[ForkSnapshot] = set()
-        self._pids: set[int] = set()  # of all forks, until they are buried
-        self._skip = 0
-        self._gone: OrderedDict[str, str] = OrderedDict()
-        self._weighing: asyncio.TimerHandle | None = None
+        self._slow_s = slow_s
+        self._budget = budget
+        self._last_number = 0
+        self._unsettled: set[ForkSnapshot] = set()
+        # Forks that live or may not have been reaped yet: no child processes of user code.
+        self._fork_pids: set[int] = set()
+        self._calls_to_skip = 0
+        self._reasons: OrderedDict[str, str] = OrderedDict()
+        self._measurement: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<Shelf of {len(self.forks)} states, {sum(map(len, self.undone))} undone>"
+        undone = sum(map(len, self.undone))
+        return f"<SnapshotStore of {len(self.snapshots)} snapshots, {undone} undone>"
 
     def all(self) -> list[ForkSnapshot]:
-        """Every state, undone ones too."""
-        return [*self.forks, *(fork for way in self.undone for fork in way)]
+        """Return every snapshot, the undone ones last."""
+        return [*self.snapshots, *(snapshot for way in self.undone for snapshot in way)]
 
     @property
-    def present(self) -> ForkSnapshot | None:
-        """The state in which the worker is, if it went back and has not gone on yet."""
+    def current(self) -> ForkSnapshot | None:
+        """The snapshot that equals the present variables: one was restored, and no call has run since."""
         return self.undone[-1][0] if self.undone and self.undone[-1] else None
 
     def pids(self) -> list[int]:
-        """The processes that hold states."""
-        return [fork.pid for fork in self.all() if fork.pid and not fork.refused]
+        """Return the processes that hold snapshots."""
+        return [snapshot.pid for snapshot in self.all() if snapshot.pid and not snapshot.drop_reason]
 
-    def why_not(self, call_id: str) -> str:
-        """Why there is no state from before this call."""
-        return self._gone.get(call_id, "none was kept for this call")
+    def eviction_reason(self, call_id: str) -> str:
+        """Return why no snapshot from before `call_id` exists."""
+        return self._reasons.get(call_id, "no snapshot was taken for this call")
 
-    def keep(self, link: WorkerConnection, call_id: str) -> None:
-        """Have the worker fork before the call that is about to be sent; nobody waits for it."""
-        if self._skip:
-            self._skip -= 1
-            self._note(call_id, "the last fork took so long that some calls went without")
+    def add(self, connection: WorkerConnection, call_id: str) -> None:
+        """Take a snapshot before the call that is about to be sent. Nobody waits for it."""
+        if self._calls_to_skip:
+            self._calls_to_skip -= 1
+            self._note_reason(call_id, "the last fork took so long that some calls went without a snapshot")
             return
         try:
-            fork = self.park(link, call_id)
+            snapshot = self.fork(connection, call_id)
         except SandboxError as error:
-            self._note(call_id, str(error))
+            self._note_reason(call_id, str(error))
             return
-        self.forks.append(fork)
-        fork.settled.add_done_callback(lambda _: self._settled(fork))
-        kept = thinned([f.number for f in self.forks])
-        for old in [f for f in self.forks if f.number not in kept]:
-            self.evict(old, "only some of the older states are kept")
-        self._weigh_soon()
+        self.snapshots.append(snapshot)
+        snapshot.settled.add_done_callback(lambda _: self._on_settled(snapshot))
+        retained = select_retained([one.number for one in self.snapshots])
+        for old in [one for one in self.snapshots if one.number not in retained]:
+            self.evict(old, "only some of the older snapshots are retained")
+        self._schedule_measurement()
 
-    def park(self, link: WorkerConnection, call_id: str) -> ForkSnapshot:
-        """A fork of the present state, which is not on the shelf.
+    def fork(self, connection: WorkerConnection, call_id: str) -> ForkSnapshot:
+        """Request a fork of the present worker, and return it without adding it to the store.
 
         Raises:
-            SandboxError: If it cannot even be asked for.
+            SandboxError: If it cannot even be requested.
         """
-        ear = ForkSocket(lambda: link.supervisor)
-        seen = fork_handle.glance(link.pid, self._pids)
-        if not link.park(ear.theirs):
-            ear.close(kill=False)
+        sock = ForkSocket(lambda: connection.supervisor)
+        # Before the fork: it will have none of the threads and children that are counted here.
+        counts = fork_handle.count_processes(connection.pid, self._fork_pids)
+        if not connection.request_fork(sock.peer):
+            sock.close(kill=False)
             raise SandboxError("the worker was busy with earlier messages")
-        ear.theirs.close()
-        self._numbers += 1
-        self._pids &= {*seen.children, *self.pids()}
-        fork = ForkSnapshot(
-            self._numbers,
+        sock.peer.close()
+        self._last_number += 1
+        # A fork that was dropped stays a child of the worker until it is reaped, and its id until then.
+        self._fork_pids &= {*counts.children, *self.pids()}
+        snapshot = ForkSnapshot(
+            self._last_number,
             call_id,
-            ear,
-            seen=seen.without(self._pids),
-            shipped=set(link.shipped),
-            siblings=tuple(self._settling),
+            sock,
+            counts=counts.without(self._fork_pids),
+            known_tools=set(connection.known_tools),
+            unsettled=tuple(self._unsettled),
         )
-        self._settling.add(fork)
-        fork.settled.add_done_callback(lambda _: self._known(fork))
-        return fork
+        self._unsettled.add(snapshot)
+        snapshot.settled.add_done_callback(lambda _: self._note_pid(snapshot))
+        return snapshot
 
-    def _known(self, fork: ForkSnapshot) -> None:
-        self._settling.discard(fork)
-        self._pids.add(fork.pid)
+    def _note_pid(self, snapshot: ForkSnapshot) -> None:
+        self._unsettled.discard(snapshot)
+        self._fork_pids.add(snapshot.pid)
 
-    def _settled(self, fork: ForkSnapshot) -> None:
-        if fork.refused:
-            self.evict(fork, fork.refused)
-        elif fork.last_fork_s > self._slow_s:
-            self._skip = _SKIPPED - 1
+    def _on_settled(self, snapshot: ForkSnapshot) -> None:
+        if snapshot.drop_reason:
+            self.evict(snapshot, snapshot.drop_reason)
+        elif snapshot.last_fork_s > self._slow_s:
+            self._calls_to_skip = _SKIPPED_CALLS - 1
 
-    def _weigh_soon(self) -> None:
-        if self._weighing is None:
-            self._weighing = asyncio.get_running_loop().call_later(_WEIGH_S, self._weigh)
+    def _schedule_measurement(self) -> None:
+        if self._measurement is None:
+            self._measurement = asyncio.get_running_loop().call_later(_MEASURE_DELAY_S, self._measure)
 
-    def _weigh(self) -> None:
-        """Look how much memory the states take, in a thread, and end the largest if it is too much."""
-        self._weighing = None
-        forks = [fork for fork in self.all() if fork.settled.done()]
-        weighing = asyncio.get_running_loop().run_in_executor(None, _weighed, forks)
-        weighing.add_done_callback(lambda done: None if done.cancelled() else self._shed(done.result()))
+    def _measure(self) -> None:
+        self._measurement = None
+        snapshots = [snapshot for snapshot in self.all() if snapshot.settled.done()]
+        # In a thread: the kernel walks every page table for each of these numbers.
+        sizes = asyncio.get_running_loop().run_in_executor(None, _measure_memory, snapshots)
+        sizes.add_done_callback(
+            lambda done: None if done.cancelled() else self._enforce_budget(done.result())
+        )
 
-    def _shed(self, sizes: dict[int, int]) -> None:
-        over = set(self._budget.over(sizes))
-        gone = [fork for fork in self.all() if fork.number in over]
-        for fork in gone:
-            self.evict(fork, "the states together took too much memory")
-        if gone:
-            self._weigh_soon()  # what those shared with others weighs on the others alone now
+    def _enforce_budget(self, sizes: dict[int, int]) -> None:
+        excess = set(self._budget.excess(sizes))
+        evicted = [snapshot for snapshot in self.all() if snapshot.number in excess]
+        for snapshot in evicted:
+            self.evict(snapshot, "the snapshots together took too much memory")
+        if evicted:
+            # What the evicted ones shared with others may now be private memory of one of those.
+            self._schedule_measurement()
 
-    def shed_all_but_last(self) -> bool:
-        """Memory is short: give back what can be given; whether there was anything."""
+    def drop_all_but_newest(self) -> bool:
+        """Free memory by dropping every snapshot except the newest. Return whether any was dropped."""
         old = self.all()[:-1]
-        for fork in old:
-            self.evict(fork, "memory was short")
+        for snapshot in old:
+            self.evict(snapshot, "memory was short")
         return bool(old)
 
-    def evict(self, fork: ForkSnapshot, reason: str) -> None:
-        """Let one go."""
-        self._note(fork.point.call_id, reason)
-        for forks in (self.forks, *self.undone):
-            if fork in forks and (forks is self.forks or forks[0] is not fork):
-                forks.remove(fork)
-        fork.drop(reason)
+    def evict(self, snapshot: ForkSnapshot, reason: str) -> None:
+        """Drop `snapshot`; `reason` is what `eviction_reason` returns for its call afterwards."""
+        self._note_reason(snapshot.point.call_id, reason)
+        for snapshots in (self.snapshots, *self.undone):
+            # The first of an undone way stands for the undo itself: without it `redo` would lose a step. Its
+            # process ends, its place stays.
+            is_anchor = snapshots is not self.snapshots and snapshots[:1] == [snapshot]
+            if snapshot in snapshots and not is_anchor:
+                snapshots.remove(snapshot)
+        snapshot.drop(reason)
 
-    def forget_undone(self) -> None:
-        """The worker goes another way: what was undone cannot be done again."""
+    def drop_undone(self) -> None:
+        """Drop what was undone: a call takes another way, so that it cannot be redone."""
         ways, self.undone = self.undone, []
-        for fork in (fork for way in ways for fork in way):
-            self._note(fork.point.call_id, "it was undone, and another way was taken")
-            fork.drop("it was undone")
+        for way in ways:
+            for snapshot in way:
+                self._note_reason(snapshot.point.call_id, "it was undone, and another call has run since")
+                snapshot.drop("it was undone")
 
     def clear(self, reason: str) -> None:
-        """Let all go."""
-        if self._weighing is not None:
-            self._weighing.cancel()
-            self._weighing = None
-        for fork in self.all():
-            self._note(fork.point.call_id, reason)
-            fork.drop(reason)
-        self.forks, self.undone = [], []
-        self._skip = 0
+        """Drop every snapshot; `reason` is what `eviction_reason` returns afterwards."""
+        if self._measurement is not None:
+            self._measurement.cancel()
+            self._measurement = None
+        for snapshot in self.all():
+            self._note_reason(snapshot.point.call_id, reason)
+            snapshot.drop(reason)
+        self.snapshots, self.undone = [], []
+        self._calls_to_skip = 0
 
-    def _note(self, call_id: str, reason: str) -> None:
-        self._gone[call_id] = reason
-        if len(self._gone) > _REMEMBERED:
-            self._gone.popitem(last=False)
-
-
-def _weighed(forks: list[ForkSnapshot]) -> dict[int, int]:
-    return {fork.number: fork.weigh() for fork in forks}
+    def _note_reason(self, call_id: str, reason: str) -> None:
+        self._reasons[call_id] = reason
+        if len(self._reasons) > _REMEMBERED_REASONS:
+            self._reasons.popitem(last=False)
 
 
-_LAST_WORDS_CHARS = 4000
-_TAIL_CHARS = 2000
+def _measure_memory(snapshots: list[ForkSnapshot]) -> dict[int, int]:
+    return {snapshot.number: snapshot.measure_memory() for snapshot in snapshots}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovery:
-    """A worker was woken in the place of one that ended.
-
-    Attributes:
-        point: The state in which it is.
-        whole: Whether nothing is lost but what the calls under way had done.
-    """
-
-    point: VariablePoint
-    whole: bool
-
-
-def sentence(recovery: Recovery | None) -> str:
-    """What became of the variables."""
-    if recovery is None:
-        return "Its variables are lost; the next call gets a fresh worker."
-    point = recovery.point
-    if recovery.whole:
-        told = "The state is kept: the variables are as they were before this call."
-    else:
-        told = f"The variables are as they were before the call {point.call_id}; later changes are lost."
-    return told + (f" Lost: {'; '.join(point.lost)}." if point.lost else "")
-
-
-def metadata(recovery: Recovery | None) -> dict[str, Any]:
-    """The same for programs."""
-    if recovery is None:
-        return {"state_kept": False}
-    point = recovery.point
-    told = {"state_kept": recovery.whole, "state_label": point.label, "state_before": point.call_id}
-    return {**told, "state_lost": list(point.lost)} if point.lost else told
-
-
-def died(error: WorkerDied, recovery: Recovery | None) -> ToolResult:
-    """The result of a call during which the worker ended."""
-    told = f"The sandbox's worker ended during the call: {error}. {sentence(recovery)}"
-    if error.last_words:
-        told += f"\nIts last words:\n{error.last_words[-_LAST_WORDS_CHARS:]}"
-    result = ToolResult.error(told, error_kind="environment")
-    return result.with_metadata(worker_died=True, **metadata(recovery))
-
-
-def overdue(
-    name: str, ran: str, printed: Mapping[str, str], *, gave: str | None, recovery: Recovery | None
-) -> ToolResult:
-    """The result of a call that was stopped at its deadline.
-
-    Args:
-        name: The tool.
-        ran: How long it ran, in words.
-        printed: What it had printed, by stream.
-        gave: What it gave when it was interrupted; None if its worker had to be ended.
-        recovery: What was had back then.
-    """
-    if gave is not None:
-        told = [f"{name} was stopped: {ran}. The sandbox's variables are kept.", gave]
-        kept: dict[str, Any] = {"state_kept": True}
-    else:
-        told = [f"{name} was stopped: {ran}. It could not be interrupted. {sentence(recovery)}"]
-        told += [text[-_TAIL_CHARS:] for text in printed.values()]
-        kept = metadata(recovery)
-    result = ToolResult.error("\n".join(told), error_kind="failed")
-    return result.with_metadata(timed_out=True, **kept, **printed)
-
-
-_WAKE_S, _COPY_S, _TIDY_S, _STUCK_S = 1.0, 30.0, 1.0, 0.05
-_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_LOAD = ToolPayload(key="load", import_path="aisotools.sandbox.worker.fork:load", concurrency="exclusive")
-
-
-class Run(Protocol):
-    """Runs a call; whoever asks holds the turn."""
+class RunCall(Protocol):
+    """Runs a call on a worker; the caller holds the slot."""
 
     async def __call__(
-        self, link: WorkerConnection, request: SandboxCall, attached: Sequence[int] = ()
+        self, connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int] = ()
     ) -> ToolResult:
-        """Run it, with descriptors that go along."""
+        """Run `request`, with descriptors sent along."""
 
 
-class CopiedVariables:
-    """Variables in a file that has no name and cannot be changed any more."""
+class VariablesFile:
+    """Variables on their way to another sandbox: a sealed memory file, which nobody can change any more.
+
+    Attributes:
+        file: Its descriptor; -1 after `close`.
+    """
 
     def __init__(self, point: VariablePoint, file: int) -> None:
-        """Hold `file`, a descriptor."""
-        self._point, self.file = point, file
+        self._point = point
+        self.file = file
 
     @property
     def point(self) -> VariablePoint:
-        """The state that was copied, and what could not be copied of it."""
+        """The snapshot that was copied, and what of it could not be copied."""
         return self._point
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file; closing twice is fine."""
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
 
 
 class SnapshotHistory:
-    """The history of one kernel's variables.
+    """The history of one sandbox's variables.
 
     Attributes:
-        hope: What a recovery under way is about to bring back, as far as is known.
+        expected_recovery: What a recovery in progress is about to restore, as far as is known.
     """
 
     def __init__(
         self,
-        turns: CallScheduler,
+        scheduler: CallScheduler,
         *,
-        ensure: Callable[[], Awaitable[WorkerConnection]],
-        run: Run,
-        renewed: Callable[[str, bool], None],
+        connect: Callable[[], Awaitable[WorkerConnection]],
+        run_call: RunCall,
+        on_replaced: Callable[[str, bool], None],
         slow_s: float,
-        budget: Budget | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
-        """Keep states of the workers of one kernel.
+        """Create an empty history.
 
         Args:
-            turns: Who may use the worker when.
-            ensure: Gives the worker's tree, started if there is none.
-            run: Runs a call.
-            renewed: Hears why another worker has taken the place of the one before, and whether anything is
-                lost that nobody asked to undo.
-            slow_s: After a fork that took longer, some calls go without.
-            budget: How much memory the states may take; a share of the machine's without it.
+            scheduler: Decides who may use the worker when.
+            connect: Returns the connection to the worker, started if there is none.
+            run_call: Runs a call.
+            on_replaced: Called when another worker has taken the place of the one before, with the reason,
+                and whether anything is lost that nobody asked to undo.
+            slow_s: After a fork that took longer, some calls go without a snapshot.
+            budget: How much memory the snapshots may take; by default a share of the machine's.
         """
-        self._turns, self._ensure, self._run, self._renewed = turns, ensure, run, renewed
-        self._shelf = SnapshotStore(slow_s=slow_s, budget=budget or Budget.of_this_machine())
-        self._link: WorkerConnection | None = None
-        self._moving = asyncio.Lock()
+        self._scheduler = scheduler
+        self._connect = connect
+        self._run_call = run_call
+        self._on_replaced = on_replaced
+        self._store = SnapshotStore(slow_s=slow_s, budget=budget or MemoryBudget.of_this_machine())
+        self._connection: WorkerConnection | None = None
+        # Held while the worker is replaced. Undo holds a slot too; recovery starts whenever a worker dies,
+        # also during an undo, and must not replace the worker a second time in between.
+        self._replacing = asyncio.Lock()
         self._frozen: WorkerProcess | None = None
-        self._waking = 0
-        self.hope: Recovery | None = None
+        self._waking_pid = 0
+        self.expected_recovery: Recovery | None = None
 
     def __repr__(self) -> str:
-        return f"<Variables on {self._shelf!r}>"
+        return f"<SnapshotHistory on {self._store!r}>"
+
+    # ---- taking and dropping snapshots
 
     def points(self) -> Sequence[VariablePoint]:
-        """The states that can be had back, the oldest first."""
-        return [fork.point for fork in self._shelf.forks if not fork.settled.done() or fork.alive]
+        """Return what can be restored, the oldest first."""
+        return [
+            snapshot.point
+            for snapshot in self._store.snapshots
+            if not snapshot.settled.done() or snapshot.is_alive
+        ]
 
     def pids(self) -> list[int]:
-        """Processes that belong to no call."""
-        return [*self._shelf.pids(), self._waking] if self._waking else self._shelf.pids()
+        """Return the processes that hold snapshots, or are being woken: they belong to no call."""
+        pids = self._store.pids()
+        if self._waking_pid:
+            pids.append(self._waking_pid)
+        return pids
 
     async def settled(self) -> None:
-        """Wait until every state that is being kept is known, so that `pids` has them all; not for long."""
+        """Wait, for a second at most, until every requested fork is known, so that `pids` is complete."""
         if settling := self._settling():
             await asyncio.wait(settling, timeout=_WAKE_S)
 
     def _settling(self) -> list[asyncio.Task[None]]:
-        return [fork.settled for fork in self._shelf.all() if not fork.settled.done()]
+        return [snapshot.settled for snapshot in self._store.all() if not snapshot.settled.done()]
 
-    def before(self, link: WorkerConnection, call_id: str) -> None:
-        """Before a call that may change the variables is sent: keep the state, without waiting for it."""
-        if link is not self._link:
-            self.clear("the worker of that time is gone")
-            self._link = link
-        if self._shelf.undone:
-            self._forget_undone()
-        self._shelf.keep(link, call_id)
+    def take_snapshot(self, connection: WorkerConnection, call_id: str) -> None:
+        """Take a snapshot before a call that may change the variables is sent. Nobody waits for it."""
+        self._attach(connection)
+        if self._store.undone:
+            # The call takes another way: what was undone cannot be redone.
+            self._store.drop_undone()
+            self._drop_frozen()
+        self._store.add(connection, call_id)
 
-    def clear(self, reason: str) -> None:
-        """Every state is gone."""
-        self._shelf.clear(reason)
-        self._drop_frozen()
-        self._link = None
+    def _attach(self, connection: WorkerConnection) -> None:
+        """Keep snapshots of this tree of processes from now on, and of no other."""
+        if connection is not self._connection:
+            self.clear("the worker that it was taken of is gone")
+            self._connection = connection
 
-    def shed(self) -> bool:
-        """Memory is short: give up what is kept, but for the latest state; whether there was anything."""
-        return self._shelf.shed_all_but_last()
+    def drop_all_but_newest(self) -> bool:
+        """Free memory by dropping every snapshot except the newest. Return whether any was dropped."""
+        return self._store.drop_all_but_newest()
 
     async def forget(self) -> None:
-        """Drop every kept state; what was in them, secrets included, is gone for good."""
-        async with self._turns.turn("exclusive"):
-            self._shelf.clear("it was forgotten")
+        """Drop every snapshot; what was in them, secrets included, is gone for good."""
+        async with self._scheduler.slot("exclusive"):
+            self._store.clear("it was forgotten")
             self._drop_frozen()
 
-    def _forget_undone(self) -> None:
-        self._shelf.forget_undone()
+    def clear(self, reason: str) -> None:
+        """Drop every snapshot, because the tree of processes is gone or about to go."""
+        self._store.clear(reason)
         self._drop_frozen()
+        self._connection = None
 
     def _drop_frozen(self) -> None:
         if self._frozen is not None:
-            if self._link is not None:
-                self._link.order("drop")
+            if self._connection is not None:
+                self._connection.notify_supervisor("drop")
             self._frozen.close()
             self._frozen = None
 
-    # ---- back
+    # ---- undo
 
     async def restore(self, call_id: str) -> VariablePoint:
-        """Have the state from before this call; see `VariableHistory.restore`."""
-        async with self._turns.turn("exclusive"):
-            link = await self._ensure()
-            fork = await self._find(call_id)
-            if fork.point.label == "data only":
-                return await self._rescue(link, fork)
-            async with self._moving:
-                lost = await self._go_back(link, fork, source=fork)
-            return _with_lost(fork.point, lost)
+        """Restore the variables from before this call; see `VariableHistory.restore`."""
+        async with self._scheduler.slot("exclusive"):
+            connection = await self._connect()
+            snapshot = await self._find(call_id)
+            if snapshot.point.label == "data only":
+                return await self._restore_values(connection, snapshot)
+            async with self._replacing:
+                lost = await self._restore(connection, snapshot, source=snapshot)
+            return _add_lost(snapshot.point, lost)
 
     async def _find(self, call_id: str) -> ForkSnapshot:
-        fork = next((fork for fork in self._shelf.forks if fork.point.call_id == call_id), None)
-        if fork is not None:
-            await asyncio.shield(fork.settled)
-        if fork is None or not fork.alive:
-            reason = fork.refused if fork is not None and fork.refused else self._shelf.why_not(call_id)
-            raise SandboxError(f"The variables from before the call {call_id!r} cannot be had: {reason}.")
-        return fork
+        found = next((one for one in self._store.snapshots if one.point.call_id == call_id), None)
+        if found is not None:
+            # Shielded: cancelling the undo must not cancel the settling of the snapshot.
+            await asyncio.shield(found.settled)
+            if found.is_alive:
+                return found
+        reason = found.drop_reason if found is not None else ""
+        raise _cannot_restore(call_id, reason or self._store.eviction_reason(call_id))
 
-    async def _go_back(
-        self, link: WorkerConnection, fork: ForkSnapshot, *, source: ForkSnapshot
+    async def _restore(
+        self, connection: WorkerConnection, snapshot: ForkSnapshot, *, source: ForkSnapshot
     ) -> tuple[str, ...]:
-        """Have a worker woken from `source` in the place of the present one, and `fork` and later undone."""
-        ear, lost = await self._woken(link, source)
-        first = not self._shelf.undone
-        await self._clear_away(link, "freeze" if first else "end", ear)
-        place = self._shelf.forks.index(fork)
-        self._shelf.undone.append(self._shelf.forks[place:])
-        del self._shelf.forks[place:]
-        former = self._swap(
-            link, ear, source, f"the call {fork.point.call_id} and what came after were undone"
-        )
-        if first:
+        """Replace the worker by one woken from `source`, and make `snapshot` and what is newer undone.
+
+        The order makes a failure harmless: wake the new worker first, while the old one is untouched; then
+        stop the old one; and switch over only when both have succeeded.
+        """
+        sock, lost = await self._wake(connection, source)
+        is_first = not self._store.undone
+        # The worker of the present is frozen, so that redo brings back even its threads. A worker that itself
+        # was restored is not worth that: redo wakes its snapshot again.
+        await self._stop_worker(connection, "freeze" if is_first else "end", sock)
+        position = self._store.snapshots.index(snapshot)
+        self._store.undone.append(self._store.snapshots[position:])
+        del self._store.snapshots[position:]
+        reason = f"the call {snapshot.point.call_id} and what came after were undone"
+        former = self._switch_to(connection, sock, source, reason)
+        if is_first:
             self._frozen = former
         else:
             former.close()
         return lost
 
-    async def _woken(self, link: WorkerConnection, fork: ForkSnapshot) -> tuple[ForkSocket, tuple[str, ...]]:
+    async def _wake(
+        self, connection: WorkerConnection, snapshot: ForkSnapshot
+    ) -> tuple[ForkSocket, tuple[str, ...]]:
         try:
-            return await fork.wake(lambda: link.supervisor, within_s=_WAKE_S)
+            return await snapshot.wake(lambda: connection.supervisor, within_s=_WAKE_S)
         except SandboxError as error:
-            told = f"The variables from before the call {fork.point.call_id!r} cannot be had: {error}."
-            raise SandboxError(told) from None
+            raise _cannot_restore(snapshot.point.call_id, str(error)) from None
 
-    async def _clear_away(self, link: WorkerConnection, op: str, woken: ForkSocket | None = None) -> None:
-        """Have the present worker and all around it frozen or ended, but for what was woken."""
-        link.leave()
-        if not await self._tidy(link, op, woken.pid if woken is not None else 0):
-            link.stay()
+    async def _stop_worker(
+        self, connection: WorkerConnection, op: str, woken: ForkSocket | None = None
+    ) -> None:
+        """Freeze or end the present worker and everything around it, except for what was woken."""
+        connection.suspend()
+        if not await self._request_switch(connection, op, woken.pid if woken is not None else 0):
+            connection.resume()
             if woken is not None:
                 woken.close(kill=True)
-            raise SandboxError("The present worker could not be stopped in time; nothing was changed.")
+            raise SandboxError(
+                f"The running worker did not stop within {_SWITCH_S:g} s. No variable was changed."
+            )
 
-    async def _tidy(self, link: WorkerConnection, op: str, woken: int = 0) -> bool:
-        self._waking = woken
+    async def _request_switch(self, connection: WorkerConnection, op: str, woken_pid: int = 0) -> bool:
+        # The woken worker is a child of a snapshot, not yet the supervisor's worker: it must be exempt while
+        # the supervisor stops everything else.
+        self._waking_pid = woken_pid
         try:
-            return await link.ask(op, within_s=_TIDY_S)
+            return await connection.request_supervisor(op, within_s=_SWITCH_S)
         finally:
-            self._waking = 0
+            self._waking_pid = 0
 
-    def _swap(
-        self, link: WorkerConnection, ear: ForkSocket, fork: ForkSnapshot, reason: str, *, lossy: bool = False
+    def _switch_to(
+        self,
+        connection: WorkerConnection,
+        sock: ForkSocket,
+        source: ForkSnapshot,
+        reason: str,
+        *,
+        lossy: bool = False,
     ) -> WorkerProcess:
-        end, pid, pidfd = ear.hand_over()
-        former = link.swap(link.generation(end, pid=pid, pidfd=pidfd, shipped=set(fork.shipped)))
-        self._renewed(reason, lossy)
+        end, pid, pidfd = sock.detach()
+        worker = connection.make_worker(end, pid=pid, pidfd=pidfd, known_tools=set(source.known_tools))
+        former = connection.replace_worker(worker)
+        self._on_replaced(reason, lossy)
         return former
 
-    async def _rescue(self, link: WorkerConnection, fork: ForkSnapshot) -> VariablePoint:
-        """Take the values into an earlier state, in which no library waits for threads that are gone."""
-        copied = await self._copied(link, fork)
+    async def _restore_values(self, connection: WorkerConnection, snapshot: ForkSnapshot) -> VariablePoint:
+        """Carry the values into an older worker, in which no library waits for threads that are gone."""
+        values = await self._copy(connection, snapshot)
         try:
-            for source in self._shelf.all():
+            for source in self._store.all():
                 await asyncio.shield(source.settled)
-                if source.alive and source.point.label == "exact":
+                if source.is_alive and source.point.label == "exact":
                     break
             else:
-                raise SandboxError("There is no earlier state into which the values could be taken.")
-            async with self._moving:
-                await self._go_back(link, fork, source=source)
-            await self._take_over(link, copied)
+                raise _cannot_restore(
+                    snapshot.point.call_id, "there is no older snapshot that its values could be loaded into"
+                )
+            async with self._replacing:
+                await self._restore(connection, snapshot, source=source)
+            await self._load(connection, values)
         finally:
-            copied.close()
-        lost = (*fork.point.lost, *copied.point.lost)
-        return VariablePoint(call_id=fork.point.call_id, label="data only", lost=lost)
+            values.close()
+        lost = (*snapshot.point.lost, *values.point.lost)
+        return VariablePoint(call_id=snapshot.point.call_id, label="data only", lost=lost)
 
-    # ---- forth
+    # ---- redo
 
     async def redo(self) -> VariablePoint | None:
         """Take the last `restore` back; see `VariableHistory.redo`."""
-        async with self._turns.turn("exclusive"):
-            link = await self._ensure()
-            if not self._shelf.undone or link is not self._link:
+        async with self._scheduler.slot("exclusive"):
+            connection = await self._connect()
+            if not self._store.undone or connection is not self._connection:
                 return None
-            async with self._moving:
-                way = self._shelf.undone[-1]
-                if len(self._shelf.undone) > 1:
-                    await self._redo_from(link, self._shelf.undone[-2][0])
+            async with self._replacing:
+                way = self._store.undone[-1]
+                if len(self._store.undone) > 1:
+                    await self._redo_to_snapshot(connection, self._store.undone[-2][0])
                 else:
-                    await self._redo_frozen(link)
-                self._shelf.undone.pop()
-                self._shelf.forks += way
+                    await self._redo_to_frozen(connection)
+                self._store.undone.pop()
+                self._store.snapshots += way
                 return way[0].point
 
-    async def _redo_from(self, link: WorkerConnection, source: ForkSnapshot) -> None:
-        ear, _ = await self._woken(link, source)
-        await self._clear_away(link, "end", ear)
-        self._swap(link, ear, source, "an undone call was done again").close()
+    async def _redo_to_snapshot(self, connection: WorkerConnection, source: ForkSnapshot) -> None:
+        sock, _ = await self._wake(connection, source)
+        await self._stop_worker(connection, "end", sock)
+        self._switch_to(connection, sock, source, "an undone call was redone").close()
 
-    async def _redo_frozen(self, link: WorkerConnection) -> None:
+    async def _redo_to_frozen(self, connection: WorkerConnection) -> None:
         if self._frozen is None:
-            raise SandboxError("The state that was undone is gone.")
-        await self._clear_away(link, "end")
+            raise SandboxError("Redo failed: the worker that was undone has ended.")
+        await self._stop_worker(connection, "end")
         frozen, self._frozen = self._frozen, None
-        former = link.swap(frozen)
-        former.close()
-        await self._tidy(link, "thaw")
-        self._renewed("what was undone was done again", False)
+        # Listen before it is thawed, so that nothing it sends then is missed.
+        connection.replace_worker(frozen).close()
+        await self._request_switch(connection, "thaw")
+        self._on_replaced("the undone calls were redone", False)
 
-    # ---- after a crash
+    # ---- recovery after a crash
 
-    def can_recover(self, link: WorkerConnection) -> bool:
-        """Whether there is a state to go back to."""
-        return link is self._link and bool(self._shelf.forks or self._shelf.present)
+    def can_recover(self, connection: WorkerConnection) -> bool:
+        """Return whether there is a snapshot to go back to."""
+        return connection is self._connection and bool(self._store.snapshots or self._store.current)
 
-    async def recover(self, link: WorkerConnection, reason: str, running: frozenset[str]) -> Recovery:
-        """The worker is gone: have the latest state that can be had.
+    async def recover(
+        self, connection: WorkerConnection, reason: str, failed_calls: frozenset[str]
+    ) -> Recovery:
+        """Restore the latest snapshot that can be woken: the worker is gone.
 
         Args:
-            link: The tree.
+            connection: The tree that it belonged to.
             reason: Why the worker is gone.
-            running: The calls that it took along.
+            failed_calls: The calls that ended with it.
 
         Raises:
-            SandboxError: If there is none.
+            SandboxError: If no snapshot can be restored.
         """
-        async with self._moving:
-            if settling := self._settling():  # a worker that lives and does not listen will not fork any more
-                stuck = tree.parent_of(link.pid)
-                await asyncio.wait(settling, timeout=_STUCK_S if stuck else _WAKE_S)
-            hopes = self._hopes(running)
-            self.hope = hopes[0][1] if hopes else None
+        async with self._replacing:
+            if settling := self._settling():
+                # The snapshot of the failed call may have been requested and not answered. If the worker is
+                # dead, the fork exists already or never will: it answers soon. If the worker lives and hangs
+                # (it is about to be killed), it will not fork any more.
+                hangs = tree.parent_of(connection.pid)
+                await asyncio.wait(settling, timeout=_HUNG_FORK_S if hangs else _WAKE_S)
+            candidates = self._candidates(failed_calls)
+            self.expected_recovery = candidates[0][1] if candidates else None
             try:
-                if not await self._tidy(link, "end"):
+                if not await self._request_switch(connection, "end"):
                     raise SandboxError("what it had started could not be ended in time")
-                for fork, self.hope in hopes:
+                for snapshot, recovery in candidates:
+                    self.expected_recovery = recovery
                     try:
-                        return await self._recover_from(link, fork, reason, whole=self.hope.whole)
+                        return await self._recover_from(connection, snapshot, recovery, reason)
                     except SandboxError as error:
-                        self._shelf.evict(fork, str(error))
-                raise SandboxError("no kept state could be woken")
+                        # A dead or hung snapshot: user code can kill its own past. Try the one before.
+                        self._store.evict(snapshot, str(error))
+                raise SandboxError("no snapshot could be restored")
             finally:
-                self.hope = None
+                self.expected_recovery = None
 
-    def _hopes(self, running: frozenset[str]) -> list[tuple[ForkSnapshot, Recovery]]:
-        """The states that recovery may wake, the best first, each with what would be told of it."""
-        present = self._shelf.present
-        found = []
-        for fork in ([] if present is None else [present]) + self._shelf.forks[::-1]:
-            if fork.alive and fork.point.label != "data only":
-                whole = fork is present or fork.point.call_id in running
-                found.append((fork, Recovery(point=fork.point, whole=whole)))
-        return found
+    def _candidates(self, failed_calls: frozenset[str]) -> list[tuple[ForkSnapshot, Recovery]]:
+        """Return the snapshots that recovery may wake, the best first, each with what would be reported."""
+        current = self._store.current
+        snapshots = self._store.snapshots[::-1]
+        if current is not None:
+            snapshots.insert(0, current)
+        candidates = []
+        for snapshot in snapshots:
+            if snapshot.is_alive and snapshot.point.label != "data only":
+                is_complete = snapshot is current or snapshot.point.call_id in failed_calls
+                recovery = Recovery(point=snapshot.point, is_complete=is_complete, is_pending=True)
+                candidates.append((snapshot, recovery))
+        return candidates
 
     async def _recover_from(
-        self, link: WorkerConnection, fork: ForkSnapshot, reason: str, *, whole: bool
+        self, connection: WorkerConnection, snapshot: ForkSnapshot, expected: Recovery, reason: str
     ) -> Recovery:
-        ear, lost = await self._woken(link, fork)
-        told = f"{reason}; the variables are as they were before the call {fork.point.call_id}"
-        self._swap(link, ear, fork, told, lossy=not whole).close()
-        return Recovery(point=_with_lost(fork.point, lost), whole=whole)
+        sock, lost = await self._wake(connection, snapshot)
+        message = f"{reason}; the variables are as they were before the call {snapshot.point.call_id}"
+        lossy = not expected.is_complete
+        self._switch_to(connection, sock, snapshot, message, lossy=lossy).close()
+        return replace(expected, point=_add_lost(snapshot.point, lost), is_pending=False)
 
-    # ---- aside
+    # ---- copies for other sandboxes
 
     async def branch(self, call_id: str | None = None) -> VariableCopy:
-        """A copy of a state, for another sandbox; see `VariableHistory.branch`."""
-        async with self._turns.turn("exclusive"):
-            link = await self._ensure()
+        """Return a copy of the variables for another sandbox; see `VariableHistory.branch`."""
+        async with self._scheduler.slot("exclusive"):
+            connection = await self._connect()
             if call_id is not None:
-                return await self._copied(link, await self._find(call_id))
-            if link is not self._link:
-                self.clear("the worker of that time is gone")
-                self._link = link
-            fork = self._shelf.park(link, "")
+                return await self._copy(connection, await self._find(call_id))
+            self._attach(connection)
+            snapshot = self._store.fork(connection, "")
             try:
-                return await self._copied(link, fork)
+                return await self._copy(connection, snapshot)
             finally:
-                fork.drop("it was copied")
+                snapshot.drop("it was copied")
 
-    async def _copied(self, link: WorkerConnection, fork: ForkSnapshot) -> CopiedVariables:
+    async def _copy(self, connection: WorkerConnection, snapshot: ForkSnapshot) -> VariablesFile:
         file = os.memfd_create("variables", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            lost = await fork.copy(lambda: link.supervisor, file, within_s=_COPY_S)
-            fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)  # whoever wrote it may hold it still
+            lost = await snapshot.copy(lambda: connection.supervisor, file, within_s=_COPY_S)
+            # The fork that wrote it may still hold a descriptor. Seal the content before anybody reads it.
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
         except (SandboxError, OSError) as error:
             os.close(file)
             raise SandboxError(f"The variables could not be copied: {error}.") from None
-        told = VariablePoint(call_id=fork.point.call_id, label="data only", lost=lost)
-        return CopiedVariables(told, file)
+        point = VariablePoint(call_id=snapshot.point.call_id, label="data only", lost=lost)
+        return VariablesFile(point, file)
 
     async def load(self, copy: VariableCopy) -> VariablePoint:
         """Add the variables of a copy to those of this sandbox."""
-        if not isinstance(copy, CopiedVariables) or copy.file < 0:
+        if not isinstance(copy, VariablesFile) or copy.file < 0:
             raise SandboxError("This copy of variables is closed, or was made by another kind of sandbox.")
-        async with self._turns.turn("exclusive"):
-            await self._take_over(await self._ensure(), copy)
+        async with self._scheduler.slot("exclusive"):
+            await self._load(await self._connect(), copy)
         return copy.point
 
-    async def _take_over(self, link: WorkerConnection, copy: CopiedVariables) -> None:
+    async def _load(self, connection: WorkerConnection, copy: VariablesFile) -> None:
         call = ToolCall(uuid.uuid4().hex, "load_variables", {})
-        request = SandboxCall(call=call, shipment=_LOAD, timeout_s=_COPY_S)
-        result = await self._run(link, request, [copy.file])
+        request = SandboxCall(call=call, shipment=_LOAD_TOOL, timeout_s=_COPY_S)
+        result = await self._run_call(connection, request, [copy.file])
         if result.is_error:
-            raise SandboxError(f"The variables could not be taken over: {result.content}")
+            raise SandboxError(f"The variables could not be loaded: {result.content}")
 
 
-def _with_lost(point: VariablePoint, lost: Sequence[str]) -> VariablePoint:
-    """The point, with what was found to be lost when it was woken."""
+def _cannot_restore(call_id: str, reason: str) -> SandboxError:
+    return SandboxError(f"Cannot restore variables to before call {call_id!r}: {reason}.")
+
+
+def _add_lost(point: VariablePoint, lost: Sequence[str]) -> VariablePoint:
+    """Return the point with what turned out to be lost when it was restored."""
     if not lost:
         return point
-    return VariablePoint(
-        call_id=point.call_id,
+    return replace(
+        point,
         label="partial" if point.label == "exact" else point.label,
-        lost=(*point.lost, *(told for told in lost if told not in point.lost)),
-        memory_bytes=point.memory_bytes,
+        lost=(*point.lost, *(entry for entry in lost if entry not in point.lost)),
     )

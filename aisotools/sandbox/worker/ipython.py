@@ -48,11 +48,11 @@ from aisotools.sandbox.worker.output import (
     ExecuteOptions,
     Recorder,
     Stream,
+    escape_surrogates,
+    install_comms,
     json_bundle,
-    refusal,
-    sendable,
-    use_comms,
-    without_colours,
+    no_input_error,
+    strip_ansi,
 )
 
 _HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -139,7 +139,7 @@ class ZMQInteractiveShell(InteractiveShell):
         """`%load` and its like put text into a cell; whoever watches decides about that."""
         watch = self.recorder.current().watch
         if watch is not None:
-            watch.show("next_input", {"text/plain": sendable(s)}, replace=replace)
+            watch.show("next_input", {"text/plain": escape_surrogates(s)}, replace=replace)
         else:
             super().set_next_input(s, replace)
 
@@ -153,9 +153,9 @@ class ZMQInteractiveShell(InteractiveShell):
         for _ in range(_CHAINED):
             if before is None:
                 break
-            before.__traceback__ = without_ours(before.__traceback__)
+            before.__traceback__ = strip_own_frames(before.__traceback__)
             before = before.__cause__ or before.__context__
-        return kind, error, without_ours(trace)
+        return kind, error, strip_own_frames(trace)
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
         """Show what was raised; an interruption briefly, because somebody waits for the call to end."""
@@ -186,10 +186,13 @@ class ZMQInteractiveShell(InteractiveShell):
             message = str(evalue)
         except Exception as error:
             message = f"(its message cannot be shown: {type(error).__name__})"
-        trace = cut(sendable("\n".join(stb)), _TRACEBACK_CHARS)[0]
-        told = {"ename": sendable(etype.__name__), "evalue": cut(sendable(message), _MESSAGE_CHARS)[0]}
+        trace = cut(escape_surrogates("\n".join(stb)), _TRACEBACK_CHARS)[0]
+        told = {
+            "ename": escape_surrogates(etype.__name__),
+            "evalue": cut(escape_surrogates(message), _MESSAGE_CHARS)[0],
+        }
         record = self.recorder.current()
-        record.error = {**told, "traceback": without_colours(trace)}
+        record.error = {**told, "traceback": strip_ansi(trace)}
         if record.watch is not None:
             record.watch.show("error", {**told, "traceback": trace})
 
@@ -244,7 +247,7 @@ def flush() -> None:
 def build(recorder: Recorder) -> ZMQInteractiveShell:
     """Make the one shell of this process, with its streams installed."""
     _may_ask(recorder)
-    use_comms(lambda: recorder.current().watch)
+    install_comms(lambda: recorder.current().watch)
     sys.stdout = Stream("stdout", 1, recorder)
     sys.stderr = Stream("stderr", 2, recorder)
     with tempfile.TemporaryDirectory(prefix="aisotools-profile-") as folder:
@@ -309,7 +312,7 @@ async def run_cell(shell: ZMQInteractiveShell, code: str) -> None:
         flush()
 
 
-def without_ours(trace: types.TracebackType | None) -> types.TracebackType | None:
+def strip_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
     """A traceback without our own frames at its end: they raise what is meant for the user's code."""
     last = step = trace
     while step is not None:
@@ -335,7 +338,7 @@ def _may_ask(recorder: Recorder) -> None:
     def ask(prompt: object, *, password: bool) -> str:
         watch = recorder.current().watch
         if watch is None:
-            raise refusal(prompt)
+            raise no_input_error(prompt)
         return watch.ask(prompt, password=password)
 
     def asks(prompt: object = "", /) -> str:
@@ -392,9 +395,9 @@ def _complete(shell: ZMQInteractiveShell, arguments: Mapping[str, Json]) -> Json
         "end": matches[0].end if matches else cursor,
         "matches": [
             {
-                "text": sendable(m.text),
-                "type": sendable(m.type or ""),
-                "signature": sendable(m.signature or ""),
+                "text": escape_surrogates(m.text),
+                "type": escape_surrogates(m.type or ""),
+                "signature": escape_surrogates(m.signature or ""),
             }
             for m in matches
         ],

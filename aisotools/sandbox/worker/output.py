@@ -79,7 +79,7 @@ class OutputListener(Protocol):
         """Take a widget's message."""
 
 
-class Allowance:
+class TokenBucket:
     """So many at once, and so many per second in the long run."""
 
     __slots__ = ("_at_once", "_clock", "_left", "_per_s", "_since_s")
@@ -101,12 +101,12 @@ class Allowance:
         return True
 
 
-def emit_allowance() -> Allowance:
+def emit_allowance() -> TokenBucket:
     """How many progress reports of one call leave the worker."""
-    return Allowance(_EMITS_AT_ONCE, _EMITS_PER_S)
+    return TokenBucket(_EMITS_AT_ONCE, _EMITS_PER_S)
 
 
-def sendable(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     """`text` without what UTF-8 cannot hold; that is spelled out."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -141,7 +141,7 @@ class CallRecord:
     dropped_bytes: int = 0
     tail: HeadTailBuffer = field(init=False)
     dropped_displays: int = 0
-    emits: Allowance = field(default_factory=emit_allowance)
+    emits: TokenBucket = field(default_factory=emit_allowance)
     dropped_emits: int = 0
     watch: OutputListener | None = None
     _clear_next: bool = False
@@ -160,7 +160,7 @@ class CallRecord:
 
     def take(self, stream: str, text: str) -> str:
         """Keep what the cap allows of `text` and return it."""
-        text = sendable(text)
+        text = escape_surrogates(text)
         size = len(text) if text.isascii() else len(text.encode())
         if size > self.stream_left:
             kept = text.encode()[: self.stream_left].decode("utf-8", "ignore") if self.stream_left else ""
@@ -243,18 +243,18 @@ class CallRecord:
 
 def json_bundle(bundle: Mapping[str, Any]) -> dict[str, Any]:
     """A MIME bundle that JSON can hold: binary values as base64 text, what cannot be held as a note."""
-    return {sendable(str(mime)): _json_value(value) for mime, value in bundle.items()}
+    return {escape_surrogates(str(mime)): _json_value(value) for mime, value in bundle.items()}
 
 
 def _json_value(value: Any) -> Any:
     if isinstance(value, str):
-        return sendable(value)
+        return escape_surrogates(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     try:
         to_json(value, inf_nan_mode="strings", serialize_unknown=True)
     except ValueError as error:  # a lone surrogate somewhere inside, for one
-        return f"[cannot be shown: {sendable(str(error))[:200]}]"
+        return f"[cannot be shown: {escape_surrogates(str(error))[:200]}]"
     return value
 
 
@@ -300,7 +300,7 @@ class Stream(io.TextIOBase):
         self._pending: list[str] = []
         self._pending_chars = 0
         self._owner: CallRecord | None = None
-        self._lines = Allowance(_LINES_AT_ONCE, _LINES_PER_S)
+        self._lines = TokenBucket(_LINES_AT_ONCE, _LINES_PER_S)
 
     @property
     def name(self) -> str:
@@ -421,8 +421,8 @@ class HostWatch:
         """
         _flush()
         if not self.manner.stdin:
-            raise refusal(prompt)
-        return self.inputs.ask(self.number, sendable(str(prompt))[:_PROMPT_CHARS], password=password)
+            raise no_input_error(prompt)
+        return self.inputs.ask(self.number, escape_surrogates(str(prompt))[:_PROMPT_CHARS], password=password)
 
     def message(
         self,
@@ -439,7 +439,7 @@ class HostWatch:
             self.show("comm_dropped")
 
 
-def refusal(prompt: object) -> RuntimeError:
+def no_input_error(prompt: object) -> RuntimeError:
     """What stands for an answer when nobody can be asked."""
     return RuntimeError(
         f"input({str(prompt)!r}) cannot ask anybody from inside the sandbox. "
@@ -499,12 +499,12 @@ class InputChannel:
             signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
-def without_colours(text: str) -> str:
+def strip_ansi(text: str) -> str:
     """`text` as a model reads it."""
     return _COLOURS.sub("", text)
 
 
-def use_comms(current: Callable[[], OutputListener | None]) -> None:
+def install_comms(current: Callable[[], OutputListener | None]) -> None:
     """Have the messages of widgets go to whoever watches the current call."""
     import comm
     from comm.base_comm import BaseComm

@@ -40,7 +40,7 @@ from aisotools.sandbox.frames import BlockingChannel, Frame
 from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD
 from aisotools.sandbox.results import STREAMS_TAKEN, Pieces, encode_result
 from aisotools.sandbox.worker.fork import ForkPoint, hide_from_wait
-from aisotools.sandbox.worker.ipython import ZMQInteractiveShell, flush, without_ours
+from aisotools.sandbox.worker.ipython import ZMQInteractiveShell, flush, strip_own_frames
 from aisotools.sandbox.worker.output import (
     CallRecord,
     ExecuteOptions,
@@ -52,34 +52,34 @@ from aisotools.sandbox.worker.output import (
 from aisotools.tools.adapter import exception_result
 
 
-def interrupted(content: str = "") -> ToolResult:
+def interrupted_result(content: str = "") -> ToolResult:
     """What a call gives that was interrupted."""
     told = "\n".join(filter(None, ["The call was interrupted.", content]))
     return ToolResult.error(told).with_metadata(stopped=True)
 
 
-def stopped(result: ToolResult) -> ToolResult:
+def mark_stopped(result: ToolResult) -> ToolResult:
     """What a call gave that was interrupted and had something to say all the same: never a success."""
     if not result.is_error:
-        told = interrupted(result.content)
+        told = interrupted_result(result.content)
         result = dataclasses.replace(
             result, content=told.content, is_error=True, recoverable=True, error_kind="failed", kind="error"
         )
     return result.with_metadata(stopped=True)
 
 
-def failed(error: BaseException, record: CallRecord, caps: OutputCaps) -> Pieces:
+def encode_failure(error: BaseException, record: CallRecord, caps: OutputCaps) -> Pieces:
     """What a call gives whose tool raised."""
     try:
-        result = exception_result(error.with_traceback(without_ours(error.__traceback__)))
+        result = exception_result(error.with_traceback(strip_own_frames(error.__traceback__)))
     except BaseException:  # its own text could not be had
         result = ToolResult.error(f"{type(error).__name__} (its message cannot be shown)")
     if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
-        result = interrupted(result.content)
-    return encode_result(with_record(result, record), caps)
+        result = interrupted_result(result.content)
+    return encode_result(add_record(result, record), caps)
 
 
-def with_record(result: ToolResult, record: CallRecord) -> ToolResult:
+def add_record(result: ToolResult, record: CallRecord) -> ToolResult:
     """Add what was displayed beside the result, unless the tool took it up itself, and what was dropped."""
     taken = result.metadata.get(STREAMS_TAKEN)
     counts = {
@@ -99,12 +99,12 @@ Announcer = Callable[[str], str]
 _announcers: list[Announcer] = []
 
 
-def announce_by(announcer: Announcer) -> None:
+def register_announcer(announcer: Announcer) -> None:
     """Ask `announcer` before every result that leaves this worker."""
     _announcers.append(announcer)
 
 
-def announced(result: ToolResult, agent_id: str) -> ToolResult:
+def add_announcements(result: ToolResult, agent_id: str) -> ToolResult:
     """The result, with what there is to tell at its end."""
     told = [text for announcer in _announcers if (text := announcer(agent_id))]
     if not told:
@@ -373,12 +373,8 @@ class Worker:
             data = os.read(self._nudges, _NUDGES_BYTES)
         except OSError:
             return set()
-        return {
-            number
-            for (number,) in INTERRUPT_RECORD.iter_unpack(
-                data[: len(data) // INTERRUPT_RECORD.size * INTERRUPT_RECORD.size]
-            )
-        }
+        whole = len(data) // INTERRUPT_RECORD.size * INTERRUPT_RECORD.size
+        return {number for (number,) in INTERRUPT_RECORD.iter_unpack(data[:whole])}
 
     def _cancel(self, number: int) -> None:
         if number in self._tasks:
@@ -429,7 +425,7 @@ class Worker:
 
     def _finish(self, call: _Call, _task: asyncio.Task[None]) -> None:
         if not call.done:  # cancelled before its first step
-            self._answer(call, encode_result(interrupted(), call.caps))
+            self._answer(call, encode_result(interrupted_result(), call.caps))
         del self._tasks[call.number], self._calls[call.number]
 
     def _answer(self, call: _Call, pieces: Pieces) -> None:
@@ -447,7 +443,7 @@ class Worker:
         try:
             pieces = await self._driven(self._attempt(call), call.number)
         except BaseException as error:  # whatever a tool raises is its result, never our end
-            pieces = failed(error, call.record, call.caps)
+            pieces = encode_failure(error, call.record, call.caps)
         finally:
             if call.holds:
                 self._holder = self._recorder.main = None
@@ -466,8 +462,8 @@ class Worker:
             )
             result = ToolResult.error(told, recoverable=False)
         if call.interrupts or call.cancels:
-            result = stopped(result)
-        result = announced(with_record(result, call.record), call.frame.header["agent_id"])
+            result = mark_stopped(result)
+        result = add_announcements(add_record(result, call.record), call.frame.header["agent_id"])
         return encode_result(result, call.caps)
 
     def _tool(self, frame: Frame) -> Tool:

@@ -209,14 +209,14 @@ def _passed(passing: DisplayFilter, messages: Sequence[tuple[str, Mapping[str, A
             yield passing.error({**content, "traceback": "\n".join(content["traceback"])})
         elif kind == "execute_result":
             shown = DisplayMessage(
-                what="result", bundle=content["data"], how={"metadata": content["metadata"]}
+                kind="result", bundle=content["data"], details={"metadata": content["metadata"]}
             )
             yield passing.result(shown, content["execution_count"])
         elif kind in kinds:
             how = {"wait": content.get("wait"), "metadata": content.get("metadata")}
             how["display_id"] = content.get("transient", {}).get("display_id")
             message = passing.display(
-                DisplayMessage(what=kinds[kind], bundle=content.get("data", {}), how=how)
+                DisplayMessage(kind=kinds[kind], bundle=content.get("data", {}), details=how)
             )
             if message is not None:
                 yield message

@@ -16,14 +16,14 @@ PASSED = {"text/plain", "text/html", "text/latex", "image/png", "image/jpeg", "a
 
 
 def display(bundle: dict[str, Any], what: str = "display", **how: Any) -> Message:
-    message = DisplayFilter().display(DisplayMessage(what=what, bundle=bundle, how=how))
+    message = DisplayFilter().display(DisplayMessage(kind=what, bundle=bundle, details=how))
     assert message is not None
     return message
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_bundles(kind: str) -> None:
-    shown = DisplayMessage(what="display", bundle=HOSTILE[kind])
+    shown = DisplayMessage(kind="display", bundle=HOSTILE[kind])
     for message in (DisplayFilter().display(shown), DisplayFilter().result(shown, 1)):
         assert message is not None
         data = message.content["data"]
@@ -71,12 +71,14 @@ def test_an_update_reaches_only_our_own_display() -> None:
     ours, others = DisplayFilter(), DisplayFilter()
     name = "the card of an approval"
     assert (
-        ours.display(DisplayMessage(what="update", bundle={"text/plain": "x"}, how={"display_id": name}))
+        ours.display(DisplayMessage(kind="update", bundle={"text/plain": "x"}, details={"display_id": name}))
         is None
     )
-    first = ours.display(DisplayMessage(what="display", bundle={"text/plain": "x"}, how={"display_id": name}))
+    first = ours.display(
+        DisplayMessage(kind="display", bundle={"text/plain": "x"}, details={"display_id": name})
+    )
     second = others.display(
-        DisplayMessage(what="display", bundle={"text/plain": "x"}, how={"display_id": name})
+        DisplayMessage(kind="display", bundle={"text/plain": "x"}, details={"display_id": name})
     )
     assert first is not None
     assert second is not None
@@ -89,10 +91,10 @@ def test_names_of_displays_are_forgotten_in_the_end() -> None:
     passing = DisplayFilter()
     for number in range(MOST_NAMES + 1):
         passing.display(
-            DisplayMessage(what="display", bundle={"text/plain": ""}, how={"display_id": str(number)})
+            DisplayMessage(kind="display", bundle={"text/plain": ""}, details={"display_id": str(number)})
         )
-    assert passing.display(DisplayMessage(what="update", bundle={}, how={"display_id": "0"})) is None
-    assert passing.display(DisplayMessage(what="update", bundle={}, how={"display_id": "5"})) is not None
+    assert passing.display(DisplayMessage(kind="update", bundle={}, details={"display_id": "0"})) is None
+    assert passing.display(DisplayMessage(kind="update", bundle={}, details={"display_id": "5"})) is not None
 
 
 @pytest.mark.parametrize("how", [{"display_id": 3}, {"display_id": ["x"]}, {"metadata": 3}, {}])
@@ -115,15 +117,15 @@ def test_a_widget_is_its_text() -> None:
 
 
 def test_messages_of_widgets_and_new_cells_are_not_passed_on() -> None:
-    comm = DisplayMessage(what="comm", bundle={"comm_id": "x", "data": {}}, how={"kind": "comm_msg"})
+    comm = DisplayMessage(kind="comm", bundle={"comm_id": "x", "data": {}}, details={"kind": "comm_msg"})
     assert DisplayFilter().comm(comm) is None
-    text = DisplayMessage(what="next_input", bundle={"text/plain": "rm -rf"}, how={"replace": True})
+    text = DisplayMessage(kind="next_input", bundle={"text/plain": "rm -rf"}, details={"replace": True})
     assert DisplayFilter().payload(text) is None
 
 
 def test_a_page_is_text() -> None:
     page = DisplayMessage(
-        what="page", bundle={"text/plain": "\x1b[31mDoc\x1b]8;;x\x07", "text/html": "<script>"}
+        kind="page", bundle={"text/plain": "\x1b[31mDoc\x1b]8;;x\x07", "text/html": "<script>"}
     )
     assert DisplayFilter().payload(page) == {
         "source": "page",
@@ -136,16 +138,16 @@ def test_a_person_may_trust_it() -> None:
     passing = DisplayFilter(trusted=True)
     bundle = {WIDGET: {"model_id": "1"}, "text/html": "<script>1</script>"}
     message = passing.display(
-        DisplayMessage(what="display", bundle=bundle, how={"metadata": {"isolated": True}})
+        DisplayMessage(kind="display", bundle=bundle, details={"metadata": {"isolated": True}})
     )
     assert message is not None
     assert message.content["data"] == bundle
     assert message.content["metadata"] == {"isolated": True}
     comm = passing.comm(
-        DisplayMessage(what="comm", bundle={"comm_id": "x"}, how={"kind": "comm_msg"}, buffers=(b"b",))
+        DisplayMessage(kind="comm", bundle={"comm_id": "x"}, details={"kind": "comm_msg"}, buffers=(b"b",))
     )
     assert comm is not None
     assert (comm.type, comm.buffers) == ("comm_msg", (b"b",))
-    assert passing.comm(DisplayMessage(what="comm", how={"kind": "shutdown_request"})) is None
-    text = DisplayMessage(what="next_input", bundle={"text/plain": "x = 1"})
+    assert passing.comm(DisplayMessage(kind="comm", details={"kind": "shutdown_request"})) is None
+    text = DisplayMessage(kind="next_input", bundle={"text/plain": "x = 1"})
     assert passing.payload(text) == {"source": "set_next_input", "text": "x = 1", "replace": False}

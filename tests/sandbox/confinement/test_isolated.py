@@ -168,13 +168,13 @@ async def test_orphans_do_not_pile_up(tmp_path: Path, level: str) -> None:
 async def test_the_end_of_init_ends_everything(tmp_path: Path, level: str) -> None:
     async with rig(tmp_path, level=level) as r:
         await r.bash("(setsid sleep 1000 >/dev/null 2>&1 &)")
-        link = r.kernel._link
+        link = r.kernel._connection
         assert link is not None
         tree = processes.below(link.supervisor, processes.table())
         init = min(tree - {link.pid})
         os.kill(init, signal.SIGKILL)
         await eventually(lambda: not tree & processes.table().keys())
-        await eventually(lambda: link.lost_because is not None)
+        await eventually(lambda: link.lost_reason is not None)
         assert (await r.python("1")).content == "1"
 
 
@@ -184,9 +184,13 @@ async def test_sessions_cannot_reach_each_other_nor_what_watches(tmp_path: Path,
         await two.python("secret = 'of two'; open('file', 'w').write(secret)")
         home = await two.value("import os; os.environ['HOME']")
         await one.kernel.start()
-        assert one.kernel._link is not None
-        assert two.kernel._link is not None
-        around = [two.kernel._link.pid, two.kernel._link.supervisor, one.kernel._link.supervisor]
+        assert one.kernel._connection is not None
+        assert two.kernel._connection is not None
+        around = [
+            two.kernel._connection.pid,
+            two.kernel._connection.supervisor,
+            one.kernel._connection.supervisor,
+        ]
         around += [spawn.server().pid, os.getpid()]
         code = f"""
 import ctypes, os, struct

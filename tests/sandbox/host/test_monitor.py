@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.types import ToolResult
-from aisotools.sandbox.host.monitor import Disk, ResourceUsage, look, overrun, switches_below
+from aisotools.sandbox.host.monitor import (
+    DiskUsage,
+    ResourceUsage,
+    count_context_switches,
+    find_exceeded,
+    measure_usage,
+)
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from tests.sandbox.rig import Rig, eventually, rig
 
@@ -30,12 +36,12 @@ def told(result: ToolResult, limit: str) -> None:
 
 def test_deciding_is_pure() -> None:
     limits = Limits(memory_bytes=100 * MIB, processes=10, disk_bytes=MIB)
-    assert overrun(ResourceUsage(memory_bytes=100 * MIB, processes=10, disk_bytes=MIB), limits) is None
+    assert find_exceeded(ResourceUsage(memory_bytes=100 * MIB, processes=10, disk_bytes=MIB), limits) is None
     for name, used in (("memory_bytes", 101 * MIB), ("processes", 11), ("disk_bytes", MIB + 1)):
-        found = overrun(ResourceUsage(**{name: used}), limits)
+        found = find_exceeded(ResourceUsage(**{name: used}), limits)
         assert found == LimitExceeded(limit=name, used=used, allowed=getattr(limits, name))
     lifted = Limits(memory_bytes=None, disk_bytes=None)
-    assert overrun(ResourceUsage(memory_bytes=1 << 60, disk_bytes=1 << 60), lifted) is None
+    assert find_exceeded(ResourceUsage(memory_bytes=1 << 60, disk_bytes=1 << 60), lifted) is None
 
 
 def test_an_overrun_in_words() -> None:
@@ -73,7 +79,7 @@ def test_what_is_no_limit_is_left_alone() -> None:
 def test_disk_counts_what_was_written_since(tmp_path: Path) -> None:
     (tmp_path / "old").write_bytes(b"x" * MIB)
     time.sleep(0.05)
-    disk = Disk([str(tmp_path)], Limits(disk_bytes=4 * MIB))
+    disk = DiskUsage([str(tmp_path)], Limits(disk_bytes=4 * MIB))
     time.sleep(0.05)
     assert disk.used_bytes(0) == 0
     (tmp_path / "deep" / "er").mkdir(parents=True)
@@ -86,7 +92,7 @@ def test_disk_counts_what_was_written_since(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_name_counts(tmp_path: Path) -> None:
-    disk = Disk([str(tmp_path)], Limits())
+    disk = DiskUsage([str(tmp_path)], Limits())
     child = os.fork()
     if child == 0:
         held = (tmp_path / "gone").open("wb")
@@ -235,7 +241,7 @@ async def test_watching_is_cheap(tight: Rig) -> None:
     supervisor = tight.kernel.supervisor
     began_s = time.thread_time()
     for _ in range(20):
-        look(supervisor, Limits())
+        measure_usage(supervisor, Limits())
     print(
         f"\none look: {(time.thread_time() - began_s) / 20 * 1000:.2f} ms, and a hundred times that between"
     )
@@ -246,13 +252,13 @@ async def test_a_worker_at_rest_does_not_run(tight: Rig) -> None:
     supervisor = tight.kernel.supervisor
 
     def settled() -> bool:
-        before = switches_below(supervisor)
+        before = count_context_switches(supervisor)
         time.sleep(0.1)
-        return switches_below(supervisor) == before != {}
+        return count_context_switches(supervisor) == before != {}
 
     await eventually(settled)
     await tight.python("2")
-    before = switches_below(supervisor)
+    before = count_context_switches(supervisor)
     await tight.python("import time; time.sleep(0.01)")
-    assert switches_below(supervisor) != before
-    assert switches_below(0) == {}
+    assert count_context_switches(supervisor) != before
+    assert count_context_switches(0) == {}

@@ -20,7 +20,6 @@ from hypothesis.stateful import (
 )
 
 from aisotools.core.exceptions import SandboxError
-from aisotools.sandbox.host.sandbox import LocalSandbox
 from tests.sandbox.rig import Rig
 
 NAMES = st.sampled_from("abc")
@@ -54,8 +53,6 @@ class Histories(RuleBasedStateMachine):
         folder = self.folder / str(len(self.rigs))
         folder.mkdir()
         made = Rig(folder)
-        # a fork may take long when other tests keep the machine busy; none is to be left out here
-        made.kernel = LocalSandbox(made.wanted, made.heard, slow_fork_s=60)
         self.rigs.append(made)
         return made
 

@@ -36,7 +36,7 @@ async def main():
         os._exit(0)
     call = asyncio.create_task(r.python(sys.argv[3], timeout_s=100))
     await asyncio.sleep(0.2)
-    link = r.kernel._link
+    link = r.kernel._connection
     print({'scratch': scratch, 'worker': link.pid, 'supervisor': link.supervisor,
            'server': spawn.server().pid}, flush=True)
     if sys.argv[2] == 'exits':

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aisotools.sandbox.worker.output import Allowance, CallRecord, Recorder, Stream, json_bundle, sendable
+from aisotools.sandbox.worker.output import (
+    CallRecord,
+    Recorder,
+    Stream,
+    TokenBucket,
+    escape_surrogates,
+    json_bundle,
+)
 
 
 class Sink:
@@ -34,7 +41,7 @@ def test_a_record_keeps_what_the_cap_allows_and_counts_the_rest(texts: list[str]
     for text in texts:
         record.take("stdout", text)
     kept = "".join(record.streams["stdout"]).encode()
-    whole = "".join(map(sendable, texts)).encode()
+    whole = "".join(map(escape_surrogates, texts)).encode()
     assert len(kept) <= cap
     end = record.tail.tail_text("stdout").encode()
     assert len(kept) + record.missing_bytes + len(end) == len(whole)
@@ -46,7 +53,9 @@ def test_a_record_keeps_what_the_cap_allows_and_counts_the_rest(texts: list[str]
 
 @given(st.text(alphabet=st.characters(codec=None)))
 def test_any_text_can_be_sent(text: str) -> None:
-    assert sendable(sendable(text)).encode("utf-8") == sendable(text).encode("utf-8")
+    assert escape_surrogates(escape_surrogates(text)).encode("utf-8") == escape_surrogates(text).encode(
+        "utf-8"
+    )
 
 
 def test_a_lone_surrogate_is_spelled_out(sink: Sink) -> None:
@@ -223,7 +232,7 @@ def test_a_bundle_with_an_odd_object_can_be_sent() -> None:
 
 def test_allowance_refills() -> None:
     now_s = 100.0
-    allowance = Allowance(3, 10.0, clock=lambda: now_s)
+    allowance = TokenBucket(3, 10.0, clock=lambda: now_s)
     assert [allowance.take() for _ in range(4)] == [True, True, True, False]
     now_s += 0.25
     assert [allowance.take() for _ in range(3)] == [True, True, False]

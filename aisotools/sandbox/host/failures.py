@@ -1,0 +1,97 @@
+"""Results of calls that their worker did not finish: it died, or was killed at the deadline.
+
+Each result says what happened to the variables, in words for a model and as metadata for programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aisotools.core.exceptions import WorkerDied
+from aisotools.core.protocols import VariablePoint
+from aisotools.core.types import ToolResult
+
+_LAST_WORDS_CHARS = 4000
+_TAIL_CHARS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """A snapshot that took the place of a worker that ended.
+
+    Attributes:
+        point: The snapshot.
+        is_complete: Whether nothing is lost but what the calls in progress had done.
+        is_pending: Whether the worker was not ready yet when this was told: it is what should happen.
+    """
+
+    point: VariablePoint
+    is_complete: bool
+    is_pending: bool = False
+
+
+def describe_recovery(recovery: Recovery | None) -> str:
+    """Return a sentence on what happened to the variables; None is that there was no snapshot."""
+    if recovery is None:
+        return "Its variables are lost; the next call gets a fresh worker."
+    point = recovery.point
+    lost = f" Lost: {'; '.join(point.lost)}." if point.lost else ""
+    moment = "this call" if recovery.is_complete else f"the call {point.call_id}"
+    if recovery.is_pending:
+        return (
+            f"A snapshot of the variables from before {moment} exists and is being restored; that had not "
+            f"finished when this was reported. Check a variable before relying on it.{lost}"
+        )
+    if recovery.is_complete:
+        return f"The variables were restored to what they were before {moment}.{lost}"
+    return f"The variables were restored to what they were before {moment}; later changes are lost.{lost}"
+
+
+def recovery_metadata(recovery: Recovery | None) -> dict[str, Any]:
+    """Return the same as metadata of a result."""
+    if recovery is None:
+        return {"state_kept": False}
+    point = recovery.point
+    metadata: dict[str, Any] = {
+        "state_kept": recovery.is_complete,
+        "state_label": point.label,
+        "state_before": point.call_id,
+    }
+    if point.lost:
+        metadata["state_lost"] = list(point.lost)
+    return metadata
+
+
+def worker_died_result(error: WorkerDied, recovery: Recovery | None) -> ToolResult:
+    """Build the result of a call during which the worker ended; `recovery` is what was restored."""
+    content = f"The sandbox's worker ended during the call: {error}. {describe_recovery(recovery)}"
+    if error.last_words:
+        content += f"\nIts last output:\n{error.last_words[-_LAST_WORDS_CHARS:]}"
+    result = ToolResult.error(content, error_kind="environment")
+    return result.with_metadata(worker_died=True, **recovery_metadata(recovery))
+
+
+def timeout_result(
+    tool: str, timeout_s: float, output: Mapping[str, str], *, partial: str | None, recovery: Recovery | None
+) -> ToolResult:
+    """Build the result of a call that exceeded its deadline.
+
+    Args:
+        tool: The name of the tool.
+        timeout_s: Its deadline in seconds.
+        output: What it had printed, by stream.
+        partial: What the call returned after being interrupted, or None if its worker had to be killed.
+        recovery: The snapshot restored after the kill, if any.
+    """
+    reason = f"{tool} timed out after {timeout_s:g} s."
+    if partial is not None:
+        lines = [f"{reason} Variables are kept, including changes made before the timeout.", partial]
+        metadata: dict[str, Any] = {"state_kept": True}
+    else:
+        tails = [text[-_TAIL_CHARS:] for text in output.values()]
+        lines = [f"{reason} It could not be interrupted. {describe_recovery(recovery)}", *tails]
+        metadata = recovery_metadata(recovery)
+    result = ToolResult.error("\n".join(lines), error_kind="failed")
+    return result.with_metadata(timed_out=True, **metadata, **output)
