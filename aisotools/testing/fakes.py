@@ -223,8 +223,8 @@ class FakeSandbox:
             await asyncio.wait([work], timeout=_GRACE_S)
             if not done:
                 return ToolResult.error(
-                    f"{request.call.name} timed out after {request.timeout_s:g} s. Variables are kept, including "
-                    "changes made before the timeout.",
+                    f"{request.call.name} timed out after {request.timeout_s:g} s. Variables are kept, "
+                    "including changes made before the timeout.",
                 ).with_metadata(timed_out=True, state_kept=True)
             if work.cancelled():
                 return ToolResult.error("The call was interrupted.").with_metadata(stopped=True)
