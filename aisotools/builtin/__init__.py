@@ -1,4 +1,4 @@
-"""The built-in tools: one row each in the table below, `module:attribute`, and the sets they belong to."""
+"""The built-in tools, as a table of `module:attribute`, and the sets they belong to."""
 
 from __future__ import annotations
 
@@ -27,19 +27,17 @@ BUILTINS = (
     "conversation:display",
 )
 
-_CORE = (
-    "file",
-    "sandbox_bash",
-    "sandbox_read",
-    "sandbox_write",
-    "python",
-    "edit",
-    "variables",
-    "read_result",
-)
-
 TOOLSETS: dict[str, tuple[str, ...]] = {
-    "core": _CORE,
+    "core": (
+        "file",
+        "sandbox_bash",
+        "sandbox_read",
+        "sandbox_write",
+        "python",
+        "edit",
+        "variables",
+        "read_result",
+    ),
     "files": ("file", "edit", "apply_patch", "sandbox_read", "sandbox_write", "read_result"),
     "shell": (
         "sandbox_bash",
@@ -55,11 +53,11 @@ TOOLSETS: dict[str, tuple[str, ...]] = {
     "tasks": ("todo", "ask_user", "display", "read_result"),
     "all": tuple(row.partition(":")[2] for row in BUILTINS),
 }
-"""Names of tools that belong together, in the order of the table."""
+"""Names of the tools of each set."""
 
 
 def builtin_tools(set: str = "all") -> list[Tool]:  # noqa: A002 - part of the public interface
-    """The built-in tools of a set, in the order of the table.
+    """Return the built-in tools of a set, in the order of the table.
 
     Args:
         set: `core`, `files`, `shell`, `web`, `tasks`, or `all`, which is the default registry.

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from aisotools.builtin.file_operations import for_the_model
+from aisotools.builtin.file_operations import translate_errors
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import Services, ToolContext, UserQuestion
 from aisotools.core.types import Effect, Json, MimeBundle, ToolResult
@@ -334,7 +334,7 @@ def _markdown(title: str, text: str) -> MimeBundle:
 
 def _image(context: ToolContext, title: str, path: str) -> MimeBundle:
     workspace = Workspace(context.workspace_path)
-    with for_the_model(workspace, path):
+    with translate_errors(workspace, path):
         data = workspace.read_bytes(path, max_bytes=_MAX_IMAGE_BYTES)
     mime = next((mime for magic, mime in _IMAGES if data.startswith(magic)), None)
     if mime is None:

@@ -1,6 +1,6 @@
-"""The tool `edit`: passages of one text file replaced, all or none.
+"""The tool `edit`: replace passages of one text file, all of them or none.
 
-Replacing passages of a text: exact, else whole lines whatever white space ends them. Pure.
+A passage is found exactly or, failing that, as whole lines that differ only in trailing white space.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from aisotools.builtin.file_operations import MAX_FILE_BYTES, for_the_model
+from aisotools.builtin.file_operations import MAX_FILE_BYTES, translate_errors
 from aisotools.builtin.files import written_path
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
@@ -23,18 +23,20 @@ from aisotools.workspace.paths import printable, shown
 from aisotools.workspace.read_tracker import FileTouch
 from aisotools.workspace.workspace import Workspace
 
-_SHOWN_PLACES, _SHOWN_CHARS = 10, 80
+_MAX_PLACES_LISTED = 10
+_MAX_CHARS_QUOTED = 80
 _MAX_LINES_COMPARED = 5_000
+"""Longer files get no suggestion: every line is compared by a slow, fuzzy measure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """One passage and what it becomes.
+    """A replacement in a text.
 
     Attributes:
-        old: The passage.
-        new: What stands there afterwards.
-        replace_all: Whether every occurrence is meant.
+        old: The passage to replace.
+        new: The new passage.
+        replace_all: Replace every occurrence; otherwise `old` must occur exactly once.
     """
 
     old: str
@@ -44,12 +46,12 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text file taken apart, so that a model need not care how its lines end.
+    """A text file without its line endings and byte order mark, so that a model need not know them.
 
     Attributes:
-        body: The text with plain line feeds, where all of its lines ended the same way.
-        ending: How its lines end on disk.
-        bom: The byte order mark, or nothing.
+        body: The text. Line ends are plain line feeds if all lines ended the same way on disk.
+        ending: The line end on disk.
+        bom: The byte order mark, or empty.
     """
 
     body: str
@@ -58,7 +60,7 @@ class Text:
 
     @classmethod
     def of(cls, data: bytes) -> Text:
-        """The text of a file; bytes that are not UTF-8 come back as they were."""
+        """Decode a file. Bytes that are not UTF-8 survive the round trip through `data`."""
         text = data.decode("utf-8", "surrogateescape")
         bom = "\ufeff" if text.startswith("\ufeff") else ""
         body = text.removeprefix(bom)
@@ -68,36 +70,37 @@ class Text:
         return cls(body, "\n", bom)
 
     def data(self, body: str) -> bytes:
-        """Another body as the bytes of the same file."""
+        """Encode another body with the line ends and byte order mark of this file."""
         if self.ending != "\n":
             body = body.replace("\r\n", "\n").replace("\n", self.ending)
         return (self.bom + body).encode("utf-8", "surrogateescape")
 
 
 def apply_edits(path: str, body: str, edits: Sequence[Replacement]) -> tuple[str, int]:
-    """The text after all edits, one after another, and how many passages were replaced.
+    """Apply edits one after another. Return the new text and the number of passages replaced.
 
     Raises:
-        ToolError: If any cannot be made, with line numbers; none is made then.
+        ToolError: If one of them cannot be applied; the message gives line numbers.
     """
     total = 0
     for number, edit in enumerate(edits, 1):
         which = f"edits[{number - 1}]" if len(edits) > 1 else "old"
-        body, count = _applied(path, body, edit, which)
+        body, count = _apply_edit(path, body, edit, which)
         total += count
     return body, total
 
 
-def _applied(path: str, body: str, edit: Replacement, which: str) -> tuple[str, int]:
+def _apply_edit(path: str, body: str, edit: Replacement, which: str) -> tuple[str, int]:
     if not edit.old:
         raise ToolError(f"{which}: old is empty. Say which passage to replace; nothing was changed.")
     if edit.old == edit.new:
         raise ToolError(f"{which}: old and new are the same. Nothing was changed.")
     old, new = edit.old, edit.new
-    places = list(_occurrences(body, old, _SHOWN_PLACES + 1))
-    if not places and "\r" in old and "\r" not in body:  # copied from where the line endings were shown
+    places = list(_occurrences(body, old, _MAX_PLACES_LISTED + 1))
+    if not places and "\r" in old and "\r" not in body:
+        # The model copied the passage from output that showed the line ends on disk.
         old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n")
-        places = list(_occurrences(body, old, _SHOWN_PLACES + 1))
+        places = list(_occurrences(body, old, _MAX_PLACES_LISTED + 1))
     if edit.replace_all and places:
         return body.replace(old, new), body.count(old)
     if len(places) == 1:
@@ -105,81 +108,83 @@ def _applied(path: str, body: str, edit: Replacement, which: str) -> tuple[str, 
     if places:
         lines = [body.count("\n", 0, place) + 1 for place in places]
         raise _ambiguous(path, which, lines, "")
-    return _applied_to_lines(path, body, Replacement(old, new, edit.replace_all), which)
+    return _apply_to_lines(path, body, Replacement(old, new, edit.replace_all), which)
 
 
-def _applied_to_lines(path: str, body: str, edit: Replacement, which: str) -> tuple[str, int]:
-    """The same for whole lines, whatever white space ends them."""
-    wanted = [line.rstrip() for line in edit.old.split("\n")]
-    become = edit.new.split("\n")
-    if len(wanted) > 1 and not wanted[-1]:
-        wanted.pop()
-        if not become[-1]:
-            become.pop()
+def _apply_to_lines(path: str, body: str, edit: Replacement, which: str) -> tuple[str, int]:
+    """Apply an edit to whole lines, ignoring trailing white space."""
+    old_lines = [line.rstrip() for line in edit.old.split("\n")]
+    new_lines = edit.new.split("\n")
+    if len(old_lines) > 1 and not old_lines[-1]:
+        # A final line feed ends the last line; it is no empty line of its own.
+        old_lines.pop()
+        if not new_lines[-1]:
+            new_lines.pop()
     lines = body.split("\n")
-    bare = [line.rstrip() for line in lines]
-    found = list(_runs(bare, wanted)) if any(wanted) else []
-    if not found:
+    stripped = [line.rstrip() for line in lines]
+    places = list(_find_runs(stripped, old_lines)) if any(old_lines) else []
+    if not places:
         raise ToolError(
-            f"{which}: {_shown(edit.old)} is not in {path!r}. {_nearest(bare, wanted)} Nothing was changed."
+            f"{which}: {_quote(edit.old)} is not in {path!r}."
+            f" {_suggest_place(stripped, old_lines)} Nothing was changed."
         )
-    if len(found) > 1 and not edit.replace_all:
-        told = " when white space at the ends of lines is left aside"
-        raise _ambiguous(path, which, [place + 1 for place in found], told)
-    ending = "\r" if lines[found[0]].endswith("\r") and not become[-1].endswith("\r") else ""
-    for place in reversed(found):
-        lines[place : place + len(wanted)] = [line + ending for line in become]
-    return "\n".join(lines), len(found)
+    if len(places) > 1 and not edit.replace_all:
+        condition = " when white space at the ends of lines is ignored"
+        raise _ambiguous(path, which, [place + 1 for place in places], condition)
+    # A file with mixed line ends keeps its carriage returns in the body: the new lines end like the old ones.
+    ending = "\r" if lines[places[0]].endswith("\r") and not new_lines[-1].endswith("\r") else ""
+    for place in reversed(places):
+        lines[place : place + len(old_lines)] = [line + ending for line in new_lines]
+    return "\n".join(lines), len(places)
 
 
-def _occurrences(body: str, old: str, most: int) -> Iterator[int]:
-    """Where a passage begins, also where occurrences overlap."""
+def _occurrences(body: str, old: str, limit: int) -> Iterator[int]:
+    """Yield at most `limit` positions of a passage, overlapping ones included."""
     place = body.find(old)
-    while place >= 0 and most:
+    while place >= 0 and limit:
         yield place
-        most -= 1
+        limit -= 1
         place = body.find(old, place + 1)
 
 
-def _runs(lines: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
-    place, length = 0, len(wanted)
+def _find_runs(lines: Sequence[str], run: Sequence[str]) -> Iterator[int]:
+    place = 0
+    length = len(run)
     while place + length <= len(lines):
-        if lines[place] == wanted[0] and lines[place : place + length] == list(wanted):
+        if lines[place] == run[0] and lines[place : place + length] == list(run):
             yield place
             place += length
         else:
             place += 1
 
 
-def _ambiguous(path: str, which: str, lines: Sequence[int], told: str) -> ToolError:
-    more = len(lines) > _SHOWN_PLACES
-    count = f"more than {_SHOWN_PLACES}" if more else f"{len(lines)}"
-    listed = ", ".join(str(line) for line in lines[:_SHOWN_PLACES]) + (", ..." if more else "")
+def _ambiguous(path: str, which: str, lines: Sequence[int], condition: str) -> ToolError:
+    more = len(lines) > _MAX_PLACES_LISTED
+    count = f"more than {_MAX_PLACES_LISTED}" if more else f"{len(lines)}"
+    listed = ", ".join(str(line) for line in lines[:_MAX_PLACES_LISTED]) + (", ..." if more else "")
     return ToolError(
-        f"{which}: the passage stands {count} times in {path!r}{told}, at lines {listed}. Give more "
-        "of the text "
-        "around the one you mean, or set replace_all. Nothing was changed."
+        f"{which}: the passage stands {count} times in {path!r}{condition}, at lines {listed}. Give more "
+        "of the text around the one you mean, or set replace_all. Nothing was changed."
     )
 
 
-def _nearest(lines: Sequence[str], wanted: Sequence[str]) -> str:
-    """Where something like the passage's first line stands."""
-    first = next((line.strip() for line in wanted if line.strip()), "")
+def _suggest_place(lines: Sequence[str], old_lines: Sequence[str]) -> str:
+    first = next((line.strip() for line in old_lines if line.strip()), "")
     if not first:
         return ""
-    same = [number for number, line in enumerate(lines, 1) if first in line]
-    if not same and len(lines) <= _MAX_LINES_COMPARED:
+    numbers = [number for number, line in enumerate(lines, 1) if first in line]
+    if not numbers and len(lines) <= _MAX_LINES_COMPARED:
         stripped = [line.strip() for line in lines]
         near = difflib.get_close_matches(first, stripped, n=3, cutoff=0.6)
-        same = sorted({stripped.index(one) + 1 for one in near})
-    if not same:
+        numbers = sorted({stripped.index(line) + 1 for line in near})
+    if not numbers:
         return "Read the file again, and give old exactly as it stands there."
-    listed = ", ".join(map(str, same[:_SHOWN_PLACES]))
+    listed = ", ".join(map(str, numbers[:_MAX_PLACES_LISTED]))
     return f"Something like its first line stands at line {listed}; read that part, and give old exactly."
 
 
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "...")
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= _MAX_CHARS_QUOTED else text[:_MAX_CHARS_QUOTED] + "...")
 
 
 class Edit(BaseModel):
@@ -191,8 +196,7 @@ class Edit(BaseModel):
         str,
         Field(
             description="The passage to replace, exactly as it stands in the file, with enough "
-            "around it to be "
-            "the only one.",
+            "around it to be the only one.",
             min_length=1,
             max_length=1_000_000,
         ),
@@ -217,7 +221,7 @@ def _touches(arguments: Mapping[str, Json]) -> Sequence[FileTouch]:
     path, edits = arguments.get("path"), arguments.get("edits")
     if not isinstance(path, str) or not isinstance(edits, list):
         return ()
-    texts = tuple(str(one.get("old", "")) for one in edits if isinstance(one, Mapping))
+    texts = tuple(str(edit.get("old", "")) for edit in edits if isinstance(edit, Mapping))
     return (FileTouch(path=path, texts=texts),)
 
 
@@ -244,8 +248,7 @@ def edit(
         str,
         Field(
             description="The text file, relative to the workspace, such as 'src/app.py'. It must "
-            "exist, and it "
-            "must have been read in this session.",
+            "exist, and it must have been read in this session.",
             min_length=1,
             max_length=4096,
         ),
@@ -264,26 +267,26 @@ def edit(
 
     Each passage must stand in the file exactly once, or replace_all must be set; whole lines are also found
     when only the white space at their ends differs. If one passage is missing or stands there several times,
-    nothing is changed, and the line numbers are told. Line endings, byte order mark and mode are kept. Read
-    the file first with the tool file; for a new file, or one that changes all over, write it instead.
+    nothing is changed, and the error gives the line numbers. Line endings, byte order mark and mode are kept.
+    Read the file first with the tool file; for a new file, or one that changes all over, write it instead.
     """
     workspace = Workspace(context.workspace_path)
-    with for_the_model(workspace, path):
+    with translate_errors(workspace, path):
         data = workspace.read_bytes(path, max_bytes=MAX_FILE_BYTES)
         if b"\0" in data:
             raise ToolError(f"{shown(path)!r} is a binary file. Change it with python.")
         text = Text.of(data)
-        wanted = [Replacement(one.old, one.new, one.replace_all) for one in edits]
-        body, count = apply_edits(shown(path), text.body, wanted)
+        replacements = [Replacement(edit.old, edit.new, edit.replace_all) for edit in edits]
+        body, count = apply_edits(shown(path), text.body, replacements)
         try:
-            changed = text.data(body)
+            data = text.data(body)
         except UnicodeEncodeError:
             raise ToolError("new holds half a surrogate pair, which UTF-8 cannot store.") from None
-        if len(changed) > MAX_FILE_BYTES:
+        if len(data) > MAX_FILE_BYTES:
             raise ToolError(
-                f"The file would have {len(changed):,} bytes; at most {MAX_FILE_BYTES:,} are written."
+                f"The file would have {len(data):,} bytes; at most {MAX_FILE_BYTES:,} are written."
             )
-        written = workspace.write_bytes(path, changed)
+        written = workspace.write_bytes(path, data)
     name = printable(written.path)
     diff = unified(text.body, body, f"a/{name}", f"b/{name}")
     added, removed = counts(diff)

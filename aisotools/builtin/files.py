@@ -1,4 +1,4 @@
-"""The tools that work on files: `file`, `sandbox_read`, `sandbox_write`. They run in the confined worker."""
+"""The tools `file`, `sandbox_read` and `sandbox_write`. They run in the confined worker."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from aisotools.builtin import file_operations as changes
 from aisotools.builtin import file_operations as operations
-from aisotools.builtin.file_operations import for_the_model
+from aisotools.builtin.file_operations import translate_errors
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Effect, Facts, Json, ToolResult
@@ -22,11 +21,11 @@ _READS = frozenset({"read", "search", "list", "metadata"})
 _WRITES = frozenset({"write", "append"})
 
 
-# ---- what a call would do
+# ---- facts for the policy
 
 
 def classify(arguments: Mapping[str, Json]) -> Effect:
-    """What a call of `file` may do: only known operations are read only."""
+    """Return the effect of a call of `file`. An unknown operation counts as a mutation."""
     operation = arguments.get("operation")
     if isinstance(operation, str) and operation in _READS:
         return Effect.READ_ONLY
@@ -34,31 +33,31 @@ def classify(arguments: Mapping[str, Json]) -> Effect:
 
 
 def extract_undo_path(arguments: Mapping[str, Json]) -> Path | None:
-    """The one path that a call of `file` changes; a move changes two, and has none."""
+    """Return the one path that a call of `file` changes; None for reads, and for a move: it changes two."""
     operation = arguments.get("operation")
     if operation == "copy":
         return written_path({"path": arguments.get("destination")})
-    changes = isinstance(operation, str) and operation in {*_WRITES, "delete"}
-    return written_path(arguments) if changes else None
+    is_change = isinstance(operation, str) and operation in {*_WRITES, "delete"}
+    return written_path(arguments) if is_change else None
 
 
 def written_path(arguments: Mapping[str, Json]) -> Path | None:
-    """The file that a call of `sandbox_write` replaces; None when the path is no path."""
+    """Return the argument `path` as a path, or None if it is malformed."""
     path = arguments.get("path")
     return Path(path) if isinstance(path, str) and path and "\0" not in path else None
 
 
 def gather_facts(arguments: Mapping[str, Json]) -> Facts:
-    """What a policy should know about a call of `file`; it never writes outside the workspace."""
+    """Return the facts of a call of `file`; it never writes outside the workspace."""
     facts = _facts(arguments, classify(arguments))
     operation, path, destination = (arguments.get(name) for name in ("operation", "path", "destination"))
     if not (isinstance(path, str) and isinstance(destination, str) and operation in ("move", "copy")):
         return facts
-    # It may be a folder, into which the name goes along.
-    made = (destination, f"{destination.rstrip('/')}/{path.rstrip('/').rpartition('/')[2]}")
+    # If the destination is a folder when the call runs, the second is written. Name both.
+    targets = (destination, f"{destination.rstrip('/')}/{path.rstrip('/').rpartition('/')[2]}")
     if operation == "copy":
-        return dataclasses.replace(facts, reads=(path,), writes=made)
-    return dataclasses.replace(facts, reads=(path,), writes=(path, *made))
+        return dataclasses.replace(facts, reads=(path,), writes=targets)
+    return dataclasses.replace(facts, reads=(path,), writes=(path, *targets))
 
 
 def _facts(arguments: Mapping[str, Json], effect: Effect) -> Facts:
@@ -69,7 +68,7 @@ def _facts(arguments: Mapping[str, Json], effect: Effect) -> Facts:
     return Facts(effect=effect, writes=paths, certain=bool(paths), path_guarded=True)
 
 
-# ---- what a model is told about the arguments
+# ---- parameter descriptions
 
 _WHERE = (
     "relative to the workspace, such as 'data/iris.csv'. Nothing outside the workspace can be reached; "
@@ -135,9 +134,8 @@ _EndLine = Annotated[
 _Destination = Annotated[
     str | None,
     Field(
-        description="move, copy: the new path, relative to the workspace, or a folder to put it "
-        "into. What is "
-        "there already is not replaced.",
+        description="move, copy: the new path, relative to the workspace, or a folder to put it into. "
+        "What is there already is not replaced.",
         min_length=1,
         max_length=4096,
     ),
@@ -234,21 +232,21 @@ def file(
     anything. Files to 10 MiB; what had to be left out is said in the result.
     """
     workspace = Workspace(context.workspace_path)
-    with for_the_model(workspace, path):
+    with translate_errors(workspace, path):
         match operation:
             case "read":
                 return operations.read_lines(workspace, path, start=start_line, end=end_line)
             case "write" | "append":
                 if content is None:
                     raise ToolError(f"operation {operation!r} needs content. Give '' for an empty file.")
-                change = operations.write if operation == "write" else changes.append
+                change = operations.write if operation == "write" else operations.append
                 return change(workspace, path, content)
             case "delete":
-                return changes.delete(workspace, path, recursive=recursive)
+                return operations.delete(workspace, path, recursive=recursive)
             case "move":
-                return changes.move(workspace, path, destination)
+                return operations.move(workspace, path, destination)
             case "copy":
-                return changes.copy(workspace, path, destination, context)
+                return operations.copy(workspace, path, destination, context)
             case "search":
                 return operations.search(
                     workspace,
@@ -286,7 +284,7 @@ def sandbox_read(
     Files to 10 MiB. To read some lines of a text file, use the tool file.
     """
     workspace, caps = Workspace(context.workspace_path), context.output_caps
-    with for_the_model(workspace, path):
+    with translate_errors(workspace, path):
         return operations.read_whole(workspace, path, max_json_bytes=caps.value_bytes)
 
 
@@ -312,5 +310,5 @@ def sandbox_write(
     The file is replaced at once, never seen half-written; an existing file keeps its mode.
     """
     workspace = Workspace(context.workspace_path)
-    with for_the_model(workspace, path):
+    with translate_errors(workspace, path):
         return operations.write(workspace, path, content)

@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field
 
 from aisotools.builtin.edit import Text
-from aisotools.builtin.file_operations import MAX_FILE_BYTES, for_the_model
+from aisotools.builtin.file_operations import MAX_FILE_BYTES, translate_errors
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Effect, Facts, Json, ToolResult
@@ -472,7 +472,7 @@ def _planned(workspace: Workspace, file: FilePatch) -> _Change:
     if file.old is None:
         text, before = Text(""), None
     else:
-        with for_the_model(workspace, file.old):
+        with translate_errors(workspace, file.old):
             before = workspace.read_bytes(file.old, max_bytes=MAX_FILE_BYTES)
         if b"\0" in before and file.hunks:
             raise ToolError(f"{shown(file.old)!r} is a binary file. Nothing was changed.")
@@ -496,7 +496,7 @@ def _planned(workspace: Workspace, file: FilePatch) -> _Change:
 
 
 def _demand_free(workspace: Workspace, path: str) -> None:
-    with for_the_model(workspace, path):
+    with translate_errors(workspace, path):
         try:
             entry = workspace.stat(path, follow=False)
         except FileNotFoundError:
@@ -513,7 +513,7 @@ def _carry_out(workspace: Workspace, changes: Sequence[_Change]) -> None:
     try:
         for change in changes:
             done.append(change)
-            with for_the_model(workspace, change.patch.path):
+            with translate_errors(workspace, change.patch.path):
                 _write(workspace, change)
     except BaseException:
         for change in reversed(done):

@@ -25,7 +25,7 @@ from typing import IO, Annotated, Any
 from pydantic import Field
 
 from aisotools.builtin import tasks
-from aisotools.builtin.file_operations import for_the_model
+from aisotools.builtin.file_operations import translate_errors
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP, HeadTailBuffer, looks_binary
@@ -290,7 +290,7 @@ def _told_why(result: ToolResult) -> ToolResult:
 
 def _folder(context: ToolContext, workdir: str) -> str:
     workspace = Workspace(context.workspace_path)
-    with for_the_model(workspace, workdir):
+    with translate_errors(workspace, workdir):
         if workspace.stat(workdir).kind != "directory":
             raise ToolError(
                 f"workdir {workdir!r} is not a folder. Use a folder of the workspace, or leave it out.",
