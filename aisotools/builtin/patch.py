@@ -1,6 +1,7 @@
-"""The tool `apply_patch`: a unified diff over several files, all of it or none.
+"""The tool `apply_patch`: apply a unified diff to several files, all of it or none.
 
-Unified diffs: read leniently, as models write them; where one did not fit exactly is told. Pure.
+Diffs are parsed leniently, as models write them: wrong counts and line numbers, lost context and trailing
+white space are tolerated within bounds, and every tolerance is reported.
 """
 
 from __future__ import annotations
@@ -24,23 +25,29 @@ from aisotools.workspace.read_tracker import FileTouch
 from aisotools.workspace.workspace import Workspace
 
 MAX_FILES = 100
-_TITLE = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _MAX_FUZZ = 2
+"""Context lines at either end of a hunk that may differ, as in GNU patch."""
 _MAX_PLACES = 50_000
+"""Places considered for one hunk."""
+
+_HUNK_HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+
+
+# ---- parsing
 
 
 @dataclass(frozen=True, slots=True)
 class Hunk:
-    """One place that changes.
+    """A contiguous change in one file.
 
     Attributes:
-        line: Where the diff says it begins in the old file, from 1; 0 when it does not say.
-        before: The lines as they are, without their ends.
-        after: The lines as they become.
-        head: How many lines at the beginning are only there to find the place.
-        tail: How many at the end.
-        at_end: Whether the old text ends with this hunk, without a line feed.
-        ends_bare: Whether the new text does.
+        line: First line in the old file according to the diff, from 1; 0 if the diff does not say.
+        before: The old lines, without their ends.
+        after: The new lines.
+        head: Number of context lines at the beginning.
+        tail: Number of context lines at the end.
+        old_lacks_newline: The old text ends with this hunk, without a line feed.
+        new_lacks_newline: The new text does.
     """
 
     line: int
@@ -48,18 +55,18 @@ class Hunk:
     after: tuple[str, ...]
     head: int
     tail: int
-    at_end: bool = False
-    ends_bare: bool = False
+    old_lacks_newline: bool = False
+    new_lacks_newline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FilePatch:
-    """What happens to one file.
+    """The part of a diff that concerns one file.
 
     Attributes:
-        old: Its path before, or None when it is made.
-        new: Its path afterwards, or None when it is deleted.
-        hunks: What changes in it.
+        old: Path before, or None if the file is created.
+        new: Path afterwards, or None if the file is deleted.
+        hunks: The changes, top to bottom.
     """
 
     old: str | None
@@ -68,28 +75,15 @@ class FilePatch:
 
     @property
     def path(self) -> str:
-        """The path to speak of."""
+        """The path for messages."""
         return self.new or self.old or ""
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """The text after a patch.
-
-    Attributes:
-        body: The text.
-        stretched: In words, per hunk, where it did not fit exactly.
-    """
-
-    body: str
-    stretched: tuple[str, ...]
-
-
-def read_patch(text: str) -> list[FilePatch]:
-    """The files of a unified diff.
+def parse_patch(text: str) -> list[FilePatch]:
+    """Parse a unified diff.
 
     Raises:
-        ToolError: If it is none; the message names the line.
+        ToolError: If it is malformed; the message names the line.
     """
     if text.lstrip().startswith("*** Begin Patch"):
         raise ToolError(
@@ -97,121 +91,140 @@ def read_patch(text: str) -> list[FilePatch]:
         )
     if "GIT binary patch" in text or re.search(r"^Binary files .* differ$", text, re.MULTILINE):
         raise ToolError("Binary patches cannot be applied. Write the file with python.")
-    files = list(_DiffReader(text).files())
+    files = list(_DiffParser(text).files())
     if not files:
         raise ToolError("The patch names no file. A unified diff begins with '--- a/file' and '+++ b/file'.")
     if len(files) > MAX_FILES:
         raise ToolError(f"The patch changes {len(files)} files; at most {MAX_FILES} are changed at once.")
-    seen: set[str] = set()
+    paths: set[str] = set()
     for path in (path for file in files for path in {file.old, file.new} if path is not None):
-        if path in seen:
+        if path in paths:
             raise ToolError(f"The patch names {path!r} twice. Put all hunks of a file under one header.")
-        seen.add(path)
+        paths.add(path)
     return files
 
 
-class _DiffReader:
-    """Goes through the lines of a diff."""
+class _DiffParser:
+    """A recursive-descent parser over the lines of a diff."""
 
     def __init__(self, text: str) -> None:
         self._lines = text.replace("\r\n", "\n").split("\n")
-        self._at = 0
+        self._index = 0
 
     def files(self) -> Iterator[FilePatch]:
-        """Each file with its hunks."""
-        while self._at < len(self._lines):
+        """Yield each file with its hunks."""
+        while self._index < len(self._lines):
             if self._line.startswith("diff --git "):
-                yield self._git()
+                yield self._parse_git()
             elif self._is_header():
-                yield self._plain()
+                yield self._parse_plain()
             elif self._line.startswith("@@ "):
                 raise ToolError(
-                    f"Line {self._at + 1} of the patch is a hunk without a file. Name the file before it."
+                    f"Line {self._index + 1} of the patch is a hunk without a file. Name the file before it."
                 )
             else:
-                self._at += 1
+                self._index += 1
 
     @property
     def _line(self) -> str:
-        return self._lines[self._at] if self._at < len(self._lines) else ""
+        return self._lines[self._index] if self._index < len(self._lines) else ""
 
     def _is_header(self) -> bool:
-        following = self._lines[self._at + 1] if self._at + 1 < len(self._lines) else ""
+        following = self._lines[self._index + 1] if self._index + 1 < len(self._lines) else ""
         return self._line.startswith("--- ") and following.startswith("+++ ")
 
-    def _git(self) -> FilePatch:
-        where, old, new = self._at + 1, None, None
-        made = deleted = False
-        named = re.fullmatch(r"diff --git a/(.+) b/(.+)", self._line)
-        self._at += 1
-        while self._at < len(self._lines) and not self._line.startswith(("diff --git ", "@@ ")):
+    def _parse_git(self) -> FilePatch:
+        number = self._index + 1
+        old = new = None
+        created = deleted = False
+        paths = re.fullmatch(r"diff --git a/(.+) b/(.+)", self._line)
+        self._index += 1
+        while self._index < len(self._lines) and not self._line.startswith(("diff --git ", "@@ ")):
             line = self._line
-            made, deleted = made or line.startswith("new file"), deleted or line.startswith("deleted file")
-            if line.startswith("rename from "):
+            if line.startswith("new file"):
+                created = True
+            elif line.startswith("deleted file"):
+                deleted = True
+            elif line.startswith("rename from "):
                 old = line[12:]
             elif line.startswith("rename to "):
                 new = line[10:]
             elif line.startswith(("copy from ", "copy to ")):
                 raise ToolError(
-                    f"Line {self._at + 1} of the patch copies a file. Use file, operation 'copy'."
+                    f"Line {self._index + 1} of the patch copies a file. Use file, operation 'copy'."
                 )
             elif self._is_header():
-                return self._plain(renamed=(old, new) if old and new else None)
-            self._at += 1
-        if named is not None and not (old and new):
-            old, new = None if made else named[1], None if deleted else named[2]
+                return self._parse_plain(renamed=(old, new) if old and new else None)
+            self._index += 1
+        if paths is not None and not (old and new):
+            old = None if created else paths[1]
+            new = None if deleted else paths[2]
         if old is None and new is None:
-            raise ToolError(f"Line {where} of the patch names no file that could be read.")
-        return FilePatch(old, new, tuple(self._hunks()))
+            raise ToolError(f"Line {number} of the patch names no file.")
+        return FilePatch(old, new, tuple(self._parse_hunks()))
 
-    def _plain(self, renamed: tuple[str, str] | None = None) -> FilePatch:
-        where = self._at + 1
-        old, new = _path(self._line[4:], "a/"), _path(self._lines[self._at + 1][4:], "b/")
-        self._at += 2
+    def _parse_plain(self, renamed: tuple[str, str] | None = None) -> FilePatch:
+        number = self._index + 1
+        old = _parse_path(self._line[4:], "a/")
+        new = _parse_path(self._lines[self._index + 1][4:], "b/")
+        self._index += 2
         if old is None and new is None:
-            raise ToolError(f"Line {where} of the patch: both sides are /dev/null.")
-        hunks = tuple(self._hunks())
+            raise ToolError(f"Line {number} of the patch: both sides are /dev/null.")
+        hunks = tuple(self._parse_hunks())
         if not hunks and renamed is None and None not in {old, new} and old == new:
-            raise ToolError(f"Line {where} of the patch: no hunk follows for {new!r}. It begins with '@@ '.")
+            raise ToolError(
+                f"Line {number} of the patch: no hunk follows for {new!r}. A hunk begins with '@@ '."
+            )
         return FilePatch(*(renamed or (old, new)), hunks)
 
-    def _hunks(self) -> Iterator[Hunk]:
-        while self._at < len(self._lines):
+    def _parse_hunks(self) -> Iterator[Hunk]:
+        while self._index < len(self._lines):
             if self._line.startswith("@@"):
-                yield self._hunk()
+                yield self._parse_hunk()
             elif self._line.startswith("diff --git ") or self._is_header():
                 return
             elif self._line.strip():
                 raise ToolError(
-                    f"Line {self._at + 1} of the patch, {self._line[:80]!r}, belongs to no hunk. "
-                    "Every line of one "
-                    "begins with a blank, '+' or '-'."
+                    f"Line {self._index + 1} of the patch, {self._line[:80]!r}, belongs to no hunk. "
+                    "Every line of a hunk begins with a blank, '+' or '-'."
                 )
             else:
-                self._at += 1
+                self._index += 1
 
-    def _hunk(self) -> Hunk:
-        title = _TITLE.match(self._line)
-        if title is None and self._line.strip("@ "):
-            raise ToolError(f"Line {self._at + 1} of the patch is no hunk title such as '@@ -10,3 +10,4 @@'.")
-        line = int(title[1]) if title is not None else 0
-        expected = (int(title[2] or 1), int(title[4] or 1)) if title is not None else None
-        self._at += 1
+    def _parse_hunk(self) -> Hunk:
+        header = _HUNK_HEADER.match(self._line)
+        if header is None and self._line.strip("@ "):
+            raise ToolError(
+                f"Line {self._index + 1} of the patch is not a hunk header such as '@@ -10,3 +10,4 @@'."
+            )
+        # A bare '@@' is accepted: models leave the numbers out.
+        line = int(header[1]) if header is not None else 0
+        expected = (int(header[2] or 1), int(header[4] or 1)) if header is not None else None
+        self._index += 1
         rows: list[tuple[str, str]] = []
-        bare: set[str] = set()
-        while self._at < len(self._lines) and not self._hunk_ends(rows, expected):
+        sides_without_newline: set[str] = set()
+        while self._index < len(self._lines) and not self._hunk_ends(rows, expected):
             row = self._line
-            if row.startswith("\\"):
+            if row.startswith("\\"):  # "\\ No newline at end of file" is about the line before it
                 last = rows[-1][0] if rows else "-"
-                bare |= {"+", "-"} if last == " " else {last}
+                sides_without_newline |= {"+", "-"} if last == " " else {last}
             else:
                 rows.append((row[:1] or " ", row[1:]))
-            self._at += 1
+            self._index += 1
         while rows and expected is None and rows[-1] == (" ", ""):
-            rows.pop()  # the empty line after a hunk of unknown length is no part of it
+            rows.pop()  # an empty line between two hunks of unknown length belongs to neither
         if not rows:
-            raise ToolError(f"Line {self._at} of the patch: the hunk is empty.")
-        return _made(line, rows, at_end="-" in bare, ends_bare="+" in bare)
+            raise ToolError(f"Line {self._index} of the patch: the hunk is empty.")
+        kinds = [kind for kind, _ in rows]
+        return Hunk(
+            line,
+            before=tuple(text for kind, text in rows if kind != "+"),
+            after=tuple(text for kind, text in rows if kind != "-"),
+            head=next((n for n, kind in enumerate(kinds) if kind != " "), len(kinds)),
+            tail=next((n for n, kind in enumerate(reversed(kinds)) if kind != " "), 0),
+            old_lacks_newline="-" in sides_without_newline,
+            new_lacks_newline="+" in sides_without_newline,
+        )
 
     def _hunk_ends(self, rows: Sequence[tuple[str, str]], expected: tuple[int, int] | None) -> bool:
         row = self._line
@@ -219,14 +232,16 @@ class _DiffReader:
             return False
         if row.startswith(("@@", "diff --git ")) or row[:1] not in {" ", "+", "-", ""}:
             return True
-        counted = (sum(kind != "+" for kind, _ in rows), sum(kind != "-" for kind, _ in rows))
-        if expected is None or (counted[0] >= expected[0] and counted[1] >= expected[1]):
-            # Models miscount: what still looks like a part of the hunk is one.
+        old_count = sum(kind != "+" for kind, _ in rows)
+        new_count = sum(kind != "-" for kind, _ in rows)
+        if expected is None or (old_count >= expected[0] and new_count >= expected[1]):
+            # Models miscount: a row that still looks like part of the hunk is one.
             return self._is_header() or (expected is not None and not row)
-        following = self._lines[self._at + 2] if self._at + 2 < len(self._lines) else ""
-        return (self._is_header() and following.startswith("@@ ")) or (
-            not row and self._at == len(self._lines) - 1
-        )
+        # Rows are missing, so "--- x" and "+++ y" may be a deleted and an added line. They are a file header
+        # only if a hunk follows.
+        following = self._lines[self._index + 2] if self._index + 2 < len(self._lines) else ""
+        is_last_line = self._index == len(self._lines) - 1
+        return (self._is_header() and following.startswith("@@ ")) or (not row and is_last_line)
 
 
 def _made(line: int, rows: Sequence[tuple[str, str]], *, at_end: bool, ends_bare: bool) -> Hunk:
@@ -244,126 +259,165 @@ def _made(line: int, rows: Sequence[tuple[str, str]], *, at_end: bool, ends_bare
     )
 
 
-def _path(text: str, prefix: str) -> str | None:
+def _parse_path(text: str, prefix: str) -> str | None:
     path = text.split("\t", maxsplit=1)[0].strip()
     if path.startswith('"') and path.endswith('"') and len(path) > 1:
         path = path[1:-1]
     return None if path == "/dev/null" else path.removeprefix(prefix)
 
 
-def apply_hunks(patch: FilePatch, body: str) -> Applied:
-    """A text after the hunks, each found near where the diff says it is.
-
-    Raises:
-        ToolError: If one cannot be found, or could be in several places.
-    """
-    lines = body.split("\n") if body else [""]
-    bare_end = not body.endswith("\n") and body != ""
-    if not bare_end:
-        lines.pop()
-    stretched: list[str] = []
-    shift = done = 0
-    for number, hunk in enumerate(patch.hunks, 1):
-        wanted = max(hunk.line - 1, 0) + (not hunk.before and hunk.line > 0) + shift
-        place, fuzz, loosely = _find(f"{patch.path}: hunk {number}", hunk, lines, wanted, done)
-        head, tail = min(fuzz, hunk.head), min(fuzz, hunk.tail)
-        after = list(hunk.after[head : len(hunk.after) - tail])
-        length = len(hunk.before) - head - tail
-        if loosely:
-            after = _with_old_ends(hunk, lines[place : place + length], after, head, tail)
-        lines[place : place + length] = after
-        done = place + len(after)
-        moved = place - head - wanted
-        shift += moved + len(hunk.after) - len(hunk.before)
-        if hunk.line and moved:
-            stretched.append(f"hunk {number} at line {place + 1 - head} (offset {moved:+})")
-        if fuzz or loosely:
-            what = [f"fuzz {fuzz}"] if fuzz else []
-            what += ["white space at line ends ignored"] if loosely else []
-            stretched.append(f"hunk {number} at line {place + 1}: {', '.join(what)}")
-        if done == len(lines) and (hunk.at_end or hunk.ends_bare or not tail):
-            bare_end = hunk.ends_bare or (bare_end and not hunk.at_end)
-    return Applied("\n".join(lines) + ("" if bare_end or not lines else "\n"), tuple(stretched))
-
-
-def _find(which: str, hunk: Hunk, lines: list[str], wanted: int, done: int) -> tuple[int, int, bool]:
-    """Where a hunk fits, with how many lines of context left aside, and whether only loosely."""
-    if not hunk.before:
-        place = wanted if hunk.line else len(lines)
-        return max(done, min(place, len(lines))), 0, False
-    bare = [line.rstrip() for line in lines]
-    for fuzz in range(_MAX_FUZZ + 1):
-        head, tail = min(fuzz, hunk.head), min(fuzz, hunk.tail)
-        if fuzz and head == min(fuzz - 1, hunk.head) and tail == min(fuzz - 1, hunk.tail):
-            break
-        before = list(hunk.before[head : len(hunk.before) - tail])
-        if not before:
-            break
-        for loosely, text, part in (
-            (False, lines, before),
-            (True, bare, [line.rstrip() for line in before]),
-        ):
-            places = _places(text, part, done)
-            if not places:
-                continue
-            near = min(places, key=lambda place: abs(place - head - wanted))
-            certain = len(places) == 1 or (near - head == wanted and hunk.line)
-            if not certain and (fuzz or not hunk.line):
-                listed = ", ".join(str(place + 1) for place in places[:10])
-                raise ToolError(
-                    f"{which} fits in several places, at lines {listed}. Give more lines "
-                    "around it, or right line numbers. Nothing was changed."
-                )
-            return near, fuzz, loosely
-    near_line = f" near line {hunk.line}" if hunk.line else ""
-    first = next((line for line in hunk.before if line.strip()), "")
-    raise ToolError(
-        f"{which}{near_line} does not fit: its lines, beginning with "
-        f"{first[:80]!r}, are not "
-        "in the file. Read that part of the file again. Nothing was changed."
-    )
-
-
-def _places(lines: Sequence[str], part: Sequence[str], start: int) -> list[int]:
-    found, length = [], len(part)
-    for place in range(start, len(lines) - length + 1):
-        if lines[place] == part[0] and list(lines[place : place + length]) == list(part):
-            found.append(place)
-            if len(found) >= _MAX_PLACES:
-                break
-    return found
-
-
-def _with_old_ends(hunk: Hunk, old: list[str], after: list[str], head: int, tail: int) -> list[str]:
-    """Lines that only serve to find the place stay as they are, white space and all."""
-    kept = list(after)
-    context = min(hunk.head - head, len(old), len(after))
-    kept[:context] = old[:context]
-    context = min(hunk.tail - tail, len(old), len(after))
-    if context > 0:
-        kept[-context:] = old[-context:]
-    return kept
+# ---- applying
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
-    """What one file becomes.
+class PatchedText:
+    """A text after its hunks were applied.
 
     Attributes:
-        patch: What the diff says.
-        before: Its bytes, or None when it is made.
-        after: Its bytes afterwards, or None when it is deleted.
-        stretched: Where the diff did not fit exactly.
+        body: The new text.
+        tolerances: One sentence for each hunk that did not fit exactly.
+    """
+
+    body: str
+    tolerances: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """Where a hunk fits.
+
+    Attributes:
+        place: Index of the first line that it replaces, after `fuzz` lines of context.
+        fuzz: Number of context lines ignored at each end.
+        loose: Trailing white space was ignored.
+    """
+
+    place: int
+    fuzz: int = 0
+    loose: bool = False
+
+
+def apply_hunks(patch: FilePatch, body: str) -> PatchedText:
+    """Apply the hunks, each as near as possible to where the diff says it is.
+
+    Raises:
+        ToolError: If one cannot be found, or fits in several places.
+    """
+    lines = body.split("\n") if body else [""]
+    lacks_newline = not body.endswith("\n") and body != ""
+    if not lacks_newline:
+        lines.pop()
+    tolerances: list[str] = []
+    shift = 0  # how far earlier hunks moved the lines behind them
+    start = 0  # hunks are in order: the next one lies behind the last
+    for number, hunk in enumerate(patch.hunks, 1):
+        # A hunk that only adds lines stands behind the line that it names.
+        expected = max(hunk.line - 1, 0) + (not hunk.before and hunk.line > 0) + shift
+        fit = _find_hunk(f"{patch.path}: hunk {number}", hunk, lines, expected, start)
+        place = fit.place
+        head, tail = min(fit.fuzz, hunk.head), min(fit.fuzz, hunk.tail)
+        after = list(hunk.after[head : len(hunk.after) - tail])
+        length = len(hunk.before) - head - tail
+        if fit.loose:
+            after = _with_original_context(hunk, lines[place : place + length], after, head, tail)
+        lines[place : place + length] = after
+        start = place + len(after)
+        offset = place - head - expected
+        shift += offset + len(hunk.after) - len(hunk.before)
+        if hunk.line and offset:
+            tolerances.append(f"hunk {number} at line {place + 1 - head} (offset {offset:+})")
+        ignored = []
+        if fit.fuzz:
+            ignored.append(f"fuzz {fit.fuzz}")
+        if fit.loose:
+            ignored.append("white space at line ends ignored")
+        if ignored:
+            tolerances.append(f"hunk {number} at line {place + 1}: {', '.join(ignored)}")
+        if start == len(lines) and (hunk.old_lacks_newline or hunk.new_lacks_newline or not tail):
+            lacks_newline = hunk.new_lacks_newline or (lacks_newline and not hunk.old_lacks_newline)
+    return PatchedText("\n".join(lines) + ("" if lacks_newline or not lines else "\n"), tuple(tolerances))
+
+
+def _find_hunk(label: str, hunk: Hunk, lines: list[str], expected: int, start: int) -> _Fit:
+    """Find a hunk at or behind `start`: exactly, then without trailing white space, then with more fuzz."""
+    if not hunk.before:
+        place = expected if hunk.line else len(lines)
+        return _Fit(max(start, min(place, len(lines))))
+    stripped = [line.rstrip() for line in lines]
+    for fuzz in range(_MAX_FUZZ + 1):
+        head, tail = min(fuzz, hunk.head), min(fuzz, hunk.tail)
+        if fuzz and head == min(fuzz - 1, hunk.head) and tail == min(fuzz - 1, hunk.tail):
+            break  # no context is left to ignore
+        before = list(hunk.before[head : len(hunk.before) - tail])
+        if not before:
+            break
+        for loose, text, part in (
+            (False, lines, before),
+            (True, stripped, [line.rstrip() for line in before]),
+        ):
+            places = _find_runs(text, part, start)
+            if not places:
+                continue
+            nearest = min(places, key=lambda place: abs(place - head - expected))
+            certain = len(places) == 1 or (nearest - head == expected and hunk.line)
+            if not certain and (fuzz or not hunk.line):
+                listed = ", ".join(str(place + 1) for place in places[:10])
+                raise ToolError(
+                    f"{label} fits in several places, at lines {listed}. Give more lines "
+                    "around it, or right line numbers. Nothing was changed."
+                )
+            return _Fit(nearest, fuzz, loose)
+    near_line = f" near line {hunk.line}" if hunk.line else ""
+    first = next((line for line in hunk.before if line.strip()), "")
+    raise ToolError(
+        f"{label}{near_line} does not fit: its lines, beginning with "
+        f"{first[:80]!r}, are not in the file. Read that part of the file again. Nothing was changed."
+    )
+
+
+def _find_runs(lines: Sequence[str], part: Sequence[str], start: int) -> list[int]:
+    places: list[int] = []
+    length = len(part)
+    for place in range(start, len(lines) - length + 1):
+        if lines[place] == part[0] and list(lines[place : place + length]) == list(part):
+            places.append(place)
+            if len(places) >= _MAX_PLACES:
+                break
+    return places
+
+
+def _with_original_context(hunk: Hunk, old: list[str], after: list[str], head: int, tail: int) -> list[str]:
+    """Return `after` with its context lines as they are in the file, trailing white space included."""
+    lines = list(after)
+    count = min(hunk.head - head, len(old), len(after))
+    lines[:count] = old[:count]
+    count = min(hunk.tail - tail, len(old), len(after))
+    if count > 0:
+        lines[-count:] = old[-count:]
+    return lines
+
+
+# ---- the tool
+
+
+@dataclass(frozen=True, slots=True)
+class _FileChange:
+    """A planned change of one file.
+
+    Attributes:
+        patch: The part of the diff.
+        before: The file's bytes, or None if it is created.
+        after: Its bytes afterwards, or None if it is deleted.
+        tolerances: Where the diff did not fit exactly.
     """
 
     patch: FilePatch
     before: bytes | None
     after: bytes | None
-    stretched: tuple[str, ...] = ()
+    tolerances: tuple[str, ...] = ()
 
     @property
     def verb(self) -> str:
-        """What happens to it, in a word."""
         if self.before is None:
             return "created"
         if self.after is None:
@@ -371,16 +425,16 @@ class _Change:
         return "changed" if self.patch.old == self.patch.new else "renamed"
 
 
-def _files(arguments: Mapping[str, Json]) -> list[FilePatch]:
+def _parse_arguments(arguments: Mapping[str, Json]) -> list[FilePatch]:
     patch = arguments.get("patch")
-    return read_patch(patch) if isinstance(patch, str) else []
+    return parse_patch(patch) if isinstance(patch, str) else []
 
 
 def _facts(arguments: Mapping[str, Json]) -> Facts:
     try:
-        files = _files(arguments)
+        files = _parse_arguments(arguments)
     except ToolError:
-        files = []  # the call itself says what is wrong
+        files = []  # the call itself reports what is wrong
     paths = tuple(dict.fromkeys(path for file in files for path in (file.old, file.new) if path))
     deletes = any(file.new is None for file in files)
     return Facts(
@@ -398,9 +452,8 @@ def _effect(arguments: Mapping[str, Json]) -> Effect:
 
 def _touches(arguments: Mapping[str, Json]) -> Sequence[FileTouch]:
     touches = []
-    for file in _files(arguments):
+    for file in _parse_arguments(arguments):
         if file.old is not None and (file.hunks or file.new is None):
-            # With a trailing line feed, as `before` holds whole lines.
             texts = tuple("\n".join(hunk.before) for hunk in file.hunks if hunk.before)
             touches.append(FileTouch(path=file.old, texts=() if file.new is None else texts))
     return touches
@@ -426,11 +479,9 @@ def apply_patch(
     patch: Annotated[
         str,
         Field(
-            description="A unified diff, as `diff -u` or `git diff` write it: for each file '--- "
-            "a/old' and '+++ "
-            "b/new' ('/dev/null' for a file that is made or deleted), then hunks '@@ -1,3 +1,4 @@'. "
-            "git's 'rename "
-            "from' and 'rename to' are understood. Paths are relative to the workspace.",
+            description="A unified diff, as `diff -u` or `git diff` write it: for each file '--- a/old' and "
+            "'+++ b/new' ('/dev/null' for a file that is made or deleted), then hunks '@@ -1,3 +1,4 @@'. "
+            "git's 'rename from' and 'rename to' are understood. Paths are relative to the workspace.",
             min_length=1,
             max_length=2_000_000,
         ),
@@ -444,10 +495,10 @@ def apply_patch(
     Existing files must have been read in this session. Line endings, byte order marks and modes are kept.
     """
     workspace = Workspace(context.workspace_path)
-    changes = [_planned(workspace, file) for file in read_patch(patch)]
-    _carry_out(workspace, changes)
+    changes = [_plan(workspace, file) for file in parse_patch(patch)]
+    _apply_all(workspace, changes)
     rows: list[dict[str, Json]] = []
-    told: list[str] = []
+    lines: list[str] = []
     for change in changes:
         file = change.patch
         rows.append(
@@ -456,19 +507,19 @@ def apply_patch(
                 "change": change.verb,
                 "old_path": shown(file.old) if file.old else None,
                 "hunks": len(file.hunks),
-                "fuzz": list(change.stretched),
+                "fuzz": list(change.tolerances),
             }
         )
         source = f" (from {printable(file.old)})" if change.verb == "renamed" and file.old else ""
-        told.append(f"{change.verb} {printable(file.path)}{source}")
-        told += [f"  {one}" for one in change.stretched]
-    return ToolResult.json({"success": True, "files": rows}, "\n".join(told))
+        lines.append(f"{change.verb} {printable(file.path)}{source}")
+        lines += [f"  {tolerance}" for tolerance in change.tolerances]
+    return ToolResult.json({"success": True, "files": rows}, "\n".join(lines))
 
 
-def _planned(workspace: Workspace, file: FilePatch) -> _Change:
-    """What becomes of one file; nothing is written yet."""
+def _plan(workspace: Workspace, file: FilePatch) -> _FileChange:
+    """Compute the change of one file. Nothing is written until all of them fit."""
     if file.new is not None and file.new != file.old:
-        _demand_free(workspace, file.new)
+        _require_free(workspace, file.new)
     if file.old is None:
         text, before = Text(""), None
     else:
@@ -477,52 +528,53 @@ def _planned(workspace: Workspace, file: FilePatch) -> _Change:
         if b"\0" in before and file.hunks:
             raise ToolError(f"{shown(file.old)!r} is a binary file. Nothing was changed.")
         text = Text.of(before)
-    applied = apply_hunks(file, text.body)
+    patched = apply_hunks(file, text.body)
     if file.new is None:
-        if file.hunks and applied.body:
+        if file.hunks and patched.body:
             raise ToolError(
                 f"{shown(file.path)!r} holds more than the patch deletes, so it is not deleted. Read "
-                "it again, or "
-                "use file, operation 'delete'. Nothing was changed."
+                "it again, or use file, operation 'delete'. Nothing was changed."
             )
-        return _Change(file, before, None, applied.stretched)
+        return _FileChange(file, before, None, patched.tolerances)
     try:
-        after = text.data(applied.body) if file.hunks else (before or b"")
+        after = text.data(patched.body) if file.hunks else (before or b"")
     except UnicodeEncodeError:
         raise ToolError("The patch holds half a surrogate pair, which UTF-8 cannot store.") from None
     if len(after) > MAX_FILE_BYTES:
         raise ToolError(f"{shown(file.path)!r} would have {len(after):,} bytes; at most {MAX_FILE_BYTES:,}.")
-    return _Change(file, before, after, applied.stretched)
+    return _FileChange(file, before, after, patched.tolerances)
 
 
-def _demand_free(workspace: Workspace, path: str) -> None:
+def _require_free(workspace: Workspace, path: str) -> None:
     with translate_errors(workspace, path):
         try:
             entry = workspace.stat(path, follow=False)
         except FileNotFoundError:
             return
         raise ToolError(
-            f"{shown(path)!r} is there already, a {entry.kind}, and the patch would make it. Nothing "
+            f"{shown(path)!r} exists already, a {entry.kind}, and the patch would create it. Nothing "
             "was changed."
         )
 
 
-def _carry_out(workspace: Workspace, changes: Sequence[_Change]) -> None:
-    """Write everything; what was written is taken back when something fails on the way."""
-    done: list[_Change] = []
+def _apply_all(workspace: Workspace, changes: Sequence[_FileChange]) -> None:
+    """Write every change. If one fails, restore the files written before it."""
+    started: list[_FileChange] = []
     try:
         for change in changes:
-            done.append(change)
+            # Listed first: a rename may have happened when the write after it fails.
+            started.append(change)
             with translate_errors(workspace, change.patch.path):
-                _write(workspace, change)
+                _apply(workspace, change)
     except BaseException:
-        for change in reversed(done):
+        for change in reversed(started):
+            # Restore as many as possible: an error here must not hide the one that is reported.
             with suppress(OSError, ToolError):
-                _take_back(workspace, change)
+                _roll_back(workspace, change)
         raise
 
 
-def _write(workspace: Workspace, change: _Change) -> None:
+def _apply(workspace: Workspace, change: _FileChange) -> None:
     old, new = change.patch.old, change.patch.new
     if old is not None and new is not None and old != new:
         _rename(workspace, old, new)
@@ -534,7 +586,7 @@ def _write(workspace: Workspace, change: _Change) -> None:
         workspace.write_bytes(new, change.after or b"")
 
 
-def _take_back(workspace: Workspace, change: _Change) -> None:
+def _roll_back(workspace: Workspace, change: _FileChange) -> None:
     old, new = change.patch.old, change.patch.new
     if old is not None and new is not None and old != new:
         with suppress(FileNotFoundError):
@@ -549,6 +601,6 @@ def _take_back(workspace: Workspace, change: _Change) -> None:
 def _rename(workspace: Workspace, old: str, new: str) -> None:
     with (
         workspace.locate(old, follow=False) as source,
-        workspace.locate(new, follow=False, make_parents=True) as place,
+        workspace.locate(new, follow=False, make_parents=True) as target,
     ):
-        source.rename(place)
+        source.rename(target)

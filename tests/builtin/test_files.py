@@ -639,6 +639,6 @@ print(asyncio.run(file.execute(
     told = done.stdout.splitlines()
     assert told[0].startswith("'secret': permission denied.")
     assert told[1].startswith("'secret': permission denied.")
-    assert told[2].startswith("'dark' may not be used that way: permission denied")
-    assert told[3].startswith("There is no 'x' in the folder 'dark'. What else is there cannot be told")
+    assert told[2].startswith("'dark': permission denied.")
+    assert told[3].startswith("There is no 'x' in the folder 'dark'. What else is there cannot be listed")
     assert told[5] == "[Files or folders that could not be read: 2.]"
