@@ -1,7 +1,4 @@
-"""Tools that ask the session itself, on the host: `read_result`, `todo`, `ask_user`.
-
-The tool `display`: something for the person to see, not only to read about.
-"""
+"""Tools that run on the host and use the session: `read_result`, `todo`, `ask_user` and `display`."""
 
 from __future__ import annotations
 
@@ -20,15 +17,17 @@ from aisotools.tools.function import tool
 from aisotools.workspace.paths import shown
 from aisotools.workspace.workspace import Workspace
 
-_TODO = "todo"
-_LONGEST_S = 86_400.0
-_MOST_MATCHES = 500
+_TODO_KEY = "todo"
+_MAX_ITEMS = 100
+_ASK_DEADLINE_S = 86_400.0
+"""A safety net for the gate: the question has a timeout of its own, of an hour at most."""
+_MAX_MATCHES = 500
 _MARKS = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]"}
 
 
 def _services(context: ToolContext) -> Services:
     if context.services is None:
-        raise ToolError("This tool needs a session, and there is none.", recoverable=False)
+        raise ToolError("This tool needs a session; there is none here.", recoverable=False)
     return context.services
 
 
@@ -49,7 +48,7 @@ def _services(context: ToolContext) -> Services:
 def read_result(
     *,
     ref: Annotated[
-        str, Field(description="What the note in a shortened result tells, such as 'r1'.", max_length=20)
+        str, Field(description="The ref in the note of a shortened result, such as 'r1'.", max_length=20)
     ],
     first_line: Annotated[int | None, Field(description="First line to read, from 1.", ge=1)] = None,
     last_line: Annotated[int | None, Field(description="Last line to read, included.", ge=1)] = None,
@@ -69,18 +68,18 @@ def read_result(
 ) -> ToolResult:
     """Read a part of a result that was too long to be shown whole: lines, the end, or what matches.
 
-    The note in the shortened result tells its ref and how many lines it has. Texts are kept until the session
+    The note in the shortened result gives its ref and how many lines it has. Texts are kept until the session
     ends, or until many newer ones have come.
     """
-    kept = _services(context).stored(ref)
-    if kept is None:
-        raise ToolError(f"There is no kept result {ref!r}, or none any more. Make the call again.")
+    stored = _services(context).stored(ref)
+    if stored is None:
+        raise ToolError(f"There is no stored result {ref!r}, or no longer. Make the call again.")
     if offset is not None:
-        part = kept.text[offset : offset + context.output_caps.content_chars - 200]
+        part = stored.text[offset : offset + context.output_caps.content_chars - 200]
         end = offset + len(part)
-        note = f"[characters {offset} to {end} of {len(kept.text)} of {ref}]"
+        note = f"[characters {offset} to {end} of {len(stored.text)} of {ref}]"
         return ToolResult.json({"ref": ref, "text": part, "next_offset": end}, f"{part}\n{note}")
-    lines = kept.text.removesuffix("\n").split("\n")
+    lines = stored.text.removesuffix("\n").split("\n")
     first = first_line or 1
     last = min(last_line or len(lines), len(lines))
     if tail is not None:
@@ -90,11 +89,11 @@ def read_result(
     chosen = list(enumerate(lines[first - 1 : last], first))
     note = f"[lines {first} to {last} of {len(lines)} of {ref}]"
     if pattern is not None:
-        chosen, note = _matching(chosen, pattern, note)
+        chosen, note = _filter_lines(chosen, pattern, note)
     rows = [f"{number}: {line}" if pattern is not None else line for number, line in chosen]
     value: dict[str, Json] = {
         "ref": ref,
-        "tool": kept.tool,
+        "tool": stored.tool,
         "lines": len(lines),
         "first_line": first,
         "last_line": last,
@@ -103,21 +102,21 @@ def read_result(
     return ToolResult.json(value, "\n".join([*rows, note]))
 
 
-def _matching(lines: list[tuple[int, str]], pattern: str, note: str) -> tuple[list[tuple[int, str]], str]:
+def _filter_lines(lines: list[tuple[int, str]], pattern: str, note: str) -> tuple[list[tuple[int, str]], str]:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
         raise ToolError(f"The pattern {pattern[:200]!r} is not a regular expression: {error}.") from None
     found = [(number, line) for number, line in lines if compiled.search(line)]
-    more = f"; the first {_MOST_MATCHES} are shown" if len(found) > _MOST_MATCHES else ""
-    return found[:_MOST_MATCHES], f"{note[:-1]}: {len(found)} match{more}]"
+    more = f"; the first {_MAX_MATCHES} are shown" if len(found) > _MAX_MATCHES else ""
+    return found[:_MAX_MATCHES], f"{note[:-1]}: {len(found)} match{more}]"
 
 
 # ---- todo
 
 
 class Item(BaseModel):
-    """One thing to do."""
+    """An item of the list."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -154,39 +153,40 @@ def todo(
     Give the whole list each time; the result shows what changed. At most one item is in progress: mark it
     done before the next begins. The list is your own and changes nothing else.
     """
-    lists: dict[str, list[tuple[str, str]]] = _services(context).memory.setdefault(_TODO, {})
+    lists: dict[str, list[tuple[str, str]]] = _services(context).memory.setdefault(_TODO_KEY, {})
     before = lists.get(context.agent_id, [])
     if items is None:
         after = before
     else:
         after = [(item.task, item.status) for item in items]
-        _check(after)
+        _check_items(after)
         lists[context.agent_id] = after
     rows = [f"{_MARKS[status]} {task}" for task, status in after]
-    changed = [] if items is None else _changes(before, after)
+    changes = [] if items is None else _describe_changes(before, after)
     value: dict[str, Json] = {
         "items": [{"task": task, "status": status} for task, status in after],
-        "changes": list(changed),
+        "changes": list(changes),
     }
-    done = sum(status == "done" for _, status in after)
-    told = [*rows, f"({done} of {len(after)} done)" if after else "The list is empty."]
-    return ToolResult.json(value, "\n".join([*told, *(f"changed: {one}" for one in changed)]))
+    count = sum(status == "done" for _, status in after)
+    rows.append(f"({count} of {len(after)} done)" if after else "The list is empty.")
+    rows += [f"changed: {change}" for change in changes]
+    return ToolResult.json(value, "\n".join(rows))
 
 
-def _check(items: list[tuple[str, str]]) -> None:
-    if len(items) > 100:
-        raise ToolError(f"The list has {len(items)} items; at most 100 are kept. Put some together.")
+def _check_items(items: list[tuple[str, str]]) -> None:
+    if len(items) > _MAX_ITEMS:
+        raise ToolError(f"The list has {len(items)} items; at most {_MAX_ITEMS} are kept. Put some together.")
     running = [task for task, status in items if status == "in_progress"]
     if len(running) > 1:
         named = ", ".join(repr(task[:60]) for task in running)
         raise ToolError(f"One item at most is in progress, and these are: {named}. The list was not changed.")
     tasks = [task for task, _ in items]
-    twice = next((task for task in tasks if tasks.count(task) > 1), None)
-    if twice is not None:
-        raise ToolError(f"The item {twice[:60]!r} is there twice. The list was not changed.")
+    duplicate = next((task for task in tasks if tasks.count(task) > 1), None)
+    if duplicate is not None:
+        raise ToolError(f"The item {duplicate[:60]!r} is there twice. The list was not changed.")
 
 
-def _changes(before: list[tuple[str, str]], after: list[tuple[str, str]]) -> list[str]:
+def _describe_changes(before: list[tuple[str, str]], after: list[tuple[str, str]]) -> list[str]:
     old, new = dict(before), dict(after)
     changes = [f"- {task}" for task in old if task not in new]
     for task, status in new.items():
@@ -205,7 +205,7 @@ def _changes(before: list[tuple[str, str]], after: list[tuple[str, str]]) -> lis
     effect=Effect.READ_ONLY,
     runs_in="host",
     import_path="aisotools.builtin.conversation:ask_user",
-    timeout_s=_LONGEST_S,
+    timeout_s=_ASK_DEADLINE_S,
     examples=[
         (
             {"question": "Which file do you mean?", "choices": ["data.csv", "data-2.csv"]},
@@ -245,8 +245,8 @@ async def ask_user(
     context.emit("asked", question=question, choices=list(choices))
     answer = await _services(context).inquire(inquiry)
     if answer is None:
-        told = "Nobody answered: there is nobody at the screen, or the question was left open."
-        return ToolResult.error(told, recoverable=False, error_kind="denied")
+        message = "Nobody answered: there is nobody at the screen, or the question was left open."
+        return ToolResult.error(message, recoverable=False, error_kind="denied")
     return ToolResult.json({"answer": answer}, answer)
 
 
@@ -307,13 +307,15 @@ def display(
     Give markdown, or image, or columns with rows, or html. It is cleaned before it is shown. You get no
     answer; to ask something use ask_user.
     """
-    given = [
-        name for name, one in (("markdown", markdown), ("image", image), ("html", html)) if one is not None
+    forms = [
+        form
+        for form, value in (("markdown", markdown), ("image", image), ("html", html))
+        if value is not None
     ]
     if columns is not None or rows is not None:
-        given.append("columns with rows")
-    if len(given) != 1:
-        named = ", ".join(given) or "nothing"
+        forms.append("columns with rows")
+    if len(forms) != 1:
+        named = ", ".join(forms) or "nothing"
         raise ToolError(f"Give exactly one of markdown, image, html, or columns with rows; this is {named}.")
     if markdown is not None:
         bundle, what = _markdown(title, markdown), "the text"
@@ -323,7 +325,7 @@ def display(
         bundle, what = _image(context, title, image), f"the image {shown(image)}"
     else:
         bundle, what = _table(title, columns, rows), f"a table of {len(rows or ()):,} rows"
-    value: dict[str, Json] = {"shown": given[0], "title": title}
+    value: dict[str, Json] = {"shown": forms[0], "title": title}
     return ToolResult(content=f"The person is shown {what}.", kind="json", value=value, data=bundle)
 
 
@@ -338,27 +340,27 @@ def _image(context: ToolContext, title: str, path: str) -> MimeBundle:
         data = workspace.read_bytes(path, max_bytes=_MAX_IMAGE_BYTES)
     mime = next((mime for magic, mime in _IMAGES if data.startswith(magic)), None)
     if mime is None:
-        raise ToolError(f"{shown(path)!r} is no PNG or JPEG image. Save it as one first.")
+        raise ToolError(f"{shown(path)!r} is not a PNG or JPEG image. Save it as one first.")
     return {mime: base64.b64encode(data).decode("ascii"), "text/plain": title or shown(path)}
 
 
 def _table(title: str, columns: list[str] | None, rows: list[list[_Cell]] | None) -> MimeBundle:
     if columns is None or rows is None:
         raise ToolError("A table needs columns and rows.")
-    wrong = next((number for number, row in enumerate(rows, 1) if len(row) != len(columns)), None)
-    if wrong is not None:
-        raise ToolError(f"Row {wrong} has {len(rows[wrong - 1])} values for {len(columns)} columns.")
+    misfit = next((number for number, row in enumerate(rows, 1) if len(row) != len(columns)), None)
+    if misfit is not None:
+        raise ToolError(f"Row {misfit} has {len(rows[misfit - 1])} values for {len(columns)} columns.")
     if len(rows) * len(columns) > _MAX_CELLS:
         raise ToolError(
             f"The table has {len(rows) * len(columns):,} cells; at most {_MAX_CELLS:,} are shown."
         )
     import html
 
-    told = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     heads = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in row)}</tr>" for row in told)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in row)}</tr>" for row in cells)
     caption = f"<caption>{html.escape(title)}</caption>" if title else ""
-    plain = "\n".join("\t".join(row) for row in ([columns] if columns else []) + told)
+    plain = "\n".join("\t".join(row) for row in filter(None, [columns, *cells]))
     return {
         "text/html": f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>",
         "text/plain": f"{title}\n{plain}" if title else plain,

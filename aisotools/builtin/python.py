@@ -1,7 +1,4 @@
-"""The `python` tool: a cell in the worker's own namespace.
-
-The tool `variables`: what the sandbox's Python knows by name.
-"""
+"""The tools `python`, which runs a cell in the worker's namespace, and `variables`, which lists it."""
 
 from __future__ import annotations
 
@@ -19,6 +16,14 @@ from aisotools.core.truncation import CAP
 from aisotools.core.types import Effect, Json, MimeBundle, ToolResult
 from aisotools.sandbox.worker.output import CallRecord
 from aisotools.tools.function import tool
+
+_MAX_VARIABLES = 2_000
+_MAX_REPR_CHARS = 120
+_HIDDEN = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
+_MEASURED_BY_LEN = (str, bytes, list, tuple, dict, set, frozenset)
+
+
+# ---- python
 
 
 def _deadline_s(arguments: Mapping[str, Any]) -> float | None:
@@ -62,33 +67,33 @@ async def python(
     del timeout  # the gate has set the deadline from it
     shell, record = context.metadata_get("shell"), context.metadata_get("record")
     if shell is None or not isinstance(record, CallRecord):
-        raise ToolError("python runs only in a sandbox worker, and this is none.", recoverable=False)
+        raise ToolError("python runs only in a sandbox worker; there is none here.", recoverable=False)
     from aisotools.sandbox.worker.ipython import run_cell
 
     await run_cell(shell, code)
-    # A usage error of a magic is printed, not raised; IPython knows all the same that the cell failed.
-    return outcome(record, failed=record.error is not None or not shell.last_execution_succeeded)
+    # A usage error of a magic is printed, not raised, so the record has no error; only IPython knows of it.
+    return cell_result(record, failed=record.error is not None or not shell.last_execution_succeeded)
 
 
-def outcome(record: CallRecord, *, failed: bool) -> ToolResult:
-    """What a cell showed, as a result with three faces."""
+def cell_result(record: CallRecord, *, failed: bool) -> ToolResult:
+    """Build the result of a cell: text for the model, a JSON value for programs, a MIME bundle for people."""
     stdout, stderr = record.text("stdout"), record.text("stderr")
     result = _plain_text(record.result) if record.result is not None else None
     bundles = [bundle for _, bundle in record.displays]
     if record.result is not None:
         bundles.append(record.result)
     pieces = [stdout.rstrip("\n"), stderr.rstrip("\n")]
-    pieces += [_told(bundle) for bundle in bundles]
+    pieces += [_describe_display(bundle) for bundle in bundles]
     if record.error is not None:
         pieces.append(record.error["traceback"].rstrip())
     return ToolResult(
-        content="\n".join(p for p in pieces if p),
+        content="\n".join(filter(None, pieces)),
         is_error=failed,
         recoverable=failed,
         error_kind="failed" if failed else None,
         kind="error" if failed else "text",
         value={"result": result, "stdout": stdout, "stderr": stderr, "error": record.error},
-        data=_merged(bundles),
+        data=_merge(bundles),
         metadata={"displays": bundles, "streams_taken": True},
     )
 
@@ -98,8 +103,7 @@ def _plain_text(bundle: MimeBundle) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _told(bundle: MimeBundle) -> str:
-    """A display in the words that a model reads."""
+def _describe_display(bundle: MimeBundle) -> str:
     text = _plain_text(bundle)
     pictures = [mime for mime in bundle if mime.startswith("image/")]
     if pictures:
@@ -107,18 +111,15 @@ def _told(bundle: MimeBundle) -> str:
     return text if text is not None else f"[{', '.join(bundle)}]"
 
 
-def _merged(bundles: list[dict[str, Any]]) -> dict[str, Any]:
-    """One bundle of all: per type the last one wins, so that the value of the cell has the last word."""
+def _merge(bundles: list[dict[str, Any]]) -> dict[str, Any]:
+    # The last bundle of a type wins. The value of the cell comes last.
     merged: dict[str, Any] = {}
     for bundle in bundles:
         merged.update(bundle)
     return merged
 
 
-_REPR_CHARS = 120
-_MOST = 2_000
-_HIDDEN = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
-_PLAIN = (int, float, complex, bool, str, bytes, type(None), list, tuple, dict, set, frozenset, range)
+# ---- variables
 
 
 @tool(
@@ -145,83 +146,88 @@ def variables(
     """
     shell = context.metadata_get("shell")
     if shell is None:
-        raise ToolError("variables needs a sandbox worker, and this is none.", recoverable=False)
-    hidden = {*_HIDDEN, *getattr(shell, "user_ns_hidden", ())}
-    names = [n for n in shell.user_ns if not n.startswith("_") and n not in hidden]
+        raise ToolError("variables needs a sandbox worker; there is none here.", recoverable=False)
+    hidden = {*_HIDDEN, *getattr(shell, "user_ns_hidden", ())}  # an attribute of IPython's shell
+    names = [key for key in shell.user_ns if not key.startswith("_") and key not in hidden]
     if name is not None:
-        names = [name] if name in names else [n for n in names if name in n]
-    rows = [described(n, shell.user_ns[n]) for n in sorted(names)[:_MOST]]
-    lines = [_line(row) for row in rows]
-    if len(names) > _MOST:
-        lines.append(
-            f"[{len(names) - _MOST:,} of {len(names):,} variables are left out; choose some by name]"
-        )
+        names = [name] if name in names else [key for key in names if name in key]
+    rows = [describe_variable(key, shell.user_ns[key]) for key in sorted(names)[:_MAX_VARIABLES]]
+    lines = [_format_row(row) for row in rows]
+    if len(names) > _MAX_VARIABLES:
+        omitted = len(names) - _MAX_VARIABLES
+        lines.append(f"[{omitted:,} of {len(names):,} variables are left out; choose some by name]")
     nothing = "There are no variables." if name is None else f"No variable is named like {name!r}."
-    told = "\n".join(lines) or nothing
-    return ToolResult.json({"variables": rows}, told).with_metadata(**{CAP: "list"})
+    content = "\n".join(lines) or nothing
+    return ToolResult.json({"variables": rows}, content).with_metadata(**{CAP: "list"})
 
 
-def described(name: str, value: Any) -> dict[str, Json]:
-    """What there is to know about one variable; nothing here may fail, whatever the value is."""
+def describe_variable(name: str, value: Any) -> dict[str, Json]:
+    """Return name, type, shape, size in bytes and the beginning of the repr. Never raises."""
     kind = type(value)
-    own = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     row: dict[str, Json] = {
         "name": name,
-        "type": own + kind.__qualname__,
+        "type": module + kind.__qualname__,
         "shape": _shape(value),
-        "size": _size(value),
+        "size": _size_bytes(value),
     }
     if not isinstance(value, types.ModuleType | types.FunctionType | types.BuiltinFunctionType | type):
-        row["repr"] = _brief(value)
+        row["repr"] = _short_repr(value)
     return row
+
+
+# The attributes below are those of numpy and pandas; a user's object may have others under the same names, or
+# raise when they are looked up.
 
 
 def _shape(value: Any) -> Json:
     try:
         shape = getattr(value, "shape", None)
         if isinstance(shape, tuple):
-            return [int(one) for one in shape]
-        return (
-            [len(value)] if isinstance(value, str | bytes | list | tuple | dict | set | frozenset) else None
-        )
-    except Exception:
-        return None  # user code says so badly
-
-
-def _size(value: Any) -> int | None:
-    """Bytes that it takes itself; what a container holds is counted by those that know."""
-    try:
-        for attribute in ("memory_usage", "nbytes"):
-            told = getattr(value, attribute, None)
-            if callable(told) and attribute == "memory_usage":
-                used = told(deep=False)
-                return int(used.sum() if hasattr(used, "sum") else used)
-            if isinstance(told, int):
-                return told
-        return sys.getsizeof(value)
+            return [int(length) for length in shape]
+        return [len(value)] if isinstance(value, _MEASURED_BY_LEN) else None
     except Exception:
         return None
 
 
-def _brief(value: Any) -> str:
-    short = reprlib.Repr()
-    short.maxstring = short.maxother = _REPR_CHARS
+def _size_bytes(value: Any) -> int | None:
     try:
-        if type(value) in _PLAIN:
-            text = short.repr(value)
-        elif isinstance(getattr(value, "shape", None), tuple):
-            columns, dtype = getattr(value, "columns", None), getattr(value, "dtype", None)
-            text = f"dtype {dtype}" if columns is None else f"columns {list(columns[:20])}"
+        memory_usage = getattr(value, "memory_usage", None)
+        if callable(memory_usage):
+            usage = memory_usage(deep=False)  # per column for a frame, a number for a series
+            return int(usage.sum() if hasattr(usage, "sum") else usage)
+        nbytes = getattr(value, "nbytes", None)
+        return nbytes if isinstance(nbytes, int) else sys.getsizeof(value)
+    except Exception:
+        return None
+
+
+def _short_repr(value: Any) -> str:
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = _MAX_REPR_CHARS
+    try:
+        if isinstance(getattr(value, "shape", None), tuple):
+            # The repr of an array or a frame is a table of many lines.
+            columns = getattr(value, "columns", None)
+            text = (
+                f"dtype {getattr(value, 'dtype', None)}"
+                if columns is None
+                else f"columns {list(columns[:20])}"
+            )
         else:
             text = short.repr(value)
     except Exception as error:
         text = f"({type(error).__name__} from its repr)"
-    return " ".join(text.split())[:_REPR_CHARS]
+    return " ".join(text.split())[:_MAX_REPR_CHARS]
 
 
-def _line(row: Mapping[str, Json]) -> str:
+def _format_row(row: Mapping[str, Json]) -> str:
     shape = " x ".join(map(str, row["shape"])) if row["shape"] else ""
     size = f"{row['size']:,} B" if row["size"] is not None else ""
-    about = ", ".join(filter(None, [shape, size]))
-    value = f" = {row['repr']}" if row.get("repr") else ""
-    return f"{row['name']}: {row['type']}" + (f" ({about})" if about else "") + value
+    details = ", ".join(filter(None, [shape, size]))
+    line = f"{row['name']}: {row['type']}"
+    if details:
+        line += f" ({details})"
+    if row.get("repr"):
+        line += f" = {row['repr']}"
+    return line

@@ -1,10 +1,7 @@
-"""The `sandbox_bash` tool: a shell command in the sandbox.
+"""The tool `sandbox_bash`: run a shell command in the sandbox.
 
-Starting a program that must not change files, without copying this whole process first.
-
-The kernel takes rights from a thread, not from a process. So a thread of its own gives them up and starts the
-program, which inherits what is left, and then ends; no Python code runs between fork and exec, which lets
-Python use `vfork`.
+A command that was classified read only is started without the right to change files: a wrong classification
+makes it fail, not write.
 """
 
 from __future__ import annotations
@@ -35,10 +32,20 @@ from aisotools.sandbox.process.tree import CALL_MARK
 from aisotools.tools.function import tool
 from aisotools.workspace.workspace import Workspace
 
+_DEFAULT_TIMEOUT_MS = 30_000
+_TIMEOUT_EXIT_CODE = 124
+"""As GNU timeout reports it."""
+_DRAIN_S = 0.2
+"""Wait for output after the command ended. A process that it left behind may hold the pipes open for ever."""
+_DEADLINE_MARGIN_S = 0.5
 _READ_BYTES = 1 << 16
+_STREAMS = ("stdout", "stderr")
 
 
-def spawn_reading(
+# ---- starting programs without the right to change files
+
+
+def spawn_read_only(
     command: Sequence[str],
     *,
     cwd: str,
@@ -46,18 +53,27 @@ def spawn_reading(
     protocol: asyncio.SubprocessProtocol,
     stdin: int = subprocess.DEVNULL,
 ) -> asyncio.SubprocessTransport:
-    """Start `command` in a session of its own; its output goes to `protocol`.
+    """Start `command` in a session of its own, unable to change files outside $TMPDIR.
 
-    Its standard input is empty: what is fed while it runs belongs to no call that only reads.
+    Args:
+        command: Program and arguments.
+        cwd: Working directory.
+        env: Whole environment.
+        protocol: Receives the output and the exit.
+        stdin: Must be DEVNULL: input that is typed later was not part of the classified call.
 
     Raises:
-        OSError: If it cannot be started.
-        subprocess.SubprocessError: If it cannot be kept from changing files; then it is not started.
+        OSError: If the program cannot be started.
+        subprocess.SubprocessError: If it cannot be restricted; then it is not started.
     """
     if stdin != subprocess.DEVNULL:
-        raise subprocess.SubprocessError("a program that only reads takes no input")
-    scratch = [env["TMPDIR"]] if env.get("TMPDIR") else []  # programs such as `tac` have temporary files
+        raise subprocess.SubprocessError("a read-only program takes no input")
+    scratch = [env["TMPDIR"]] if env.get("TMPDIR") else []  # programs such as `tac` use temporary files
     outcome: list[subprocess.Popen[bytes] | Exception] = []
+
+    # Landlock restricts the calling thread for good, and what it starts. So a thread of its own gives up the
+    # rights, starts the program and ends; the worker's other threads keep theirs. Restricting the child
+    # between fork and exec (preexec_fn) would rule out vfork, and so copy the page tables of a large worker.
 
     def start() -> None:
         try:
@@ -77,10 +93,10 @@ def spawn_reading(
                     start_new_session=True,
                 )
             )
-        except Exception as error:  # told to whoever waits for this thread
+        except Exception as error:  # raised again in the thread that waits
             outcome.append(error)
 
-    thread = threading.Thread(target=start, name="starts a program that only reads")
+    thread = threading.Thread(target=start, name="read-only-spawn")
     thread.start()
     thread.join()
     if isinstance(outcome[0], Exception):
@@ -89,7 +105,10 @@ def spawn_reading(
 
 
 class ReadOnlyProcess(asyncio.SubprocessTransport):
-    """A program under way, as asyncio's own transport is: output, then its end, are told to the protocol."""
+    """The transport of a program started by `spawn_read_only`, which asyncio did not start itself.
+
+    Like asyncio's own, it calls `process_exited`, and `connection_lost` when both pipes are at their end too.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], protocol: asyncio.SubprocessProtocol) -> None:
         """Watch `process` on the running loop."""
@@ -97,90 +116,89 @@ class ReadOnlyProcess(asyncio.SubprocessTransport):
         assert process.stdout is not None
         assert process.stderr is not None
         self._loop = asyncio.get_running_loop()
-        self._process, self._protocol = process, protocol
+        self._process = process
+        self._protocol = protocol
         self._pipes: dict[int, IO[bytes]] = {1: process.stdout, 2: process.stderr}
         self._closed = False
-        self._ended = os.pidfd_open(process.pid)
-        self._loop.add_reader(self._ended, self._reap)
+        # Readable when the process ends. Its id cannot be reused before: we have not waited for it yet.
+        self._pidfd = os.pidfd_open(process.pid)
+        self._loop.add_reader(self._pidfd, self._reap)
         for number, pipe in self._pipes.items():
             os.set_blocking(pipe.fileno(), False)
             self._loop.add_reader(pipe, self._read, number)
 
     def __repr__(self) -> str:
-        return f"<Reading pid={self._process.pid} {self._process.returncode}>"
+        return f"<ReadOnlyProcess pid={self._process.pid} returncode={self._process.returncode}>"
 
     def get_pid(self) -> int:
-        """Its process id."""
+        """Return the process id."""
         return self._process.pid
 
     def get_returncode(self) -> int | None:
-        """How it ended; None as long as it runs."""
+        """Return the exit status, negative for a signal, or None while the process runs."""
         return self._process.returncode
 
     def close(self) -> None:
-        """Read no more; a program that still runs is killed."""
+        """Stop reading, and kill the process if it still runs."""
         if self._closed:
             return
         self._closed = True
         for number in tuple(self._pipes):
-            self._drop(number)
+            self._close_pipe(number)
         if self._process.returncode is None:
             self._process.kill()
 
     def is_closing(self) -> bool:
-        """Whether it was closed."""
+        """Return whether `close` was called."""
         return self._closed
 
     def _read(self, number: int) -> None:
         try:
             data = os.read(self._pipes[number].fileno(), _READ_BYTES)
         except BlockingIOError:
-            return  # nothing there just now
+            return  # spurious wake-up
         except OSError:
             data = b""
         if data:
             self._protocol.pipe_data_received(number, data)
         else:
-            self._drop(number)
-            self._finish()
+            self._close_pipe(number)
+            self._report_end()
 
-    def _drop(self, number: int) -> None:
+    def _close_pipe(self, number: int) -> None:
         pipe = self._pipes.pop(number)
         self._loop.remove_reader(pipe)
         pipe.close()
 
     def _reap(self) -> None:
-        self._loop.remove_reader(self._ended)
-        os.close(self._ended)
-        self._ended = -1
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = -1
         self._process.wait()
         self._protocol.process_exited()
-        self._finish()
+        self._report_end()
 
-    def _finish(self) -> None:
-        if self._ended < 0 and not self._pipes and not self._closed:
+    def _report_end(self) -> None:
+        if self._pidfd < 0 and not self._pipes and not self._closed:
             self._protocol.connection_lost(None)
 
 
-_DRAIN_S = 0.2
-_TIMED_OUT = 124
-_STREAMS = ("stdout", "stderr")
-_DEFAULT_MS = 30_000
+# ---- the tool
 
 
 def _deadline_s(arguments: Mapping[str, Any]) -> float:
-    timeout = arguments.get("timeout", _DEFAULT_MS)
-    # The command is stopped at its timeout from inside; the gate's own deadline is the safety net.
-    return (timeout if isinstance(timeout, int | float) else _DEFAULT_MS) / 1000 + 0.5
+    timeout = arguments.get("timeout", _DEFAULT_TIMEOUT_MS)
+    # The command is stopped at its timeout in the worker. The gate's own deadline is a safety net behind it.
+    return (timeout if isinstance(timeout, int | float) else _DEFAULT_TIMEOUT_MS) / 1000 + _DEADLINE_MARGIN_S
 
 
 def _facts(arguments: Mapping[str, Json]) -> Facts:
-    from aisotools.policy.shell.classify import shell_facts  # the worker runs commands and judges none
+    from aisotools.policy.shell.classify import shell_facts  # heavy, and the worker runs commands only
 
     command, workdir = arguments.get("command"), arguments.get("workdir", ".")
     facts = shell_facts(command, str(workdir)) if isinstance(command, str) else Facts()
     if arguments.get("background") is True and facts.effect is Effect.READ_ONLY:
-        # It goes on after the call, and what it is told later is not known now.
+        # It goes on after the call, and the input that it gets later is not known now.
         return dataclasses.replace(facts, effect=Effect.LOCAL_MUTATION)
     return facts
 
@@ -217,7 +235,7 @@ async def sandbox_bash(
             ge=1,
             le=3_600_000,
         ),
-    ] = _DEFAULT_MS,
+    ] = _DEFAULT_TIMEOUT_MS,
     workdir: Annotated[
         str,
         Field(
@@ -245,47 +263,49 @@ async def sandbox_bash(
     folder = _folder(context, workdir)
     if background:
         return await _start_task(command, folder, context)
-    began_s = time.monotonic()
-    capture = _Capture(context.output_caps.stream_bytes)
-    process, running = await _start(command, folder, context, capture)
+    started_s = time.monotonic()
+    output = _Output(context.output_caps.stream_bytes)
+    protocol = _CommandProtocol(output)
+    process = await _spawn(command, folder, context, lambda: protocol)
     timed_out = False
     try:
         async with asyncio.timeout(timeout / 1000):
-            await running.exited
+            await protocol.exited
     except TimeoutError:
         timed_out = True
     finally:
+        # Three ways lead here: the command ended, its timeout passed, or the call was cancelled. In the last
+        # two it still runs, and is killed with its process group.
         if process.get_returncode() is None:
             _kill_group(process.get_pid())
-        # Something in the background may hold the pipes open: what is there by now is all that is waited for.
-        await asyncio.wait([running.drained], timeout=_DRAIN_S)
+        await asyncio.wait([protocol.drained], timeout=_DRAIN_S)
         process.close()
-    code = _TIMED_OUT if timed_out else _exit_code(process.get_returncode())
-    took_ms = round((time.monotonic() - began_s) * 1000)
-    result = _result(capture, code, took_ms, timeout if timed_out else None)
-    if _only_reads(context):
-        result = _told_why(result).with_metadata(read_only=True)
+    code = _TIMEOUT_EXIT_CODE if timed_out else _exit_code(process.get_returncode())
+    elapsed_ms = round((time.monotonic() - started_s) * 1000)
+    result = _build_result(output, code, elapsed_ms, timeout if timed_out else None)
+    if _must_not_write(context):
+        result = _explain_denial(result).with_metadata(read_only=True)
     return result.with_metadata(**{CAP: "shell"}, command=command, timed_out=timed_out, streams_taken=True)
 
 
 async def _start_task(command: str, folder: str, context: ToolContext) -> ToolResult:
     task = tasks.Task(command, context.agent_id)
-    task.run(await _spawn(command, folder, context, lambda: task, stdin=asyncio.subprocess.PIPE))
-    told = f"Task {task.id} runs in the background (process {task.pid}). Its output is read with task_output."
-    return ToolResult.json(task.told(), told)
+    task.attach(await _spawn(command, folder, context, lambda: task, stdin=asyncio.subprocess.PIPE))
+    content = f"Task {task.id} runs in the background (process {task.pid}). Read its output with task_output."
+    return ToolResult.json(task.as_json(), content)
 
 
-def _only_reads(context: ToolContext) -> bool:
-    """Whether the command must not change files: it was classified so, and the kernel can hold it to that."""
+def _must_not_write(context: ToolContext) -> bool:
+    """Return whether the command was classified read only and the kernel can enforce it."""
     return context.metadata_get("read_only") is True and landlock.abi() > 0
 
 
-def _told_why(result: ToolResult) -> ToolResult:
-    """The result with a word on why writing failed, if it did; some commands go on and succeed."""
+def _explain_denial(result: ToolResult) -> ToolResult:
+    # Independent of the exit code: some commands report the error, go on and succeed.
     if "ermission denied" not in result.content:
         return result
-    told = "[it was classified read only, so it ran without the right to change files]"
-    return dataclasses.replace(result, content=f"{result.content}\n{told}")
+    note = "[it was classified read only, so it ran without the right to change files]"
+    return dataclasses.replace(result, content=f"{result.content}\n{note}")
 
 
 def _folder(context: ToolContext, workdir: str) -> str:
@@ -296,13 +316,6 @@ def _folder(context: ToolContext, workdir: str) -> str:
                 f"workdir {workdir!r} is not a folder. Use a folder of the workspace, or leave it out.",
             )
         return str(context.workspace_path / workspace.relative(workdir))
-
-
-async def _start(
-    command: str, folder: str, context: ToolContext, capture: _Capture
-) -> tuple[asyncio.SubprocessTransport, _RunningCommand]:
-    running = _RunningCommand(capture)
-    return await _spawn(command, folder, context, lambda: running), running
 
 
 async def _spawn(
@@ -320,8 +333,8 @@ async def _spawn(
     shell = ("/bin/bash", "-c", command)
     env = {**os.environ, CALL_MARK: context.call_id}
     try:
-        if _only_reads(context):  # what is believed to read only is held to it, by the kernel
-            return spawn_reading(shell, cwd=folder, env=env, stdin=stdin, protocol=protocol())
+        if _must_not_write(context):
+            return spawn_read_only(shell, cwd=folder, env=env, stdin=stdin, protocol=protocol())
         transport, _ = await asyncio.get_running_loop().subprocess_exec(
             protocol, *shell, stdin=stdin, cwd=folder, env=env, start_new_session=True
         )
@@ -334,36 +347,42 @@ async def _spawn(
             ) from None
         raise ToolError(f"The command could not be started: {error}.", recoverable=False) from None
     except subprocess.SubprocessError as error:
-        told = f"The command was not started, since it could not be kept from changing files: {error}"
-        raise ToolError(told, recoverable=False) from None
+        message = f"The command was not started: its right to change files could not be taken away: {error}"
+        raise ToolError(message, recoverable=False) from None
 
 
-class _Capture:
-    """Both streams of a command: their beginning, which is heard as it comes, and their end."""
+class _Output:
+    """Both streams of a command: the beginning and the end of each, within `cap_bytes`."""
 
     def __init__(self, cap_bytes: int) -> None:
         self.buffer = HeadTailBuffer.halves(cap_bytes)
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in _STREAMS}
 
-    def take(self, stream: str, data: bytes) -> str:
-        """Take in what came; the text of it that is passed on at once."""
+    def add(self, stream: str, data: bytes) -> str:
+        """Store `data`, and return the text of it that may be shown while the command runs."""
+        # Incremental: a multi-byte character may be split between two reads.
         return self._decoders[stream].decode(self.buffer.append(data, stream))
 
 
-class _RunningCommand(asyncio.SubprocessProtocol):
-    """A command under way: its end, and the end of its output, which may come much later."""
+class _CommandProtocol(asyncio.SubprocessProtocol):
+    """Collects the output of a command.
 
-    def __init__(self, capture: _Capture) -> None:
+    Attributes:
+        exited: Done when the command ended.
+        drained: Done at the end of its output, which may come much later.
+    """
+
+    def __init__(self, output: _Output) -> None:
         loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[None] = loop.create_future()
         self.drained: asyncio.Future[None] = loop.create_future()
-        self._capture = capture
+        self._output = output
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Keep what the cap allows; what is over it is read all the same, or the command would block."""
-        name, out = ("stdout", sys.stdout) if fd == 1 else ("stderr", sys.stderr)
-        out.write(self._capture.take(name, data))
-        out.flush()
+        # Output over the cap is read all the same: a full pipe would block the command.
+        name, stream = ("stdout", sys.stdout) if fd == 1 else ("stderr", sys.stderr)
+        stream.write(self._output.add(name, data))
+        stream.flush()
 
     def process_exited(self) -> None:
         if not self.exited.done():
@@ -375,7 +394,7 @@ class _RunningCommand(asyncio.SubprocessProtocol):
 
 
 def _exit_code(status: int | None) -> int:
-    """The exit code as a shell tells it: 128 and the signal's number for what a signal ended."""
+    """Return the exit code as a shell reports it: 128 plus the signal number if a signal ended it."""
     if status is None:
         return -1
     return status if status >= 0 else 128 - status
@@ -385,37 +404,33 @@ def _kill_group(pid: int) -> None:
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
-        return  # it ended by itself just now
+        return  # Race: it ended after its exit status was checked.
 
 
 def _readable(text: str) -> str:
-    """Output as a model reads it: binary data says nothing to it."""
     if looks_binary(text):
         return f"[binary output, {len(text)} characters, left out here; write it to a file or pipe it to xxd]"
     return text.rstrip("\n")
 
 
-def _result(capture: _Capture, code: int, took_ms: int, timeout_ms: int | None) -> ToolResult:
-    """What the command gave; `timeout_ms` is given when it was stopped at its timeout."""
-    output = capture.buffer
-    stdout, stderr = output.text("stdout"), output.text("stderr")
+def _build_result(output: _Output, code: int, elapsed_ms: int, timeout_ms: int | None) -> ToolResult:
+    """Build the result; `timeout_ms` is None unless the command was stopped at its timeout."""
+    buffer = output.buffer
+    stdout, stderr = buffer.text("stdout"), buffer.text("stderr")
     pieces = [_readable(stdout), _readable(stderr)]
-    if output.dropped_bytes:
-        told = (
-            f"[of {output.total_bytes} bytes and {output.total_lines} lines of output "
-            f"{output.dropped_bytes} bytes"
-        )
-        pieces.append(f"{told} were dropped; write such output to a file]")
+    if buffer.dropped_bytes:
+        total = f"{buffer.total_bytes} bytes and {buffer.total_lines} lines of output"
+        pieces.append(f"[of {total} {buffer.dropped_bytes} bytes were dropped; write such output to a file]")
     if timeout_ms is not None:
         pieces.append(f"[timed out after {timeout_ms} ms; the command and all it started was stopped]")
     elif code:
         pieces.append(f"[exit code {code}]")
     failed = code != 0
     return ToolResult(
-        content="\n".join(p for p in pieces if p),
+        content="\n".join(filter(None, pieces)),
         is_error=failed,
         recoverable=failed,
         error_kind="failed" if failed else None,
         kind="error" if failed else "json",
-        value={"stdout": stdout, "stderr": stderr, "exitCode": code, "executionTime": took_ms},
+        value={"stdout": stdout, "stderr": stderr, "exitCode": code, "executionTime": elapsed_ms},
     )

@@ -1,8 +1,6 @@
-"""Commands that run on in the background: what they print, what they are told, how they end.
+"""Commands in the background, and the tools `task_list`, `task_output`, `task_input` and `task_stop`.
 
-They live in the worker's own process tree: when the worker ends, so do they.
-
-The tools for commands in the background: `task_list`, `task_output`, `task_input`, `task_stop`.
+Tasks live in the worker's process tree and end with the worker.
 """
 
 from __future__ import annotations
@@ -26,102 +24,123 @@ from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.sandbox.worker.worker import register_announcer
 from aisotools.tools.function import tool
 
-MOST_RUNNING = 16
-"""How many tasks run at once."""
+MAX_RUNNING = 16
+"""Tasks that run at once."""
 
 SPILL_BYTES = 64 << 20
-"""How much of a task's output lies in its file; behind that only the end is kept."""
+"""Output of a task that is stored in a file. Of what follows only the end is stored, in memory."""
 
 _BUFFER_BYTES = 1 << 20
-_REMEMBERED = 64
+_MAX_READ_BYTES = 1 << 20
+_MAX_REMEMBERED = 64
+"""Tasks whose output is stored; the oldest that ended are dropped."""
+_MAX_WAIT_MS = 600_000
+_DEADLINE_MARGIN_S = 10.0
+_STOP_GRACE_S = 2.0
+"""Time between SIGTERM and SIGKILL."""
+_KILL_WAIT_S = 1.0
+_DRAIN_S = 0.02
+"""Wait for output that the pipes still hold after a task ended; it comes at once, or never."""
+
 _numbers = itertools.count(1)
 _tasks: dict[str, Task] = {}
+"""All tasks of this worker, in the order in which they were started."""
+
+
+# ---- tasks
 
 
 class Task(asyncio.SubprocessProtocol):
-    """One command in the background. Both of its streams are one, in the order in which they came.
+    """A command in the background. Its two streams are stored as one, in the order of arrival.
 
     Attributes:
-        id: What it is called.
+        id: Name for the model, such as `t1`.
         command: The command line.
-        agent_id: Who started it, and may see and stop it.
-        announced: Whether its end was told.
+        agent_id: The agent that started it, and may see and stop it.
+        announced: True once the agent has been informed of its end.
     """
 
     def __init__(self, command: str, agent_id: str) -> None:
-        """Prepare it; `run` begins.
+        """Prepare a task; `attach` gives it its process.
 
         Raises:
-            ToolError: If too many run already.
+            ToolError: If `MAX_RUNNING` tasks run already.
         """
-        if sum(task.runs for task in _tasks.values()) >= MOST_RUNNING:
-            raise ToolError(f"{MOST_RUNNING} tasks run already. Stop one with task_stop, or wait for one.")
+        if sum(task.running for task in _tasks.values()) >= MAX_RUNNING:
+            raise ToolError(f"{MAX_RUNNING} tasks run already. Stop one with task_stop, or wait for one.")
         self.id = f"t{next(_numbers)}"
-        self.command, self.agent_id = command, agent_id
+        self.command = command
+        self.agent_id = agent_id
         self.announced = False
-        self._began_s = time.monotonic()
-        self._took_s = 0.0
+        self._started_s = time.monotonic()
+        self._elapsed_s = 0.0
         self._buffer = HeadTailBuffer.halves(_BUFFER_BYTES)
         self._spill: IO[bytes] = tempfile.TemporaryFile(prefix="task-")  # noqa: SIM115 - read back later
         self._spilled = 0
         self._transport: asyncio.SubprocessTransport | None = None
-        self._exited = self._drained = False
+        self._exited = False
+        self._drained = False
         self._stopped = False
-        self._owner = os.getpid()
-        self._news = asyncio.Event()
+        # A worker may be replaced by a fork of itself (undo, crash recovery). The fork has a copy of this
+        # object, but the process is the child of the worker that started it.
+        self._owner_pid = os.getpid()
+        self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<Task {self.id} {self.state}: {self.command[:60]!r}>"
 
-    def run(self, transport: asyncio.SubprocessTransport) -> None:
-        """Be the task of this process."""
+    def attach(self, transport: asyncio.SubprocessTransport) -> None:
+        """Register the task with its process; drop the oldest tasks that ended."""
         self._transport = transport
         _tasks[self.id] = self
-        over = [one for one in _tasks.values() if not one.runs]
-        for old in over[: max(0, len(_tasks) - _REMEMBERED)]:
-            old.forget()
+        ended = [task for task in _tasks.values() if not task.running]
+        for task in ended[: max(0, len(_tasks) - _MAX_REMEMBERED)]:
+            task.forget()
 
-    # ---- what asyncio tells
+    # -- called by asyncio
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002 - named by asyncio
-        """Keep what came: all of it in the file while there is room, the end in memory."""
+        """Store output: in the file while there is room, its end in memory too."""
         self._buffer.append(data)
         if self._spilled < SPILL_BYTES:
             self._spilled += self._spill.write(data[: SPILL_BYTES - self._spilled])
-        self._news.set()
+        self._changed.set()
 
     def process_exited(self) -> None:
-        """Its command has ended."""
-        self._exited, self._took_s = True, time.monotonic() - self._began_s
-        self._news.set()
+        """Note that the process ended; output may still follow."""
+        self._exited = True
+        self._elapsed_s = time.monotonic() - self._started_s
+        self._changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - named by asyncio
-        """Nothing more will come."""
+        """Note the end of the output."""
         self._drained = True
-        self._news.set()
+        self._changed.set()
 
-    # ---- what it is
+    # -- state
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id, or 0 before it was started."""
         return self._transport.get_pid() if self._transport is not None else 0
 
     @property
-    def runs(self) -> bool:
-        """Whether it is under way; in a copy of the worker it was made in it never is."""
-        return not self._exited and self._owner == os.getpid()
+    def running(self) -> bool:
+        """True while the process runs. Always False in a fork of the worker that started it."""
+        return not self._exited and self._owner_pid == os.getpid()
 
     @property
     def exit_code(self) -> int | None:
-        """As a shell tells it; None while it runs, or when it is not known."""
-        code = self._transport.get_returncode() if self._transport is not None and self._exited else None
-        return None if code is None else code if code >= 0 else 128 - code
+        """Exit code as a shell reports it; None while the process runs, or if it is not known."""
+        status = self._transport.get_returncode() if self._transport is not None and self._exited else None
+        if status is None:
+            return None
+        return status if status >= 0 else 128 - status
 
     @property
     def state(self) -> str:
-        """In a word or two."""
-        if self.runs:
+        """State for messages, such as `running` or `ended with exit code 0`."""
+        if self.running:
             return "running"
         if not self._exited:
             return "lost with an earlier worker"
@@ -129,100 +148,101 @@ class Task(asyncio.SubprocessProtocol):
 
     @property
     def total_bytes(self) -> int:
-        """How much it has printed."""
+        """Bytes printed so far, including those no longer stored."""
         return self._buffer.total_bytes
 
-    def told(self) -> dict[str, Json]:
-        """What there is to know about it."""
-        took_s = time.monotonic() - self._began_s if self.runs else self._took_s
+    def as_json(self) -> dict[str, Json]:
+        """Return the state for programs."""
+        elapsed_s = time.monotonic() - self._started_s if self.running else self._elapsed_s
         return {
             "task": self.id,
             "command": self.command,
             "pid": self.pid,
-            "running": self.runs,
+            "running": self.running,
             "state": self.state,
             "exitCode": self.exit_code,
             "bytes": self._buffer.total_bytes,
             "lines": self._buffer.total_lines,
-            "seconds": round(took_s, 3),
+            "seconds": round(elapsed_s, 3),
         }
 
-    # ---- what may be done
+    # -- operations
 
-    def read(self, offset: int, most_bytes: int) -> tuple[int, bytes]:
-        """Output from `offset` on, and where it really begins: what is lost is skipped."""
+    def read(self, offset: int, max_bytes: int) -> tuple[int, bytes]:
+        """Return output from `offset` on, with the offset where it begins: later if output was dropped."""
         if offset < self._spilled:
             self._spill.seek(offset)
-            data = self._spill.read(min(most_bytes, self._spilled - offset))
+            data = self._spill.read(min(max_bytes, self._spilled - offset))
             self._spill.seek(0, os.SEEK_END)
             return offset, data
         start = max(offset, self._buffer.tail_start)
         tail = self._buffer.tail()
-        return start, tail[start - self._buffer.tail_start :][:most_bytes]
+        return start, tail[start - self._buffer.tail_start :][:max_bytes]
 
     async def wait(self, timeout_s: float, enough: Callable[[], bool]) -> bool:
-        """Wait until it has ended or `enough` says so; whether that came in time."""
+        """Wait until the process ends or `enough` returns True. Return False after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
-                while self.runs and not enough():
-                    self._news.clear()
-                    await self._news.wait()
-                if not self._drained and not self.runs:
-                    await asyncio.sleep(0.02)  # what its pipes still hold comes at once, or never
+                while self.running and not enough():
+                    self._changed.clear()
+                    await self._changed.wait()
+                if not self._drained and not self.running:
+                    # A process that the command left behind may hold the pipes open: do not wait for the end.
+                    await asyncio.sleep(_DRAIN_S)
         except TimeoutError:
             return False
         return True
 
     def write(self, text: str, *, end: bool) -> None:
-        """Give it something to read, and with `end` nothing more ever after.
+        """Write to the standard input, and close it if `end`.
 
         Raises:
-            ToolError: If it has ended, or reads no more.
+            ToolError: If the process ended, its input was closed, or it does not read.
         """
-        pipe = self._transport.get_pipe_transport(0) if self._transport is not None and self.runs else None
+        pipe = self._transport.get_pipe_transport(0) if self._transport is not None and self.running else None
         if not isinstance(pipe, asyncio.WriteTransport) or pipe.is_closing():
-            raise ToolError(f"Task {self.id} takes no input: it is {self.state}, or its input was ended.")
+            raise ToolError(f"Task {self.id} takes no input: it is {self.state}, or its input was closed.")
         if pipe.get_write_buffer_size() + len(text) > _BUFFER_BYTES:
-            raise ToolError(f"Task {self.id} does not read its input: {_BUFFER_BYTES:,} bytes wait already.")
+            raise ToolError(f"Task {self.id} does not read its input: {_BUFFER_BYTES:,} bytes are waiting.")
         pipe.write(text.encode("utf-8", "replace"))
         if end:
             pipe.write_eof()
 
     async def stop(self, grace_s: float) -> None:
-        """End it and all of its process group: SIGTERM, then SIGKILL after a grace period."""
-        if not self.runs:
+        """Stop the process and its group: SIGTERM, then SIGKILL after `grace_s`."""
+        if not self.running:
             return
         self._stopped = True
-        _signal(self.pid, signal.SIGTERM)
-        if not await self.wait(grace_s, lambda: False):
-            _signal(self.pid, signal.SIGKILL)
-            await self.wait(1.0, lambda: False)
-        else:
-            _signal(self.pid, signal.SIGKILL)  # whoever in its group has outlived it
+        _signal_group(self.pid, signal.SIGTERM)
+        ended = await self.wait(grace_s, lambda: False)
+        # Sent in both cases: others of its group may have outlived the process.
+        _signal_group(self.pid, signal.SIGKILL)
+        if not ended:
+            await self.wait(_KILL_WAIT_S, lambda: False)
 
     def forget(self) -> None:
-        """Let go of what it printed."""
+        """Drop the task and its output."""
         self._spill.close()
         _tasks.pop(self.id, None)
 
 
-def _signal(group: int, number: signal.Signals) -> None:
+def _signal_group(group: int, number: signal.Signals) -> None:
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
-        return  # nobody of that group is left
+        return  # no process of the group is left
 
 
 def tasks_of(agent_id: str) -> list[Task]:
-    """The tasks that an agent, or the person and the programs at the session, may see."""
+    """Return the tasks of one agent; of the person and the programs at the session for an empty id."""
     return [task for task in _tasks.values() if task.agent_id == agent_id]
 
 
-def task_named(name: str, agent_id: str) -> Task:
-    """One of them.
+def find_task(name: str, agent_id: str) -> Task:
+    """Return the task of an agent by its name.
 
     Raises:
-        ToolError: Naming those there are.
+        ToolError: If there is none; the message lists those there are.
     """
     known = tasks_of(agent_id)
     for task in known:
@@ -232,22 +252,22 @@ def task_named(name: str, agent_id: str) -> Task:
     raise ToolError(f"There is no task {name!r}. Tasks: {listed}. Those of an ended worker are gone.")
 
 
-def announcement(agent_id: str) -> str:
-    """What has ended since the last announcement, in words; empty for nothing."""
-    ended = [task for task in tasks_of(agent_id) if not task.runs and not task.announced]
+def announce_ended(agent_id: str) -> str:
+    """Return one line for each task that ended since the last call, or an empty string."""
+    ended = [task for task in tasks_of(agent_id) if not task.running and not task.announced]
     for task in ended:
         task.announced = True
     return "\n".join(f"[task {task.id} {task.state}: {task.command[:80]!r}]" for task in ended)
 
 
-register_announcer(announcement)
+register_announcer(announce_ended)
 
 
 def matching_lines(text: str, pattern: str) -> list[str]:
-    """The lines in which a regular expression is found.
+    """Return the lines in which a regular expression is found.
 
     Raises:
-        ToolError: If it is none.
+        ToolError: If `pattern` is not a regular expression.
     """
     try:
         compiled = re.compile(pattern)
@@ -256,21 +276,16 @@ def matching_lines(text: str, pattern: str) -> list[str]:
     return [line for line in text.split("\n") if compiled.search(line)]
 
 
-_MOST_BYTES = 1 << 20
-_GRACE_S = 2.0
-_LONGEST_WAIT_MS = 600_000
+# ---- the tools
 
-_Task = Annotated[
-    str,
-    Field(
-        description="Which task, such as 't1'; sandbox_bash has told its name.", pattern="^(t[0-9]{1,9}|all)$"
-    ),
-]
+_TASK_DESCRIPTION = "Which task, such as 't1'; the result of sandbox_bash has its name."
+_TaskName = Annotated[str, Field(description=_TASK_DESCRIPTION, max_length=20)]
+_TaskNameOrAll = Annotated[str, Field(description=_TASK_DESCRIPTION, pattern="^(t[0-9]{1,9}|all)$")]
 
 
-def _wait_s(arguments: object) -> float:
-    wait = arguments.get("wait") if isinstance(arguments, dict) else None
-    return (wait if isinstance(wait, int) else 0) / 1000 + 10.0
+def _deadline_s(arguments: object) -> float:
+    wait_ms = arguments.get("wait") if isinstance(arguments, dict) else None
+    return (wait_ms if isinstance(wait_ms, int) else 0) / 1000 + _DEADLINE_MARGIN_S
 
 
 @tool(
@@ -286,8 +301,10 @@ async def task_list(context: ToolContext) -> ToolResult:
     Tasks live in the sandbox's worker: when that is restarted or ended, they are gone.
     """
     tasks = tasks_of(context.agent_id)
-    rows = [task.told() for task in tasks]
-    lines = [f"{t.id}: {t.state}, {t.total_bytes:,} bytes printed: {t.command[:200]}" for t in tasks]
+    rows = [task.as_json() for task in tasks]
+    lines = [
+        f"{task.id}: {task.state}, {task.total_bytes:,} bytes printed: {task.command[:200]}" for task in tasks
+    ]
     return ToolResult.json({"tasks": rows}, "\n".join(lines) or "No task was started.")
 
 
@@ -301,16 +318,14 @@ async def task_list(context: ToolContext) -> ToolResult:
     ],
     import_path="aisotools.builtin.tasks:task_output",
     concurrency="overlap",
-    timeout_s=_wait_s,
+    timeout_s=_deadline_s,
 )
 async def task_output(
-    task: Annotated[
-        str, Field(description="Which task, such as 't1'; sandbox_bash has told its name.", max_length=20)
-    ],
+    task: _TaskName,
     offset: Annotated[
         int,
         Field(
-            description="Where to begin, in bytes of its whole output; the result tells where to go on.",
+            description="Where to begin, in bytes of its whole output; the result says where to go on.",
             ge=0,
         ),
     ] = 0,
@@ -331,7 +346,7 @@ async def task_output(
         Field(
             description="Milliseconds to wait for the task to end, or for a line that matches.",
             ge=0,
-            le=_LONGEST_WAIT_MS,
+            le=_MAX_WAIT_MS,
         ),
     ] = 0,
     *,
@@ -339,38 +354,39 @@ async def task_output(
 ) -> ToolResult:
     """Read what a background task has printed, and whether it still runs.
 
-    Standard output and error come as one text. Give the offset that the last result told to read only what is
-    new. The first 64 MiB and the end are kept; what lies between is skipped, and that is said.
+    Standard output and error come as one text. Give the next_offset of the last result to read only what is
+    new. The first 64 MiB and the end are kept; what lies between is skipped, and the result says so.
     """
-    one = task_named(task, context.agent_id)
+    found = find_task(task, context.agent_id)
     if pattern is not None:
-        matching_lines("", pattern)  # what is no pattern is told before any waiting
+        matching_lines("", pattern)  # report a malformed pattern before waiting
     if wait:
-        await one.wait(wait / 1000, lambda: pattern is not None and bool(_matches(one, offset, pattern)))
+        await found.wait(wait / 1000, lambda: pattern is not None and _has_match(found, offset, pattern))
     if tail is not None:
-        offset = max(0, one.total_bytes - _MOST_BYTES)
-    start, data = one.read(offset, _MOST_BYTES)
+        offset = max(0, found.total_bytes - _MAX_READ_BYTES)
+    start, data = found.read(offset, _MAX_READ_BYTES)
     text = data.decode("utf-8", "replace")
     if pattern is not None:
         text = "\n".join(matching_lines(text, pattern))
     if tail is not None:
         text = "\n".join(text.removesuffix("\n").split("\n")[-tail:])
-    following = start + len(data)
-    notes = [f"[task {one.id}: {one.state}; read on with offset {following}]"]
+    next_offset = start + len(data)
+    notes = [f"[task {found.id}: {found.state}; read on with offset {next_offset}]"]
     if start > offset:
         notes.insert(0, f"[{start - offset:,} bytes before this were not kept]")
-    if following < one.total_bytes:
-        notes.append(f"[{one.total_bytes - following:,} more bytes are there]")
-    value: dict[str, Json] = {**one.told(), "output": text, "offset": start, "next_offset": following}
-    if not one.runs:
-        one.announced = True
+    if next_offset < found.total_bytes:
+        notes.append(f"[{found.total_bytes - next_offset:,} more bytes are there]")
+    value: dict[str, Json] = {**found.as_json(), "output": text, "offset": start, "next_offset": next_offset}
+    if not found.running:
+        found.announced = True
     content = "\n".join(filter(None, [text.removesuffix("\n"), *notes]))
     return ToolResult.json(value, content).with_metadata(**{CAP: "shell"})
 
 
-def _matches(task: Task, offset: int, pattern: str) -> list[str]:
-    start = max(offset, task.total_bytes - _MOST_BYTES)
-    return matching_lines(task.read(start, _MOST_BYTES)[1].decode("utf-8", "replace"), pattern)
+def _has_match(task: Task, offset: int, pattern: str) -> bool:
+    start = max(offset, task.total_bytes - _MAX_READ_BYTES)
+    text = task.read(start, _MAX_READ_BYTES)[1].decode("utf-8", "replace")
+    return bool(matching_lines(text, pattern))
 
 
 @tool(
@@ -381,9 +397,7 @@ def _matches(task: Task, offset: int, pattern: str) -> list[str]:
     concurrency="overlap",
 )
 async def task_input(
-    task: Annotated[
-        str, Field(description="Which task, such as 't1'; sandbox_bash has told its name.", max_length=20)
-    ],
+    task: _TaskName,
     text: Annotated[
         str,
         Field(
@@ -399,10 +413,10 @@ async def task_input(
 
     The task was started with sandbox_bash, background=true; what it prints is read with task_output.
     """
-    one = task_named(task, context.agent_id)
-    one.write(text, end=end)
+    found = find_task(task, context.agent_id)
+    found.write(text, end=end)
     await asyncio.sleep(0)
-    return ToolResult.json(one.told(), f"Task {one.id} got {len(text):,} characters.")
+    return ToolResult.json(found.as_json(), f"Task {found.id} got {len(text):,} characters.")
 
 
 @tool(
@@ -413,7 +427,7 @@ async def task_input(
     concurrency="overlap",
 )
 async def task_stop(
-    task: _Task,
+    task: _TaskNameOrAll,
     *,
     context: ToolContext,
 ) -> ToolResult:
@@ -421,12 +435,12 @@ async def task_stop(
 
     'all' stops every task of yours.
     """
-    chosen = tasks_of(context.agent_id) if task == "all" else [task_named(task, context.agent_id)]
-    running = [one for one in chosen if one.runs]
-    await asyncio.gather(*(one.stop(_GRACE_S) for one in running))
+    chosen = tasks_of(context.agent_id) if task == "all" else [find_task(task, context.agent_id)]
+    running = [one for one in chosen if one.running]
+    await asyncio.gather(*(one.stop(_STOP_GRACE_S) for one in running))
+    lines: list[str] = []
     for one in chosen:
         one.announced = True
-    told = [
-        f"Task {one.id} {'was stopped' if one in running else f'had {one.state} already'}." for one in chosen
-    ]
-    return ToolResult.json({"tasks": [one.told() for one in chosen]}, "\n".join(told) or "No task runs.")
+        outcome = "was stopped" if one in running else f"had {one.state} already"
+        lines.append(f"Task {one.id} {outcome}.")
+    return ToolResult.json({"tasks": [one.as_json() for one in chosen]}, "\n".join(lines) or "No task runs.")

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from aisotools.builtin import TOOLSETS, builtin_tools
+from aisotools.builtin.conversation import ask_user, display, read_result, todo
 from aisotools.builtin.web import FETCHER, WebPage
 from aisotools.core.exceptions import ToolError, UsageError
-from aisotools.core.protocols import UserQuestion
+from aisotools.core.protocols import ToolContext, UserQuestion
 from aisotools.core.types import Approval, ApprovalRequest, Effect, ToolCall, ToolResult
 from aisotools.notebook.render.results import render_result
 from aisotools.policy.approvers import AllowAll
@@ -84,7 +85,7 @@ async def test_a_long_result_is_read_back(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"ref": "r99"}, "no kept result 'r99'"),
+        ({"ref": "r99"}, "no stored result 'r99'"),
         ({"ref": "r1", "first_line": 3000}, "has 2,000 lines"),
         ({"ref": "r1", "first_line": 9, "last_line": 3}, "nothing from 9 to 3"),
         ({"ref": "r1", "pattern": "("}, "not a regular expression"),
@@ -239,7 +240,7 @@ async def test_an_image_is_displayed(session: Session) -> None:
     (session.workspace / "p.png").write_bytes(png)
     (session.workspace / "no.png").write_bytes(b"<svg>")
     assert "image/png" in (await session.call("display", {"image": "p.png"})).data
-    assert "no PNG or JPEG" in (await session.call("display", {"image": "no.png"})).content
+    assert "not a PNG or JPEG" in (await session.call("display", {"image": "no.png"})).content
     assert "outside the workspace" in (await session.call("display", {"image": "/etc/passwd"})).content
 
 
@@ -387,3 +388,36 @@ def test_sets() -> None:
     assert set(TOOLSETS) == {"core", "files", "shell", "web", "tasks", "all"}
     with pytest.raises(UsageError, match="no toolset 'everything'"):
         builtin_tools("everything")
+
+
+# ---- without a session
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"), [(read_result, {"ref": "r1"}), (todo, {}), (ask_user, {"question": "Which?"})]
+)
+async def test_they_need_a_session(tool: Any, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ToolError, match="needs a session; there is none here") as caught:
+        await tool.execute(tool.validate_arguments(arguments), ToolContext())
+    assert not caught.value.recoverable
+
+
+async def test_choices_that_repeat_are_refused_before_anybody_is_asked() -> None:
+    arguments = ask_user.validate_arguments({"question": "Which?", "choices": ["a", "a"]})
+    with pytest.raises(ToolError, match="Two of the choices are the same"):
+        await ask_user.execute(arguments, ToolContext())
+
+
+async def test_a_table_has_a_bound_on_its_cells() -> None:
+    rows = [["x"] * 50] * 2_000
+    with pytest.raises(ToolError, match="100,000 cells"):
+        await display.execute({"columns": [str(n) for n in range(50)], "rows": rows}, ToolContext())
+
+
+async def test_a_title_stands_above_what_is_displayed() -> None:
+    markdown = await display.execute({"title": "T", "markdown": "text"}, ToolContext())
+    assert markdown.data["text/markdown"] == "## T\n\ntext"
+    table = await display.execute({"title": "T", "columns": ["a"], "rows": []}, ToolContext())
+    assert table.data["text/plain"] == "T\na"
+    assert "<caption>T</caption>" in table.data["text/html"]
+    assert table.content == "The person is shown a table of 0 rows."

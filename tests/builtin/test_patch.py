@@ -245,7 +245,7 @@ def test_a_write_that_fails_on_the_way_restores_every_file(root: Path) -> None:
     (root / "locked").mkdir()
     (root / "locked" / "f").write_text("1\n")
     before = tree(root)
-    # Each change is possible when it is planned, but the last needs a folder where an earlier one wrote a file.
+    # Each change is possible when it is planned, but the last needs a folder where another wrote a file.
     with pytest.raises(ToolError):
         patched(
             root,

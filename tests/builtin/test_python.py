@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import types
 from typing import Any
 
 import pytest
 
+from aisotools.builtin.python import cell_result, describe_variable, python, variables
+from aisotools.core.exceptions import ToolError
+from aisotools.core.protocols import ToolContext
 from aisotools.core.types import ToolResult
 from aisotools.policy.approvers import AllowAll
+from aisotools.sandbox.worker.output import CallRecord
 from aisotools.session.session import Session
 from tests.conftest import OpenSession
 
@@ -241,3 +246,111 @@ async def test_a_nul_in_the_code_is_told(session: Session) -> None:
     result = await run(session, "1\0")
     assert result.is_error
     assert "null bytes" in result.content or "NUL" in result.content
+
+
+# ---- without a worker
+
+
+async def test_they_run_in_a_worker_only() -> None:
+    for tool, arguments in ((python, {"code": "1"}), (variables, {})):
+        with pytest.raises(ToolError, match="sandbox worker; there is none here") as caught:
+            await tool.execute(arguments, ToolContext())
+        assert not caught.value.recoverable
+
+
+def test_the_timeout_argument_is_the_deadline() -> None:
+    deadline = python.timeout_s
+    assert callable(deadline)
+    assert deadline({"code": "1", "timeout": 2500}) == 2.5
+    assert deadline({"code": "1"}) is None
+    assert deadline({"code": "1", "timeout": "soon"}) is None
+
+
+def record() -> CallRecord:
+    return CallRecord(call_id="c", stream_left=1000, data_left=1000)
+
+
+def test_a_cell_result_has_output_displays_and_value_in_order() -> None:
+    cell = record()
+    cell.take("stdout", "out\n")
+    cell.take("stderr", "err\n")
+    cell.display({"image/png": "AA==", "text/plain": "<Figure>"})
+    cell.display({"application/x": "?"})
+    cell.show_result({"text/plain": "42", "text/html": "<b>42</b>"})
+    result = cell_result(cell, failed=False)
+    assert result.content == "out\nerr\n[image/png: <Figure>]\n[application/x]\n42"
+    assert result.value == {"result": "42", "stdout": "out\n", "stderr": "err\n", "error": None}
+    assert result.data["text/plain"] == "42"
+    assert result.data["image/png"] == "AA=="
+    assert (result.is_error, result.kind, len(result.metadata["displays"])) == (False, "text", 3)
+
+
+def test_a_failed_cell_ends_with_its_traceback() -> None:
+    cell = record()
+    cell.take("stdout", "before\n")
+    cell.error = {"ename": "E", "evalue": "v", "traceback": "Traceback\nE: v\n"}
+    result = cell_result(cell, failed=True)
+    assert result.content == "before\nTraceback\nE: v"
+    assert (result.is_error, result.recoverable, result.error_kind) == (True, True, "failed")
+    assert result.value["error"]["ename"] == "E"
+
+
+class Array:
+    """Looks like numpy's."""
+
+    shape = (2, 3)
+    nbytes = 48
+    dtype = "float64"
+
+
+class Frame:
+    """Looks like pandas'."""
+
+    shape = (2, 2)
+    columns = ("p", "q")
+
+    def memory_usage(self, deep: bool) -> int:
+        assert deep is False
+        return 32
+
+
+class Broken:
+    """Raises wherever it is touched."""
+
+    @property
+    def shape(self) -> object:
+        raise ZeroDivisionError
+
+    @property
+    def memory_usage(self) -> object:
+        raise SystemError
+
+    def __repr__(self) -> str:
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "size", "text"),
+    [
+        (Array(), [2, 3], 48, "dtype float64"),
+        (Frame(), [2, 2], 32, "columns ['p', 'q']"),
+        (Broken(), None, None, "(ZeroDivisionError from its repr)"),
+        ([1, 2], [2], None, "[1, 2]"),
+        ({"a": 1}, [1], None, "{'a': 1}"),
+        (7, None, None, "7"),
+        ("x\ny", [3], None, "'x\\ny'"),
+    ],
+)
+def test_a_variable_is_described_whatever_it_is(
+    value: object, shape: object, size: int | None, text: str
+) -> None:
+    row = describe_variable("v", value)
+    assert (row["name"], row["shape"], row["repr"]) == ("v", shape, text)
+    assert size is None or row["size"] == size
+
+
+def test_modules_and_functions_have_no_repr_and_long_ones_are_cut() -> None:
+    for value in (types, len, test_modules_and_functions_have_no_repr_and_long_ones_are_cut, Array):
+        assert "repr" not in describe_variable("v", value)
+    assert len(describe_variable("v", list(range(10_000)))["repr"]) <= 120
+    assert describe_variable("v", Array())["type"].endswith("test_python.Array")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aisotools.core.types import ToolResult
+from aisotools.builtin import shell
+from aisotools.builtin.shell import sandbox_bash, spawn_read_only
+from aisotools.core.types import Effect, ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.session.session import Session
 from tests.conftest import OpenSession
@@ -291,3 +294,132 @@ async def test_the_environment_is_clean(session: Session, monkeypatch: pytest.Mo
     result = await bash(session, "env; echo; cat /proc/self/environ | tr '\\0' '\\n'")
     assert "sk-secret" not in result.value["stdout"]
     assert f"WORKSPACE={session.workspace}" in result.value["stdout"]
+
+
+# ---- without a worker
+
+
+@pytest.mark.parametrize(
+    ("arguments", "effect"),
+    [
+        ({"command": "ls"}, Effect.READ_ONLY),
+        ({"command": "ls", "background": False}, Effect.READ_ONLY),
+        ({"command": "ls", "background": True}, Effect.LOCAL_MUTATION),
+        ({"command": 3}, None),
+    ],
+)
+def test_what_is_fed_later_is_not_read_only(arguments: dict[str, Any], effect: Effect | None) -> None:
+    assert sandbox_bash.classify(arguments) is not Effect.READ_ONLY or effect is Effect.READ_ONLY
+    assert effect is None or sandbox_bash.classify(arguments) is effect
+
+
+def test_the_deadline_of_the_gate_lies_behind_the_timeout() -> None:
+    deadline = sandbox_bash.timeout_s
+    assert callable(deadline)
+    assert deadline({"command": "x", "timeout": 2000}) == 2.5
+    assert deadline({"command": "x"}) == 30.5
+    assert deadline({"command": "x", "timeout": "soon"}) == 30.5
+
+
+@pytest.mark.parametrize(("status", "code"), [(0, 0), (3, 3), (-9, 137), (None, -1)])
+def test_exit_codes_are_those_of_a_shell(status: int | None, code: int) -> None:
+    assert shell._exit_code(status) == code
+
+
+def test_output_split_within_a_character_is_decoded_whole() -> None:
+    output = shell._Output(1000)
+    encoded = "\u20ac".encode()
+    assert output.add("stdout", encoded[:1]) + output.add("stdout", encoded[1:]) == "\u20ac"
+
+
+def test_results_name_the_exit_code_the_timeout_and_what_was_dropped() -> None:
+    output = shell._Output(100)
+    output.add("stdout", b"out\n")
+    failed = shell._build_result(output, 3, 5, None)
+    assert failed.content == "out\n[exit code 3]"
+    assert failed.value == {"stdout": "out\n", "stderr": "", "exitCode": 3, "executionTime": 5}
+    assert (failed.is_error, failed.recoverable, failed.error_kind) == (True, True, "failed")
+    stopped = shell._build_result(output, 124, 5, 1000)
+    assert "[timed out after 1000 ms; the command and all it started was stopped]" in stopped.content
+    assert not shell._build_result(output, 0, 5, None).is_error
+    output.add("stdout", b"x" * 10_000)
+    assert (
+        "bytes were dropped; write such output to a file]" in shell._build_result(output, 0, 5, None).content
+    )
+
+
+def test_binary_output_is_left_out_for_the_model() -> None:
+    output = shell._Output(1000)
+    output.add("stdout", bytes(range(32)) * 4)
+    result = shell._build_result(output, 0, 5, None)
+    assert result.content.startswith("[binary output, 128 characters")
+
+
+class Collecting(asyncio.SubprocessProtocol):
+    """Collects what a transport reports."""
+
+    def __init__(self) -> None:
+        self.data: dict[int, bytes] = {1: b"", 2: b""}
+        self.reports: list[str] = []
+        self.exited = asyncio.Event()
+        self.lost = asyncio.Event()
+        self.printed = asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self.data[fd] += data
+        self.printed.set()
+
+    def process_exited(self) -> None:
+        self.reports.append("exited")
+        self.exited.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.reports.append("lost")
+        self.lost.set()
+
+
+def start_program(script: str, folder: Path) -> tuple[asyncio.SubprocessTransport, Collecting]:
+    protocol = Collecting()
+    environ = {"PATH": os.environ["PATH"]}
+    command = ("/bin/sh", "-c", script)
+    return spawn_read_only(command, cwd=str(folder), env=environ, protocol=protocol), protocol
+
+
+async def test_a_read_only_program_reports_output_and_end(tmp_path: Path) -> None:
+    transport, protocol = start_program("echo out; echo err >&2; cat; exit 3", tmp_path)
+    await asyncio.wait_for(protocol.lost.wait(), 30)
+    assert protocol.data == {1: b"out\n", 2: b"err\n"}
+    assert (protocol.reports, transport.get_returncode()) == (["exited", "lost"], 3)
+    transport.close()
+
+
+@pytest.mark.skipif(not shell.landlock.abi(), reason="no Landlock")
+async def test_a_read_only_program_cannot_write_and_this_process_still_can(tmp_path: Path) -> None:
+    transport, protocol = start_program("echo x > made", tmp_path)
+    await asyncio.wait_for(protocol.lost.wait(), 30)
+    assert transport.get_returncode() != 0
+    assert not (tmp_path / "made").exists()
+    (tmp_path / "ours").write_text("x")
+    transport.close()
+
+
+async def test_closing_kills_a_read_only_program(tmp_path: Path) -> None:
+    transport, protocol = start_program("echo up; exec sleep 60", tmp_path)
+    await asyncio.wait_for(protocol.printed.wait(), 30)
+    assert not transport.is_closing()
+    transport.close()
+    transport.close()
+    assert transport.is_closing()
+    await asyncio.wait_for(protocol.exited.wait(), 30)
+    assert transport.get_returncode() == -9
+    assert protocol.reports == ["exited"]  # the reader closed the pipes itself
+
+
+async def test_a_read_only_program_takes_no_input(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.SubprocessError, match="takes no input"):
+        spawn_read_only(("true",), cwd=str(tmp_path), env={}, protocol=Collecting(), stdin=subprocess.PIPE)
+
+
+async def test_a_program_that_is_missing_is_reported_from_the_thread(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        spawn_read_only(("/nosuch/program",), cwd=str(tmp_path), env={}, protocol=Collecting())

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from aisotools.builtin import tasks
+from aisotools.builtin.tasks import Task, announce_ended, find_task, matching_lines, tasks_of
+from aisotools.core.exceptions import ToolError
 from aisotools.core.types import ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.session.session import Session
@@ -156,3 +161,178 @@ async def test_there_is_an_end_to_how_many_may_run(session: Session) -> None:
     ]
     assert "16 tasks run already" in results[-1].content
     assert not any(result.is_error for result in results[:-1])
+
+
+# ---- without a worker
+
+
+class Pipe(asyncio.WriteTransport):
+    """The standard input of a fake process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data, self.waiting, self.ended = b"", 0, False
+
+    def write(self, data: Any) -> None:
+        self.data += data
+
+    def write_eof(self) -> None:
+        self.ended = True
+
+    def is_closing(self) -> bool:
+        return self.ended
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
+
+
+class Process(asyncio.SubprocessTransport):
+    """A process that does nothing; the test calls the task's protocol methods itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pipe = Pipe()
+        self.returncode: int | None = None
+
+    def get_pid(self) -> int:
+        return 4242
+
+    def get_returncode(self) -> int | None:
+        return self.returncode
+
+    def get_pipe_transport(self, fd: int) -> Pipe | None:
+        return self.pipe if fd == 0 else None
+
+
+@pytest.fixture(autouse=True)
+def own_tasks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    table: dict[str, Task] = {}
+    monkeypatch.setattr(tasks, "_tasks", table)
+    yield
+    for task in list(table.values()):
+        task.forget()
+
+
+def begin(agent_id: str = "me") -> tuple[Task, Process]:
+    task, process = Task("server --port 1", agent_id), Process()
+    task.attach(process)
+    return task, process
+
+
+def end(task: Task, process: Process, status: int = 0) -> None:
+    process.returncode = status
+    task.process_exited()
+    task.connection_lost(None)
+
+
+async def test_states_and_exit_codes() -> None:
+    task, process = begin()
+    assert (task.running, task.state, task.exit_code, task.pid) == (True, "running", None, 4242)
+    end(task, process, -15)
+    assert (task.running, task.state, task.exit_code) == (False, "ended with exit code 143", 143)
+    assert task.as_json()["exitCode"] == 143
+
+
+async def test_a_fork_of_the_worker_has_lost_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, _ = begin()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert (task.running, task.state, task.exit_code) == (False, "lost with an earlier worker", None)
+    with pytest.raises(ToolError, match="takes no input: it is lost with an earlier worker"):
+        task.write("x", end=False)
+
+
+async def test_both_streams_are_stored_in_order_and_read_from_an_offset() -> None:
+    task, _ = begin()
+    task.pipe_data_received(1, b"one ")
+    task.pipe_data_received(2, b"two ")
+    assert task.read(0, 100) == (0, b"one two ")
+    assert task.read(4, 2) == (4, b"tw")
+    assert task.total_bytes == 8
+
+
+async def test_output_behind_the_file_is_read_from_the_end_that_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tasks, "SPILL_BYTES", 4)
+    monkeypatch.setattr(tasks, "_BUFFER_BYTES", 8)
+    task, _ = begin()
+    task.pipe_data_received(1, b"0123456789abcdefghijklmnop")
+    assert task.read(0, 100) == (0, b"0123")
+    start, data = task.read(4, 100)
+    assert start > 4
+    assert data == b"0123456789abcdefghijklmnop"[start:]
+
+
+async def test_input_is_written_and_bounded() -> None:
+    task, process = begin()
+    task.write("yes\n", end=False)
+    process.pipe.waiting = 1 << 20
+    with pytest.raises(ToolError, match="does not read its input"):
+        task.write("x", end=False)
+    process.pipe.waiting = 0
+    task.write("", end=True)
+    assert (process.pipe.data, process.pipe.ended) == (b"yes\n", True)
+    with pytest.raises(ToolError, match="takes no input"):
+        task.write("x", end=False)
+
+
+async def test_waiting_ends_with_the_condition_or_the_process() -> None:
+    task, process = begin()
+    waiting = asyncio.ensure_future(task.wait(30, lambda: task.total_bytes > 2))
+    await asyncio.sleep(0)
+    task.pipe_data_received(1, b"12")
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    task.pipe_data_received(1, b"3")
+    assert await waiting is True
+    waiting = asyncio.ensure_future(task.wait(30, lambda: False))
+    await asyncio.sleep(0)
+    end(task, process)
+    assert await waiting is True
+    assert await task.wait(0, lambda: False) is True
+    assert await begin()[0].wait(0, lambda: False) is False
+
+
+async def test_an_end_is_announced_once_and_to_its_owner() -> None:
+    task, process = begin("me")
+    assert announce_ended("me") == ""
+    end(task, process, 3)
+    assert announce_ended("other") == ""
+    assert announce_ended("me") == f"[task {task.id} ended with exit code 3: 'server --port 1']"
+    assert announce_ended("me") == ""
+
+
+async def test_tasks_are_found_by_name_among_those_of_the_agent() -> None:
+    mine, _ = begin("me")
+    theirs, _ = begin("other")
+    assert tasks_of("me") == [mine]
+    assert find_task(mine.id, "me") is mine
+    with pytest.raises(ToolError, match=f"no task '{theirs.id}'. Tasks: {mine.id}."):
+        find_task(theirs.id, "me")
+    with pytest.raises(ToolError, match="Tasks: none"):
+        find_task(mine.id, "nobody")
+
+
+async def test_the_oldest_ended_tasks_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "_MAX_REMEMBERED", 2)
+    running, _ = begin()
+    ended = [begin() for _ in range(2)]
+    for task, process in ended:
+        end(task, process)
+    latest, _ = begin()
+    assert tasks_of("me") == [running, latest]
+
+
+async def test_too_many_tasks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "MAX_RUNNING", 1)
+    task, process = begin()
+    with pytest.raises(ToolError, match="1 tasks run already"):
+        Task("x", "me")
+    end(task, process)
+    Task("x", "me").forget()
+
+
+def test_matching_lines() -> None:
+    assert matching_lines("a1\nb\na2", "a.") == ["a1", "a2"]
+    with pytest.raises(ToolError, match="not a regular expression"):
+        matching_lines("", "(")

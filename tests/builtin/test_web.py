@@ -11,7 +11,7 @@ from typing import Any
 import httpcore2
 import pytest
 
-from aisotools.builtin.web import Fetcher, WebPage, is_odd_number, is_public, read_url
+from aisotools.builtin.web import Fetcher, WebPage, is_odd_number, is_public, parse_url
 from aisotools.core.exceptions import ToolError
 
 OPEN = "93.184.216.34"
@@ -192,16 +192,16 @@ async def test_no_way_of_writing_it_leads_inside(net: Net, url: str) -> None:
         ("example.com", "only http and https"),
         ("http://user:pw@example.com/", "user name or password"),
         ("http://user@example.com/", "user name or password"),
-        ("http://@example.com/", "is no URL|user name"),
+        ("http://@example.com/", "is not a URL|user name"),
         ("http://example.com:22/", "port 22"),
         ("http://example.com:6379/", "port 6379"),
-        ("http://example.com:99999/", "port 99999|is no URL"),
-        ("http://exa mple.com/", "is no URL"),
-        ("http://example.com/\r\nX-Evil: 1", "is no URL"),
-        ("http://example.com/\tx", "is no URL"),
-        ("http:///path", "names no host"),
-        ("http://%31%32%37.0.0.1/", "no host|is no URL"),
-        ("http://" + "a" * 5000, "is no URL"),
+        ("http://example.com:99999/", "port 99999|is not a URL"),
+        ("http://exa mple.com/", "is not a URL"),
+        ("http://example.com/\r\nX-Evil: 1", "is not a URL"),
+        ("http://example.com/\tx", "is not a URL"),
+        ("http:///path", "names no valid host"),
+        ("http://%31%32%37.0.0.1/", "no valid host|is not a URL"),
+        ("http://" + "a" * 5000, "is not a URL"),
     ],
 )
 async def test_what_is_no_address_of_the_web_is_refused(net: Net, url: str, told: str) -> None:
@@ -210,7 +210,7 @@ async def test_what_is_no_address_of_the_web_is_refused(net: Net, url: str, told
 
 
 def test_names_are_ascii_on_the_wire() -> None:
-    assert read_url("http://fa\u00df.de/").host == "xn--fa-hia.de"
+    assert parse_url("http://fa\u00df.de/").host == "xn--fa-hia.de"
     assert not is_odd_number("example.com")
     assert not is_odd_number("1.2.3.4")
     assert is_odd_number("1.2.3.04")
@@ -242,7 +242,7 @@ async def test_rebinding_gains_nothing(net: Net) -> None:
         ("file:///etc/passwd", "only http"),
         ("https://evil.com@127.0.0.1/", "user name"),
         ("/loop", "redirects more than 5 times"),
-        ("http://exa mple.com/", "is no URL"),
+        ("http://exa mple.com/", "is not a URL"),
     ],
 )
 async def test_redirects_pass_the_same_checks(net: Net, location: str, told: str) -> None:
@@ -276,9 +276,9 @@ async def test_packed_pages_and_bombs(net: Net, encoding: str) -> None:
 async def test_unknown_and_broken_packing(net: Net) -> None:
     for encoding in ("br", "gzip, gzip", "zstd"):
         net.answers["/"] = page(b"x", f"Content-Encoding: {encoding}")
-        await refused(net, "http://example.com/", "not asked for")
+        await refused(net, "http://example.com/", "was not requested")
     net.answers["/"] = page(b"no gzip at all", "Content-Encoding: gzip")
-    await refused(net, "http://example.com/", "packed wrongly")
+    await refused(net, "http://example.com/", "is not valid")
 
 
 async def test_an_endless_answer_ends_at_the_cap(net: Net) -> None:
@@ -356,5 +356,5 @@ async def test_a_connection_that_cannot_be_made_is_told(net: Net) -> None:
     async def nobody(host: str, port: int) -> Sequence[str]:
         raise OSError("not known")
 
-    with pytest.raises(ToolError, match="cannot be found"):
+    with pytest.raises(ToolError, match="cannot be resolved"):
         await Fetcher(resolve=nobody, dial=net.dial).fetch("http://nosuch.example/")

@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from aisotools.builtin.python import outcome
+from aisotools.builtin.python import cell_result
 from aisotools.core.exceptions import ChannelError, WorkerDied
 from aisotools.core.protocols import SandboxCall, SandboxListener
 from aisotools.core.types import ToolResult
@@ -299,7 +299,7 @@ class PythonCall(_Calling):
             record.error = _error(reply)
         if not failed:
             record.error = None
-        result = add_record(outcome(record, failed=failed), record)
+        result = add_record(cell_result(record, failed=failed), record)
         if self.interrupted and failed:
             result = mark_stopped(interrupted_result(result.content))
         return result_from_worker(encode_result(result, caps), caps, PrintedOutput(0))
