@@ -16,6 +16,7 @@ from aisotools.builtin import shell
 from aisotools.builtin.shell import sandbox_bash, spawn_read_only
 from aisotools.core.types import Effect, ToolResult
 from aisotools.policy.approvers import AllowAll
+from aisotools.sandbox.confinement import landlock
 from aisotools.session.session import Session
 from tests.conftest import OpenSession
 
@@ -393,7 +394,7 @@ async def test_a_read_only_program_reports_output_and_end(tmp_path: Path) -> Non
     transport.close()
 
 
-@pytest.mark.skipif(not shell.landlock.abi(), reason="no Landlock")
+@pytest.mark.skipif(not landlock.abi(), reason="no Landlock")
 async def test_a_read_only_program_cannot_write_and_this_process_still_can(tmp_path: Path) -> None:
     transport, protocol = start_program("echo x > made", tmp_path)
     await asyncio.wait_for(protocol.lost.wait(), 30)
