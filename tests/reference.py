@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import aisotools
-from aisotools.cli.main import _parser
+from aisotools.cli.main import command_parser
 from aisotools.notebook.current import settings_table
 from aisotools.sandbox.confinement import levels
 from aisotools.sandbox.confinement.detect import ENABLED_BY, PROTECTS
@@ -272,7 +272,7 @@ def settings_page() -> str:
         *levels_table(),
         "\n## Commands\n",
     ]
-    parser = _parser()
+    parser = command_parser()
     choices: list[argparse.Action] = next(
         one._choices_actions for one in parser._actions if isinstance(one, argparse._SubParsersAction)
     )

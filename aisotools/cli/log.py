@@ -1,4 +1,4 @@
-"""`aisotools log show|verify|export`: the ledgers of past and present sessions."""
+"""`aisotools log show|verify|export`: read the ledgers of past and present sessions."""
 
 from __future__ import annotations
 
@@ -6,33 +6,40 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from aisotools.cli.tools import Echo
 from aisotools.core.exceptions import LedgerError, WorkspaceError
 from aisotools.workspace.lock import state_folder
 
-Echo = Callable[[str], object]
-"""Takes a line to print."""
+_MAX_LINE_CHARS = 400
 
 
 def add_parser(commands: Any) -> None:
-    """Add `log` to the command line's subcommands."""
-    log = commands.add_parser("log", help="show, verify or export the ledger of a session")
-    log.add_argument("action", choices=("show", "verify", "export"))
-    log.add_argument("session", nargs="?", help="a session's key, or a ledger file; the latest without it")
+    """Add `log` to the subcommands."""
+    summary = "show, verify or export the ledger of a session"
+    parser = commands.add_parser(
+        "log",
+        help=summary,
+        description=summary.capitalize() + ".",
+        epilog="Exit status: 0 for success, 1 if the ledger is damaged or unreadable, 2 if there is none.",
+    )
+    parser.add_argument("action", choices=("show", "verify", "export"), help="export prints JSON lines")
+    parser.add_argument("session", nargs="?", help="session key or ledger file (default: the latest session)")
 
 
 def run(options: argparse.Namespace, echo: Echo, environ: Mapping[str, str] = os.environ) -> int:
-    """Carry out `aisotools log`; 0 when all is well, 1 when the ledger is damaged, 2 when there is none."""
-    from aisotools.session.ledger import read  # the other subcommands need none of it
+    """Run `aisotools log`. Return 0 for success, 1 for a damaged or unreadable ledger, 2 if there is none."""
+    # Imported here, since the other commands do not need it.
+    from aisotools.session.ledger import read
 
     try:
-        path = _ledger_of(options.session, ledger_folder(environ))
+        path = _find_ledger(options.session, ledger_folder(environ))
         if path is None:
-            named = f" of {options.session!r}" if options.session is not None else " yet"
-            echo(f"There is no ledger{named}.")
+            whose = " yet" if options.session is None else f" of session {options.session!r}"
+            echo(f"There is no ledger{whose}.")
             return 2
         if options.action == "verify":
             return _verify(path, echo)
@@ -45,7 +52,7 @@ def run(options: argparse.Namespace, echo: Echo, environ: Mapping[str, str] = os
 
 
 def ledger_folder(environ: Mapping[str, str]) -> Path:
-    """Where the ledgers lie.
+    """Return the folder of the ledgers.
 
     Raises:
         WorkspaceError: If the state folder cannot be used.
@@ -53,44 +60,49 @@ def ledger_folder(environ: Mapping[str, str]) -> Path:
     return state_folder(environ) / "ledger"
 
 
-def _ledger_of(session: str | None, folder: Path) -> Path | None:
+def _find_ledger(session: str | None, folder: Path) -> Path | None:
+    """Return the ledger file of `session`, or of the latest session if that is None."""
     if session is not None and session.endswith(".jsonl"):
         return Path(session)
-    found = sorted(folder.glob(f"{session or '*'}.jsonl"), key=lambda path: path.stat().st_mtime)
-    return found[-1] if found else None
+    paths = folder.glob(f"{session or '*'}.jsonl")
+    return max(paths, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _verify(path: Path, echo: Echo) -> int:
     from aisotools.session.ledger import verify
 
-    found = verify(path)
-    for problem in found.problems:
+    verification = verify(path)
+    for problem in verification.problems:
         echo(f"DAMAGED: {problem}")
-    if found.torn_bytes:
-        echo(f"The last line is unfinished ({found.torn_bytes} bytes), as a crash leaves it.")
-    echo(f"{path}: {found.records} records are sound.")
-    return 1 if found.problems else 0
+    if verification.torn_bytes:
+        echo(f"The last line is incomplete ({verification.torn_bytes} bytes), as after a crash.")
+    echo(f"{path}: {verification.records} records are sound.")
+    return 1 if verification.problems else 0
 
 
 def _line(record: Mapping[str, Any]) -> str:
-    body = record.get("body", {})
-    when = time.strftime("%H:%M:%S", time.localtime(record.get("time_s", 0)))
-    told: Mapping[str, Callable[[], str]] = {
-        "call_requested": lambda: f"{body['origin']} asks for {body['name']} {json.dumps(body['arguments'])}",
-        "approval_asked": lambda: f"a person is asked: {'; '.join(body['reasons'])}",
-        "approval_answered": lambda: (
-            f"answer: {body['outcome']} after {body['waited_s']:.1f} s {body['reason']}"
-        ),
-        "call_decided": lambda: f"{body['decision']} by {body['decided_by']}: {'; '.join(body['reasons'])}",
-        "call_started": lambda: f"runs in the {body['runs_in']} ({body['level']})",
-        "call_finished": lambda: _told_result(body),
-    }
-    tell = told.get(record.get("kind", ""), lambda: json.dumps(body))
-    return f"{record.get('n', 0):5}  {when}  {record.get('kind', ''):18}  {tell()}"[:400]
+    """Format one record as one line: number, local time, kind, and a summary."""
+    kind = record.get("kind", "")
+    local_time = time.strftime("%H:%M:%S", time.localtime(record.get("time_s", 0)))
+    summary = _summary(kind, record.get("body", {}))
+    return f"{record.get('n', 0):5}  {local_time}  {kind:18}  {summary}"[:_MAX_LINE_CHARS]
 
 
-def _told_result(body: Mapping[str, Any]) -> str:
-    result = body["result"]
-    word = f"{result['error_kind']} error" if result["is_error"] else "ok"
-    first = result["content"].strip().partition("\n")[0]
-    return f"{body['name']}: {word} after {body['duration_s']:.2f} s: {first}"
+def _summary(kind: str, body: Mapping[str, Any]) -> str:
+    match kind:
+        case "call_requested":
+            return f"{body['origin']} calls {body['name']} {json.dumps(body['arguments'])}"
+        case "approval_asked":
+            return f"a person is asked: {'; '.join(body['reasons'])}"
+        case "approval_answered":
+            return f"answer: {body['outcome']} after {body['waited_s']:.1f} s {body['reason']}"
+        case "call_decided":
+            return f"{body['decision']} by {body['decided_by']}: {'; '.join(body['reasons'])}"
+        case "call_started":
+            return f"runs in the {body['runs_in']} ({body['level']})"
+        case "call_finished":
+            result = body["result"]
+            outcome = f"{result['error_kind']} error" if result["is_error"] else "ok"
+            first_line = result["content"].strip().partition("\n")[0]
+            return f"{body['name']}: {outcome} after {body['duration_s']:.2f} s: {first_line}"
+    return json.dumps(body)

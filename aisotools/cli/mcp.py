@@ -1,17 +1,16 @@
-"""`aisotools mcp serve`: the tools of a session for MCP clients, over standard input and output or HTTP."""
+"""`aisotools mcp serve`: offer the tools of a session to MCP clients, over standard input/output or HTTP."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
 import os
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aisotools.cli.tools import Echo, import_tools
 from aisotools.core.exceptions import UsageError
 
 if TYPE_CHECKING:
@@ -20,75 +19,84 @@ if TYPE_CHECKING:
 
 
 TOKEN_VARIABLE = "AISOTOOLS_MCP_TOKEN"  # noqa: S105 - the variable's name, no token
-"""Where the token of the HTTP server may be given; a command line can be read by other users."""
+"""Environment variable with the token of the HTTP server. A command line can be read by other users."""
 
 
 def add_parser(commands: Any) -> None:
-    """Add `mcp` to the command line's subcommands."""
-    told = "offer the tools of a session to MCP clients"
-    mcp = commands.add_parser("mcp", help=told, description=told.capitalize() + ".", allow_abbrev=False)
+    """Add `mcp` to the subcommands."""
+    summary = "offer the tools of a session to MCP clients"
+    mcp = commands.add_parser("mcp", help=summary, description=summary.capitalize() + ".", allow_abbrev=False)
     actions = mcp.add_subparsers(dest="action", required=True, metavar="ACTION")
     serve = actions.add_parser(
         "serve",
-        help="serve until the client leaves, or Ctrl-C",
-        description="Serve the tools to a client that starts this command (--stdio), or to clients on this "
-        "machine (--http PORT) that send the token which is printed, or which is set as "
-        f"{TOKEN_VARIABLE}.",
+        help="serve until the client disconnects, or Ctrl-C",
+        description="Serve the tools to a client that starts this command (--stdio), or over HTTP to clients "
+        "on this machine (--http PORT). HTTP clients must send the token that is printed, or that "
+        f"{TOKEN_VARIABLE} contains.",
         allow_abbrev=False,
     )
-    how = serve.add_mutually_exclusive_group()
-    how.add_argument("--stdio", action="store_true", help="at standard input and output; the default")
-    how.add_argument("--http", type=int, metavar="PORT", help="on 127.0.0.1; 0 takes a free port")
-    serve.add_argument("-w", "--workspace", type=Path, help="the folder it may change; ./workspace/default")
+    transport = serve.add_mutually_exclusive_group()
+    transport.add_argument("--stdio", action="store_true", help="use standard input and output (default)")
+    transport.add_argument(
+        "--http", type=int, metavar="PORT", help="listen on 127.0.0.1; 0 picks a free port"
+    )
+    serve.add_argument(
+        "-w", "--workspace", type=Path, help="folder that tools may change (default: ./workspace/default)"
+    )
     serve.add_argument(
         "--tools",
         metavar="NAME,...",
-        help="only these tools; MODULE:NAME brings further ones from a ToolRegistry or list in a module",
+        help="offer only these tools; MODULE:NAME adds those of a ToolRegistry or list in a module",
     )
-    serve.add_argument("--mode", choices=("plan", "safe", "auto"), help="what may run unasked; safe")
+    serve.add_argument(
+        "--mode", choices=("plan", "safe", "auto"), help="what may run without asking (default: safe)"
+    )
 
 
-def run(options: argparse.Namespace, echo: Callable[[str], object] | None = None) -> int:
-    """Carry out `aisotools mcp serve`; 0 when the client has left.
+def run(options: argparse.Namespace, echo: Echo | None = None) -> int:
+    """Run `aisotools mcp serve`. Return 0 when the client has disconnected.
 
     Args:
-        options: What was typed.
-        echo: Takes lines for a person; standard error without it, since standard output is the protocol's.
+        options: The parsed command line.
+        echo: Prints a line for a person. Default: to standard error, since standard output is the protocol's.
 
     Raises:
-        UsageError: If the tools, the port or the token will not do, or MCP is not installed.
+        UsageError: If the tools, the port or the token are invalid, or MCP is not installed.
     """
     if find_spec("mcp") is None:
-        raise UsageError('MCP is not installed here. Install it with: pip install "aisotools[mcp]"')
-    told = echo or (lambda line: print(line, file=sys.stderr, flush=True))
-    asyncio.run(_serve(options, select_tools(options.tools), told))
+        raise UsageError('MCP is not installed. Install it with: pip install "aisotools[mcp]"')
+    asyncio.run(_serve(options, select_tools(options.tools), echo or _print_to_stderr))
     return 0
 
 
-def select_tools(named: str | None) -> ToolRegistry:
-    """The tools to offer: the built-in ones, those that are brought along, of these only the named ones.
+def _print_to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def select_tools(names: str | None) -> ToolRegistry:
+    """Return the tools to offer.
+
+    Args:
+        names: Names of tools, and `MODULE:NAME` references to more tools, separated by commas. None means all
+            built-in tools.
 
     Raises:
-        UsageError: If a module or tool cannot be had.
+        UsageError: If a module or tool does not exist.
     """
     from aisotools.builtin import builtin_tools
     from aisotools.tools.registry import ToolRegistry
 
-    registry, names = ToolRegistry(builtin_tools()), []
-    for word in filter(None, (word.strip() for word in (named or "").split(","))):
-        if ":" not in word:
-            names.append(word)
-            continue
-        module, _, attribute = word.partition(":")
-        try:
-            found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise UsageError(f"--tools {word!r} cannot be had: {error}.") from None
-        names += [registry.register(tool).name for tool in found]
-    return registry.filtered(names) if names else registry
+    registry = ToolRegistry(builtin_tools())
+    selected = []
+    for entry in filter(None, (entry.strip() for entry in (names or "").split(","))):
+        if ":" in entry:
+            selected += [registry.register(tool).name for tool in import_tools(entry)]
+        else:
+            selected.append(entry)
+    return registry.filtered(selected) if selected else registry
 
 
-async def _serve(options: argparse.Namespace, registry: ToolRegistry, told: Callable[[str], object]) -> None:
+async def _serve(options: argparse.Namespace, registry: ToolRegistry, echo: Echo) -> None:
     from aisotools.integrations.mcp.api import serve_stdio
     from aisotools.policy.rules import Policy
     from aisotools.session.session import Session
@@ -99,17 +107,18 @@ async def _serve(options: argparse.Namespace, registry: ToolRegistry, told: Call
         if options.http is None:
             await serve_stdio(session)
         else:
-            await _serve_http(session, options.http, told)
+            await _serve_http(session, options.http, echo)
     finally:
         await session.close()
 
 
-async def _serve_http(session: Session, port: int, told: Callable[[str], object]) -> None:
+async def _serve_http(session: Session, port: int, echo: Echo) -> None:
     from aisotools.integrations.mcp.api import serve_http
 
+    # Removed from the environment, so that the tools' processes do not inherit it.
     token = os.environ.pop(TOKEN_VARIABLE, None)
     async with serve_http(session, port=port, token=token) as server:
-        told(f"Serving at {server.url}")
+        echo(f"Serving at {server.url}")
         if token is None:
-            told(f"Clients send: Authorization: Bearer {server.token}")
+            echo(f"Clients send: Authorization: Bearer {server.token}")
         await asyncio.Event().wait()

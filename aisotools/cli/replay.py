@@ -1,16 +1,16 @@
-"""`aisotools replay RUN.ipynb`: make the calls of a recorded run again, without its model."""
+"""`aisotools replay RUN.ipynb`: repeat the calls of a recorded run, without its model."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aisotools.cli.tools import Echo, import_tools
 from aisotools.core.exceptions import UsageError
 
 if TYPE_CHECKING:
@@ -19,31 +19,33 @@ if TYPE_CHECKING:
     from aisotools.tools.registry import ToolRegistry
 
 
-_MOST_COPIED_BYTES = 256 << 20
+_MAX_COPY_BYTES = 256 << 20
+"""The largest --workspace folder that is copied."""
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to the parser of `aisotools`."""
+    """Add `replay` to the subcommands."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "replay",
-        help="make the calls of a recorded run again, without its model",
-        description="Make the calls of a recorded run again in a fresh workspace, and tell what differs.",
+        help="repeat the calls of a recorded run, without its model",
+        description="Repeat the calls of a recorded run in a fresh workspace, and print what differs.",
+        epilog="Exit status: 0 if every call gave the same result, 1 if not.",
         allow_abbrev=False,
     )
-    parser.add_argument("run", type=Path, metavar="RUN.ipynb", help="what `%%trace export` wrote")
+    parser.add_argument("run", type=Path, metavar="RUN.ipynb", help="file written by `%%trace export`")
     parser.add_argument(
-        "--workspace", type=Path, help="start with a copy of this folder; else with what the file holds"
+        "--workspace", type=Path, help="start with a copy of this folder (default: the files in RUN.ipynb)"
     )
     parser.add_argument(
-        "--tools", metavar="MODULE:NAME", help="further tools: a ToolRegistry or a list in a module"
+        "--tools", metavar="MODULE:NAME", help="add the tools of a ToolRegistry or list in a module"
     )
 
 
-def run(options: argparse.Namespace, echo: Callable[[str], None]) -> int:
-    """Replay and say what came of it; 0 when all was the same, 1 when something differed.
+def run(options: argparse.Namespace, echo: Echo) -> int:
+    """Run `aisotools replay`. Return 0 if every call gave the same result, 1 if not.
 
     Raises:
-        UsageError: If the file is no record, or the tools cannot be had.
+        UsageError: If the file is not a recorded run, or the tools or the folder cannot be used.
     """
     from aisotools.agent.transcript.metadata import read_transcript
 
@@ -52,42 +54,39 @@ def run(options: argparse.Namespace, echo: Callable[[str], None]) -> int:
     missing = [name for name in transcript.tools if name not in registry]
     with tempfile.TemporaryDirectory(prefix="aisotools-replay-") as folder:
         workspace = Path(folder) / "workspace"
-        _prepare(workspace, options.workspace, transcript)
+        _fill_workspace(workspace, options.workspace, transcript)
         replayed = asyncio.run(_replay(transcript, registry, workspace))
-    return _tell(replayed, missing, echo)
+    return print_comparison(replayed, missing, echo)
 
 
-def _registry(further: str | None) -> ToolRegistry:
+def _registry(reference: str | None) -> ToolRegistry:
     from aisotools.builtin import builtin_tools
     from aisotools.tools.registry import ToolRegistry
 
     registry = ToolRegistry(builtin_tools())
-    if further is not None:
-        module, colon, name = further.partition(":")
-        if not colon:
-            raise UsageError(f"--tools {further!r}: write MODULE:NAME, such as my_tools:registry.")
-        try:
-            found = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise UsageError(f"--tools {further!r} cannot be had: {error}.") from None
-        for tool in found:
+    if reference is not None:
+        for tool in import_tools(reference):
             registry.register(tool)
     return registry
 
 
-def _prepare(workspace: Path, folder: Path | None, transcript: Transcript) -> None:
-    """Fill a fresh workspace; paths come from a file that may be anybody's."""
-    if folder is not None:
-        if not folder.is_dir():
-            raise UsageError(f"--workspace {str(folder)!r} is no folder.")
-        size = sum(path.lstat().st_size for path in folder.rglob("*"))
-        if size > _MOST_COPIED_BYTES:
-            raise UsageError(f"--workspace {str(folder)!r} holds {size >> 20} MiB; at most 256 are copied.")
-        shutil.copytree(folder, workspace, symlinks=True)
+def _fill_workspace(workspace: Path, source: Path | None, transcript: Transcript) -> None:
+    """Create `workspace` with a copy of `source`, or with the files that the transcript holds."""
+    if source is not None:
+        if not source.is_dir():
+            raise UsageError(f"--workspace {str(source)!r} is not a folder.")
+        size = sum(path.lstat().st_size for path in source.rglob("*"))
+        if size > _MAX_COPY_BYTES:
+            limit = _MAX_COPY_BYTES >> 20
+            raise UsageError(
+                f"--workspace {str(source)!r} has {size >> 20} MiB; at most {limit} MiB are copied."
+            )
+        shutil.copytree(source, workspace, symlinks=True)
         return
     from aisotools.workspace.workspace import Workspace
 
     workspace.mkdir()
+    # The transcript may be anybody's file. `Workspace` refuses paths that lead out of the folder.
     rooted = Workspace(workspace)
     for path, text in transcript.files.items():
         rooted.write_bytes(path, text.encode())
@@ -98,20 +97,31 @@ async def _replay(transcript: Transcript, registry: ToolRegistry, workspace: Pat
     from aisotools.policy.rules import Policy
     from aisotools.session.session import Session
 
-    approver, policy = RecordedApprover(transcript), Policy(mode="safe")
+    approver = RecordedApprover(transcript)
+    policy = Policy(mode="safe")
     async with Session(workspace, registry=registry, policy=policy, approver=approver) as session:
         return await replay(transcript, session)
 
 
-def _tell(replayed: Replayed, missing: list[str], echo: Callable[[str], None]) -> int:
-    for one in replayed.said:
-        echo(f"It lay in the workspace and is not in the file: {one}")
+def print_comparison(replayed: Replayed, missing: Sequence[str], echo: Echo) -> int:
+    """Print what differs. Return 0 if every call gave the same result, 1 if not.
+
+    Args:
+        replayed: The comparison with the record.
+        missing: Names of recorded tools that are not registered here.
+        echo: Prints a line.
+    """
+    for path in replayed.said:
+        echo(f"Not in the file, though it was in the workspace: {path}")
     for call in replayed.calls:
         echo(f"{call.number or '':4} {call.name}: {call.difference or 'the same'}")
     for end in replayed.ends:
-        echo(f"A run ended otherwise than with an answer: {end}")
+        echo(f"A run ended without an answer: {end}")
     if missing:
-        echo(f"Tools that are not there: {', '.join(missing)}. Bring them with --tools MODULE:NAME.")
+        echo(f"Tools that are not registered: {', '.join(missing)}. Add them with --tools MODULE:NAME.")
     different = sum(bool(call.difference) for call in replayed.calls)
-    echo(f"{len(replayed.calls)} calls, {different} different." if different else "All calls were the same.")
-    return 1 if different else 0
+    if different:
+        echo(f"{len(replayed.calls)} calls, {different} different.")
+        return 1
+    echo("All calls were the same.")
+    return 0

@@ -1,4 +1,4 @@
-"""`aisotools run -m MODEL "task"`: an agent in the terminal, asking there before it changes anything."""
+"""`aisotools run -m MODEL "task"`: run an agent in the terminal. It asks there before it changes anything."""
 
 from __future__ import annotations
 
@@ -7,76 +7,91 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aisotools.cli.tools import Echo
 from aisotools.core.exceptions import UsageError
 from aisotools.policy.prompts import visible, visible_json
 
 if TYPE_CHECKING:
-    from aisotools.agent.agent import Agent
     from aisotools.agent.run import RunResult
     from aisotools.core.events import SessionEvent
     from aisotools.core.messages import Model
     from aisotools.session.session import Session
 
 
-Echo = Callable[[str], object]
-"""Takes a line to print."""
-
 STATUS: Mapping[str, int] = {"answered": 0, "cancelled": 130, "stopped": 130}
-"""The exit status of a run by its outcome; 1 for any other."""
+"""Exit status by the outcome of the run; 1 for any other."""
 
-_SHOWN_LINES, _SHOWN_CHARS = 6, 160
+_MAX_RESULT_LINES = 6
+_MAX_LINE_CHARS = 160
 _APPROVE = ("ask", "auto", "deny")
 _MODELS = (
-    "openai:NAME, anthropic:NAME, google:NAME or ollama:NAME, local, scripted:FILE.json, replay:RUN.ipynb"
+    "openai:NAME, anthropic:NAME, google:NAME, ollama:NAME, local, scripted:FILE.json or replay:RUN.ipynb"
 )
 
 
 def add_parser(commands: Any) -> None:
-    """Add `run` to the command line's subcommands."""
-    told = "let a model work on a task with the tools of a session"
-    parser = commands.add_parser("run", help=told, description=told.capitalize() + ".", allow_abbrev=False)
-    parser.add_argument("task", help="what to do; - reads it from standard input")
+    """Add `run` to the subcommands."""
+    summary = "let a model work on a task with the tools of a session"
+    parser = commands.add_parser(
+        "run",
+        help=summary,
+        description=summary.capitalize() + ".",
+        epilog="Exit status: 0 if the model answered, 1 if not, 130 if the run was stopped.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("task", help="the task; - reads it from standard input")
     parser.add_argument("-m", "--model", required=True, help=_MODELS)
-    parser.add_argument("-w", "--workspace", type=Path, help="the folder it may change; ./workspace/default")
-    parser.add_argument("-t", "--tools", help="names of the only tools it may call, with commas between")
-    parser.add_argument("-i", "--instructions", default="", help="what the model is told first")
-    parser.add_argument("--approve", choices=_APPROVE, default="ask", help="what becomes of calls that ask")
-    parser.add_argument("--max-steps", type=int, metavar="N", help="answers of the model at most")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but the answer")
+    parser.add_argument(
+        "-w", "--workspace", type=Path, help="folder that tools may change (default: ./workspace/default)"
+    )
+    parser.add_argument("-t", "--tools", metavar="NAME,...", help="let it call only these tools")
+    parser.add_argument("-i", "--instructions", default="", help="system prompt")
+    parser.add_argument(
+        "--approve",
+        choices=_APPROVE,
+        default="ask",
+        help="for calls that need approval: ask here (default), use the policy mode auto, or deny",
+    )
+    parser.add_argument("--max-steps", type=int, metavar="N", help="stop after N answers of the model")
+    parser.add_argument("--quiet", action="store_true", help="print only the answer")
 
 
 def run(options: argparse.Namespace, echo: Echo, *, read: Callable[[], str] = sys.stdin.read) -> int:
-    """Carry out `aisotools run`; 0 when the model answered, 1 when it could not, 130 when it was stopped.
+    """Run `aisotools run`. Return 0 if the model answered, 1 if not, 130 if the run was stopped.
+
+    Args:
+        options: The parsed command line.
+        echo: Prints a line.
+        read: Returns the task where the command line has `-`.
 
     Raises:
-        UsageError: If there is no such model, tool or file.
+        UsageError: If an option is invalid, or there is no such model, tool or file.
     """
     from aisotools.agent.budgets import Budgets
 
     if options.max_steps is not None and options.max_steps < 1:
-        raise UsageError(f"--max-steps {options.max_steps}: give a number of at least 1.")
+        raise UsageError(f"--max-steps {options.max_steps}: use a number of at least 1.")
     task = read() if options.task == "-" else options.task
     if not task.strip():
-        raise UsageError("There is no task. Say what to do.")
+        raise UsageError("The task is empty. Write what the model should do.")
     model = resolve_model(options.model)
     budgets = Budgets() if options.max_steps is None else Budgets(steps=options.max_steps)
-    tools = None if options.tools is None else [one.strip() for one in options.tools.split(",")]
+    tools = None if options.tools is None else [name.strip() for name in options.tools.split(",")]
 
-    async def work() -> RunResult:
+    async def run_agent() -> RunResult:
         from aisotools.agent.agent import Agent
 
         async with _session(options.workspace, options.approve) as session:
             agent = Agent(model, session, options.instructions, budgets, tools=tools)
             if not options.quiet:
                 echo(f"{model.name} in {session.workspace} ({session.level})")
-                agent.subscribe(TracePrinter(agent, echo).hear)
+                agent.subscribe(TracePrinter(echo).print_event)
             return await agent.run(task)
 
-    result = asyncio.run(work())
+    result = asyncio.run(run_agent())
     if result.ok and not options.quiet:
         echo("")
     echo(str(result))
@@ -96,10 +111,10 @@ def _session(workspace: Path | None, approve: str) -> Session:
 
 
 def resolve_model(name: str) -> Model:
-    """The model that a name on the command line stands for.
+    """Return the model for a name such as `openai:NAME` or `scripted:FILE.json`.
 
     Raises:
-        UsageError: If it stands for none, or its file cannot be read.
+        UsageError: If there is no such model, or its file cannot be read.
     """
     kind, _, rest = name.partition(":")
     if kind == "scripted":
@@ -118,16 +133,15 @@ def resolve_model(name: str) -> Model:
 
 def _local(path: str) -> Model:
     try:
-        found = import_module("aisotools.agent.models.local").LocalModel
+        from aisotools.agent.models.local import LocalModel
     except ImportError as error:
-        told = 'Install it with: pip install "aisotools[local]"'
-        raise UsageError(f"The local model is not installed ({error}). {told}") from error
-    made: Model = found(path) if path else found()
-    return made
+        hint = 'Install it with: pip install "aisotools[local]"'
+        raise UsageError(f"The local model is not installed ({error}). {hint}") from error
+    return LocalModel(path) if path else LocalModel()
 
 
 def _scripted(path: Path) -> Model:
-    """A script in a JSON file: a list of turns."""
+    """Read a script: a JSON file with a list of turns."""
     from aisotools.agent.models.scripted import ScriptedModel
 
     try:
@@ -135,47 +149,53 @@ def _scripted(path: Path) -> Model:
     except (OSError, ValueError) as error:
         raise UsageError(f"The script {path} cannot be read: {error}") from error
     if not isinstance(turns, list):
-        raise UsageError(f"The script {path} holds {type(turns).__name__}; it must be a list of turns.")
+        raise UsageError(f"The script {path} must be a list of turns, not {type(turns).__name__}.")
     return ScriptedModel([_turn(turn) for turn in turns])
 
 
 def _turn(turn: Any) -> Any:
-    """A call is written as a list, `["look", {"n": 1}]`; several parts as a list of texts and calls."""
+    """Convert one turn. JSON has no tuples: a call is `["look", {"n": 1}]`; several parts are a list."""
     if isinstance(turn, list) and len(turn) == 2 and isinstance(turn[0], str) and isinstance(turn[1], dict):
         return tuple(turn)
     return [_turn(part) for part in turn] if isinstance(turn, list) else turn
 
 
 class TracePrinter:
-    """Prints what happens in a run, line by line."""
+    """Prints the events of a run as lines of a terminal."""
 
-    def __init__(self, agent: Agent, echo: Echo) -> None:
+    def __init__(self, echo: Echo) -> None:
         """Print with `echo`."""
-        self._agent = agent
         self._echo = echo
 
-    def hear(self, event: SessionEvent) -> None:
-        """Print one event, if it is of a kind that people want to see."""
-        from aisotools.core import events as told
-        from aisotools.core.events import CallDecided, CallFinished, CallRequested
+    def print_event(self, event: SessionEvent) -> None:
+        """Print one event; kinds that are of no interest to people are left out."""
+        from aisotools.core.events import (
+            CallDecided,
+            CallFinished,
+            CallRequested,
+            ContextTrimmed,
+            ModelAnswered,
+            ModelRetried,
+        )
 
         match event:
-            case told.ModelAnswered(message=message) if message.text and message.calls:
+            case ModelAnswered(message=message) if message.text and message.calls:
                 self._echo(f"\n{visible(message.text)}")
-            case told.ModelRetried(reason=reason, wait_s=wait_s):
+            case ModelRetried(reason=reason, wait_s=wait_s):
                 self._echo(f"  ! {visible(reason)}; trying again in {wait_s:g} s")
-            case told.ContextTrimmed(call_ids=call_ids, chars=chars):
+            case ContextTrimmed(call_ids=call_ids, chars=chars):
                 self._echo(
-                    f"  ! {len(call_ids)} old results were taken out to make room ({chars} characters)"
+                    f"  ! {len(call_ids)} old results were removed from the context ({chars} characters)"
                 )
             case CallRequested(call=call):
-                self._echo(f"\n> {visible(call.name)} {visible_json(call.arguments)}"[:_SHOWN_CHARS])
+                self._echo(f"\n> {visible(call.name)} {visible_json(call.arguments)}"[:_MAX_LINE_CHARS])
             case CallDecided(decision=decision, decided_by=who):
                 self._echo(f"  {decision} by {who}")
             case CallFinished(result=result, duration_s=duration_s):
                 lines = visible(result.content).splitlines() or [""]
                 mark = "x" if result.is_error else "<"
-                for line in lines[:_SHOWN_LINES]:
-                    self._echo(f"  {mark} {line[:_SHOWN_CHARS]}")
-                more = f", {len(lines) - _SHOWN_LINES} more lines" if len(lines) > _SHOWN_LINES else ""
+                for line in lines[:_MAX_RESULT_LINES]:
+                    self._echo(f"  {mark} {line[:_MAX_LINE_CHARS]}")
+                omitted = len(lines) - _MAX_RESULT_LINES
+                more = f", {omitted} more lines" if omitted > 0 else ""
                 self._echo(f"  {duration_s:.2f} s{more}")

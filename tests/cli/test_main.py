@@ -108,7 +108,7 @@ def test_doctor_says_beside_a_level_what_it_would_take(stage: Stage) -> None:
     failed = stage.lines.index("  no   isolated  unshare: EPERM")
     beside = stage.lines[failed + 1]
     assert " ".join(beside.split()) == f"It takes: {ENABLED_BY['isolated']}"
-    assert all(line.startswith(" " * 17) and len(line) <= main.SHOWN_CHARS for line in beside.splitlines())
+    assert all(line.startswith(" " * 17) and len(line) <= main.MAX_LINE_CHARS for line in beside.splitlines())
     assert ENABLED_BY["confined"] not in stage.sentences
 
 
@@ -239,7 +239,7 @@ def test_starting_replaces_this_process() -> None:
 import os, sys
 from aisotools.cli import main
 print("parent", os.getpid())
-main._become([sys.executable, "-c", {child!r}])
+main._exec([sys.executable, "-c", {child!r}])
 print("not reached")
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=50)
@@ -268,7 +268,7 @@ def test_execute_tells_of_each_cell(stage: Stage) -> None:
     assert "    expected ZeroDivisionError: division by zero" in text
     assert "    red \\u202eevil\\x07" in text
     assert "    [image/png]\n    a plot" in text
-    assert stage.lines[-1].startswith("\nAll 5 cells did what they should, in ")
+    assert stage.lines[-1].startswith("\nAll 5 cells ran as expected, in ")
     assert tutorial.read_bytes() == before
     assert not (folder / "made.txt").exists()
 
@@ -277,11 +277,11 @@ def test_execute_stops_at_a_cell_that_fails(stage: Stage) -> None:
     write_tutorial(stage.package.parent / "notebooks", "1", "undefined", "print('never')")
     assert main.main(["lab", "--execute"], stage.host()) == 1
     assert "    NameError: name 'undefined' is not defined" in stage.said
-    assert stage.lines[-1] == "\nCell 2 of 3 failed with NameError; 1 after it did not run."
+    assert stage.lines[-1] == "\nCell 2 of 3 failed with NameError. Cells not run: 1."
     assert "never" not in stage.said
 
 
 def test_execute_survives_a_kernel_that_does_not(stage: Stage) -> None:
     write_tutorial(stage.package.parent / "notebooks", "import os\nos._exit(3)")
     assert main.main(["lab", "--execute"], stage.host()) == 1
-    assert "Cell 1 of 1 took the notebook's kernel down; 0 after it did not run." in stage.said
+    assert "Cell 1 of 1 ended the notebook's kernel. Cells not run: 0." in stage.said

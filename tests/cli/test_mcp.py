@@ -28,7 +28,7 @@ def test_tools_are_chosen_by_name_and_brought_along() -> None:
     assert {"objects", "python"} == {tool.name for tool in select_tools(f"{__name__}:BROUGHT,python").list()}
     with pytest.raises(UsageError, match="no tool named 'pyhton'"):
         select_tools("pyhton")
-    with pytest.raises(UsageError, match="cannot be had"):
+    with pytest.raises(UsageError, match="cannot be imported"):
         select_tools("no.such.module:tools")
 
 

@@ -1,17 +1,29 @@
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aisotools.cli import main
+from aisotools.agent.models.scripted import ScriptedModel
+from aisotools.cli import main, run
+from aisotools.core.events import (
+    CallDecided,
+    CallFinished,
+    CallRequested,
+    ContextTrimmed,
+    ModelRetried,
+    SessionEnded,
+    SessionEvent,
+)
+from aisotools.core.exceptions import UsageError
+from aisotools.core.types import Decision, Effect, ToolCall, ToolResult
 
 
 class Terminal:
@@ -92,20 +104,20 @@ def test_output_cannot_move_the_cursor(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["-m", "nobody:x", "Go."], "nobody:x"),
         (["-m", "scripted:/nowhere.json", "Go."], "/nowhere.json"),
-        (["-m", "scripted:/nowhere.json", " "], "no task"),
+        (["-m", "scripted:/nowhere.json", " "], "task is empty"),
         (["-m", "scripted:x", "--max-steps", "0", "Go."], "--max-steps 0"),
         (["-m", "replay:/nowhere.ipynb", "Go."], "/nowhere.ipynb"),
     ],
 )
 def test_mistakes_are_told(
-    terminal: Terminal, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    terminal: Terminal, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert main.main(["run", *arguments], terminal.host) == 1
-    assert told in capsys.readouterr().err + terminal.said
+    assert message in capsys.readouterr().err + terminal.said
 
 
 def test_an_unknown_tool(terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,8 +139,112 @@ def test_ctrl_c(terminal: Terminal) -> None:
         for line in process.stdout:
             if "sandbox_bash" in line:
                 break
-        time.sleep(0.3)
-        began_s = time.monotonic()
+        # The command sleeps for 30 s; the wait is over well before only if the signal ended it.
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=20) == 130
-        assert time.monotonic() - began_s < 10
+
+
+# -- the parts
+
+
+def options(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    run.add_parser(parser.add_subparsers())
+    return parser.parse_args(["run", *words])
+
+
+def test_a_dash_reads_the_task_from_standard_input() -> None:
+    with pytest.raises(UsageError, match="The task is empty"):
+        run.run(options("-m", "scripted:x", "-"), print, read=lambda: " \n")
+
+
+def script(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "script.json"
+    path.write_text(text)
+    return f"scripted:{path}"
+
+
+def test_turns_of_a_script_become_calls_texts_and_lists_of_both(tmp_path: Path) -> None:
+    call = ["look", {"n": 1}]
+    assert run._turn(call) == ("look", {"n": 1})
+    assert run._turn("text") == "text"
+    assert run._turn(["text", call]) == ["text", ("look", {"n": 1})]
+    assert run._turn(["one", "two"]) == ["one", "two"]
+    assert isinstance(run.resolve_model(script(tmp_path, json.dumps([call, "Done."]))), ScriptedModel)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("[", "cannot be read"), ("{}", "must be a list of turns, not dict")]
+)
+def test_a_broken_script_is_explained(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        run.resolve_model(script(tmp_path, text))
+
+
+@pytest.mark.parametrize(("outcome", "status"), [("answered", 0), ("cancelled", 130), ("stopped", 130)])
+def test_the_exit_status_of_each_outcome(outcome: str, status: int) -> None:
+    assert run.STATUS[outcome] == status
+    assert "budget" not in run.STATUS
+
+
+WHEN: dict[str, Any] = {"time_s": 0.0}
+CALL = ToolCall("c", "file", {"path": "a\x1b[2J"})
+
+
+def decided() -> CallDecided:
+    return CallDecided(
+        **WHEN,
+        decision=Decision.ALLOW,
+        decided_by="policy",
+        effect=Effect.READ_ONLY,
+        reasons=(),
+        arguments={},
+        digest="",
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (ModelRetried(**WHEN, agent_id="a", reason="busy", wait_s=2.0), ["  ! busy; trying again in 2 s"]),
+        (
+            ContextTrimmed(**WHEN, agent_id="a", call_ids=("a", "b"), chars=900),
+            ["  ! 2 old results were removed from the context (900 characters)"],
+        ),
+        (
+            decided(),
+            ["  allow by policy"],
+        ),
+        (
+            CallFinished(**WHEN, name="file", result=ToolResult.text("one\ntwo"), duration_s=0.25),
+            ["  < one", "  < two", "  0.25 s"],
+        ),
+        (
+            CallFinished(**WHEN, name="file", result=ToolResult.error("no"), duration_s=0.25),
+            ["  x no", "  0.25 s"],
+        ),
+        (SessionEnded(**WHEN), []),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_events_become_lines(event: SessionEvent, expected: list[str]) -> None:
+    lines: list[str] = []
+    run.TracePrinter(lines.append).print_event(event)
+    assert lines == expected
+
+
+def test_a_long_result_is_cut_to_six_lines_of_160_characters() -> None:
+    lines: list[str] = []
+    result = ToolResult.text("\n".join(["x" * 500] * 9))
+    run.TracePrinter(lines.append).print_event(
+        CallFinished(**WHEN, name="file", result=result, duration_s=1.0)
+    )
+    assert lines[:-1] == ["  < " + "x" * 160] * 6
+    assert lines[-1] == "  1.00 s, 3 more lines"
+
+
+def test_a_call_is_printed_without_control_characters() -> None:
+    lines: list[str] = []
+    run.TracePrinter(lines.append).print_event(CallRequested(**WHEN, call=CALL))
+    assert lines[0].startswith("\n> file ")
+    assert "\x1b" not in lines[0]

@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from aisotools.cli import tools
 from aisotools.cli.main import Host, main
+from aisotools.core.exceptions import UsageError
+from aisotools.core.types import ToolResult
+from aisotools.testing.fakes import MockTool
+from aisotools.tools.registry import ToolRegistry
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -15,17 +20,17 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def test_tools_as_a_table_and_one_in_full() -> None:
-    status, told = run("tools")
+    status, output = run("tools")
     assert status == 0
-    assert "sandbox_bash" in told
-    assert "tokens" in told.splitlines()[0]
-    status, told = run("tools", "sandbox_bash")
-    assert "command" in told
+    assert "sandbox_bash" in output
+    assert "tokens" in output.splitlines()[0]
+    status, output = run("tools", "sandbox_bash")
+    assert "command" in output
     assert json.loads(run("tools", "file", "--format", "anthropic")[1])[0]["input_schema"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("tools", "sandbox_bsh"), "sandbox_bash"),
         (("tools", "--format", "xml"), "--format takes"),
@@ -34,9 +39,11 @@ def test_tools_as_a_table_and_one_in_full() -> None:
         (("call", "file", "--json", "["), "--json wants an object"),
     ],
 )
-def test_mistakes_are_told(arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_told(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(*arguments)[0] == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,9 +58,50 @@ def test_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         0,
         "hi there",
     )
-    status, told = run("call", "sandbox_bash", "command=exit 3", "--result", *place)
+    status, output = run("call", "sandbox_bash", "command=exit 3", "--result", *place)
     assert status == 1
-    assert json.loads(told)["value"]["exitCode"] == 3
+    assert json.loads(output)["value"]["exitCode"] == 3
     assert run("call", "file", "operation=fly", *place)[0] == 2
     assert run("call", "sandbox_write", "path=b.txt", "content=x", "--ask", *place)[0] == 3
     assert not (workspace / "b.txt").exists()
+
+
+REGISTRY = ToolRegistry([MockTool("from_registry")])
+LIST = [MockTool("from_list")]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("REGISTRY", "from_registry"), ("LIST", "from_list")])
+def test_tools_are_imported_from_a_registry_or_a_list(name: str, expected: str) -> None:
+    assert [tool.name for tool in tools.import_tools(f"{__name__}:{name}")] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("my_tools", "--tools 'my_tools': write MODULE:NAME, such as my_tools:registry."),
+        ("no_such_module_here:x", "cannot be imported: No module named 'no_such_module_here'"),
+        (f"{__name__}:missing", "cannot be imported: .*has no attribute 'missing'"),
+    ],
+)
+def test_a_reference_that_cannot_be_imported_is_explained(reference: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        tools.import_tools(reference)
+
+
+@pytest.mark.parametrize(
+    ("result", "status"),
+    [
+        (ToolResult.text("fine"), 0),
+        (ToolResult.error("no", error_kind="denied"), 3),
+        (ToolResult.error("no", error_kind="invalid"), 2),
+        (ToolResult.error("no", error_kind="failed"), 1),
+        (ToolResult.error("no", error_kind="environment"), 1),
+    ],
+)
+def test_the_exit_status_follows_the_kind_of_error(result: ToolResult, status: int) -> None:
+    assert tools.exit_status(result) == status
+
+
+def test_the_json_format_is_the_plain_definition() -> None:
+    (definition,) = json.loads(run("tools", "file", "--format", "json")[1])
+    assert set(definition) == {"name", "description", "parameters"}

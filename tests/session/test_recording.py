@@ -127,7 +127,7 @@ async def test_log_shows_verifies_and_exports(open_session: OpenSession, environ
     await session.close()
     status, lines = log("show", environ=environ)
     assert status == 0
-    assert "program asks for write" in lines[0]
+    assert "program calls write" in lines[0]
     assert any("failed error" in line and "no luck" in line for line in lines)
     status, lines = log("export", "mine", environ=environ)
     assert status == 0
@@ -150,7 +150,7 @@ async def test_log_verify_finds_damage(open_session: OpenSession, environ: Mappi
 
 @pytest.mark.parametrize("action", ["show", "verify", "export"])
 def test_log_of_nothing_says_so(action: str, environ: Mapping[str, str], tmp_path: Path) -> None:
-    assert log(action, "gone", environ=environ) == (2, ["There is no ledger of 'gone'."])
+    assert log(action, "gone", environ=environ) == (2, ["There is no ledger of session 'gone'."])
     status, lines = log(action, str(tmp_path / "gone.jsonl"), environ=environ)
     assert status == 1
     assert "gone.jsonl" in lines[0]

@@ -1,0 +1,160 @@
+"""`aisotools log` on ledgers that the tests write themselves."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.cli import log
+from aisotools.policy.approvers import AllowAll
+from aisotools.testing.fakes import MockTool
+from tests.conftest import OpenSession
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+def run(*words: str, environ: Mapping[str, str]) -> tuple[int, list[str]]:
+    parser = argparse.ArgumentParser()
+    log.add_parser(parser.add_subparsers())
+    lines: list[str] = []
+    return log.run(parser.parse_args(["log", *words]), lines.append, environ), lines
+
+
+def write_ledger(environ: Mapping[str, str], name: str, *records: Mapping[str, Any], time_s: int) -> Path:
+    """A ledger file without a head: it can be read, and is not sound."""
+    folder = log.ledger_folder(environ)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    os.utime(path, (time_s, time_s))
+    return path
+
+
+RESULT = {"is_error": False, "error_kind": None, "content": "one\ntwo"}
+
+
+DENIED = {**RESULT, "is_error": True, "error_kind": "denied"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "expected"),
+    [
+        (
+            "call_requested",
+            {"origin": "model", "name": "file", "arguments": {"path": "a"}},
+            'model calls file {"path": "a"}',
+        ),
+        (
+            "approval_asked",
+            {"reasons": ["it writes", "it is new"]},
+            "a person is asked: it writes; it is new",
+        ),
+        (
+            "approval_answered",
+            {"outcome": "deny", "waited_s": 1.26, "reason": "no"},
+            "answer: deny after 1.3 s no",
+        ),
+        (
+            "call_decided",
+            {"decision": "allow", "decided_by": "policy", "reasons": ["it reads"]},
+            "allow by policy: it reads",
+        ),
+        ("call_started", {"runs_in": "sandbox", "level": "confined"}, "runs in the sandbox (confined)"),
+        (
+            "call_finished",
+            {"name": "file", "duration_s": 0.5, "result": RESULT},
+            "file: ok after 0.50 s: one",
+        ),
+        (
+            "call_finished",
+            {
+                "name": "file",
+                "duration_s": 0.5,
+                "result": DENIED,
+            },
+            "file: denied error after 0.50 s: one",
+        ),
+        ("of_another_version", {"x": 1}, '{"x": 1}'),
+    ],
+)
+def test_a_record_is_summarized_by_its_kind(kind: str, body: Mapping[str, Any], expected: str) -> None:
+    assert log._summary(kind, body) == expected
+
+
+def test_a_line_has_number_time_and_kind_and_is_cut() -> None:
+    line = log._line({"n": 12, "time_s": 0, "kind": "x", "body": {"long": "y" * 1000}})
+    number, local_time, kind = line.split()[:3]
+    assert (number, local_time.count(":"), kind) == ("12", 2, "x")
+    assert len(line) == 400
+
+
+def test_the_latest_session_is_the_default(environ: dict[str, str]) -> None:
+    first = write_ledger(environ, "first", time_s=2_000_000_000)
+    write_ledger(environ, "second", time_s=1_000_000_000)
+    assert log._find_ledger(None, log.ledger_folder(environ)) == first
+
+
+def test_a_session_is_found_by_key_or_by_file(environ: dict[str, str]) -> None:
+    folder = log.ledger_folder(environ)
+    second = write_ledger(environ, "second", time_s=1)
+    write_ledger(environ, "first", time_s=2)
+    assert log._find_ledger("second", folder) == second
+    assert log._find_ledger("third", folder) is None
+    assert log._find_ledger("/anywhere/x.jsonl", folder) == Path("/anywhere/x.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [(("show",), "There is no ledger yet."), (("show", "mine"), "There is no ledger of session 'mine'.")],
+)
+def test_without_a_ledger_the_status_is_two(
+    words: tuple[str, ...], expected: str, environ: dict[str, str]
+) -> None:
+    assert run(*words, environ=environ) == (2, [expected])
+
+
+def test_a_missing_file_is_an_error_of_one_line(environ: dict[str, str], tmp_path: Path) -> None:
+    status, lines = run("show", str(tmp_path / "gone.jsonl"), environ=environ)
+    assert status == 1
+    assert len(lines) == 1
+    assert "gone.jsonl" in lines[0]
+
+
+async def test_a_sound_ledger_is_shown_exported_and_verified(open_session: OpenSession) -> None:
+    session = open_session(MockTool("look", result="seen"), approver=AllowAll(), session_key="mine")
+    await session.call("look")
+    await session.close()
+    path = session.log_path
+    assert path is not None
+    status, shown = run("show", str(path), environ={})
+    assert status == 0
+    assert any("look: ok" in line and "seen" in line for line in shown)
+    status, exported = run("export", str(path), environ={})
+    assert status == 0
+    assert [json.loads(line)["n"] for line in exported] == list(range(1, len(shown) + 1))
+    assert run("verify", str(path), environ={}) == (0, [f"{path}: {len(shown)} records are sound."])
+
+
+async def test_verify_names_damage_and_an_incomplete_last_line(open_session: OpenSession) -> None:
+    session = open_session(MockTool("look"), approver=AllowAll())
+    await session.call("look")
+    await session.close()
+    path = session.log_path
+    assert path is not None
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"n": 99')
+    status, lines = run("verify", str(path), environ={})
+    assert (status, lines[0]) == (0, "The last line is incomplete (8 bytes), as after a crash.")
+    path.write_bytes(whole.replace(b"look", b"lock", 1))
+    status, lines = run("verify", str(path), environ={})
+    assert status == 1
+    assert lines[0].startswith("DAMAGED: line 1")
