@@ -1,7 +1,4 @@
-"""How much a worker may use, and the part of it that the kernel enforces.
-
-A limit that was exceeded, in words that say which, by how much, and what to raise.
-"""
+"""Limits on what a worker may use: the part that the kernel enforces, and results that name the limit."""
 
 from __future__ import annotations
 
@@ -17,8 +14,48 @@ from dataclasses import dataclass
 from aisotools.core.exceptions import SandboxError
 from aisotools.core.types import ToolResult
 
+LIMIT = "limit"
+"""Key in a result's metadata: the name in `Limits` of the limit that was exceeded."""
+
+USED = "used"
+"""Key in a result's metadata: how much was used, at least."""
+
+ALLOWED = "allowed"
+"""Key in a result's metadata: how much is allowed."""
+
 _MOST_TASKS = 1 << 22  # what 64-bit Linux can number
 _SMALLEST = {"memory_bytes": 64 << 20, "open_files": 64, "stream_bytes": 0}
+_LOCKED_MEMORY_BYTES = 8 << 20  # the usual default of distributions
+_PENDING_SIGNALS = 1024  # counted per user: the default is all that the user's programs share
+
+_DESCRIPTIONS = {
+    "memory_bytes": "memory of all processes of the sandbox together",
+    "processes": "processes and threads of the sandbox",
+    "file_bytes": "size of one file",
+    "disk_bytes": "disk space of the files it has written",
+    "cpu_s": "processor time of one process",
+    "open_files": "open files of one process",
+}
+
+# What programs print when the kernel refuses them more. Only the end is searched: there an error ends.
+_TAIL_CHARS = 2000
+_SIGNS = (
+    ("memory_bytes", re.compile(r"\bMemoryError\b|Cannot allocate memory|std::bad_alloc")),
+    ("file_bytes", re.compile(r"File too large|File size limit exceeded|\[Errno 27\]|\[exit code 153\]")),
+    ("open_files", re.compile(r"Too many open files|\[Errno 24\]")),
+    (
+        "processes",
+        re.compile(r"fork: .*Resource temporarily unavailable|can't start new thread|\[Errno 11\]"),
+    ),
+    ("cpu_s", re.compile(r"CPU time limit exceeded|SIGXCPU|\[exit code 152\]")),
+)
+
+_NO_SHARED_MEMORY = re.compile(r"(SemLock|shm_open)\((?s:.)*PermissionError")
+_NO_SHARED_MEMORY_HINT = (
+    "[level {level}: processes have no shared memory here, so Lock, Queue, Pool and SharedMemory of "
+    "multiprocessing, and ProcessPoolExecutor, cannot work; use threads, or "
+    "multiprocessing.get_context('fork') with Process and Pipe. At level isolated they work.]"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,19 +103,24 @@ class Limits:
             return
         numbers = int if kind is int else (int, float)
         if isinstance(value, bool) or not isinstance(value, numbers):
-            wanted = "an integer" if kind is int else "a number of seconds"
-            raise TypeError(f"limit {name} must be {wanted}{' or None' if optional else ''}, not {value!r}")
+            expected = "an integer" if kind is int else "a number of seconds"
+            none = " or None" if optional else ""
+            raise TypeError(f"limit {name} must be {expected}{none}, not {value!r}")
         if kind is float and not (math.isfinite(value) and value > 0):
-            lift = "; None lifts it" if optional else ""
-            raise ValueError(f"limit {name} must be more than 0 seconds and finite, not {value!r}{lift}")
+            hint = "; None lifts it" if optional else ""
+            raise ValueError(f"limit {name} must be more than 0 seconds and finite, not {value!r}{hint}")
         smallest = _SMALLEST.get(name, 1)
         if kind is int and value < smallest:
             raise ValueError(f"limit {name} must be at least {smallest}, not {value!r}")
 
 
+# ---------------------------------------------------------------- enforced by the kernel
+
+
 def running_tasks() -> int:
-    """The processes and threads that this user runs, as far as /proc shows them."""
-    user, count = os.getuid(), 0
+    """Return how many processes and threads this user runs, as far as /proc shows them."""
+    user = os.getuid()
+    count = 0
     try:
         entries = os.scandir("/proc")
     except OSError:
@@ -87,23 +129,11 @@ def running_tasks() -> int:
         for entry in entries:
             try:
                 if entry.name.isdigit() and entry.stat().st_uid == user:
-                    # a folder has two links and one more for each folder in it: here, for each thread
+                    # A folder has two links, and one more for each folder in it: here, for each thread.
                     count += os.stat(f"/proc/{entry.name}/task").st_nlink - 2
             except OSError:
                 continue  # it ended meanwhile
     return count
-
-
-def _rlimits(limits: Limits) -> Iterator[tuple[str, int | None]]:
-    yield "RLIMIT_FSIZE", limits.file_bytes
-    yield "RLIMIT_NOFILE", limits.open_files
-    yield "RLIMIT_CPU", None if limits.cpu_s is None else math.ceil(limits.cpu_s)
-    yield "RLIMIT_RTPRIO", 0
-    yield "RLIMIT_NICE", 0
-    yield "RLIMIT_MEMLOCK", 8 << 20
-    yield "RLIMIT_SIGPENDING", 1024  # counted per user: the default is all that the user's programs share
-    if sys.platform == "linux":  # elsewhere it is refused or means something else
-        yield "RLIMIT_AS", limits.memory_bytes
 
 
 def apply_rlimits(limits: Limits, *, tasks: int | None = None) -> None:
@@ -113,8 +143,8 @@ def apply_rlimits(limits: Limits, *, tasks: int | None = None) -> None:
     happens.
 
     Args:
-        limits: What to apply; `disk_bytes`, `stream_bytes` and `call_timeout_s` are the host's business.
-        tasks: What `running_tasks()` gave a moment ago, where that is known.
+        limits: The limits; `disk_bytes`, `stream_bytes` and `call_timeout_s` are the host's business.
+        tasks: What `running_tasks()` returned a moment ago, where that is known.
 
     Raises:
         SandboxError: The kernel refused a limit.
@@ -124,48 +154,63 @@ def apply_rlimits(limits: Limits, *, tasks: int | None = None) -> None:
     except ImportError:  # Windows
         return
 
-    for name, wanted in _rlimits(limits):
-        kind = getattr(resource, name, None)
-        if wanted is not None and kind is not None:
-            _lower(kind, name, wanted)
+    for name, value in _rlimits(limits):
+        kind = getattr(resource, name, None)  # not every system has every limit
+        if value is not None and kind is not None:
+            _lower(kind, name, value)
     _stop_core_dumps()
     if sys.platform == "linux" and os.getuid() != 0:
         _limit_processes(limits.processes, running_tasks() if tasks is None else tasks)
 
 
-def _lower(kind: int, name: str, wanted: int) -> None:
+def _rlimits(limits: Limits) -> Iterator[tuple[str, int | None]]:
+    yield "RLIMIT_FSIZE", limits.file_bytes
+    yield "RLIMIT_NOFILE", limits.open_files
+    yield "RLIMIT_CPU", None if limits.cpu_s is None else math.ceil(limits.cpu_s)
+    yield "RLIMIT_RTPRIO", 0
+    yield "RLIMIT_NICE", 0
+    yield "RLIMIT_MEMLOCK", _LOCKED_MEMORY_BYTES
+    yield "RLIMIT_SIGPENDING", _PENDING_SIGNALS
+    if sys.platform == "linux":  # elsewhere it is refused or means something else
+        yield "RLIMIT_AS", limits.memory_bytes
+
+
+def _lower(kind: int, name: str, value: int) -> None:
     import resource
 
     _, hard = resource.getrlimit(kind)
-    value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
     try:
+        # The hard limit too: code in the sandbox could raise a soft one again. The price is that a process
+        # over RLIMIT_CPU is killed by SIGKILL instead of SIGXCPU, which names the reason.
         resource.setrlimit(kind, (value, value))
     except (OSError, ValueError) as error:
         raise SandboxError(f"The kernel refused the limit {name} = {value}: {error}.") from error
 
 
 def _stop_core_dumps() -> None:
-    """Not 0: only 1 also keeps the kernel from piping dumps into the host's crash handler, run by root."""
     import resource
 
     try:
+        # Where /proc/sys/kernel/core_pattern is a pipe, the kernel starts the host's crash handler, as root,
+        # on what hostile code has prepared. It does so for a limit of 0 too; only 1 is checked before.
         resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
-    except (OSError, ValueError):  # it was 0 for good already
+    except (OSError, ValueError):
+        # The hard limit was 0 already, and cannot be raised.
         _lower(resource.RLIMIT_CORE, "RLIMIT_CORE", 0)
 
 
 def _limit_processes(more: int, tasks: int) -> None:
-    """Allow `more` tasks beyond those of this user; on a node of a cluster /proc may not show them all.
-
-    Containers of one node often share a user id, and the kernel counts all of them. So the limit is tried
-    before it is made final.
-    """
+    """Allow `more` tasks beyond the `tasks` of this user."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     ceiling = _MOST_TASKS if hard == resource.RLIM_INFINITY else hard
     value = min(tasks + more, ceiling)
     resource.setrlimit(resource.RLIMIT_NPROC, (value, hard))
+    # On a node of a cluster containers often share a user id. The kernel counts the tasks of all of them, and
+    # /proc shows only ours. So try the limit before it is made final, and find the real count by doubling.
     while not _may_fork() and value < ceiling:
         value = min(2 * value, ceiling)
         resource.setrlimit(resource.RLIMIT_NPROC, (value, hard))
@@ -174,7 +219,7 @@ def _limit_processes(more: int, tasks: int) -> None:
 
 
 def _may_fork() -> bool:
-    """Whether one more process can be made, found cheaply: starting a program that does not exist."""
+    """Return whether one more process can be made; starting a program that does not exist is a cheap test."""
     try:
         os.posix_spawn("/dev/null/no-program", ["no-program"], {})
     except OSError as error:
@@ -182,24 +227,7 @@ def _may_fork() -> bool:
     return True
 
 
-LIMIT, USED, ALLOWED = "limit", "used", "allowed"
-"""Keys in a result's metadata: the limit's name in `Limits`, what was used of it, and what is allowed."""
-
-_WORDS = {
-    "memory_bytes": "memory of all processes of the sandbox together",
-    "processes": "processes and threads of the sandbox",
-    "file_bytes": "size of one file",
-    "disk_bytes": "disk space of the files it has written",
-    "cpu_s": "processor time of one process",
-    "open_files": "open files of one process",
-}
-
-_NO_SHARED_MEMORY = re.compile(r"(SemLock|shm_open)\((?s:.)*PermissionError")
-_UNSHARED = (
-    "[level {level}: processes have no shared memory here, so Lock, Queue, Pool and SharedMemory of "
-    "multiprocessing, and ProcessPoolExecutor, cannot work; use threads, or "
-    "multiprocessing.get_context('fork') with Process and Pipe. At level isolated they work.]"
-)
+# ---------------------------------------------------------------- in results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,17 +245,18 @@ class LimitExceeded:
     allowed: float
 
     def __str__(self) -> str:
-        used, allowed = _told(self.limit, self.used), _told(self.limit, self.allowed)
+        used = _format_amount(self.limit, self.used)
+        allowed = _format_amount(self.limit, self.allowed)
         return (
-            f"it used too much: {_WORDS[self.limit]}: {used}, {allowed} allowed. If it needs more, open the "
-            f"session with limits=Limits({self.limit}=...)"
+            f"it used too much: {_DESCRIPTIONS[self.limit]}: {used}, {allowed} allowed. If it needs more, "
+            f"open the session with limits=Limits({self.limit}=...)"
         )
 
     def apply_to(self, result: ToolResult) -> ToolResult:
-        """The result of a call that was stopped for this, or failed by it."""
-        told = f"The call went over the limit {self.limit}: {self}."
-        content = "\n".join(filter(None, [told, result.content]))
-        failed = dataclasses.replace(
+        """Return `result` as the failure of a call that was stopped for this limit, or failed by it."""
+        message = f"The call went over the limit {self.limit}: {self}."
+        content = f"{message}\n{result.content}" if result.content else message
+        failure = dataclasses.replace(
             result,
             content=content,
             is_error=True,
@@ -235,43 +264,18 @@ class LimitExceeded:
             error_kind=result.error_kind or "failed",
             kind="error",
         )
-        return failed.with_metadata(**{LIMIT: self.limit, USED: self.used, ALLOWED: self.allowed})
-
-
-def _told(limit: str, amount: float) -> str:
-    if limit == "cpu_s":
-        return f"{amount:.3g} s"
-    if not limit.endswith("_bytes"):
-        return f"{amount:,.0f}"
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if amount >= size:
-            return f"{amount / size:.4g} {unit}"
-    return f"{amount:.0f} bytes"
-
-
-# What programs say when the kernel refuses them more; the last lines decide, where an error ends.
-_SIGNS = (
-    ("memory_bytes", re.compile(r"\bMemoryError\b|Cannot allocate memory|std::bad_alloc")),
-    ("file_bytes", re.compile(r"File too large|File size limit exceeded|\[Errno 27\]|\[exit code 153\]")),
-    ("open_files", re.compile(r"Too many open files|\[Errno 24\]")),
-    (
-        "processes",
-        re.compile(r"fork: .*Resource temporarily unavailable|can't start new thread|\[Errno 11\]"),
-    ),
-    ("cpu_s", re.compile(r"CPU time limit exceeded|SIGXCPU|\[exit code 152\]")),
-)
-_TAIL_CHARS = 2000
+        return failure.with_metadata(**{LIMIT: self.limit, USED: self.used, ALLOWED: self.allowed})
 
 
 def was_killed(result: ToolResult) -> bool:
-    """Whether a call ended because the kernel, or somebody, has killed its worker or its command."""
+    """Return whether a call ended because its worker died, or because its command was ended by SIGKILL."""
     return "worker_died" in result.metadata or result.content.rstrip().endswith("[exit code 137]")
 
 
 def explain_failure(result: ToolResult, limits: Limits, level: str = "") -> ToolResult:
-    """The result of a call; if the kernel refused it something, that limit, or the level, is named.
+    """Return `result` with a hint, if it failed because of a limit of the kernel or of the level.
 
-    What a failed call says of itself is all there is to go by, and it comes out of the sandbox: it leads to a
+    The text of a failed call is all there is to go by, and it comes out of the sandbox. So this leads to a
     hint, never to a decision.
     """
     if not result.is_error or LIMIT in result.metadata:
@@ -280,12 +284,24 @@ def explain_failure(result: ToolResult, limits: Limits, level: str = "") -> Tool
     for name, sign in _SIGNS:
         allowed = getattr(limits, name)
         if allowed is not None and sign.search(tail):
-            told = (
-                f"[limit {name}: {_WORDS[name]}: {_told(name, allowed)} allowed; if it needs more, open the "
-                f"session with limits=Limits({name}=...)]"
+            hint = (
+                f"[limit {name}: {_DESCRIPTIONS[name]}: {_format_amount(name, allowed)} allowed; if it needs "
+                f"more, open the session with limits=Limits({name}=...)]"
             )
-            found = dataclasses.replace(result, content=f"{result.content}\n{told}")
-            return found.with_metadata(**{LIMIT: name, USED: allowed, ALLOWED: allowed})
+            explained = dataclasses.replace(result, content=f"{result.content}\n{hint}")
+            return explained.with_metadata(**{LIMIT: name, USED: allowed, ALLOWED: allowed})
     if level in {"confined", "guarded"} and _NO_SHARED_MEMORY.search(tail):
-        return dataclasses.replace(result, content=f"{result.content}\n{_UNSHARED.format(level=level)}")
+        hint = _NO_SHARED_MEMORY_HINT.format(level=level)
+        return dataclasses.replace(result, content=f"{result.content}\n{hint}")
     return result
+
+
+def _format_amount(limit: str, amount: float) -> str:
+    if limit == "cpu_s":
+        return f"{amount:.3g} s"
+    if not limit.endswith("_bytes"):
+        return f"{amount:,.0f}"
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if amount >= size:
+            return f"{amount / size:.4g} {unit}"
+    return f"{amount:.0f} bytes"

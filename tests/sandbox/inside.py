@@ -29,7 +29,7 @@ def play():
     sys.stdout.flush()
     os.write(job["answer"], json.dumps(space.get("answer")).encode())
 
-def confined():
+def run_confined():
     from aisotools.sandbox.confinement import levels
     from aisotools.sandbox import limits
     limits.apply_rlimits(limits.Limits())
@@ -44,17 +44,17 @@ def confined():
     assert not failures, failures
     play()
 
-def isolated():
+def run_isolated():
     from aisotools.workspace import protected
-    from aisotools.sandbox.confinement import isolated as isolate, namespaces, rootfs
+    from aisotools.sandbox.confinement import isolated, namespaces, rootfs
     from aisotools.sandbox import limits
-    from aisotools.sandbox.process import supervisor
+    from aisotools.sandbox.process import tree
 
-    def child(parted):
+    def child(entry):
         status = 1
         try:
             limits.apply_rlimits(limits.Limits(), tasks=2)
-            isolate.settle(wanted, parted)
+            isolated.enter(isolation, entry)
             os.chdir(job["workspace"])
             play()
             status = 0
@@ -64,26 +64,26 @@ def isolated():
             sys.stderr.flush()
             os._exit(status)
 
-    wanted = isolate.Isolation(
-        interpreter=isolate.Interpreter.running(),
+    isolation = isolated.Isolation(
+        interpreter=isolated.Interpreter.running(),
         readable=tuple(job["readable"]),
         workspace=job["workspace"],
         scratch=job["scratch"],
         protected=rootfs.ProtectedNames(files=protected.PROTECTED_NAMES, folders=protected.PROTECTED_FOLDERS),
         landlock_abi=job["landlock_abi"],
     )
-    supervisor.become_subreaper()
-    started = isolate.start(wanted, namespaces.UserNamespaces(namespaces.identity(os.getpid())), child)
+    tree.become_subreaper()
+    started = isolated.start(isolation, namespaces.UserNamespaces(namespaces.identity(os.getpid())), child)
     status = os.waitstatus_to_exitcode(os.waitpid(started.worker, 0)[1])
     os.kill(started.init, 9)
     os.waitpid(started.init, 0)
     sys.exit(status)
 
 if job["level"] == "isolated":
-    isolated()
+    run_isolated()
 else:
     os.chdir(job["workspace"])
-    confined() if job["level"] else play()
+    run_confined() if job["level"] else play()
 """
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from aisotools.core.protocols import ToolContext
 from aisotools.sandbox.limits import Limits
-from aisotools.sandbox.process import tree as processes
+from aisotools.sandbox.process import tree
 from aisotools.tools.function import tool
 from tests.sandbox.rig import Rig, eventually, processes_of, rig, rss_bytes
 
@@ -230,9 +230,9 @@ for _ in range(5):
         await r.python(code)
         await r.bash("(setsid nohup env -i sleep 1000 >/dev/null 2>&1 &)")
         assert r.kernel._connection is not None
-        tree = processes.below(r.kernel._connection.supervisor, processes.table())
-        assert len(tree) >= 7
-    left = tree & processes.table().keys()
+        pids = tree.below(r.kernel._connection.supervisor, tree.table())
+        assert len(pids) >= 7
+    left = pids & tree.table().keys()
     assert left == set()
 
 

@@ -88,7 +88,7 @@ def test_wrong_options_are_told_at_once(options: dict[str, Any], error: type[Exc
     [
         ({"level": "tight"}, ValueError, "level is 'tight', which is no level"),
         ({"level": "confined", "min_level": "isolated"}, ValueError, "weaker than min_level"),
-        ({"min_level": "isolated"}, LevelUnavailable, "not to be had on this machine"),
+        ({"min_level": "isolated"}, LevelUnavailable, "does not hold on this machine"),
         ({"sandbox": Limited}, LevelUnavailable, 'choose level="limited" knowingly'),
         ({"sandbox": Limited, "level": "limited", "policy": Policy(mode="auto")}, UsageError, "Mode auto"),
     ],

@@ -1,4 +1,4 @@
-"""Level `isolated`, put together: namespaces, a root of its own, and the confinement inside."""
+"""Level `isolated`, put together: namespaces, a root of its own, and the confinement on top of both."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ from typing import NoReturn
 
 from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.confinement import levels, namespaces, rootfs
-from aisotools.sandbox.confinement import rootfs as shields
-
-ALIAS = rootfs.ALIAS
-"""Where the workspace is seen, beside its own path."""
 
 MEMORY_BYTES = 256 << 20
 """Size of each of the folders in memory, /tmp and /dev/shm."""
@@ -19,30 +15,30 @@ MEMORY_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """What must be seen inside for Python to work, found out once.
+    """The files that must be visible inside for Python to work, found out once.
 
     Attributes:
         paths: Files and folders.
-        found: What lies there.
-        needed: Files that must be the same ones inside: path, device and number.
+        entries: What lies there.
+        identities: Files that must be the same ones inside, each with its device and inode number.
     """
 
     paths: tuple[str, ...]
-    found: Mapping[str, rootfs.HostEntry]
-    needed: Mapping[str, tuple[int, int]]
+    entries: Mapping[str, rootfs.HostEntry]
+    identities: Mapping[str, tuple[int, int]]
 
     @classmethod
     def running(cls) -> Interpreter:
-        """The one that runs this.
+        """Return the one that runs this.
 
         Raises:
-            SandboxError: It lives in a home folder; see `confine.interpreter_paths`.
+            SandboxError: It lives in a home folder; see `levels.interpreter_paths`.
         """
         paths = levels.interpreter_paths()
         return cls(
             paths=paths,
-            found=rootfs.look((*paths, *rootfs.ALWAYS), follow=True),
-            needed=rootfs.identities(levels.files_in_use(paths)),
+            entries=rootfs.look_up((*paths, *rootfs.ALWAYS_SHOWN), follow=True),
+            identities=rootfs.file_identities(levels.files_in_use(paths)),
         )
 
 
@@ -64,25 +60,27 @@ class Isolation:
     readable: tuple[str, ...] = ()
     workspace: str
     scratch: str
-    protected: shields.ProtectedNames
+    protected: rootfs.ProtectedNames
     memory_bytes: int = MEMORY_BYTES
     landlock_abi: int | None = None
 
     def confinement(self, root: rootfs.RootPlan) -> levels.Confinement:
-        """What comes on top of a root of its own."""
-        inside = (*rootfs.PRIVATE, *((rootfs.ALIAS,) if root.alias else ()))
+        """Return what comes on top of a root of its own."""
+        writable_inside = list(rootfs.PRIVATE_FOLDERS)
+        if root.alias:
+            writable_inside.append(rootfs.ALIAS)
         return levels.Confinement(
             level="isolated",
-            writable=(self.workspace, self.scratch, *inside),
-            readable=(*self.interpreter.paths, *rootfs.ALWAYS, *self.readable, "/proc"),
+            writable=(self.workspace, self.scratch, *writable_inside),
+            readable=(*self.interpreter.paths, *rootfs.ALWAYS_SHOWN, *self.readable, "/proc"),
             landlock_abi=self.landlock_abi,
         )
 
-    def root(self) -> rootfs.RootPlan:
-        """What it sees; to be asked where all of it can be reached."""
+    def plan_root(self) -> rootfs.RootPlan:
+        """Return what it sees; to be called on the host, where all of it can be looked up."""
         return rootfs.plan_root(
-            interpreter=self.interpreter.found,
-            readable=rootfs.look(self.readable, follow=False),
+            interpreter=self.interpreter.entries,
+            readable=rootfs.look_up(self.readable, follow=False),
             workspace=self.workspace,
             scratch=self.scratch,
             memory_bytes=self.memory_bytes,
@@ -90,33 +88,36 @@ class Isolation:
 
 
 def start(
-    wanted: Isolation, users: namespaces.UserNamespaces, child: Callable[[namespaces.Parted], NoReturn]
+    isolation: Isolation,
+    users: namespaces.UserNamespaces,
+    child: Callable[[namespaces.NamespaceEntry], NoReturn],
 ) -> namespaces.NamespaceProcesses:
-    """Fork `child` in namespaces of its own; it is to call `settle`.
+    """Fork `child` in namespaces of its own; it must call `enter` before anything else.
 
     Raises:
         SandboxError: It could not be done; the message says why.
     """
-    return namespaces.start(users, wanted.root(), child)
+    return namespaces.start(users, isolation.plan_root(), child)
 
 
-def settle(wanted: Isolation, parted: namespaces.Parted) -> None:
-    """In the child: build the root, confine, and check that all holds.
+def enter(isolation: Isolation, entry: namespaces.NamespaceEntry) -> None:
+    """In the child: build the root, move there, confine, and check that all holds.
 
     Raises:
         SandboxError: A step failed, or something does not hold; the process must end.
     """
-    root = parted.plan
-    plan = wanted.confinement(root)
+    plan = isolation.confinement(entry.plan)
     try:
-        points = rootfs.enter(root, parted.trees, wanted.protected)
+        mount_points = rootfs.enter_root(entry.plan, entry.trees, isolation.protected)
     except OSError as error:
         raise SandboxError(f"The root of a worker could not be built: {error}.") from error
+    # Order: what looks at the root as a whole comes before Landlock, under which "/" cannot be listed, and
+    # what mounts before the system call filter, the last step of `confine`.
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        table = file.read()
-    parted.bind()
-    found = [*rootfs.flaws(root, points, wanted.interpreter.needed, table)]
+        mount_table = file.read()
+    entry.bind_to_supervisor()
+    flaws = list(rootfs.find_flaws(entry.plan, mount_points, isolation.interpreter.identities, mount_table))
     levels.confine(plan)
-    found += levels.verify(plan)
-    if found:
-        raise SandboxError("the isolation does not hold: " + "; ".join(found))
+    flaws += levels.verify(plan)
+    if flaws:
+        raise SandboxError("the isolation does not hold: " + "; ".join(flaws))

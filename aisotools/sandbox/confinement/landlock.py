@@ -1,11 +1,11 @@
-"""Landlock: which files a process may reach, by path; rule sets are pure functions of the kernel's version.
+"""Landlock: which files a process may reach, by path. Rule sets are pure functions of the kernel's version.
 
-Every right that the kernel's Landlock can govern is handled, so what no rule grants is refused; that includes
-what is granted to nobody: making device nodes and sockets, ioctl on devices, TCP, UDP, connecting to Unix
-sockets by path or abstract name, signals to processes outside.
+Every right that the kernel's Landlock can govern is handled, so what no rule grants is refused. Granted to
+nobody are: making device nodes and sockets, ioctl on devices, TCP, UDP, connecting to Unix sockets by path or
+abstract name, signals to processes outside.
 
-Not governed by any version, and closed by the seccomp filter instead: changing mode, owner, times, attributes
-and flags, and watching. Not governed and left open: `stat` and its kin, `readlink`, `chdir`.
+No version governs changing mode, owner, times, attributes and flags, nor watching: the seccomp filter refuses
+those. Neither governs, nor does anything here close, `stat` and its kin, `readlink` and `chdir`.
 """
 
 from __future__ import annotations
@@ -47,20 +47,34 @@ class Right(enum.IntFlag):
     RESOLVE_UNIX = 1 << 16
 
 
-_SINCE = {2: Right.REFER, 3: Right.TRUNCATE, 5: Right.IOCTL_DEV, 9: Right.RESOLVE_UNIX}
-_FIRST = Right((1 << 13) - 1)
-_TCP, _UDP = 0b0011, 0b1100  # bind and connect of each
-_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
-
 READ = Right.EXECUTE | Right.READ_FILE | Right.READ_DIR
-"""What a readable folder gives."""
-
-_NEVER = Right.MAKE_CHAR | Right.MAKE_BLOCK | Right.MAKE_SOCK | Right.IOCTL_DEV | Right.RESOLVE_UNIX
-_DEVICE = Right.READ_FILE | Right.WRITE_FILE | Right.TRUNCATE
-_ON_FILES = READ & ~Right.READ_DIR | _DEVICE | Right.IOCTL_DEV | Right.RESOLVE_UNIX
+"""The rights that a readable folder gives."""
 
 WRITABLE_DEVICES = ("/dev/null", "/dev/zero")
+"""Devices that every worker may read and write."""
+
 READABLE_DEVICES = ("/dev/full", "/dev/random", "/dev/urandom")
+"""Devices that every worker may read."""
+
+_RIGHTS_OF_ABI_1 = Right((1 << 13) - 1)
+_RIGHTS_ADDED = {2: Right.REFER, 3: Right.TRUNCATE, 5: Right.IOCTL_DEV, 9: Right.RESOLVE_UNIX}
+_TCP = 0b0011  # bind and connect
+_TCP_SINCE = 4
+_UDP = 0b1100  # bind and connect
+_UDP_SINCE = 10
+_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
+_SCOPES_SINCE = 6
+
+# Not even in the workspace: these reach drivers and other processes, not files.
+_NEVER = Right.MAKE_CHAR | Right.MAKE_BLOCK | Right.MAKE_SOCK | Right.IOCTL_DEV | Right.RESOLVE_UNIX
+_DEVICE = Right.READ_FILE | Right.WRITE_FILE | Right.TRUNCATE
+_RIGHTS_ON_FILES = READ & ~Right.READ_DIR | _DEVICE | Right.IOCTL_DEV | Right.RESOLVE_UNIX
+
+_CREATE_RULESET_VERSION = 1
+_CREATE_RULESET_ERRATA = 2
+_RULE_PATH_BENEATH = 1
+_LOG_SAME_EXEC_OFF = 1
+_LOG_FLAGS_SINCE = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +83,9 @@ class Ruleset:
 
     Attributes:
         files: The rights that are refused except where a rule grants them.
-        network: The same for TCP and UDP, in the kernel's bits; nothing is granted.
+        network: The same for TCP and UDP, in the kernel's bits; no rule grants any.
         scopes: What is refused towards processes outside, in the kernel's bits.
-        grants: Path and what it and everything below get. Paths that are missing or out of reach are skipped.
+        grants: Path, and the rights on it and everything below. Missing or unreachable paths are skipped.
         required: Paths among those of `grants` that must exist.
     """
 
@@ -83,42 +97,45 @@ class Ruleset:
 
 
 def all_rights(abi: int) -> Right:
-    """Every right on files that version `abi` governs."""
-    rights = _FIRST
-    for since, right in _SINCE.items():
+    """Return every right on files that version `abi` governs."""
+    rights = _RIGHTS_OF_ABI_1
+    for since, right in _RIGHTS_ADDED.items():
         if abi >= since:
             rights |= right
     return rights
 
 
 def ruleset(readable: Iterable[str], writable: Iterable[str], abi: int) -> Ruleset:
-    """The restrictions of a worker.
+    """Return the restrictions of a worker.
 
     Args:
-        readable: Files and folders to read and execute. Those below a writable folder get no rule: it would
-            add nothing, and a worker of the past may have put a link to elsewhere in that place.
+        readable: Files and folders to read and execute. Those below a writable folder get no rule.
         writable: Folders to change at will, except for device nodes and sockets.
         abi: The version of Landlock, at least 1.
     """
     rights = all_rights(abi)
-    wanted = tuple(writable)
-    changeable = tuple(f"{os.path.normpath(folder)}/" for folder in wanted)
+    folders = tuple(writable)
+    # A readable path below a writable folder needs no rule. It must not get one either: a worker of the past
+    # may have put a link in that place, and the rule would hold for wherever the link leads.
+    below_writable = tuple(f"{os.path.normpath(folder)}/" for folder in folders)
     return Ruleset(
         files=rights,
-        network=(_TCP if abi >= 4 else 0) | (_UDP if abi >= 10 else 0),
-        scopes=_ABSTRACT_SOCKETS_AND_SIGNALS if abi >= 6 else 0,
+        network=(_TCP if abi >= _TCP_SINCE else 0) | (_UDP if abi >= _UDP_SINCE else 0),
+        scopes=_ABSTRACT_SOCKETS_AND_SIGNALS if abi >= _SCOPES_SINCE else 0,
         grants=(
-            *((path, READ) for path in readable if not os.path.normpath(path).startswith(changeable)),
-            *((path, rights & ~_NEVER) for path in wanted),
+            *((path, READ) for path in readable if not os.path.normpath(path).startswith(below_writable)),
+            *((path, rights & ~_NEVER) for path in folders),
             *((path, Right.READ_FILE) for path in READABLE_DEVICES),
             *((path, _DEVICE & rights) for path in WRITABLE_DEVICES),
         ),
-        required=frozenset(wanted),
+        required=frozenset(folders),
     )
 
 
 def read_only_ruleset(abi: int, scratch: Iterable[str] = ()) -> Ruleset:
-    """One more layer that takes away every right to change files, but for those below `scratch`."""
+    """Return one more layer, which takes away every right to change files, except below `scratch`."""
+    # Layers only ever take away: the kernel asks every layer, and the writable folders of the worker's own
+    # layer stay its only ones. So this one handles changes alone, and needs no rule for anything to be read.
     changes = all_rights(abi) & ~READ & ~Right.IOCTL_DEV & ~Right.RESOLVE_UNIX
     return Ruleset(
         files=changes,
@@ -129,28 +146,21 @@ def read_only_ruleset(abi: int, scratch: Iterable[str] = ()) -> Ruleset:
     )
 
 
-_GET_VERSION, _GET_ERRATA = 1, 2
-
-
 def abi() -> int:
-    """The version of Landlock that the running kernel offers; 0 for none."""
+    """Return the version of Landlock that the running kernel offers; 0 for none."""
     try:
-        return syscalls.call("landlock_create_ruleset", 0, 0, _GET_VERSION)
+        return syscalls.call("landlock_create_ruleset", 0, 0, _CREATE_RULESET_VERSION)
     except OSError:
         return 0
 
 
 def errata() -> tuple[int, ...]:
-    """Numbers of the known mistakes in Landlock that the running kernel has mended, as far as it can tell."""
+    """Return the numbers of the known errors in Landlock that the running kernel has fixed, if it tells."""
     try:
-        mended = syscalls.call("landlock_create_ruleset", 0, 0, _GET_ERRATA)
+        fixed = syscalls.call("landlock_create_ruleset", 0, 0, _CREATE_RULESET_ERRATA)
     except OSError:
         return ()
-    return tuple(bit + 1 for bit in range(mended.bit_length()) if mended >> bit & 1)
-
-
-_PATH_BENEATH = 1
-_NO_LOG_BEFORE_EXEC = 1
+    return tuple(bit + 1 for bit in range(fixed.bit_length()) if fixed >> bit & 1)
 
 
 def enforce(rules: Ruleset, version: int) -> None:
@@ -165,15 +175,22 @@ def enforce(rules: Ruleset, version: int) -> None:
     """
     if version < 1:
         raise OSError(errno.ENOSYS, "this kernel offers no Landlock")
-    sizes = 8 if version < 4 else 16 if version < 6 else 24
-    attributes = struct.pack("=QQQ", rules.files, rules.network, rules.scopes)[:sizes]
+    # struct landlock_ruleset_attr has grown: an older kernel refuses a longer one with E2BIG.
+    size = 24
+    if version < _SCOPES_SINCE:
+        size = 16
+    if version < _TCP_SINCE:
+        size = 8
+    attributes = struct.pack("=QQQ", rules.files, rules.network, rules.scopes)[:size]
     handle = syscalls.call("landlock_create_ruleset", attributes, len(attributes), 0)
     try:
         for path, rights in rules.grants:
             _grant(handle, path, rights & rules.files, required=path in rules.required)
+        # Without it the kernel refuses the next call to an unprivileged process.
         syscalls.set_no_new_privileges()
-        # an interpreter running a stranger's code could flood the host's audit log with refusals
-        syscalls.call("landlock_restrict_self", handle, _NO_LOG_BEFORE_EXEC if version >= 7 else 0)
+        # A stranger's code could flood the host's audit log with refusals.
+        flags = _LOG_SAME_EXEC_OFF if version >= _LOG_FLAGS_SINCE else 0
+        syscalls.call("landlock_restrict_self", handle, flags)
     finally:
         os.close(handle)
 
@@ -184,13 +201,15 @@ def _grant(handle: int, path: str, rights: Right, *, required: bool) -> None:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         if required:
             raise
-        return  # what cannot be opened now cannot be read later
+        # No hole: a path without a rule is refused. One that appears later stays closed to this worker.
+        return
     try:
+        # The kernel refuses rights on folders for a file, and rules without any right.
         if not stat.S_ISDIR(os.fstat(target).st_mode):
-            rights &= _ON_FILES
-        if rights:  # the kernel refuses empty rules
+            rights &= _RIGHTS_ON_FILES
+        if rights:
             rule = struct.pack("=Qi", rights, target)
-            syscalls.call("landlock_add_rule", handle, _PATH_BENEATH, rule, 0)
+            syscalls.call("landlock_add_rule", handle, _RULE_PATH_BENEATH, rule, 0)
     finally:
         os.close(target)
 
@@ -207,12 +226,13 @@ def restrict(readable: Iterable[str], writable: Iterable[str], *, version: int |
         OSError: The kernel refused, or a writable folder cannot be opened.
         NotADirectoryError: A writable path is no folder.
     """
+    # A newer kernel has rights that are not known here. Handling them would refuse things unseen.
     available = min(abi(), KNOWN_ABI, version or KNOWN_ABI)
     folders = tuple(writable)
     for folder in folders:
         if not Path(folder).is_dir():
             raise NotADirectoryError(
-                errno.ENOTDIR, "cannot be made writable, because it is no folder", folder
+                errno.ENOTDIR, "it cannot be made writable, because it is not a folder", folder
             )
     enforce(ruleset(readable, folders, available), available)
 

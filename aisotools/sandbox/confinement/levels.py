@@ -1,10 +1,9 @@
-"""Confinement: a process gives up, for good, what it does not need; then checks that it is so.
+"""Confinement: a process gives up, for good, what it does not need, and then checks that it is so.
 
 `confine` is called in a freshly forked process before any code of a stranger runs. It stacks independent
 layers, so that a hole in one is not a hole in the sandbox: no new privileges, empty capability sets,
-Landlock, and the seccomp filter last, because it also takes away calls that the other steps need. At level
-`isolated` all this comes on top of namespaces and a root of its own, which are made before (see
-`aisotools.sandbox.confinement.isolated`).
+Landlock, and a seccomp filter. At level `isolated` all this comes on top of namespaces and a root of its own,
+which are made before (see `aisotools.sandbox.confinement.isolated`).
 """
 
 from __future__ import annotations
@@ -30,7 +29,23 @@ LEVELS = ("limited", "guarded", "confined", "isolated")
 LANDLOCK_NEEDED = {"limited": 0, "guarded": 1, "confined": 6, "isolated": 0}
 """The version of Landlock that each level takes; `isolated` stacks it, too, where there is one."""
 
-_SCOPES_SINCE = 6
+_SIGNALS_SCOPED_SINCE = 6  # version of Landlock
+
+_PR_GET_SECCOMP = 21
+_PR_CAPBSET_DROP = 24
+_PR_GET_SECUREBITS = 27
+_PR_SET_SECUREBITS = 28
+_PR_GET_NO_NEW_PRIVS = 39
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_CAP_SETPCAP = 8
+_SECBIT_KEEP_CAPS = 0x10
+_ROOT_IS_NOBODY = 0xEF  # NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, and KEEP_CAPS off, all locked
+_CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)  # version 3, this thread
+
+_SECCOMP_MODE_FILTER = 2
+_AF_UNIX = 1
+_SOCK_STREAM = 1
 
 
 def _rank(level: str) -> int:
@@ -40,7 +55,7 @@ def _rank(level: str) -> int:
 
 
 def at_least(level: str, minimum: str) -> bool:
-    """Whether `level` is as strong as `minimum`, or stronger.
+    """Return whether `level` is as strong as `minimum`, or stronger.
 
     Raises:
         ValueError: One of them is no level.
@@ -58,6 +73,9 @@ class Confinement:
         readable: Files and folders it may read and execute, with what the interpreter needs already among
             them; missing ones are skipped.
         landlock_abi: Use at most this version of Landlock, as if the kernel were older; None for what it has.
+
+    Raises:
+        ValueError: There is no such level, or a path is relative or the root folder.
     """
 
     level: str
@@ -72,13 +90,30 @@ class Confinement:
                 raise ValueError(f"a confinement takes absolute paths below the root folder, not {path!r}")
 
 
+def landlock_abi(level: str, at_most: int | None = None) -> int:
+    """Return the version of Landlock that a worker of `level` gets here; 0 for none."""
+    if level == "limited":
+        return 0
+    offered = landlock.abi()
+    return offered if at_most is None else min(offered, at_most)
+
+
+def signals_are_scoped(plan: Confinement) -> bool:
+    """Return whether a worker of this plan can signal only what it has started."""
+    if plan.level == "limited":
+        return False
+    if plan.level == "isolated":
+        return True
+    return landlock_abi(plan.level, plan.landlock_abi) >= _SIGNALS_SCOPED_SINCE
+
+
 # ---------------------------------------------------------------- what an interpreter needs
 
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store"),
     *("/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/localtime", "/etc/timezone", "/etc/mime.types"),
     *("/etc/fonts", "/var/cache/fontconfig", "/sys/devices/system/cpu", "/sys/devices/system/node"),
-    # not /etc/ssl as a whole: beside the certificates lie private keys, which the user root may read
+    # Not /etc/ssl as a whole: beside the certificates lie private keys, which the user root may read.
     *("/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf", "/etc/ca-certificates"),
     *(
         "/etc/pki/tls/certs",
@@ -95,32 +130,33 @@ def _below(path: str, folders: Iterable[str]) -> bool:
 
 
 def _homes() -> Iterator[str]:
+    # Two answers where HOME was changed, as sudo and containers do: what the environment says, and what the
+    # list of users says.
     yield os.path.expanduser("~")
     yield os.path.expanduser(f"~{os.environ.get('USER', '')}")
 
 
 def _mapped_libraries() -> Iterator[str]:
-    """Files that this process runs code from, wherever the dynamic linker found them."""
+    """Yield the files that this process runs code from, wherever the dynamic linker found them."""
     try:
         maps = Path("/proc/self/maps").read_text("utf-8", "surrogateescape")
-    except OSError:  # another kind of system: the prefixes have to do
+    except OSError:  # another kind of system: the prefixes must be enough
         return
     yield from (path for path in _MAPPED_CODE.findall(maps) if Path(path).is_file())
 
 
 def interpreter_paths() -> tuple[str, ...]:
-    """The files and folders that the running interpreter and ordinary commands must read; no user's data.
+    """Return the files and folders that the running interpreter and ordinary commands read; no user's data.
 
     A plain entry of `sys.path` is not among them: it may be the root of a repository, with its history and
     its `.env`. Nor are /proc, the lists of users, and home folders.
 
     Raises:
-        SandboxError: The interpreter lives directly in a home folder, so that reading it would be reading
-            everything there.
+        SandboxError: The interpreter lives directly in a home folder, so everything there could be read.
     """
     system = [path for path in _SYSTEM if Path(path).exists()]
     system += sorted(str(path) for path in Path("/etc").glob("python3*"))  # Debian's sitecustomize is there
-    homes = tuple(_homes())
+    homes = tuple(_homes())  # may read the list of users
 
     def exposes_home(folder: str) -> bool:
         return folder == "/" or any(_below(home, (folder,)) for home in homes)
@@ -148,19 +184,12 @@ def interpreter_paths() -> tuple[str, ...]:
 
 
 def files_in_use(paths: Iterable[str]) -> tuple[str, ...]:
-    """Files that a worker cannot do without, among those that `paths` cover."""
+    """Return the files that a worker cannot do without, among those that `paths` cover."""
     entries = [entry for entry in sys.path if entry and _below(entry, paths)]
     return (sys.executable, os.__file__, __file__, *entries, *_mapped_libraries())
 
 
 # ---------------------------------------------------------------- capabilities
-
-_PR_GET_SECCOMP, _PR_CAPBSET_DROP, _PR_GET_SECUREBITS, _PR_SET_SECUREBITS = 21, 24, 27, 28
-_PR_GET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 39, 47, 4
-_CAP_SETPCAP = 8
-_KEEP_CAPS = 0x10
-_ROOT_IS_NOBODY = 0xEF  # NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, and KEEP_CAPS off, all locked
-_CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)  # version 3, this thread
 
 
 def _prctl(option: int, argument: int = 0) -> int:
@@ -168,17 +197,20 @@ def _prctl(option: int, argument: int = 0) -> int:
 
 
 def _capabilities() -> tuple[int, ...]:
-    """The words of the effective, permitted and inheritable sets, low words first."""
+    """Return the words of the effective, permitted and inheritable sets, low words first."""
     sets = ctypes.create_string_buffer(24)
     syscalls.call("capget", _CAPABILITY_HEADER, sets)
     return struct.unpack("=6I", sets.raw)
 
 
 def _drop_capabilities() -> None:
-    """Empty every set; and where that is still possible, take the road back away from the user root too."""
+    """Empty every set and, where that is still possible, stop the user root from getting them back."""
+    # Looked up first: the calls below take CAP_SETPCAP, which is gone at the end.
     may_lock = _capabilities()[0] >> _CAP_SETPCAP & 1
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     if may_lock:
+        # The user root gets a full set with each exec, out of the bounding set, unless these bits are locked.
+        # (no_new_privs stops that, too; this is the second layer.)
         for capability in range(64):
             try:
                 _prctl(_PR_CAPBSET_DROP, capability)
@@ -186,65 +218,13 @@ def _drop_capabilities() -> None:
                 if error.errno != errno.EINVAL:
                     raise
                 break  # one more than this kernel has
-        _prctl(_PR_SET_SECUREBITS, _prctl(_PR_GET_SECUREBITS) & ~_KEEP_CAPS | _ROOT_IS_NOBODY)
+        _prctl(_PR_SET_SECUREBITS, _prctl(_PR_GET_SECUREBITS) & ~_SECBIT_KEEP_CAPS | _ROOT_IS_NOBODY)
     syscalls.call("capset", _CAPABILITY_HEADER, bytes(24))
     if any(_capabilities()):
         raise SandboxError("capabilities are left")
 
 
 # ---------------------------------------------------------------- confining
-
-
-def _require_one_thread() -> None:
-    try:
-        threads = len(os.listdir("/proc/self/task"))
-    except OSError:
-        threads = threading.active_count()
-    if threads != 1:
-        raise SandboxError(f"the process has {threads} threads, and Landlock would hold only for one")
-
-
-def _require_namespaces() -> None:
-    if os.getppid() != 0:
-        raise SandboxError("the process is in the host's namespaces still")
-
-
-def landlock_abi(level: str, at_most: int | None = None) -> int:
-    """The version of Landlock that a worker of `level` gets here; 0 for none."""
-    if level == "limited":
-        return 0
-    offered = landlock.abi()
-    return offered if at_most is None else min(offered, at_most)
-
-
-def signals_are_scoped(plan: Confinement) -> bool:
-    """Whether a worker of this plan can signal only what it has started."""
-    scoped = landlock_abi(plan.level, plan.landlock_abi) >= _SCOPES_SINCE
-    return plan.level == "isolated" or (plan.level != "limited" and scoped)
-
-
-def _restrict_files(plan: Confinement) -> None:
-    needed, found = LANDLOCK_NEEDED[plan.level], landlock_abi(plan.level, plan.landlock_abi)
-    if found < needed:
-        raise SandboxError(f"the kernel offers Landlock ABI {found}, and this level needs {needed}")
-    if found:
-        landlock.restrict(plan.readable, plan.writable, version=found)
-
-
-def _load_filter(plan: Confinement, arch: str) -> None:
-    abi = landlock_abi(plan.level, plan.landlock_abi)
-    seccomp.load_filter(seccomp.build_filter(arch, plan.level, abi))
-
-
-def _steps(plan: Confinement, arch: str) -> Iterator[tuple[str, Callable[[], None]]]:
-    yield "one thread", _require_one_thread
-    if plan.level == "isolated":
-        yield "namespaces", _require_namespaces
-    yield "no new privileges", syscalls.set_no_new_privileges
-    yield "capabilities", _drop_capabilities
-    if plan.level != "limited":
-        yield "Landlock", lambda: _restrict_files(plan)
-    yield "seccomp", lambda: _load_filter(plan, arch)
 
 
 def confine(plan: Confinement) -> None:
@@ -255,14 +235,14 @@ def confine(plan: Confinement) -> None:
     `syscalls.architecture`), that level does nothing at all and resource limits are all there is.
 
     Raises:
-        LevelUnavailable: The level cannot be had here.
+        LevelUnavailable: This machine cannot confine at that level.
         SandboxError: A step failed; the message names it.
     """
     arch = syscalls.architecture()
     if arch is None and plan.level != "limited":
         raise LevelUnavailable(
             f"aisotools cannot confine at level {plan.level!r} on this machine. "
-            "`aisotools doctor` tells what it can do here."
+            "Run `aisotools doctor` to see what it can do here."
         )
     if arch is None:
         return
@@ -275,7 +255,123 @@ def confine(plan: Confinement) -> None:
             ) from error
 
 
+def _steps(plan: Confinement, arch: str) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield the steps. Their order matters, and what only looks comes first, before anything is given up."""
+    # Capabilities and Landlock are properties of a thread: another one would stay free, and share its memory.
+    yield "one thread", _require_one_thread
+    if plan.level == "isolated":
+        yield "namespaces", _require_namespaces
+    # Without CAP_SYS_ADMIN the kernel takes neither a Landlock rule set nor a filter from a process that can
+    # still gain privileges: a setuid program would run under rules of somebody else's making.
+    yield "no new privileges", syscalls.set_no_new_privileges
+    # Before Landlock, whose rules are made by opening paths: with root's capabilities paths would open, and
+    # be granted, that the worker itself may not reach.
+    yield "capabilities", _drop_capabilities
+    if plan.level != "limited":
+        yield "Landlock", lambda: _restrict_files(plan)
+    # Last, so that whatever the filter refuses can still be used by the steps above.
+    yield "seccomp", lambda: _load_filter(plan, arch)
+
+
+def _require_one_thread() -> None:
+    try:
+        threads = len(os.listdir("/proc/self/task"))
+    except OSError:
+        threads = threading.active_count()
+    if threads != 1:
+        raise SandboxError(f"the process has {threads} threads, and Landlock would hold only for one")
+
+
+def _require_namespaces() -> None:
+    # A parent outside the process namespace has no number in it.
+    if os.getppid() != 0:
+        raise SandboxError("the process is in the host's namespaces still")
+
+
+def _restrict_files(plan: Confinement) -> None:
+    needed = LANDLOCK_NEEDED[plan.level]
+    found = landlock_abi(plan.level, plan.landlock_abi)
+    if found < needed:
+        raise SandboxError(f"the kernel offers Landlock ABI {found}, and this level needs {needed}")
+    if found:
+        landlock.restrict(plan.readable, plan.writable, version=found)
+
+
+def _load_filter(plan: Confinement, arch: str) -> None:
+    abi = landlock_abi(plan.level, plan.landlock_abi)
+    seccomp.load_filter(seccomp.build_filter(arch, plan.level, abi))
+
+
 # ---------------------------------------------------------------- checking
+
+# Errors that count as a refusal. O_TMPFILE gives the last two where the file system has no nameless files.
+_DENIALS = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT),
+    *(errno.EOPNOTSUPP, errno.EISDIR),
+}
+
+
+def _refused(action: Callable[..., int], *arguments: int | str) -> bool:
+    """Return whether `action` is denied; a descriptor that it returns is closed again."""
+    try:
+        opened = action(*arguments)
+    except OSError as error:
+        return error.errno in _DENIALS
+    os.close(opened)
+    return False
+
+
+def _make_file(folder: str) -> int:
+    # A nameless file: nothing is left behind where this is still possible.
+    return os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+
+
+def _call_refused(name: str, *arguments: int) -> bool:
+    try:
+        result = syscalls.call(name, *arguments)
+    except OSError as error:
+        return error.errno == errno.EPERM
+    if name == "socket":
+        os.close(result)
+    return False
+
+
+def _signals_refused() -> bool:
+    parent = os.getppid()
+    if parent == 0:  # in another process namespace, so out of reach anyway
+        return True
+    try:
+        os.kill(parent, 0)
+    except (PermissionError, ProcessLookupError):
+        return True
+    return False
+
+
+_Checks = tuple[tuple[str, Callable[[], bool]], ...]
+"""What does not hold, in words, and a test that is true if it does hold."""
+
+_PROCESS_CHECKS: _Checks = (
+    ("new privileges can still be gained", lambda: _prctl(_PR_GET_NO_NEW_PRIVS) == 1),
+    ("capabilities are left", lambda: not any(_capabilities())),
+    ("there is no system call filter", lambda: _prctl(_PR_GET_SECCOMP) == _SECCOMP_MODE_FILTER),
+    ("sockets can still be made", partial(_call_refused, "socket", _AF_UNIX, _SOCK_STREAM, 0)),
+    ("namespaces can still be made", partial(_call_refused, "unshare", 0)),
+)
+_FILE_CHECKS: _Checks = (
+    ("what may be read can still be written", lambda: _refused(os.open, os.__file__, os.O_WRONLY)),
+    ("files can still be made in the root folder", partial(_refused, _make_file, "/")),
+)
+_SHARED_ROOT_CHECKS: _Checks = (
+    ("the root folder can still be listed", partial(_refused, os.open, "/", os.O_RDONLY)),
+    ("/proc can still be read", partial(_refused, os.open, "/proc/self/status", os.O_RDONLY)),
+    # A file that everybody may write: only Landlock refuses it, whoever owns the interpreter's files.
+    ("what may be read can still be written", partial(_refused, os.open, "/dev/full", os.O_WRONLY)),
+)
+_ISOLATION_CHECKS: _Checks = (
+    # It is about the machine, and not there in a /proc of processes only.
+    ("the host's processes can still be seen", lambda: not os.path.exists("/proc/cmdline")),
+)
+_SIGNAL_CHECKS: _Checks = (("the parent process can still be signalled", _signals_refused),)
 
 
 def verify(plan: Confinement) -> tuple[str, ...]:
@@ -300,68 +396,3 @@ def verify(plan: Confinement) -> tuple[str, ...]:
             if not _below(parent, plan.writable)
         ]
     return tuple(sentence for sentence, holds in checks if not holds())
-
-
-def _refused(action: Callable[..., int], *arguments: int | str) -> bool:
-    """Whether `action` is denied; what it opens is closed again."""
-    try:
-        opened = action(*arguments)
-    except OSError as error:
-        return error.errno in _DENIALS
-    os.close(opened)
-    return False
-
-
-_DENIALS = {
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT),
-    *(errno.EOPNOTSUPP, errno.EISDIR),  # this file system has no nameless files
-}
-
-
-def _make_file(folder: str) -> int:
-    return os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)  # it never gets a name
-
-
-def _call_refused(name: str, *arguments: int) -> bool:
-    try:
-        result = syscalls.call(name, *arguments)
-    except OSError as error:
-        return error.errno == errno.EPERM
-    if name == "socket":
-        os.close(result)
-    return False
-
-
-def _signals_refused() -> bool:
-    parent = os.getppid()
-    if parent == 0:  # in another pid namespace, so out of reach anyway
-        return True
-    try:
-        os.kill(parent, 0)
-    except (PermissionError, ProcessLookupError):
-        return True
-    return False
-
-
-_Checks = tuple[tuple[str, Callable[[], bool]], ...]
-
-_PROCESS_CHECKS: _Checks = (
-    ("new privileges can still be gained", lambda: _prctl(_PR_GET_NO_NEW_PRIVS) == 1),
-    ("capabilities are left", lambda: not any(_capabilities())),
-    ("there is no system call filter", lambda: _prctl(_PR_GET_SECCOMP) == 2),
-    ("sockets can still be made", partial(_call_refused, "socket", 1, 1, 0)),
-    ("namespaces can still be made", partial(_call_refused, "unshare", 0)),
-)
-_FILE_CHECKS: _Checks = (
-    ("what may be read can still be written", lambda: _refused(os.open, os.__file__, os.O_WRONLY)),
-    ("files can still be made in the root folder", partial(_refused, _make_file, "/")),
-)
-_SHARED_ROOT_CHECKS: _Checks = (
-    ("the root folder can still be listed", partial(_refused, os.open, "/", os.O_RDONLY)),
-    ("/proc can still be read", partial(_refused, os.open, "/proc/self/status", os.O_RDONLY)),
-    ("what may be read can still be written", partial(_refused, os.open, "/dev/full", os.O_WRONLY)),
-)
-_ISOLATION_CHECKS: _Checks = (
-    ("the host's processes can still be seen", lambda: not os.path.exists("/proc/cmdline")),
-)
-_SIGNAL_CHECKS: _Checks = (("the parent process can still be signalled", _signals_refused),)

@@ -1,18 +1,11 @@
-"""A private root: what a worker at level `isolated` can see at all, planned as data, built, and checked.
+"""A private root: the file system of a worker at level `isolated`, planned as data, built, and checked.
 
-The plan names what of the host's file system is seen inside, at its own path, and what is made fresh.
-Building works on descriptors of cloned mounts, never on paths that somebody could swap meanwhile.
+The plan names what of the host's file system is seen inside, at its own path, and what is made fresh. Files
+of the workspace that programs of the host run or trust are mounted on themselves read only.
 
-Mounts by descriptor: cloning, restricting, making and attaching them.
-
-What was mounted on the host keeps all its restrictions in a clone; attributes are only added. Takes Linux
-5.12 and the right to mount, which a process has in namespaces of its own.
-
-Files of a workspace that programs of the host run or trust, mounted on themselves read only.
-
-So are, writable, the folders above them: a mount point can be neither renamed nor removed, while a folder
-that merely holds one could be moved away and made anew. The price: renaming into or out of such a folder
-fails with EXDEV, as it does between two disks.
+Everything is built from descriptors of cloned mounts, never from paths that somebody could swap meanwhile. A
+clone keeps all restrictions of the mount on the host; attributes are only added. Takes Linux 5.12 and the
+right to mount, which a process has in namespaces of its own.
 """
 
 from __future__ import annotations
@@ -33,6 +26,57 @@ from typing import Literal
 from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.confinement import syscalls
 
+ALIAS = "/workspace"
+"""A second path at which the workspace is seen."""
+
+PRIVATE_FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108 - they are the sandbox's own
+"""Folders in memory of the sandbox's own."""
+
+ALWAYS_SHOWN = (
+    *("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"),
+    "/etc/alternatives",  # links, on which many commands of Debian depend
+)
+"""Paths that are seen in every root, where they exist."""
+
+SEARCH_DEPTH = 6
+"""How many levels of folders are searched for protected names."""
+
+SEARCH_ENTRIES = 5_000
+"""How many directory entries are looked at, the upper levels first. What lies beyond is not protected."""
+
+MOST_PROTECTED = 128
+"""How many files and folders are protected at most; each is a mount, which costs start-up time."""
+
+OPEN_AS_IS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Flags that open whatever is there, a link itself included, without any right to it."""
+
+_ROOT_BYTES = 4 << 20  # of the tmpfs that holds nothing but mount points and links
+_ROOT_FILES = 4096
+_COVERED = ("/tmp", "/mnt", "/srv", "/usr")  # noqa: S108 - one of them is covered while the root is built
+_DEVICE_LINKS = {
+    "/dev/fd": "/proc/self/fd",
+    "/dev/stdin": "/proc/self/fd/0",
+    "/dev/stdout": "/proc/self/fd/1",
+    "/dev/stderr": "/proc/self/fd/2",
+}
+_OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")  # how a mount table writes blanks and line breaks
+
+_AT_FDCWD = -100
+_AT_RECURSIVE = 0x8000
+_AT_EMPTY_PATH = 0x1000
+_AT_SYMLINK_NOFOLLOW = 0x100
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_F_EMPTY_PATH = 0x4
+_MOVE_MOUNT_T_EMPTY_PATH = 0x40
+_FSOPEN_CLOEXEC = 1
+_FSMOUNT_CLOEXEC = 1
+_FSCONFIG_SET_STRING = 1
+_FSCONFIG_CMD_CREATE = 6
+_MOUNT_ATTR_IDMAP = 0x100000
+_MS_PRIVATE = 1 << 18
+_MS_REC = 1 << 14
+_MNT_DETACH = 2
+
 
 class Attribute(enum.IntFlag):
     """Restrictions of a mount, in the kernel's bits."""
@@ -43,20 +87,16 @@ class Attribute(enum.IntFlag):
     NO_PROGRAMS = 8
 
 
-AS_IT_IS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Flags that open whatever is there, a link itself included, without any right to it."""
-
-_HERE = -100  # AT_FDCWD
-_CLONE, _RECURSIVE, _EMPTY_PATH, _NO_FOLLOW = 1, 0x8000, 0x1000, 0x100
-_FROM_DESCRIPTOR, _TO_DESCRIPTOR = 4, 0x40
-_CLOSE_ON_EXEC, _SET_STRING, _CREATE = 1, 1, 6
-_ID_MAPPED = 0x100000
-_PRIVATE, _ALL_BELOW = 1 << 18, 1 << 14
-_DETACH = 2
+_PLAIN = Attribute.NO_SETUID | Attribute.NO_DEVICES
+_SHOWN = _PLAIN | Attribute.READ_ONLY
+_DEVICE = Attribute.NO_SETUID | Attribute.NO_PROGRAMS | Attribute.READ_ONLY
 
 
-def clone(place: str | int, attributes: Attribute, *, users: int | None = None) -> int:
-    """A descriptor of a copy of the mount at `place` and all below it, with `attributes` added.
+# ---------------------------------------------------------------- mounts by descriptor
+
+
+def clone_mount(place: str | int, attributes: Attribute, *, users: int | None = None) -> int:
+    """Return a descriptor of a copy of the mount at `place` and all below it, with `attributes` added.
 
     Args:
         place: A path, of which the last component is not followed, or a descriptor.
@@ -66,118 +106,123 @@ def clone(place: str | int, attributes: Attribute, *, users: int | None = None) 
     Raises:
         OSError: The kernel refused.
     """
+    flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
     if isinstance(place, int):
-        tree = syscalls.call("open_tree", place, b"", _CLONE | _RECURSIVE | os.O_CLOEXEC | _EMPTY_PATH)
+        tree = syscalls.call("open_tree", place, b"", flags | _AT_EMPTY_PATH)
     else:
-        flags = _CLONE | _RECURSIVE | os.O_CLOEXEC | _NO_FOLLOW
-        tree = syscalls.call("open_tree", _HERE, os.fsencode(place), flags)
+        tree = syscalls.call("open_tree", _AT_FDCWD, os.fsencode(place), flags | _AT_SYMLINK_NOFOLLOW)
     try:
-        restrict(tree, attributes, users=users, all_below=True)
+        # Recursive: a bind mount of the host below this place would stay writable otherwise.
+        restrict_mount(tree, attributes, users=users, recursive=True)
     except OSError:
         os.close(tree)
         raise
     return tree
 
 
-def restrict(mount: int, attributes: Attribute, *, users: int | None = None, all_below: bool = False) -> None:
-    """Add restrictions to a mount, and part it from all others.
+def restrict_mount(
+    mount: int, attributes: Attribute, *, users: int | None = None, recursive: bool = False
+) -> None:
+    """Add restrictions to a mount, and stop it from passing mounts to or from any other.
 
     Args:
         mount: Its descriptor.
         attributes: Restrictions to add.
-        users: See `clone`.
-        all_below: Do the same to every mount below it.
+        users: See `clone_mount`.
+        recursive: Do the same to every mount below it.
 
     Raises:
         OSError: The kernel refused.
     """
-    bits = attributes | (_ID_MAPPED if users is not None else 0)
-    wanted = struct.pack("=QQQQ", bits, 0, _PRIVATE, users or 0)
-    flags = _EMPTY_PATH | (_RECURSIVE if all_below else 0)
-    syscalls.call("mount_setattr", mount, b"", flags, wanted, len(wanted))
+    bits = attributes | (_MOUNT_ATTR_IDMAP if users is not None else 0)
+    # struct mount_attr: bits to set, bits to clear, propagation, user namespace. Nothing is ever cleared.
+    mount_attr = struct.pack("=QQQQ", bits, 0, _MS_PRIVATE, users or 0)
+    flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
+    syscalls.call("mount_setattr", mount, b"", flags, mount_attr, len(mount_attr))
 
 
-def fresh(kind: str, attributes: Attribute, **options: str) -> int:
-    """A descriptor of a new file system, such as `tmpfs`, mounted nowhere.
+def new_filesystem(kind: str, attributes: Attribute, **options: str) -> int:
+    """Return a descriptor of a new file system, such as `tmpfs`, mounted nowhere.
 
     Raises:
         OSError: The kernel refused.
     """
-    context = syscalls.call("fsopen", kind.encode(), _CLOSE_ON_EXEC)
+    context = syscalls.call("fsopen", kind.encode(), _FSOPEN_CLOEXEC)
     try:
         for name, value in options.items():
-            syscalls.call("fsconfig", context, _SET_STRING, name.encode(), value.encode(), 0)
-        syscalls.call("fsconfig", context, _CREATE, 0, 0, 0)
-        return syscalls.call("fsmount", context, _CLOSE_ON_EXEC, int(attributes))
+            syscalls.call("fsconfig", context, _FSCONFIG_SET_STRING, name.encode(), value.encode(), 0)
+        syscalls.call("fsconfig", context, _FSCONFIG_CMD_CREATE, 0, 0, 0)
+        return syscalls.call("fsmount", context, _FSMOUNT_CLOEXEC, int(attributes))
     finally:
         os.close(context)
 
 
-def attach(tree: int, place: int | str) -> None:
-    """Mount what `clone` or `fresh` gave at a descriptor or path; the descriptors are closed.
+def attach_mount(tree: int, place: int | str) -> None:
+    """Mount a descriptor of `clone_mount` or `new_filesystem`; both descriptors are closed.
+
+    Args:
+        tree: What to mount.
+        place: A path or a descriptor.
 
     Raises:
         OSError: The kernel refused.
     """
     try:
         if isinstance(place, int):
-            syscalls.call("move_mount", tree, b"", place, b"", _FROM_DESCRIPTOR | _TO_DESCRIPTOR)
+            flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
+            syscalls.call("move_mount", tree, b"", place, b"", flags)
         else:
-            syscalls.call("move_mount", tree, b"", _HERE, os.fsencode(place), _FROM_DESCRIPTOR)
+            path = os.fsencode(place)
+            syscalls.call("move_mount", tree, b"", _AT_FDCWD, path, _MOVE_MOUNT_F_EMPTY_PATH)
     finally:
         os.close(tree)
         if isinstance(place, int):
             os.close(place)
 
 
-def part_from_host() -> None:
+def make_mounts_private() -> None:
     """Let no mount made or removed from here on be seen in other mount namespaces, nor theirs here.
 
     Raises:
         OSError: The kernel refused.
     """
-    syscalls.call("mount", b"none", b"/", 0, _ALL_BELOW | _PRIVATE, 0)
+    syscalls.call("mount", b"none", b"/", 0, _MS_REC | _MS_PRIVATE, 0)
 
 
-def move_root(top: int) -> None:
-    """Make the mount `top` the root of all processes of this mount namespace; the old one is let go.
+def pivot_root(top: int) -> None:
+    """Make the mount `top` the root of all processes of this mount namespace, and let go of the old one.
 
     Raises:
         OSError: The kernel refused.
     """
+    # pivot_root and not chroot: a process with the right to chroot leaves a chroot, and the old root would
+    # stay mounted. With "." for both, the old root lies over the new one, at the same place, until it is
+    # detached; no folder is needed to put it in. Detached lazily, because files of it are still open.
     os.fchdir(top)
     syscalls.call("pivot_root", b".", b".")
-    syscalls.call("umount2", b".", _DETACH)
+    syscalls.call("umount2", b".", _MNT_DETACH)
     os.chdir("/")
 
 
-def straight(path: str) -> int:
-    """A descriptor of `path`, found without following any link.
+def open_without_links(path: str) -> int:
+    """Return a descriptor of `path`, found without following any link.
 
     Raises:
         OSError: It is not there, or there is a link on the way.
     """
-    here = os.open("/", AS_IT_IS)
+    # Component by component: O_NOFOLLOW holds for the last name of a path only.
+    parent = os.open("/", OPEN_AS_IS)
     for name in path.strip("/").split("/"):
-        inner = -1
+        child = -1
         try:
-            inner = os.open(name, AS_IT_IS, dir_fd=here)
+            child = os.open(name, OPEN_AS_IS, dir_fd=parent)
         finally:
-            os.close(here)
-        here = inner
-    return here
+            os.close(parent)
+        parent = child
+    return parent
 
 
-DEPTH = 6
-"""How many levels of folders are searched."""
-
-ENTRIES = 5_000
-"""How many directory entries are looked at, the upper levels first; what lies beyond is not shielded."""
-
-MOST = 128
-"""How many files and folders are shielded at most."""
-
-_PLAIN_FLAGS = Attribute.NO_SETUID | Attribute.NO_DEVICES
+# ---------------------------------------------------------------- protected names in the workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,17 +238,17 @@ class ProtectedNames:
     folders: tuple[str, ...] = ()
 
     def cover(self, path: str, *, folder: bool) -> bool:
-        """Whether `path`, relative to the workspace, is one of these."""
-        low = path.lower()
+        """Return whether `path`, relative to the workspace, is one of these."""
+        lowered = path.lower()
         if folder:
-            return any(f"/{low}".endswith(f"/{name}") for name in self.folders)
-        name = low.rpartition("/")[2]
+            return any(f"/{lowered}".endswith(f"/{name}") for name in self.folders)
+        name = lowered.rpartition("/")[2]
         return any(fnmatch.fnmatchcase(name, glob) for glob in self.files)
 
 
 @dataclass(frozen=True, slots=True)
-class Shield:
-    """One mount to make.
+class ProtectionMount:
+    """One mount of a path of the workspace on itself.
 
     Attributes:
         path: Relative to the workspace.
@@ -214,30 +259,42 @@ class Shield:
     read_only: bool
 
 
-def shields(protected: list[str]) -> tuple[Shield, ...]:
-    """The mounts that protect these paths, folders before what lies in them."""
-    found: dict[str, bool] = {}
-    for path in protected[:MOST]:
+def plan_protection(protected: list[str]) -> tuple[ProtectionMount, ...]:
+    """Return the mounts that protect these paths, folders before what lies in them."""
+    read_only: dict[str, bool] = {}
+    for path in protected[:MOST_PROTECTED]:
+        # The folders above become mount points too, and stay writable. A mount point can be neither renamed
+        # nor removed, while a folder that merely holds one could be moved away and made anew. The price:
+        # renaming into or out of such a folder fails with EXDEV, as it does between two disks.
         names = path.split("/")
         for depth in range(1, len(names)):
-            found.setdefault("/".join(names[:depth]), False)
-        found[path] = True
-    inside = [path for path in found if any(path.startswith(f"{p}/") for p in protected if found.get(p))]
-    ordered = sorted((path for path in found if path not in inside), key=lambda path: path.count("/"))
-    return tuple(Shield(path, found[path]) for path in ordered)
+            read_only.setdefault("/".join(names[:depth]), False)
+        read_only[path] = True
+    covered = {
+        path
+        for path in read_only
+        if any(path.startswith(f"{other}/") for other in protected if read_only.get(other))
+    }
+    ordered = sorted((path for path in read_only if path not in covered), key=lambda path: path.count("/"))
+    return tuple(ProtectionMount(path, read_only[path]) for path in ordered)
 
 
-def find(workspace: str, names: ProtectedNames) -> list[str]:
-    """What `names` cover in the workspace, relative to it, within the bounds; links are not followed."""
+def find_protected(workspace: str, names: ProtectedNames) -> list[str]:
+    """Return the paths that `names` cover, relative to the workspace, within the bounds of the search.
+
+    Links are not followed, nor protected themselves.
+    """
     found: list[str] = []
-    level, seen = [""], 0
-    for _ in range(DEPTH):
+    level = [""]
+    looked_at = 0
+    # Breadth first: names that matter lie near the top, and a large folder must not use up the bound before.
+    for _ in range(SEARCH_DEPTH):
         below: list[str] = []
         for folder in level:
             try:
                 with os.scandir(f"{workspace}/{folder}") as entries:
                     for entry in entries:
-                        seen += 1
+                        looked_at += 1
                         path = f"{folder}/{entry.name}" if folder else entry.name
                         is_folder = entry.is_dir(follow_symlinks=False)
                         if names.cover(path, folder=is_folder) and not entry.is_symlink():
@@ -246,13 +303,13 @@ def find(workspace: str, names: ProtectedNames) -> list[str]:
                             below.append(path)
             except OSError:
                 continue  # what may not be read here cannot be searched
-            if seen > ENTRIES:
+            if looked_at > SEARCH_ENTRIES:
                 return found
         level = below
     return found
 
 
-def raise_shields(workspace: str, names: ProtectedNames) -> tuple[str, ...]:
+def protect(workspace: str, names: ProtectedNames) -> tuple[str, ...]:
     """Mount everything that `names` cover read only on itself; in a mount namespace of one's own.
 
     Returns:
@@ -261,45 +318,21 @@ def raise_shields(workspace: str, names: ProtectedNames) -> tuple[str, ...]:
     Raises:
         OSError: The kernel refused.
     """
-    raised = []
-    for shield in shields(find(workspace, names)):
-        path = f"{workspace}/{shield.path}"
+    mounted = []
+    for mount in plan_protection(find_protected(workspace, names)):
+        path = f"{workspace}/{mount.path}"
         try:
-            place = straight(path)
+            place = open_without_links(path)
         except FileNotFoundError:
-            continue  # another session has removed it meanwhile
-        tree = clone(place, _PLAIN_FLAGS | (Attribute.READ_ONLY if shield.read_only else Attribute(0)))
-        attach(tree, place)
-        raised.append(path)
-    return tuple(raised)
+            # Race: another session has removed it since it was found.
+            continue
+        attributes = _SHOWN if mount.read_only else _PLAIN
+        attach_mount(clone_mount(place, attributes), place)
+        mounted.append(path)
+    return tuple(mounted)
 
 
-ALIAS = "/workspace"
-"""Where the workspace is seen, beside its own path."""
-
-PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - they are the sandbox's own
-"""Folders in memory of the sandbox's own."""
-
-ALWAYS = (
-    *("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"),
-    "/etc/alternatives",  # links, on which many commands of Debian depend
-)
-"""What is seen in every root, where it is there."""
-
-_DEVICE_LINKS = {
-    "/dev/fd": "/proc/self/fd",
-    "/dev/stdin": "/proc/self/fd/0",
-    "/dev/stdout": "/proc/self/fd/1",
-    "/dev/stderr": "/proc/self/fd/2",
-}
-_ROOT_BYTES, _ROOT_FILES = 4 << 20, 4096
-_COVERED = ("/tmp", "/mnt", "/srv", "/usr")  # noqa: S108 - one of them is covered while the root is built
-
-
-_ESCAPED = re.compile(r"\\([0-7]{3})")
-_PLAIN = Attribute.NO_SETUID | Attribute.NO_DEVICES
-_SHOWN = _PLAIN | Attribute.READ_ONLY
-_DEVICE = Attribute.NO_SETUID | Attribute.NO_PROGRAMS | Attribute.READ_ONLY
+# ---------------------------------------------------------------- planning the root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,11 +341,11 @@ class HostEntry:
 
     Attributes:
         kind: What it is.
-        text: Where a link leads, as it says.
+        target: The text of a link.
     """
 
     kind: Literal["folder", "file", "link"]
-    text: str = ""
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,7 +372,7 @@ class RootPlan:
     Attributes:
         binds: What is seen of the host, folders before what lies in them.
         links: Symbolic links: path and text.
-        memory: Folders in memory: path and size.
+        memory: Folders in memory: path and size in bytes.
         workspace: The folder that is also seen at `ALIAS`.
         alias: Whether it is; not where something else has to be seen there.
     """
@@ -350,21 +383,20 @@ class RootPlan:
     workspace: str
     alias: bool
 
-    def points(self) -> frozenset[str]:
-        """Every path at which something is mounted."""
+    def mount_points(self) -> frozenset[str]:
+        """Return every path at which something is mounted."""
         alias = {ALIAS} if self.alias else set()
-        return frozenset({"/", "/proc", *(b.path for b in self.binds), *(p for p, _ in self.memory), *alias})
+        binds = (bind.path for bind in self.binds)
+        memory = (path for path, _ in self.memory)
+        return frozenset({"/", "/proc", *binds, *memory, *alias})
 
 
-# ---------------------------------------------------------------- planning
-
-
-def look(paths: Iterable[str], *, follow: bool) -> dict[str, HostEntry]:
-    """What lies at these paths; missing ones are left out.
+def look_up(paths: Iterable[str], *, follow: bool) -> dict[str, HostEntry]:
+    """Return what lies at these absolute paths; missing ones are left out.
 
     Args:
         paths: Absolute paths.
-        follow: Whether what links lead to is among the answer, too.
+        follow: Also return what lies where links lead.
     """
     found: dict[str, HostEntry] = {}
     todo = list(paths)
@@ -373,7 +405,7 @@ def look(paths: Iterable[str], *, follow: bool) -> dict[str, HostEntry]:
         try:
             mode = os.lstat(path).st_mode
             if stat.S_ISLNK(mode):
-                found[path] = HostEntry(kind="link", text=os.readlink(path))
+                found[path] = HostEntry(kind="link", target=os.readlink(path))
                 real = os.path.realpath(path, strict=True)
                 if follow and real not in found:
                     todo.append(real)
@@ -384,10 +416,6 @@ def look(paths: Iterable[str], *, follow: bool) -> dict[str, HostEntry]:
     return found
 
 
-def _below(path: str, folders: Iterable[str]) -> bool:
-    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
-
-
 def plan_root(
     *,
     interpreter: Mapping[str, HostEntry],
@@ -396,60 +424,64 @@ def plan_root(
     scratch: str,
     memory_bytes: int,
 ) -> RootPlan:
-    """The root of a worker.
+    """Return the plan of a worker's root.
 
     Args:
-        interpreter: What `look` found of what the interpreter needs.
+        interpreter: What `look_up` found of what the interpreter needs.
         readable: The same of further paths to be read. Links there are not followed, nor is anything below
             the workspace, where a worker of the past may have put a link to elsewhere.
         workspace: Absolute path of the folder it may change.
         scratch: The same, for its home and temporary files.
         memory_bytes: Size of each folder in memory.
     """
-    ours = (workspace, scratch)
+    writable = (workspace, scratch)
     binds: dict[str, Bind] = {}
     links: dict[str, str] = dict(_DEVICE_LINKS)
-    for path, found in interpreter.items():
+    for path, entry in interpreter.items():
         if path.startswith("/dev/"):
             binds[path] = Bind(path=path, folder=False, attributes=_DEVICE)
-        elif found.kind == "link":
-            links[path] = found.text
+        elif entry.kind == "link":
+            links[path] = entry.target
         else:
-            binds[path] = Bind(path=path, folder=found.kind == "folder", attributes=_SHOWN)
-    for path, found in readable.items():
-        if found.kind != "link" and not _below(path, ours) and path not in interpreter:
-            binds[path] = Bind(path=path, folder=found.kind == "folder", attributes=_SHOWN, mapped=True)
-    for path in ours:
+            binds[path] = Bind(path=path, folder=entry.kind == "folder", attributes=_SHOWN)
+    for path, entry in readable.items():
+        if entry.kind != "link" and not _is_below(path, writable) and path not in interpreter:
+            binds[path] = Bind(path=path, folder=entry.kind == "folder", attributes=_SHOWN, mapped=True)
+    for path in writable:
         binds[path] = Bind(path=path, folder=True, attributes=_PLAIN, mapped=True)
-    needed = tuple(_needed(binds.values()))
-    at_alias = [path for path in (*(bind.path for bind in needed), *links) if _below(path, (ALIAS,))]
+    needed = tuple(_without_redundant(binds.values()))
+    at_alias = [path for path in (*(bind.path for bind in needed), *links) if _is_below(path, (ALIAS,))]
     return RootPlan(
         binds=tuple(sorted(needed, key=lambda bind: bind.path.count("/"))),
-        links=tuple((path, text) for path, text in links.items() if not _below(path, binds)),
-        memory=tuple((path, memory_bytes) for path in PRIVATE if path not in binds),
+        links=tuple((path, target) for path, target in links.items() if not _is_below(path, binds)),
+        memory=tuple((path, memory_bytes) for path in PRIVATE_FOLDERS if path not in binds),
         workspace=workspace,
         alias=not at_alias,
     )
 
 
-def _needed(binds: Iterable[Bind]) -> Iterator[Bind]:
-    """Without those that another one of the same kind shows already."""
-    known = {bind.path: bind for bind in binds}
-    for bind in known.values():
-        above = [known[p] for p in map(str, Path(bind.path).parents) if p in known]
+def _without_redundant(binds: Iterable[Bind]) -> Iterator[Bind]:
+    """Leave out those that another one of the same kind shows already."""
+    by_path = {bind.path: bind for bind in binds}
+    for bind in by_path.values():
+        above = [by_path[path] for path in map(str, Path(bind.path).parents) if path in by_path]
         if not above or (above[0].attributes, above[0].mapped) != (bind.attributes, bind.mapped):
             yield bind
 
 
-# ---------------------------------------------------------------- building
+def _is_below(path: str, folders: Iterable[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+
+# ---------------------------------------------------------------- building the root
 
 
 def clone_all(plan: RootPlan, users_for: Callable[[os.stat_result], int | None]) -> dict[str, int]:
-    """Descriptors of all that the plan shows of the host, by path.
+    """Return descriptors of clones of all that the plan shows of the host, by path.
 
     Args:
         plan: The plan.
-        users_for: The user namespace that makes a file's owner the worker; None where that is not needed.
+        users_for: Returns the user namespace that makes a file's owner the worker; None where none is needed.
 
     Raises:
         SandboxError: Something cannot be mounted; the message names it.
@@ -457,96 +489,110 @@ def clone_all(plan: RootPlan, users_for: Callable[[os.stat_result], int | None])
     trees: dict[str, int] = {}
     for bind in plan.binds:
         try:
-            trees[bind.path] = _clone_mapped(bind, users_for) if bind.mapped else _clone(bind)
+            if bind.mapped:
+                trees[bind.path] = _clone_mapped(bind, users_for)
+            else:
+                trees[bind.path] = clone_mount(bind.path, bind.attributes)
         except OSError as error:
             raise SandboxError(f"{bind.path!r} cannot be shown in a private root ({error})") from error
     return trees
 
 
-def _clone(bind: Bind) -> int:
-    return clone(bind.path, bind.attributes)
-
-
 def _clone_mapped(bind: Bind, users_for: Callable[[os.stat_result], int | None]) -> int:
-    place = straight(bind.path)  # another worker may have swapped a folder on the way for a link
+    # Race: another worker, whose workspace holds this path, may swap a folder on the way for a link to a
+    # place of the user's. It is opened once, without links: what was looked at is what is cloned.
+    place = open_without_links(bind.path)
     try:
         users = users_for(os.fstat(place))
         try:
-            return clone(place, bind.attributes, users=users)
+            return clone_mount(place, bind.attributes, users=users)
         except OSError as error:
+            # EINVAL is how a file system says that it has no idmapped mounts.
             if users is None or error.errno != errno.EINVAL:
                 raise
             if Attribute.READ_ONLY in bind.attributes:
-                return clone(place, bind.attributes)  # as far as everybody may read it
-            told = "its file system has no idmapped mounts, which a host run by root needs at this level"
-            raise OSError(error.errno, f'{told}; use level="confined", or a folder on another disk') from None
+                return clone_mount(place, bind.attributes)  # as far as everybody may read it
+            raise OSError(
+                error.errno,
+                "its file system has no idmapped mounts, which a host run by root needs at this level; "
+                'use level="confined", or a folder on another disk',
+            ) from None
     finally:
         os.close(place)
 
 
-def enter(plan: RootPlan, trees: Mapping[str, int], protected: ProtectedNames) -> frozenset[str]:
+def enter_root(plan: RootPlan, trees: Mapping[str, int], protected: ProtectedNames) -> frozenset[str]:
     """Build the root and move there, leaving nothing of the old one; in fresh namespaces, as their root user.
 
     Args:
         plan: The plan.
-        trees: What `clone_all` gave; the descriptors are closed.
+        trees: The result of `clone_all`; the descriptors are closed.
         protected: What in the workspace is to be read only.
 
     Returns:
-        Every path at which something is mounted by us.
+        Every path at which this has mounted something.
 
     Raises:
         OSError: The kernel refused.
         SandboxError: A mount point could not be made.
     """
-    root = fresh("tmpfs", _PLAIN, size=str(_ROOT_BYTES), nr_inodes=str(_ROOT_FILES), mode="755")
+    root = new_filesystem("tmpfs", _PLAIN, size=str(_ROOT_BYTES), nr_inodes=str(_ROOT_FILES), mode="755")
     top = os.dup(root)
-    attach(root, next(path for path in _COVERED if Path(path).is_dir()))
-    own = {os.fstat(top).st_dev}
-    for path, make, folder in _in_order(plan, trees):
+    # pivot_root takes only a mount that is attached somewhere. Any folder of the old root will do: it is
+    # covered in this mount namespace alone, and everything else was cloned before.
+    attach_mount(root, next(path for path in _COVERED if Path(path).is_dir()))
+    own_devices = {os.fstat(top).st_dev}
+    for path, make, folder in _mounts_in_order(plan, trees):
         tree = make()
         if path not in trees:
-            own.add(os.fstat(tree).st_dev)
-        attach(tree, _point(top, path, folder=folder, own=own))
+            own_devices.add(os.fstat(tree).st_dev)
+        attach_mount(tree, _open_mount_point(top, path, folder=folder, own_devices=own_devices))
     if plan.alias:
-        os.close(_point(top, ALIAS, folder=True, own=own))
-    for path, text in plan.links:
-        above = _point(top, os.path.dirname(path), folder=True, own=own)
-        os.symlink(text, os.path.basename(path), dir_fd=above)
-        os.close(above)
-    move_root(top)
-    points = plan.points() | set(raise_shields(plan.workspace, protected))
+        os.close(_open_mount_point(top, ALIAS, folder=True, own_devices=own_devices))
+    for path, target in plan.links:
+        parent = _open_mount_point(top, os.path.dirname(path), folder=True, own_devices=own_devices)
+        os.symlink(target, os.path.basename(path), dir_fd=parent)
+        os.close(parent)
+    pivot_root(top)
+    mount_points = plan.mount_points() | set(protect(plan.workspace, protected))
     if plan.alias:
-        attach(clone(plan.workspace, _PLAIN), ALIAS)  # with its shields
-    restrict(top, Attribute.READ_ONLY)
+        # After the protection: a clone takes along what is mounted below, so it holds at the alias too.
+        attach_mount(clone_mount(plan.workspace, _PLAIN), ALIAS)
+    # Last, because every mount point and link above was made in it.
+    restrict_mount(top, Attribute.READ_ONLY)
     os.close(top)
-    return points
+    return mount_points
 
 
-def _in_order(plan: RootPlan, trees: Mapping[str, int]) -> Iterator[tuple[str, Callable[[], int], bool]]:
-    """Path, maker and kind of every mount, folders before what lies in them."""
-    every: list[tuple[str, Callable[[], int], bool]] = [("/proc", _new_proc, True)]
-    every += [(path, partial(_new_memory, size), True) for path, size in plan.memory]
-    every += [(bind.path, partial(trees.__getitem__, bind.path), bind.folder) for bind in plan.binds]
-    yield from sorted(every, key=lambda mount: mount[0].count("/"))
+def _mounts_in_order(
+    plan: RootPlan, trees: Mapping[str, int]
+) -> Iterator[tuple[str, Callable[[], int], bool]]:
+    """Yield path, maker, and whether it is a folder, of every mount; folders before what lies in them."""
+    mounts: list[tuple[str, Callable[[], int], bool]] = [("/proc", _new_proc, True)]
+    mounts += [(path, partial(_new_memory, size), True) for path, size in plan.memory]
+    mounts += [(bind.path, partial(trees.__getitem__, bind.path), bind.folder) for bind in plan.binds]
+    yield from sorted(mounts, key=lambda mount: mount[0].count("/"))
 
 
 def _new_proc() -> int:
-    # of the machine itself nothing is told: only the processes are there, which are the sandbox's own
-    return fresh("proc", _PLAIN | Attribute.NO_PROGRAMS, subset="pid")
+    # Processes only, which are the sandbox's own. The rest of /proc describes, and configures, the machine.
+    return new_filesystem("proc", _PLAIN | Attribute.NO_PROGRAMS, subset="pid")
 
 
 def _new_memory(size_bytes: int) -> int:
-    return fresh("tmpfs", _PLAIN, size=str(size_bytes), mode="1777")
+    return new_filesystem("tmpfs", _PLAIN, size=str(size_bytes), mode="1777")
 
 
-def _point(top: int, path: str, *, folder: bool, own: set[int]) -> int:
-    """A descriptor of a place to mount at, made if missing where all is ours; no link is followed."""
+def _open_mount_point(top: int, path: str, *, folder: bool, own_devices: set[int]) -> int:
+    """Return a descriptor of a place to mount at; made if missing, but never in a folder of the host."""
     here = os.dup(top)
     try:
         names = [name for name in path.split("/") if name]
         for depth, name in enumerate(names, 1):
-            inner = _step(here, name, make=os.fstat(here).st_dev in own, folder=folder or depth < len(names))
+            # Below a bind the file system is the host's: a missing mount point there is an error, and not a
+            # folder that appears in the user's files.
+            make = os.fstat(here).st_dev in own_devices
+            inner = _open_or_make(here, name, make=make, folder=folder or depth < len(names))
             os.close(here)
             here = inner
         if stat.S_ISLNK(os.fstat(here).st_mode):
@@ -557,9 +603,9 @@ def _point(top: int, path: str, *, folder: bool, own: set[int]) -> int:
     return here
 
 
-def _step(here: int, name: str, *, make: bool, folder: bool) -> int:
+def _open_or_make(here: int, name: str, *, make: bool, folder: bool) -> int:
     try:
-        return os.open(name, AS_IT_IS, dir_fd=here)
+        return os.open(name, OPEN_AS_IS, dir_fd=here)
     except FileNotFoundError:
         if not make:
             raise
@@ -567,14 +613,14 @@ def _step(here: int, name: str, *, make: bool, folder: bool) -> int:
         os.mkdir(name, 0o755, dir_fd=here)
     else:
         os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o444, dir_fd=here))
-    return os.open(name, AS_IT_IS, dir_fd=here)
+    return os.open(name, OPEN_AS_IS, dir_fd=here)
 
 
-# ---------------------------------------------------------------- checking
+# ---------------------------------------------------------------- checking the root
 
 
-def identities(paths: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Device and number of each of these files, as they are now; missing ones are left out."""
+def file_identities(paths: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Return device and inode number of each of these files, as they are now; missing ones are left out."""
     found = {}
     for path in paths:
         try:
@@ -585,18 +631,21 @@ def identities(paths: Iterable[str]) -> dict[str, tuple[int, int]]:
     return found
 
 
-def flaws(
-    plan: RootPlan, points: frozenset[str], needed: Mapping[str, tuple[int, int]], mount_table: str
+def find_flaws(
+    plan: RootPlan,
+    mount_points: frozenset[str],
+    identities: Mapping[str, tuple[int, int]],
+    mount_table: str,
 ) -> Iterator[str]:
-    """What is wrong with the root that this process lives in, in words.
+    """Yield what is wrong with the root that this process lives in, one phrase for each flaw.
 
     Args:
         plan: What it should be.
-        points: What `enter` gave.
-        needed: What `identities` gave before.
+        mount_points: The result of `enter_root`.
+        identities: The result of `file_identities` on the host.
         mount_table: The text of /proc/self/mountinfo.
     """
-    for path, (device, number) in needed.items():
+    for path, (device, number) in identities.items():
         try:
             status = os.stat(path)
         except OSError as error:
@@ -605,24 +654,25 @@ def flaws(
         if (status.st_dev, status.st_ino) != (device, number):
             yield f"{path!r} is another file than before"
     read_only = {bind.path for bind in plan.binds if Attribute.READ_ONLY in bind.attributes} | {"/"}
+    # Mounts of the host below what is shown are cloned with it, and expected.
     shown = {bind.path for bind in plan.binds} | ({ALIAS} if plan.alias else set())
-    seen = set()
+    mounted = set()
     for path, options in read_mounts(mount_table):
-        seen.add(path)
-        if path not in points and not _below(path, shown):
+        mounted.add(path)
+        if path not in mount_points and not _is_below(path, shown):
             yield f"something is mounted at {path!r}"
         if path in read_only and "ro" not in options:
             yield f"{path!r} can be written"
         if "nosuid" not in options:
             yield f"programs at {path!r} could gain rights"
-    yield from (f"nothing is mounted at {path!r}" for path in sorted(points - seen))
-    wanted = {path.split("/")[1] for path in (*points, *(link for link, _ in plan.links))} - {""}
-    yield from (f"{name!r} lies in the root folder" for name in sorted(set(os.listdir("/")) - wanted))
+    yield from (f"nothing is mounted at {path!r}" for path in sorted(mount_points - mounted))
+    expected = {path.split("/")[1] for path in (*mount_points, *(link for link, _ in plan.links))} - {""}
+    yield from (f"{name!r} lies in the root folder" for name in sorted(set(os.listdir("/")) - expected))
 
 
 def read_mounts(table: str) -> Iterator[tuple[str, frozenset[str]]]:
-    """Mount point and options of each line of a mount table."""
+    """Yield mount point and options of each line of a mount table."""
     for line in table.splitlines():
         fields = line.split(" ")
-        path = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4])
+        path = _OCTAL_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4])
         yield path, frozenset(fields[5].split(","))

@@ -1,11 +1,11 @@
-"""The seccomp filter: which system calls a worker may make; a pure function of machine, level, Landlock.
+"""The seccomp filter: which system calls a worker may make; a pure function of machine, level and Landlock.
 
 Landlock decides about files by path. This filter closes what Landlock does not look at. It is a table from
 system calls to answers, compiled into a classic BPF program:
 
 1. A call that no rule names runs. A number outside the ranges we judged (`syscalls.JUDGED`) is answered
    ENOSYS, so a newer kernel brings no call that nobody here has thought about, and the x32 forms are shut.
-   Another architecture's entry (32-bit code) kills: its numbers mean other calls.
+   A call by another architecture's entry (32-bit code) kills the process: its numbers mean other calls.
 2. The worker needs one inherited socket and pairs for its own children, nothing else: sockets cannot be made,
    bound or connected.
 3. A file outside that may be read can be opened for reading, and Linux lets its owner change mode, owner,
@@ -29,7 +29,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
-import itertools
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -52,18 +51,28 @@ class Instruction(NamedTuple):
 Program = tuple[Instruction, ...]
 """Instructions that end in an answer on every path."""
 
-_LOAD, _AND, _JUMP, _EQUAL, _ABOVE, _AT_LEAST, _ANY_BIT, _RETURN = (
-    0x20,
-    0x54,
-    0x05,
-    0x15,
-    0x25,
-    0x35,
-    0x45,
-    0x06,
-)
-_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
+# Operation codes of classic BPF.
+_LOAD = 0x20
+_AND = 0x54
+_JUMP = 0x05
+_EQUAL = 0x15
+_ABOVE = 0x25
+_AT_LEAST = 0x35
+_ANY_BIT = 0x45
+_RETURN = 0x06
+_LONGEST_BRANCH = 255  # a conditional jump counts the instructions to skip in one byte
+
+# Offsets in struct seccomp_data.
+_NUMBER = 0
+_ARCHITECTURE = 4
+_ARGUMENTS = 16
+
 _AUDIT_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_SECCOMP_RET_ERRNO = 0x00050000
+_SECCOMP_RET_ALLOW = 0x7FFF0000
+_SECCOMP_RET_KILL_PROCESS = 0x80000000
+_SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_FILTER_FLAG_TSYNC = 1
 
 
 def _answer(action: int) -> Program:
@@ -71,45 +80,54 @@ def _answer(action: int) -> Program:
 
 
 def fail(code: int) -> Program:
-    """Do not run the call; give it this errno, or a result of 0 if `code` is 0."""
-    return _answer(0x00050000 | code)
+    """Return a program that does not run the call, and fails it with an errno, or with a result of 0."""
+    return _answer(_SECCOMP_RET_ERRNO | code)
 
 
-ALLOW = _answer(0x7FFF0000)
-KILL = _answer(0x80000000)
+ALLOW = _answer(_SECCOMP_RET_ALLOW)
+"""Run the call."""
+
+KILL = _answer(_SECCOMP_RET_KILL_PROCESS)
+"""Kill the whole process."""
+
 REFUSE = fail(errno.EPERM)
+"""Fail the call with EPERM."""
+
 PRETEND = fail(0)
+"""Do not run the call, and answer 0 as if it had succeeded."""
 
 
 def _load(argument: int, *, high: bool = False) -> Instruction:
+    # A BPF word has 32 bits, an argument 64. Both machines of `syscalls.NUMBERS` are little-endian.
     return Instruction(_LOAD, 0, 0, _ARGUMENTS + 8 * argument + 4 * high)
 
 
 def if_equal(
     argument: int, values: Iterable[int], then: Program, otherwise: Program, *, mask: int = 0xFFFFFFFF
 ) -> Program:
-    """`then` if the argument, under `mask`, is one of `values`."""
-    wanted = tuple(values)
+    """Return a program: `then` if the argument, under `mask`, is one of `values`, else `otherwise`."""
+    candidates = tuple(values)
     masked = () if mask == 0xFFFFFFFF else (Instruction(_AND, 0, 0, mask),)
+    # Each test that holds skips the tests that are left, and `otherwise`.
     tests = tuple(
-        Instruction(_EQUAL, left + len(otherwise), 0, value)
-        for left, value in zip(itertools.count(len(wanted) - 1, -1), wanted, strict=False)
+        Instruction(_EQUAL, len(candidates) - 1 - index + len(otherwise), 0, value)
+        for index, value in enumerate(candidates)
     )
     return (_load(argument), *masked, *tests, *otherwise, *then)
 
 
 def if_any_bit(argument: int, bits: int, then: Program, otherwise: Program) -> Program:
-    """`then` if any of `bits` is set in the argument."""
+    """Return a program: `then` if any of `bits` is set in the argument, else `otherwise`."""
     return (_load(argument), Instruction(_ANY_BIT, len(otherwise), 0, bits), *otherwise, *then)
 
 
 def if_above(argument: int, bound: int, then: Program, otherwise: Program) -> Program:
-    """`then` if the argument, unsigned, is greater than `bound`."""
+    """Return a program: `then` if the argument, unsigned, is greater than `bound`, else `otherwise`."""
     return (_load(argument), Instruction(_ABOVE, len(otherwise), 0, bound), *otherwise, *then)
 
 
 def if_null(argument: int, then: Program, otherwise: Program) -> Program:
-    """`then` if the whole 64-bit argument is 0."""
+    """Return a program: `then` if the whole 64-bit argument is 0, else `otherwise`."""
     return (
         _load(argument, high=True),
         Instruction(_EQUAL, 0, 2 + len(then), 0),
@@ -158,16 +176,22 @@ _UNSUPPORTED = {
 }
 _ABSENT = {"flags in memory": "clone3 openat2", "a pool of the whole machine": "io_setup"}
 
-# NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; and PARENT, which hides a child from its maker
+# NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; and PARENT, which hides a child from its maker.
 _CLONE_REFUSED = 0x7E020000 | 0x8000
-_AF_UNIX, _SOCK_STREAM, _SOCK_SEQPACKET, _SOCK_TYPE = 1, 1, 5, 0xF
-_CREATING = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE
-_O_ACCMODE, _O_TRUNC = 0o3, 0o1000
+
+_AF_UNIX = 1
+_SOCK_STREAM = 1
+_SOCK_SEQPACKET = 5
+_SOCK_TYPE_MASK = 0xF  # the rest are flags: close on exec, non-blocking
+_O_CREATING = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE
+_O_ACCMODE = 0o3
+_O_TRUNC = 0o1000
 _SET_ID_BITS = 0o6000
 _RLIMIT_CORE = 4
 
-# SETOWN, SETSIG, SETOWN_EX, SETLEASE, NOTIFY, SET_RW_HINT; above 1038 are commands not judged here
-_FCNTL_REFUSED, _FCNTL_LAST = (8, 10, 15, 1024, 1026, 1036), 1038
+# SETOWN, SETSIG, SETOWN_EX, SETLEASE, NOTIFY, SET_RW_HINT: they signal or delay others, or watch folders.
+_FCNTL_REFUSED = (8, 10, 15, 1024, 1026, 1036)
+_FCNTL_LAST = 1038  # above are commands that nobody here has judged
 
 _IOCTL_ALLOWED = (
     0x5401,  # TCGETS: is this a terminal?
@@ -190,15 +214,19 @@ _IOCTL_ALLOWED = (
 
 
 def _by_arguments() -> dict[str, Program]:
-    """Calls whose answer depends on what they ask for."""
+    """Return the calls whose answer depends on their arguments."""
     plain_mode = {at: if_any_bit(at, _SET_ID_BITS, REFUSE, ALLOW) for at in (1, 2, 3)}
     own_only = if_equal(0, [0], ALLOW, PRETEND)
     core = {
         "setrlimit": if_equal(0, [_RLIMIT_CORE], PRETEND, ALLOW),
+        # Process 0 is the caller. A null pointer only reads the limit.
         "prlimit64": if_equal(0, [0], if_equal(1, [_RLIMIT_CORE], if_null(2, ALLOW, PRETEND), ALLOW), REFUSE),
     }
+    # No times given means "now". That is refused, and not pretended: `Path.touch` takes success to mean that
+    # the file exists.
     to_now = {at: if_null(at, REFUSE, PRETEND) for at in (1, 2)}
-    pair = if_equal(1, [_SOCK_STREAM, _SOCK_SEQPACKET], ALLOW, REFUSE, mask=_SOCK_TYPE)
+    # A datagram socket of a pair can still send to any other address; these two kinds cannot.
+    pair = if_equal(1, [_SOCK_STREAM, _SOCK_SEQPACKET], ALLOW, REFUSE, mask=_SOCK_TYPE_MASK)
     return core | {
         "clone": if_any_bit(0, _CLONE_REFUSED, REFUSE, ALLOW),
         "socket": if_equal(0, [_AF_UNIX], REFUSE, fail(errno.EAFNOSUPPORT)),
@@ -206,13 +234,14 @@ def _by_arguments() -> dict[str, Program]:
         "fcntl": if_equal(1, _FCNTL_REFUSED, REFUSE, if_above(1, _FCNTL_LAST, fail(errno.EINVAL), ALLOW)),
         "ioctl": if_equal(1, _IOCTL_ALLOWED, ALLOW, fail(errno.ENOTTY)),
         "creat": plain_mode[1],
-        "open": if_any_bit(1, _CREATING, plain_mode[2], ALLOW),
-        "openat": if_any_bit(2, _CREATING, plain_mode[3], ALLOW),
+        "open": if_any_bit(1, _O_CREATING, plain_mode[2], ALLOW),
+        "openat": if_any_bit(2, _O_CREATING, plain_mode[3], ALLOW),
         "mknod": plain_mode[1],
         "mknodat": plain_mode[2],
         "utime": to_now[1],
         "utimes": to_now[1],
-        "futimesat": if_null(1, PRETEND, to_now[2]),  # without a path it means the descriptor
+        # Without a path these two act on the descriptor, so there is no file to be mistaken about.
+        "futimesat": if_null(1, PRETEND, to_now[2]),
         "utimensat": if_null(1, PRETEND, to_now[2]),
         "sched_setaffinity": own_only,
         "sched_setscheduler": own_only,
@@ -224,10 +253,10 @@ def _by_arguments() -> dict[str, Program]:
 
 
 def _with_a_root_of_its_own() -> dict[str, Program]:
-    """Mode and times, where only the workspace and folders in memory can be written at all.
+    """Return the rules on mode and times, where only the workspace and folders in memory can be written.
 
-    Nobody can reach a file of the host that is not in a read-only mount, so these calls may do their work;
-    set-id bits are refused all the same, because files of the workspace are the host's.
+    Everything else of the host is in a read-only mount, so these calls may do their work. Set-id bits are
+    refused all the same, because files of the workspace are the host's.
     """
     plain = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
     modes = {name: if_any_bit(at, _SET_ID_BITS, REFUSE, ALLOW) for name, at in plain.items()}
@@ -235,10 +264,13 @@ def _with_a_root_of_its_own() -> dict[str, Program]:
 
 
 def _without_truncation(rules: Mapping[str, Program]) -> dict[str, Program]:
-    """Landlock knows truncation from ABI 3 on; below, opening to read could empty what it lets be read."""
+    """Return the rules for a Landlock below ABI 3, which does not govern truncation.
+
+    Opening to read with O_TRUNC would empty a file that may be read.
+    """
 
     def guarded(flags: int, rule: Program) -> Program:
-        # 3 opens for neither reading nor writing, which Landlock therefore lets pass
+        # Access mode 3 opens for neither reading nor writing, so Landlock lets it pass.
         reading = if_equal(flags, [0, 3], fail(errno.EACCES), rule, mask=_O_ACCMODE)
         return if_any_bit(flags, _O_TRUNC, reading, rule)
 
@@ -254,7 +286,7 @@ def _each(topics: Mapping[str, str], program: Program) -> dict[str, Program]:
 
 
 def rules(level: str, abi: int) -> Mapping[str, Program]:
-    """What happens to each call that does not simply run.
+    """Return what happens to each call that does not simply run.
 
     Args:
         level: One of `LEVELS_WITH_FILTER`.
@@ -282,7 +314,7 @@ def rules(level: str, abi: int) -> Mapping[str, Program]:
 
 
 def _intervals(arch: str, by_name: Mapping[str, Program]) -> Iterator[tuple[int, Program]]:
-    """(first number, what happens from there on), over all 32-bit numbers, neighbours differing."""
+    """Yield (first number, what happens from there on), over all 32-bit numbers, neighbours differing."""
     numbers = syscalls.NUMBERS[arch]
     by_number = {numbers[name]: program for name, program in by_name.items() if name in numbers}
     judged = syscalls.JUDGED[arch]
@@ -290,6 +322,7 @@ def _intervals(arch: str, by_name: Mapping[str, Program]) -> Iterator[tuple[int,
     starts |= {n for number in by_number for n in (number, number + 1)}
     before: Program | None = None
     for number in sorted(starts):
+        # ENOSYS and not EPERM: programs take it for an older kernel, and do without the call.
         known = any(first <= number <= last for first, last in judged)
         program = by_number.get(number, ALLOW if known else fail(errno.ENOSYS))
         if program != before:
@@ -298,20 +331,22 @@ def _intervals(arch: str, by_name: Mapping[str, Program]) -> Iterator[tuple[int,
 
 
 def _bisect(intervals: Sequence[tuple[int, Program]]) -> Program:
-    """A binary search for the number that is loaded: about eight comparisons instead of two hundred."""
+    """Return a binary search for the number that is loaded: eight comparisons instead of two hundred."""
     if len(intervals) == 1:
         return intervals[0][1]
     middle = len(intervals) // 2
-    below, above = _bisect(intervals[:middle]), _bisect(intervals[middle:])
+    below = _bisect(intervals[:middle])
+    above = _bisect(intervals[middle:])
     pivot = intervals[middle][0]
-    if len(below) <= 255:
+    if len(below) <= _LONGEST_BRANCH:
         return (Instruction(_AT_LEAST, len(below), 0, pivot), *below, *above)
-    far = Instruction(_JUMP, 0, 0, len(below))  # a conditional jump reaches 255 instructions at most
+    # An unconditional jump counts in 32 bits: take it if the number is at least the pivot, else step over it.
+    far = Instruction(_JUMP, 0, 0, len(below))
     return (Instruction(_AT_LEAST, 0, 1, pivot), far, *below, *above)
 
 
 def compile_rules(arch: str, by_name: Mapping[str, Program]) -> bytes:
-    """The BPF program that answers named calls so, calls nobody judged with ENOSYS, and lets the rest run.
+    """Return the BPF program: named calls as given, calls that nobody judged fail with ENOSYS, others run.
 
     Args:
         arch: A key of `syscalls.NUMBERS`.
@@ -323,6 +358,8 @@ def compile_rules(arch: str, by_name: Mapping[str, Program]) -> bytes:
     if arch not in syscalls.NUMBERS:
         raise ValueError(f"no system call table for {arch!r}; there is one for {', '.join(syscalls.NUMBERS)}")
     program = (
+        # First the architecture: on x86-64, 32-bit code enters the same kernel with other numbers, so that
+        # none of the comparisons below would mean what it says.
         Instruction(_LOAD, 0, 0, _ARCHITECTURE),
         Instruction(_EQUAL, len(KILL), 0, _AUDIT_ARCHITECTURE[arch]),
         *KILL,
@@ -334,7 +371,7 @@ def compile_rules(arch: str, by_name: Mapping[str, Program]) -> bytes:
 
 @functools.cache
 def build_filter(arch: str, level: str, abi: int) -> bytes:
-    """The filter of a level, ready for `load_filter`; kept, so that a fork of one that asked has it at once.
+    """Return the filter of a level, ready for `load_filter`. It is cached, and so inherited by forks.
 
     Args:
         arch: A key of `syscalls.NUMBERS`.
@@ -347,19 +384,18 @@ def build_filter(arch: str, level: str, abi: int) -> bytes:
     return compile_rules(arch, rules(level, abi))
 
 
-_SECCOMP_SET_MODE_FILTER = 1
-_ALL_THREADS = 1
-
-
 def load_filter(program: bytes) -> None:
     """Put this process, all its threads and all they start under `program`, for good.
 
     Raises:
         OSError: The kernel refused it.
     """
+    # Without it the kernel takes no filter from an unprivileged process.
     syscalls.set_no_new_privileges()
     memory = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(memory))
-    thread = syscalls.call("seccomp", _SECCOMP_SET_MODE_FILTER, _ALL_THREADS, header)
+    # For all threads at once: one that had started before would stay free, and share the memory. The result
+    # is the id of a thread that could not be put under the filter; then none was.
+    thread = syscalls.call("seccomp", _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_TSYNC, header)
     if thread:
         raise OSError(errno.EBUSY, f"thread {thread} has another filter of its own")

@@ -1,9 +1,9 @@
-"""System calls by name: their numbers on the machines we know, and the one way we make them.
+"""System calls by name: their numbers on the machines that the sandbox knows, and a function to make them.
 
 The numbers come from the kernel's own headers: x86-64 from `arch/x86/entry/syscalls/syscall_64.tbl` as
 installed in `asm/unistd_64.h`, ARM64 from `include/uapi/asm-generic/unistd.h`. From 424 on all architectures
-share one numbering. Only the names that the sandbox uses are here. The tests have a program that writes these
-tables from the headers, and hold this file against it.
+share one numbering. Only the names that the sandbox uses are here. `tests/sandbox/syscall_tables.py` writes
+these tables from the headers, and the tests hold this file against it.
 """
 
 from __future__ import annotations
@@ -199,7 +199,8 @@ _PR_SET_NO_NEW_PRIVS = 38
 
 
 def architecture() -> str | None:
-    """The key of this machine in `NUMBERS`, or None where the sandbox has no table for it."""
+    """Return the key of this machine in `NUMBERS`, or None where the sandbox has no table for it."""
+    # A 32-bit interpreter on a 64-bit kernel makes calls by other numbers.
     if sys.platform != "linux" or struct.calcsize("P") != 8:
         return None
     return {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}.get(
@@ -227,7 +228,8 @@ def call(name: str, *arguments: int | bytes | ctypes.Array[ctypes.c_char]) -> in
     number = NUMBERS.get(architecture() or "", {}).get(name)
     if number is None:
         raise OSError(errno.ENOSYS, f"{name}: there is no such system call on this machine")
-    converted = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    # ctypes passes a plain int as a C int, which cuts it to 32 bits.
+    converted = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
     result: int = _libc().syscall(ctypes.c_long(number), *converted)
     if result < 0:
         code = ctypes.get_errno()
@@ -236,5 +238,5 @@ def call(name: str, *arguments: int | bytes | ctypes.Array[ctypes.c_char]) -> in
 
 
 def set_no_new_privileges() -> None:
-    """Make this process and all it starts deaf to setuid bits and file capabilities, for good."""
+    """Have this process, and all it starts, gain nothing from setuid bits and file capabilities, for good."""
     call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

@@ -1,13 +1,12 @@
 """The fork server: a process that has everything imported and forks a confined worker in milliseconds.
 
-It is executed afresh with an allow-listed environment, so that no secret of the host is anywhere in its
-memory, and has one thread, because forks copy only one. It never runs user code. For each request it forks a
+It is executed afresh with an allow-listed environment, so no secret of the host is anywhere in its memory. It
+has one thread, because a fork copies only one, and never runs user code. For each request it forks a
 supervisor, which forks the worker, which confines itself, checks that this holds, and only then serves calls.
 
 Requests come over a SEQPACKET socket, one JSON packet each: `spawn {level, workspace, readable, limits, env,
 temporary, host}` with four descriptors (call channel, control socket, stdout, stderr), or `detect {}` and
-`preloaded {}`, which are answered. Should a supervisor be killed, what it watched over comes here, and is
-ended.
+`preloaded {}`, which are answered.
 """
 
 from __future__ import annotations
@@ -31,149 +30,193 @@ from typing import Any, NoReturn
 from pydantic_core import from_json, to_json
 
 from aisotools.core.exceptions import SandboxError
-from aisotools.sandbox import limits
 from aisotools.sandbox.confinement import detect, isolated, levels, namespaces, rootfs, seccomp, syscalls
 from aisotools.sandbox.frames import BlockingChannel
-from aisotools.sandbox.process import spawn, supervisor, tree
-from aisotools.sandbox.process import spawn as preload
-from aisotools.sandbox.process import supervisor as janitor
-from aisotools.sandbox.worker import ipython, worker
-from aisotools.sandbox.worker import worker as loop
+from aisotools.sandbox.limits import Limits, apply_rlimits
+from aisotools.sandbox.process import tree
+from aisotools.sandbox.process.preload import preload_modules, reset_inherited_state
+from aisotools.sandbox.process.scratch import make_scratch, remove_folder, scratch_prefix
+from aisotools.sandbox.process.spawn import PACKET_BYTES, base_environment, worker_environment
+from aisotools.sandbox.process.supervisor import ChildWatcher, Supervisor
+from aisotools.sandbox.worker import ipython
 from aisotools.sandbox.worker.output import Recorder
+from aisotools.sandbox.worker.worker import Worker, new_loop
 from aisotools.workspace.protected import PROTECTED_FOLDERS, PROTECTED_NAMES
 
-_CHANNEL, _CONTROL = 3, 4
-_HIGH = 64
-_END_S = 5.0
+_CHANNEL = 3  # descriptor of the call channel, in the worker
+_CONTROL = 4  # descriptor of the control socket, in the supervisor
+_HIGH = 64  # out of the way of descriptors that get a number of their own
+_KILL_TIMEOUT_S = 5.0  # for what one dead supervisor leaves behind; nothing else is served meanwhile
 _TOOLS = ("aisotools.builtin.files", "aisotools.builtin.shell", "aisotools.builtin.python")
+
+RunWorker = Callable[[Callable[[], None]], NoReturn]
+"""Serves as the worker; its argument confines the process, and is called before any user code runs."""
 
 
 class ForkServer:
     """Everything that a worker will need, and the supervisors that were forked from it."""
 
     def __init__(self, requests: socket.socket, libraries: tuple[str, ...] = ()) -> None:
-        """Import and warm everything, and what `libraries` names; serve `requests` afterwards."""
+        """Import and warm everything that workers share.
+
+        Args:
+            requests: The socket to serve.
+            libraries: Modules to preload.
+        """
         self._requests = requests
         self._preloaded: dict[str, str] = {}
         if libraries:
-            settings = spawn.worker_environment(spawn.base_environment(os.environ), "/", "/")
-            self._preloaded = preload.preload(libraries, settings)
+            self._preloaded = preload_modules(
+                libraries, worker_environment(base_environment(os.environ), "/", "/")
+            )
         self._shell = ipython.build(Recorder(lambda _call, _stream, _text: None))
         ipython.warm(self._shell)
         for name in _TOOLS:
             importlib.import_module(name)
         self._interpreter = isolated.Interpreter.running()
-        self._users: namespaces.UserNamespaces | None = None
-        self._scratch: dict[int, str] = {}  # by supervisor
-        supervisor.become_subreaper()
-        self._children = supervisor.Children()
-        gc.freeze()  # what is imported stays shared: no collection in a child will touch it
+        self._user_namespaces: namespaces.UserNamespaces | None = None
+        self._scratch_by_supervisor: dict[int, str] = {}
+        tree.become_subreaper()
+        self._children = ChildWatcher()
+        # Copy-on-write: a collection in a child would write to the header of every object, and so copy the
+        # pages of everything imported. Frozen objects are never looked at again.
+        gc.freeze()
         gc.enable()
 
     def serve(self) -> NoReturn:
-        """Answer until the host closes its end; then stay until no supervisor is left to be buried."""
+        """Answer until the host closes its end and no supervisor is left."""
         poll = select.poll()
         poll.register(self._requests, select.POLLIN)
         poll.register(self._children, select.POLLIN)
-        hosted = True
-        while hosted or self._scratch:
+        connected = True
+        while connected or self._scratch_by_supervisor:
             ready = {descriptor for descriptor, _ in poll.poll()}
             if self._children.fileno() in ready:
-                self._bury()
+                self._clean_up_after_supervisors()
             if self._requests.fileno() in ready:
-                packet, descriptors, _, _ = socket.recv_fds(self._requests, spawn.PACKET_BYTES, 4)
+                packet, descriptors, _, _ = socket.recv_fds(self._requests, PACKET_BYTES, 4)
                 if not packet:
-                    hosted = False
+                    # Its workers may outlive the host's interest in us. Somebody must be there to clean up
+                    # should one of their supervisors be killed.
+                    connected = False
                     poll.unregister(self._requests)
                     continue
                 try:
-                    self._answer(from_json(packet), descriptors)
+                    self._handle_request(from_json(packet), descriptors)
                 finally:
                     for received in descriptors:
                         os.close(received)
         os._exit(0)
 
-    def _answer(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
+    def _handle_request(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
         if request["op"] == "detect":
             self._requests.send(to_json(detect.detect()))
         elif request["op"] == "preloaded":
             self._requests.send(to_json(self._preloaded))
         elif len(descriptors) == 4:
-            _prepare_filter(request)
-            self._prepare_users(request)
-            scratch = janitor.scratch_prefix(request["temporary"], os.getpid()) + os.urandom(8).hex()
+            # What is prepared here is inherited by every fork to come, instead of being made in each.
+            _compile_filters(request)
+            self._prepare_user_namespaces(request)
+            scratch = scratch_prefix(request["temporary"], os.getpid()) + os.urandom(8).hex()
             try:
                 pid = os.fork()
             except OSError as error:
+                # The host sees the end of the channel, and this as the worker's last words.
                 os.write(descriptors[3], f"The fork server could not make a worker: {error}.".encode())
                 return
             if pid == 0:
                 self._become_supervisor(request, descriptors, scratch)
-            self._scratch[pid] = scratch
+            self._scratch_by_supervisor[pid] = scratch
 
-    def _prepare_users(self, request: Mapping[str, Any]) -> None:
-        """Who workers at level isolated are, and how files become theirs, is kept for all that follow."""
+    def _prepare_user_namespaces(self, request: Mapping[str, Any]) -> None:
+        """Have at hand who the workers at level isolated are, and how files become theirs."""
         if request["level"] == "isolated":
-            with contextlib.suppress(SandboxError):  # it will be told when the worker is to be started
-                self._users = self._users or namespaces.UserNamespaces(namespaces.identity(os.getpid()))
-                self._users.prepare(request["workspace"])
+            # What fails here fails again in the supervisor, where the host can be told.
+            with contextlib.suppress(SandboxError):
+                if self._user_namespaces is None:
+                    self._user_namespaces = namespaces.UserNamespaces(namespaces.identity(os.getpid()))
+                self._user_namespaces.prepare(request["workspace"])
 
-    def _bury(self) -> None:
-        """Take note of supervisors that ended; one that was killed leaves its tree and its folder to us."""
-        ended = self._children.ended()
+    # ---- supervisors that have ended
+
+    def _clean_up_after_supervisors(self) -> None:
+        """Reap supervisors. One that was killed leaves its tree and its scratch folder to us."""
+        ended = self._children.reap()
         while ended:
-            left = [s for pid, status in ended.items() if (s := self._scratch.pop(pid, "")) and status]
-            ended = tree.kill_all(self._strays, within_s=_END_S) if left else {}
-            for scratch in left:
-                tree.remove_folder(scratch)
+            abandoned = []
+            for pid, status in ended.items():
+                scratch = self._scratch_by_supervisor.pop(pid, "")
+                # Status 0 is only given after the tree was ended and the folder removed.
+                if scratch and status:
+                    abandoned.append(scratch)
+            # Killing reaps too, and may so reap the next supervisor that was killed: go round again.
+            ended = tree.kill_all(self._orphans, within_s=_KILL_TIMEOUT_S) if abandoned else {}
+            for scratch in abandoned:
+                remove_folder(scratch)
 
-    def _strays(self) -> set[int]:
-        me, table = os.getpid(), tree.table()
-        kept = {pid for known in self._scratch for pid in (known, *tree.below(known, table))}
-        return tree.below(me, table) - kept
+    def _orphans(self) -> set[int]:
+        """Return all processes below this one that have no living supervisor."""
+        me = os.getpid()
+        processes = tree.table()
+        supervised = {
+            pid
+            for supervisor in self._scratch_by_supervisor
+            for pid in (supervisor, *tree.below(supervisor, processes))
+        }
+        return tree.below(me, processes) - supervised
+
+    # ---- in the first fork: the supervisor
 
     def _become_supervisor(
         self, request: Mapping[str, Any], descriptors: list[int], scratch: str
     ) -> NoReturn:
-        """In the fresh fork: be the supervisor, and fork the worker."""
         try:
+            # The wakeup pipe is shared with the fork server, which the end of our children would wake.
             self._children.close()
-            self._requests.detach()  # its number is about to mean something else
+            # The number of the request socket is about to be given to another descriptor. Detached, its
+            # destructor does not close that one.
+            self._requests.detach()
+            # A session of its own: no terminal, and no signal that is sent to the host's process group.
             os.setsid()
-            users = self._users if request["level"] == "isolated" else None  # nobody else's worker gets them
-            _take_descriptors(descriptors, keep=users.descriptors if users else frozenset())
-            supervisor.become_subreaper()
-            _make_scratch(scratch)
-            reading, writing = os.pipe()
+            # Only a worker at level isolated is built with the user namespaces. Any other must not even hold
+            # a descriptor of a namespace that it could try to enter.
+            users = self._user_namespaces if request["level"] == "isolated" else None
+            _install_descriptors(descriptors, keep=users.descriptors if users else frozenset())
+            tree.become_subreaper()
+            make_scratch(scratch)
+            interrupts, interrupts_writing = os.pipe()
 
-            def work(settle: Callable[[], None]) -> NoReturn:
-                for other in (_CONTROL, writing):
+            def run_worker(confine: Callable[[], None]) -> NoReturn:
+                # The worker must not hold the lifeline, and could interrupt itself in the host's name.
+                for other in (_CONTROL, interrupts_writing):
                     os.close(other)
-                self._become_worker(request, scratch, reading, settle)
+                self._become_worker(request, scratch, interrupts, confine)
 
-            pid, init = self._fork_worker(request, scratch, work)
-            os.close(reading)
+            pid, init = self._fork_worker(request, scratch, run_worker)
+            os.close(interrupts)
+            # Only the worker may hold its channel and its output, or the host would never see their end.
             for descriptor in (1, 2, _CHANNEL):
-                os.dup2(0, descriptor)  # only the worker may hold those, or their end would never be seen
-            supervisor.Supervisor(
+                os.dup2(0, descriptor)
+            Supervisor(
                 socket.socket(fileno=_CONTROL),
                 worker=pid,
                 init=init,
-                nudges=writing,
+                interrupts=interrupts_writing,
                 host=request["host"],
                 scratch=scratch,
             ).serve()
         except BaseException:
             os.write(2, traceback.format_exc().encode())
         finally:
+            # Never return into the fork server's loop, whatever happened.
             os._exit(1)
 
     def _fork_worker(
-        self, request: Mapping[str, Any], scratch: str, work: Callable[[Callable[[], None]], NoReturn]
+        self, request: Mapping[str, Any], scratch: str, run_worker: RunWorker
     ) -> tuple[int, int]:
-        """Fork `work`, which is told how to confine itself; the worker's process id, and its init's or 0."""
+        """Fork a worker. Return its process id, and that of its init, or 0."""
         if request["level"] == "isolated":
-            return self._fork_isolated(request, scratch, work)
+            return self._fork_isolated(request, scratch, run_worker)
         plan = levels.Confinement(
             level=request["level"],
             writable=(request["workspace"], scratch),
@@ -181,22 +224,25 @@ class ForkServer:
             landlock_abi=request["landlock_abi"],
         )
 
-        def settle() -> None:
-            supervisor.die_with_parent()
-            limits.apply_rlimits(limits.Limits(**request["limits"]))
+        def confine() -> None:
+            # Race: this does not fire for a supervisor that was killed before. Then the fork server adopts
+            # this process, finds no supervisor above it, and kills it.
+            tree.die_with_parent()
+            # Before Landlock closes /proc, in which the user's processes are counted.
+            apply_rlimits(Limits(**request["limits"]))
             levels.confine(plan)
             if failures := levels.verify(plan):
                 raise SandboxError("the confinement does not hold: " + "; ".join(failures))
 
         pid = os.fork()
         if pid == 0:
-            work(settle)
+            run_worker(confine)
         return pid, 0
 
     def _fork_isolated(
-        self, request: Mapping[str, Any], scratch: str, work: Callable[[Callable[[], None]], NoReturn]
+        self, request: Mapping[str, Any], scratch: str, run_worker: RunWorker
     ) -> tuple[int, int]:
-        wanted = isolated.Isolation(
+        isolation = isolated.Isolation(
             interpreter=self._interpreter,
             readable=tuple(request["readable"]),
             workspace=request["workspace"],
@@ -205,82 +251,85 @@ class ForkServer:
             landlock_abi=request["landlock_abi"],
         )
 
-        def child(parted: namespaces.Parted) -> NoReturn:
-            def settle() -> None:
-                # in a namespace of its own only its own processes count: itself and init
-                limits.apply_rlimits(limits.Limits(**request["limits"]), tasks=2)
-                isolated.settle(wanted, parted)
+        def child(entry: namespaces.NamespaceEntry) -> NoReturn:
+            def confine() -> None:
+                # The kernel counts processes per user and user namespace: only this one and init are in here.
+                apply_rlimits(Limits(**request["limits"]), tasks=2)
+                isolated.enter(isolation, entry)
 
-            work(settle)
+            run_worker(confine)
 
         try:
-            users = self._users or namespaces.UserNamespaces(namespaces.identity(os.getpid()))
-            started = isolated.start(wanted, users, child)
+            users = self._user_namespaces or namespaces.UserNamespaces(namespaces.identity(os.getpid()))
+            started = isolated.start(isolation, users, child)
             users.close()
         except SandboxError as error:
             BlockingChannel(socket.socket(fileno=_CHANNEL)).send("failed", {"error": str(error)})
             os._exit(1)
         return started.worker, started.init
 
+    # ---- in the second fork: the worker
+
     def _become_worker(
-        self, request: Mapping[str, Any], scratch: str, nudges: int, settle: Callable[[], None]
+        self, request: Mapping[str, Any], scratch: str, interrupts: int, confine: Callable[[], None]
     ) -> NoReturn:
-        """In the second fork: confine, check, serve."""
         channel = BlockingChannel(socket.socket(fileno=_CHANNEL))
         try:
-            self._confine(request, scratch, settle)
-        except Exception as error:  # told to the host, which decides; nothing has run yet
+            self._prepare_worker(request, scratch, confine)
+        except Exception as error:  # reported to the host, which decides; nothing has run yet
             channel.send("failed", {"error": f"{type(error).__name__}: {error}"})
             os._exit(1)
         try:
-            described = {"level": request["level"], "workspace": request["workspace"]}
-            worker.Worker(channel, self._shell, described, nudges=nudges).serve(loop.new_loop())
+            description = {"level": request["level"], "workspace": request["workspace"]}
+            Worker(channel, self._shell, description, nudges=interrupts).serve(new_loop())
         finally:
             os._exit(1)
 
-    def _confine(self, request: Mapping[str, Any], scratch: str, settle: Callable[[], None]) -> None:
-        os.setpgid(0, 0)  # a group of its own, which an interrupt can be sent to
+    def _prepare_worker(self, request: Mapping[str, Any], scratch: str, confine: Callable[[], None]) -> None:
+        # A process group of its own, to which an interrupt can be sent, as from a terminal.
+        os.setpgid(0, 0)
         os.environ.clear()
-        os.environ.update(spawn.worker_environment(request["env"], request["workspace"], scratch))
-        tempfile.tempdir = None  # to be looked up again: it was found out for another process
+        os.environ.update(worker_environment(request["env"], request["workspace"], scratch))
+        # Found out for the fork server, and cached: to be looked up again.
+        tempfile.tempdir = None
         sys.path.insert(0, "")
         sys.argv = [""]
+        # Otherwise all workers would draw the same numbers: a fork copies the generator's state.
         random.seed()
-        preload.renew()
-        faulthandler.enable(2)  # a crash tells where it was, in the worker's last words
-        settle()
+        reset_inherited_state()
+        # A segmentation fault prints where it was, which the host shows as the worker's last words.
+        faulthandler.enable(2)
+        confine()
+        # Only now: the root may be another one, and a folder that we can reach be out of the worker's reach.
         os.chdir(request["workspace"])
 
 
-def _prepare_filter(request: Mapping[str, Any]) -> None:
-    """Have the system call filter compiled before the fork, where it is kept for all that follow."""
+def _compile_filters(request: Mapping[str, Any]) -> None:
+    """Have the system call filters of a worker and its init compiled; `build_filter` caches them."""
     arch = syscalls.architecture()
     if arch is not None:
         level = request["level"]
         seccomp.build_filter(arch, level, levels.landlock_abi(level, request["landlock_abi"]))
-        seccomp.build_filter(arch, "limited", 0)  # of an init
+        seccomp.build_filter(arch, "limited", 0)
 
 
-def _take_descriptors(descriptors: list[int], *, keep: frozenset[int]) -> None:
+def _install_descriptors(descriptors: list[int], *, keep: frozenset[int]) -> None:
     """Have the four descriptors of the request as 3, 4, 1 and 2, and close every other but those to keep."""
-    high = [fcntl.fcntl(d, fcntl.F_DUPFD_CLOEXEC, _HIGH) for d in descriptors]
+    # First out of the way: one of them may already have a number that another is about to get.
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH) for descriptor in descriptors]
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for source, target in zip(high, (_CHANNEL, _CONTROL, 1, 2), strict=True):
         os.dup2(source, target, inheritable=target in {1, 2})
-    for name in os.listdir("/proc/self/fd"):  # a range would be endless where the limit is
+    # Not `closerange`: where the limit of descriptors is a billion that takes minutes.
+    for name in os.listdir("/proc/self/fd"):
         if int(name) > _CONTROL and int(name) not in keep:
             with contextlib.suppress(OSError):
                 os.close(int(name))
 
 
-def _make_scratch(folder: str) -> None:
-    """A private folder for home and temporary files of one worker."""
-    for path in (folder, f"{folder}/home", f"{folder}/tmp"):  # noqa: S108 - inside the private folder
-        os.mkdir(path, 0o700)
-
-
 def main(descriptor: int, libraries: tuple[str, ...] = ()) -> NoReturn:
     """Serve requests from the socket `descriptor` until the host closes it, with `libraries` imported."""
-    os.setsid()  # a Ctrl-C in the host's terminal, or an interrupt of its process group, is not for us
+    # A Ctrl-C in the host's terminal, or an interrupt of its process group, is not for us.
+    os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ForkServer(socket.socket(fileno=descriptor), libraries).serve()

@@ -1,28 +1,38 @@
-"""Process trees: what is below a process, what a call left behind, and how to end it for good.
+"""Process trees: list what runs below a process, find what one call started, freeze it, kill it.
 
-Has a whole process tree stand still for a moment, so that what it works on can be looked at.
+Everything is read from /proc. Processes come and go while it is read, so every function here treats a process
+that has vanished as the normal case.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import signal
-import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
 CALL_MARK = "AISOTOOLS_CALL"
-"""Environment variable that tells which call started a process."""
+"""Environment variable that holds the id of the call that started a process."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-_ROUND_S = 0.001
-_ENVIRON_BYTES = 1 << 20
+_KILL_ROUND_S = 0.001  # pause between two scans of `kill_all`: SIGKILL is delivered within microseconds
+_ENVIRON_BYTES = 1 << 20  # read at most this much of an environment; its owner decides how large it is
 
+_FREEZE_TIMEOUT_S = 0.05  # for all processes together; one that waits for a disk may take seconds to stop
+_FREEZE_POLL_S = 0.0002  # spin this long before sleeping: most signals arrive within microseconds
+_FREEZE_ROUNDS = 20  # a fork bomb is stopped in about three; the rest is a bound
+_NOT_RUNNING = frozenset(b"TtZXx")  # thread states: stopped, traced, zombie, dead
+_ON_CPU_OR_DISK = frozenset(b"RD")  # running, or in an uninterruptible sleep
 
 Moment = tuple[int, int]
-"""Ticks since boot, and the last process id given out by then, which tells apart what one tick holds."""
+"""Ticks since boot, and the last process id given out by then: many processes start within one tick."""
 
 
 class Process(NamedTuple):
@@ -43,36 +53,64 @@ Table = Mapping[int, Process]
 """Processes by id."""
 
 
+# ---------------------------------------------------------------- the process table
+
+
 def table() -> dict[int, Process]:
-    """Every visible process that is not dead."""
+    """Return every visible process that is not dead."""
     found = {}
     for name in os.listdir("/proc"):
-        if name.isdigit() and (process := _read(name)) is not None:
+        if name.isdigit() and (process := _read_process(name)) is not None:
             found[int(name)] = process
     return found
 
 
-def _read(name: str) -> Process | None:
+def _read_process(pid: str) -> Process | None:
     try:
-        with open(f"/proc/{name}/stat", "rb") as file:
-            # The name in brackets may hold anything, brackets and spaces included.
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The program chooses its name in brackets, which may hold brackets, spaces and line breaks.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None  # it ended meanwhile
-    # Where only the first thread has ended, the process looks like a zombie and is alive all the same.
+    # A process whose first thread called pthread_exit is shown as a zombie while its other threads still run.
     if fields[0] in b"ZX" and int(fields[17]) <= 1:
         return None
-    return Process(int(fields[1]), (int(fields[19]), int(name)), int(fields[2]))
+    return Process(parent=int(fields[1]), born=(int(fields[19]), int(pid)), group=int(fields[2]))
+
+
+def now() -> Moment:
+    """Return the present moment: processes that start from here on have a later `Process.born`."""
+    tick = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_S)
+    try:
+        # Plain descriptors: this runs once per call, and a file object takes twice as long.
+        descriptor = os.open("/proc/loadavg", os.O_RDONLY)
+    except OSError:
+        return tick, 0
+    try:
+        return tick, int(os.read(descriptor, 100).split()[-1])
+    finally:
+        os.close(descriptor)
 
 
 def parent_of(pid: int) -> int:
-    """Its parent; 0 when it is gone."""
-    process = _read(str(pid))
+    """Return the parent of a process; 0 if the process is gone."""
+    process = _read_process(str(pid))
     return process.parent if process is not None else 0
 
 
+def exists(pid: int) -> bool:
+    """Return whether there is a process with this id, zombies included."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def exit_status(pid: int) -> tuple[int, int]:
-    """How a process that nobody has reaped yet ended: its status, or -1, and the signal, or 0."""
+    """Return the exit status (or -1) and the signal (or 0) of a zombie, which need not be our own child."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             status = int(file.read().rpartition(b")")[2].split()[49])
@@ -83,35 +121,78 @@ def exit_status(pid: int) -> tuple[int, int]:
     return os.WEXITSTATUS(status), 0
 
 
-def now() -> Moment:
-    """What is born from here on is later."""
-    tick = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_S)
-    try:
-        descriptor = os.open("/proc/loadavg", os.O_RDONLY)  # once per call: a file object takes twice as long
-    except OSError:
-        return tick, 0
-    try:
-        return tick, int(os.read(descriptor, 100).split()[-1])
-    finally:
-        os.close(descriptor)
+# ---------------------------------------------------------------- what is below a process
 
 
-def _children(processes: Table) -> dict[int, list[int]]:
+def below(root: int, processes: Table) -> set[int]:
+    """Return all descendants of `root` in a process table."""
+    children = _children_by_parent(processes)
+    found: set[int] = set()
+    todo = [root]
+    while todo:
+        # Subtracting what is known also ends on a ring: the table is not a snapshot, so a process that was
+        # adopted and a process id that was reused between two reads can make one.
+        new = set(children.get(todo.pop(), ())) - found
+        found |= new
+        todo += new
+    return found
+
+
+def _children_by_parent(processes: Table) -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
     for pid, process in processes.items():
         children.setdefault(process.parent, []).append(pid)
     return children
 
 
-def below(root: int, processes: Table) -> set[int]:
-    """All processes below `root`."""
-    children = _children(processes)
+def descendants(root: int, exempt: Collection[int] = ()) -> set[int]:
+    """Return all processes below `root`, read from the kernel's lists of children where it keeps them.
+
+    That costs in proportion to the tree, and not to all processes of the machine.
+
+    Args:
+        root: The process above all; nothing is below 0.
+        exempt: Processes whose own descendants need not be found. There are many, and each costs a read.
+    """
     found: set[int] = set()
-    todo = [root]
-    while todo:
-        new = set(children.get(todo.pop(), ())) - found
-        found |= new
-        todo += new
+    todo = [root] if root else []
+    try:
+        while todo:
+            pid = todo.pop()
+            new = _children_of(pid) - found
+            found |= new
+            todo += new.difference(exempt)
+    except FileNotFoundError:
+        # A kernel without CONFIG_PROC_CHILDREN.
+        return below(root, table())
+    return found
+
+
+def _children_of(pid: int) -> set[int]:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return set()  # it ended meanwhile
+    found: set[int] = set()
+    for thread in threads:
+        try:
+            descriptor = os.open(f"/proc/{pid}/task/{thread}/children", os.O_RDONLY)
+        except FileNotFoundError:
+            # Either the thread ended between the two reads, or this kernel has no such file at all.
+            if os.path.exists(f"/proc/{pid}/task/{thread}"):
+                raise
+            continue
+        except OSError:
+            continue
+        try:
+            text = b""
+            while part := os.read(descriptor, 1 << 16):
+                text += part
+            found.update(map(int, text.split()))
+        except ProcessLookupError:
+            continue
+        finally:
+            os.close(descriptor)
     return found
 
 
@@ -127,10 +208,10 @@ def find_call_processes(
     init: int = 0,
     mark_of: Callable[[int], str | None] | None = None,
 ) -> set[int]:
-    """What one call started, wherever it hides below `root`, but never the worker.
+    """Return the processes that one call started, anywhere below `root`, and never the worker.
 
-    That is what started after the call did and is not below something older (a server that an earlier call
-    left running), unless it bears the mark of another call.
+    These are the processes that started after the call did, unless they are below an older one (a server that
+    an earlier call left running) or bear the mark of another call.
 
     Args:
         processes: The process table.
@@ -139,185 +220,68 @@ def find_call_processes(
         since: When the call started.
         mark: The call's own mark.
         others: Marks of other calls that run at the same time.
-        unmarked: Whether what bears no mark counts to this call.
-        init: What adopts orphans below `root`, and is nobody's; 0 if `root` itself does.
-        mark_of: Tells a process's mark; reads its environment when not given.
+        unmarked: Whether a process without a mark belongs to this call.
+        init: The process that adopts orphans below `root`; 0 if `root` itself does.
+        mark_of: Returns the mark of a process; by default it is read from the process's environment.
     """
-    told = mark_of or _mark_of
-    children = _children(processes)
+    read_mark = mark_of or _read_mark
+    children = _children_by_parent(processes)
     found: set[int] = set()
-    seen = {root, init, worker}
-    todo: list[tuple[int, str | None]] = [(pid, None) for pid in seen if pid]
+    # A daemon that has detached itself is a child of the subreaper, which is `root` or, in a process
+    # namespace of its own, `init`: start from all three, not from the worker alone.
+    visited = {root, init, worker}
+    todo: list[tuple[int, str | None]] = [(pid, None) for pid in visited if pid]
     while todo:
         parent, inherited = todo.pop()
         for child in children.get(parent, ()):
-            if child in seen:
+            if child in visited:
                 continue
-            seen.add(child)
+            visited.add(child)
             if processes[child].born > since:
-                borne = told(child) or inherited
-                if borne == mark or (unmarked and borne not in others):
+                # A program may clear its environment, so a process without a mark takes its parent's.
+                own_mark = read_mark(child) or inherited
+                if own_mark == mark or (unmarked and own_mark not in others):
                     found.add(child)
-                todo.append((child, borne))
+                todo.append((child, own_mark))
     return found
 
 
-def _mark_of(pid: int) -> str | None:
+def _read_mark(pid: int) -> str | None:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             entries = file.read(_ENVIRON_BYTES).split(b"\0")
     except OSError:
         return None  # it ended meanwhile
-    start = f"{CALL_MARK}=".encode()
-    return next((e[len(start) :].decode("utf-8", "replace") for e in entries if e.startswith(start)), None)
+    prefix = f"{CALL_MARK}=".encode()
+    for entry in entries:
+        if entry.startswith(prefix):
+            return entry[len(prefix) :].decode("utf-8", "replace")
+    return None
 
 
-def exists(pid: int) -> bool:
-    """Whether there is a process of this number that has not ended, or not been reaped."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def find_background_processes(root: int, worker: int, exempt: Collection[int] = ()) -> dict[int, str]:
+    """Return what runs below `root` beside the worker: process id to name.
 
-
-def reap() -> dict[int, int]:
-    """Reap children that ended: process id to status."""
-    ended: dict[int, int] = {}
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return ended
-        if pid == 0:
-            return ended
-        ended[pid] = status
-
-
-def kill_all(find: Callable[[], set[int]], *, within_s: float) -> dict[int, int]:
-    """Freeze and kill what `find` finds, until it finds nothing, and reap children.
-
-    Freezing comes first, so that nothing can be started while the rest is being found. Bounded in time: what
-    the kernel does not let go of is left to the parent's parent.
-
-    Returns:
-        The children that ended: process id to status.
-    """
-    ended: dict[int, int] = {}
-    until_s = time.monotonic() + within_s
-    while True:
-        frozen: set[int] = set()
-        while new := find() - frozen:
-            for pid in new:
-                send_signal(pid, signal.SIGSTOP)
-            frozen |= new
-        for pid in frozen:
-            send_signal(pid, signal.SIGKILL)
-        ended |= reap()
-        if not frozen or time.monotonic() > until_s:
-            return ended
-        time.sleep(_ROUND_S)
-
-
-def send_signal(pid: int, number: signal.Signals) -> None:
-    """Send it, if the process is still there."""
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return  # it ended by itself, and the number may be another's already
-
-
-def remove_folder(path: str) -> None:
-    """Remove a folder in which strangers worked, however deep, locked or odd; nothing outside is touched.
-
-    Folders are moved to the top before they are emptied, so that depth costs neither recursion nor
-    descriptors, and what is left in the end is one level of empty folders. To be called when nothing runs in
-    there any more.
-    """
-    unguessed = os.urandom(8).hex()  # a name that nobody in there took
-    todo, moved = [path], 0
-    while todo:
-        folder = todo.pop()
-        for entry in _entries(folder):
-            try:
-                if not entry.is_dir(follow_symlinks=False):
-                    os.unlink(entry.path)
-                    continue
-                place = entry.path
-                if folder != path:
-                    moved += 1
-                    place = f"{path}/{unguessed}-{moved}"
-                    os.chmod(entry.path, stat.S_IRWXU)  # only who may change a folder may move it
-                    os.rename(entry.path, place)
-                todo.append(place)
-            except OSError:
-                continue  # left where it is, and with it the folders above
-    for place in (*(entry.path for entry in _entries(path)), path):
-        try:
-            os.rmdir(place)
-        except OSError:
-            return  # something resists; the folder is private, and stays as evidence
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        os.chmod(folder, stat.S_IRWXU)  # a real folder: links are never followed on the way here
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError:
-        return []
-
-
-_SETTLE_S = 0.05
-_SPIN_S = 0.0002
-_MOST_ROUNDS = 20
-_STILL, _MOVING = b"TtZXx", b"RD"
-
-
-@contextmanager
-def freeze_tree(root: int, spared: Collection[int] = ()) -> Iterator[None]:
-    """Everything below the process `root` stands still inside the `with` block; `root` itself does not.
-
-    What stood still before, stays so afterwards. Bounded in time: what does not let itself be stopped within
-    50 ms, such as a process that waits for a disk, goes on.
+    The name is chosen by the program; do not trust it. Stopped processes are left out.
 
     Args:
         root: The process above all; 0 for none.
-        spared: Processes that do nothing anyway.
-    """
-    stopped: set[int] = set()
-    try:
-        if root:
-            _stop(root, stopped, spared)
-        yield
-    finally:
-        for pid in stopped:
-            send_signal(pid, signal.SIGCONT)
-
-
-def find_background_processes(root: int, worker: int, spared: Collection[int] = ()) -> dict[int, str]:
-    """What runs below `root` beside the worker: process id to name. A name is whatever its program says.
-
-    Args:
-        root: The process above all; 0 for none.
-        worker: The worker.
-        spared: Processes that belong to nobody's call.
+        worker: The worker. It and what stands between it and `root` are left out.
+        exempt: Further processes to leave out.
     """
     if not root:
         return {}
-    above = {worker}
+    chain = {worker}
     processes = table()
     while (pid := worker) in processes and pid != root:
         worker = processes[pid].parent
-        above.add(worker)
-    found = sorted(below(root, processes) - above - set(spared))
-    return {pid: _name(pid) for pid in found if not (set(_states(pid)) <= set(_STILL) or _is_init(pid))}
+        chain.add(worker)
+    candidates = sorted(below(root, processes) - chain - set(exempt))
+    return {pid: _name(pid) for pid in candidates if not (_is_stopped(pid) or _is_namespace_init(pid))}
 
 
-def _is_init(pid: int) -> bool:
-    """Whether it is process 1 of the sandbox's own namespace, which only waits."""
+def _is_namespace_init(pid: int) -> bool:
+    """Return whether it is process 1 of the sandbox's own process namespace, which only waits."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             return any(line.startswith("NSpid:") and line.split()[2:][-1:] == ["1"] for line in file)
@@ -333,90 +297,165 @@ def _name(pid: int) -> str:
         return "a process"
 
 
-def _stop(root: int, stopped: set[int], spared: Collection[int]) -> None:
-    seen = set(spared)
+# ---------------------------------------------------------------- parents and children
+
+
+def become_subreaper() -> None:
+    """Adopt every orphan below this process, so that nothing can leave the tree by a double fork.
+
+    Raises:
+        OSError: The kernel refused, or the system has no such thing.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends.
+
+    Raises:
+        OSError: The kernel refused, or the system has no such thing.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, argument: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "prctl"):
+        raise OSError(errno.ENOSYS, "prctl: this system has no such call")
+    if libc.prctl(option, argument, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
+def reap() -> dict[int, int]:
+    """Reap the children that have ended. Return process id to wait status."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = status
+
+
+# ---------------------------------------------------------------- killing
+
+
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process, if it still exists and is ours."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        # Race: it ended after it was found. With EPERM its number already belongs to somebody else.
+        return
+
+
+def kill_all(find: Callable[[], set[int]], *, within_s: float) -> dict[int, int]:
+    """Kill what `find` returns, again and again until it returns nothing, and reap our children among them.
+
+    Bounded in time: what the kernel does not let go of (a process that waits for a dead disk) is left behind.
+
+    Args:
+        find: Returns the processes to kill, as of now.
+        within_s: Give up after this many seconds.
+
+    Returns:
+        The children that ended: process id to wait status.
+    """
+    ended: dict[int, int] = {}
+    deadline_s = time.monotonic() + within_s
+    while True:
+        # Race: a fork bomb starts children faster than it can be scanned, and each kill leaves a survivor.
+        # So stop first, which a process can neither catch nor ignore, and scan again until nobody new is
+        # found: a stopped process cannot fork.
+        frozen: set[int] = set()
+        while new := find() - frozen:
+            for pid in new:
+                send_signal(pid, signal.SIGSTOP)
+            frozen |= new
+        for pid in frozen:
+            send_signal(pid, signal.SIGKILL)
+        # Their own children are ours now, if we are the subreaper: the next round finds them.
+        ended |= reap()
+        if not frozen or time.monotonic() > deadline_s:
+            return ended
+        time.sleep(_KILL_ROUND_S)
+
+
+# ---------------------------------------------------------------- freezing
+
+
+@contextmanager
+def freeze_tree(root: int, exempt: Collection[int] = ()) -> Iterator[None]:
+    """Stop everything below `root` inside the `with` block, and continue it afterwards.
+
+    `root` itself runs on, and what was stopped before stays stopped afterwards. Bounded in time: what cannot
+    be stopped within 50 ms, such as a process that waits for a disk, runs on.
+
+    Args:
+        root: The process above all; 0 for none.
+        exempt: Processes that do nothing anyway.
+    """
+    stopped: set[int] = set()
+    try:
+        if root:
+            _stop_descendants(root, stopped, exempt)
+        yield
+    finally:
+        # Also after an error on the way: `stopped` was filled in place, before each signal was sent.
+        for pid in stopped:
+            send_signal(pid, signal.SIGCONT)
+
+
+def _stop_descendants(root: int, stopped: set[int], exempt: Collection[int]) -> None:
+    visited = set(exempt)
     moving: list[int] = []
-    for _ in range(_MOST_ROUNDS):  # each round finds what was started while the one before ran
-        new = descendants(root, spared) - seen
+    # Race: processes fork while they are being found. Each round finds what was started during the last one.
+    for _ in range(_FREEZE_ROUNDS):
+        new = descendants(root, exempt) - visited
         if not new:
             break
-        seen |= new
+        visited |= new
         for pid in new:
-            states = _states(pid)
-            if not set(states) <= set(_STILL):
-                stopped.add(pid)
-                # What sleeps meets the signal before its next instruction, however late it is scheduled.
-                moving += [pid] if set(states) & set(_MOVING) else []
-                send_signal(pid, signal.SIGSTOP)
+            states = set(_thread_states(pid))
+            if states <= _NOT_RUNNING:
+                continue  # not by us, so it is not ours to continue
+            stopped.add(pid)
+            # SIGSTOP returns before the target has stopped. A sleeping thread handles it before its next
+            # instruction, however late it is scheduled; only one that runs now may still write something.
+            if states & _ON_CPU_OR_DISK:
+                moving.append(pid)
+            send_signal(pid, signal.SIGSTOP)
     began_s = time.monotonic()
     for pid in moving:
-        while not set(_states(pid)) <= set(_STILL) and (waited_s := time.monotonic() - began_s) < _SETTLE_S:
-            if waited_s > _SPIN_S:  # a signal arrives in microseconds, a sleep ends after many of them
-                time.sleep(_SPIN_S)
+        while not _is_stopped(pid) and (waited_s := time.monotonic() - began_s) < _FREEZE_TIMEOUT_S:
+            if waited_s > _FREEZE_POLL_S:
+                time.sleep(_FREEZE_POLL_S)
 
 
-def descendants(root: int, spared: Collection[int] = ()) -> set[int]:
-    """All processes below `root`, none for 0; from the kernel's own lists of children where it has them.
-
-    What is below the `spared` ones need not be found: they are many, and each costs a look.
-    """
-    found: set[int] = set()
-    todo = [root] if root else []
-    try:
-        while todo:
-            pid = todo.pop()
-            new = _direct_children(pid) - found
-            found |= new
-            todo += new.difference(spared)
-    except FileNotFoundError:
-        return below(root, table())
-    return found
+def _is_stopped(pid: int) -> bool:
+    """Return whether no thread of a process can run; true of one that is gone."""
+    return set(_thread_states(pid)) <= _NOT_RUNNING
 
 
-def _direct_children(pid: int) -> set[int]:
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return set()  # it ended meanwhile
-    found: set[int] = set()
-    for thread in threads:
-        try:
-            file = os.open(f"/proc/{pid}/task/{thread}/children", os.O_RDONLY)
-        except FileNotFoundError:
-            if os.path.exists(f"/proc/{pid}/task/{thread}"):
-                raise  # this kernel keeps no such lists
-            continue
-        except OSError:
-            continue
-        try:
-            told = b""
-            while part := os.read(file, 1 << 16):
-                told += part
-            found.update(map(int, told.split()))
-        except ProcessLookupError:
-            continue
-        finally:
-            os.close(file)
-    return found
-
-
-def _states(pid: int) -> bytes:
-    """The state letters of a process's threads; none for one that is gone."""
+def _thread_states(pid: int) -> bytes:
+    """Return the state letters of a process's threads; empty for one that is gone."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return b""
-    return b"".join(_state(f"/proc/{pid}/task/{thread}/stat") for thread in threads)
+    return b"".join(_thread_state(f"/proc/{pid}/task/{thread}/stat") for thread in threads)
 
 
-def _state(path: str) -> bytes:
+def _thread_state(path: str) -> bytes:
     try:
-        file = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return b""
     try:
-        return os.read(file, 1024).rpartition(b")")[2].split()[0]
+        return os.read(descriptor, 1024).rpartition(b")")[2].split()[0]
     except (ProcessLookupError, IndexError):
         return b""
     finally:
-        os.close(file)
+        os.close(descriptor)

@@ -250,8 +250,8 @@ ATTEMPTS = """
 from aisotools.sandbox.confinement import detect
 import os
 answer = {}
-with detect.ground() as place:
-    for name, action in (*detect._ON_PROCESSES, *detect._ON_FILES, *detect._UNHEARD):
+with detect.probe_paths() as place:
+    for name, action in (*detect._PROCESS_ATTEMPTS, *detect._FILE_ATTEMPTS, *detect._PRETENDED_ATTEMPTS):
         child = os.fork()
         if child == 0:
             before = detect.fingerprint(place)
@@ -259,7 +259,7 @@ with detect.ground() as place:
                 action(place)
             except OSError:
                 os._exit(1)
-            changes = name in {name for name, _ in detect._UNHEARD}
+            changes = name in {name for name, _ in detect._PRETENDED_ATTEMPTS}
             os._exit(1 if changes and detect.fingerprint(place) == before else 0)
         answer[name] = os.waitpid(child, 0)[1] == 0
         if not place.secret.exists():
@@ -280,10 +280,10 @@ def test_the_self_test_leaves_nothing_behind(place: Places) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_ground_has_victims() -> None:
-    with detect.ground() as ground:
-        before = detect.fingerprint(ground)
-        ground.secret.chmod(0o640)
-        assert detect.fingerprint(ground) != before
-        root = ground.workspace.parent
+def test_probe_paths_have_victims() -> None:
+    with detect.probe_paths() as place:
+        before = detect.fingerprint(place)
+        place.secret.chmod(0o640)
+        assert detect.fingerprint(place) != before
+        root = place.workspace.parent
     assert not root.exists()

@@ -13,8 +13,7 @@ from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.confinement import isolated
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
-from aisotools.sandbox.process import spawn
-from aisotools.sandbox.process import tree as processes
+from aisotools.sandbox.process import spawn, tree
 from tests.sandbox.rig import Heard, Rig, eventually, rig
 
 isolates = pytest.mark.parametrize("level", ["isolated"])
@@ -170,10 +169,10 @@ async def test_the_end_of_init_ends_everything(tmp_path: Path, level: str) -> No
         await r.bash("(setsid sleep 1000 >/dev/null 2>&1 &)")
         link = r.kernel._connection
         assert link is not None
-        tree = processes.below(link.supervisor, processes.table())
-        init = min(tree - {link.pid})
+        pids = tree.below(link.supervisor, tree.table())
+        init = min(pids - {link.pid})
         os.kill(init, signal.SIGKILL)
-        await eventually(lambda: not tree & processes.table().keys())
+        await eventually(lambda: not pids & tree.table().keys())
         await eventually(lambda: link.lost_reason is not None)
         assert (await r.python("1")).content == "1"
 

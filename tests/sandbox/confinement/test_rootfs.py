@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 
 from aisotools.sandbox.confinement import namespaces, rootfs
-from aisotools.sandbox.confinement import rootfs as shields
 from aisotools.sandbox.confinement.rootfs import Attribute, HostEntry, RootPlan, plan_root
 
 FOLDER, FILE = HostEntry(kind="folder"), HostEntry(kind="file")
 INTERPRETER = {
     "/usr": FOLDER,
     "/usr/lib/python3": FOLDER,
-    "/lib": HostEntry(kind="link", text="usr/lib"),
-    "/etc/localtime": HostEntry(kind="link", text="/usr/share/zoneinfo/UTC"),
+    "/lib": HostEntry(kind="link", target="usr/lib"),
+    "/etc/localtime": HostEntry(kind="link", target="/usr/share/zoneinfo/UTC"),
     "/etc/ld.so.cache": FILE,
     "/dev/null": FILE,
 }
@@ -84,7 +83,7 @@ def test_nothing_below_the_workspace_is_a_mount_of_its_own() -> None:
 def test_the_alias_gives_way(workspace: str, readable: list[str], alias: bool) -> None:
     made = plan(workspace, readable=readable)
     assert made.alias is alias
-    assert ("/workspace" in made.points()) is (alias or workspace == "/workspace")
+    assert ("/workspace" in made.mount_points()) is (alias or workspace == "/workspace")
 
 
 def test_a_private_folder_gives_way_to_one_that_was_asked_for() -> None:
@@ -96,10 +95,10 @@ def test_looking_follows_links_only_where_told(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     link, real = str(tmp_path / "link"), str(tmp_path / "real")
-    assert rootfs.look([link, str(tmp_path / "missing")], follow=False) == {
-        link: HostEntry(kind="link", text="real")
+    assert rootfs.look_up([link, str(tmp_path / "missing")], follow=False) == {
+        link: HostEntry(kind="link", target="real")
     }
-    assert rootfs.look([link], follow=True) == {link: HostEntry(kind="link", text="real"), real: FOLDER}
+    assert rootfs.look_up([link], follow=True) == {link: HostEntry(kind="link", target="real"), real: FOLDER}
 
 
 # ---------------------------------------------------------------- the check
@@ -117,7 +116,7 @@ def test_the_mount_table_is_read() -> None:
 
 def test_flaws_are_named(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("")
-    needed = rootfs.identities([str(tmp_path / "kept"), str(tmp_path / "missing")])
+    needed = rootfs.file_identities([str(tmp_path / "kept"), str(tmp_path / "missing")])
     assert len(needed) == 1
     (tmp_path / "other").write_text("")
     (tmp_path / "other").replace(tmp_path / "kept")
@@ -125,7 +124,7 @@ def test_flaws_are_named(tmp_path: Path) -> None:
     table = (
         TABLE.replace("ro,nosuid - tmpfs", "rw - tmpfs") + "5 1 0:5 / /mnt/leak rw,nosuid - ext4 none rw\n"
     )
-    found = list(rootfs.flaws(made, made.points(), needed | {"/no/such": (1, 1)}, table))
+    found = list(rootfs.find_flaws(made, made.mount_points(), needed | {"/no/such": (1, 1)}, table))
     assert "'/no/such' is needed and cannot be reached (No such file or directory)" in found
     assert f"{str(tmp_path / 'kept')!r} is another file than before" in found
     assert "something is mounted at '/mnt/leak'" in found
@@ -135,9 +134,9 @@ def test_flaws_are_named(tmp_path: Path) -> None:
     assert any(flaw.endswith("lies in the root folder") for flaw in found)  # this test sees all of the host
 
 
-# ---------------------------------------------------------------- shields
+# ---------------------------------------------------------------- protected names
 
-NAMES = shields.ProtectedNames(files=("conftest.py", "*.pth"), folders=(".git/hooks",))
+NAMES = rootfs.ProtectedNames(files=("conftest.py", "*.pth"), folders=(".git/hooks",))
 
 
 def test_names_cover_whatever_the_case() -> None:
@@ -150,8 +149,8 @@ def test_names_cover_whatever_the_case() -> None:
 
 
 def test_folders_above_are_held_in_place_and_what_lies_below_is_covered() -> None:
-    made = shields.shields(["a/b/conftest.py", ".git/hooks", ".git/hooks/x.pth", "conftest.py"])
-    assert [(shield.path, shield.read_only) for shield in made] == [
+    mounts = rootfs.plan_protection(["a/b/conftest.py", ".git/hooks", ".git/hooks/x.pth", "conftest.py"])
+    assert [(mount.path, mount.read_only) for mount in mounts] == [
         ("a", False),
         (".git", False),
         ("conftest.py", True),
@@ -167,14 +166,14 @@ def test_what_is_protected_is_found_and_links_are_not_followed(tmp_path: Path) -
         (tmp_path / name).write_text("")
     (tmp_path / "outside").symlink_to("/")
     (tmp_path / "linked.pth").symlink_to("plain.py")
-    assert sorted(shields.find(str(tmp_path), NAMES)) == [".git/hooks", "a/conftest.py", "x.pth"]
+    assert sorted(rootfs.find_protected(str(tmp_path), NAMES)) == [".git/hooks", "a/conftest.py", "x.pth"]
 
 
 def test_the_search_is_bounded(tmp_path: Path) -> None:
-    deep = tmp_path.joinpath(*["d"] * (shields.DEPTH + 1))
+    deep = tmp_path.joinpath(*["d"] * (rootfs.SEARCH_DEPTH + 1))
     deep.mkdir(parents=True)
     (deep / "conftest.py").write_text("")
-    assert shields.find(str(tmp_path), NAMES) == []
+    assert rootfs.find_protected(str(tmp_path), NAMES) == []
 
 
 # ---------------------------------------------------------------- who the worker is

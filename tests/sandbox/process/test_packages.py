@@ -17,7 +17,7 @@ async def test_installing_a_package_replaces_the_fork_server(
         await first.python("x = 1")
         old = spawn.server()
         assert spawn.server() is old
-        monkeypatch.setattr(spawn, "_installed", lambda: (("site-packages", 1),))
+        monkeypatch.setattr(spawn, "_package_folders", lambda: (("site-packages", 1),))
         async with rig(tmp_path, name="second") as second:
             assert await second.value("1 + 1") == 2
             assert spawn.server() is not old

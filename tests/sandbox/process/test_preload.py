@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from aisotools.core.exceptions import SandboxError
-from aisotools.sandbox.process import spawn
-from aisotools.sandbox.process import spawn as preload
+from aisotools.sandbox.process import preload, spawn
 from tests.sandbox.alone import in_one_thread
 from tests.sandbox.rig import eventually, rig
 
@@ -35,15 +34,15 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def test_the_list_is_read_from_the_environment() -> None:
-    assert preload.wanted({}) == ()
-    assert preload.wanted({"AISOTOOLS_PRELOAD": " numpy, pandas numpy\n"}) == ("numpy", "pandas")
+    assert preload.requested_modules({}) == ()
+    assert preload.requested_modules({"AISOTOOLS_PRELOAD": " numpy, pandas numpy\n"}) == ("numpy", "pandas")
     for wrong in ("os;evil", "../x", "a b.", "-c"):
         with pytest.raises(SandboxError, match="AISOTOOLS_PRELOAD names"):
-            preload.wanted({"AISOTOOLS_PRELOAD": wrong})
+            preload.requested_modules({"AISOTOOLS_PRELOAD": wrong})
 
 
 def there_after(names: list[str]) -> dict[str, Any]:
-    told = preload.preload([*names, "preload_nothing"], {"MPLBACKEND": "agg"})
+    told = preload.preload_modules([*names, "preload_nothing"], {"MPLBACKEND": "agg"})
     imported = [name for name in names if name in sys.modules]
     return {"told": told, "imported": imported, "left": "MPLBACKEND" in os.environ}
 

@@ -199,7 +199,7 @@ def test_a_request_that_is_too_long(wanted: spawn.WorkerSpec) -> None:
 
 def test_a_path_that_is_no_utf_8(wanted: spawn.WorkerSpec) -> None:
     odd = spawn.WorkerSpec(level=wanted.level, workspace="/tmp/\udcff", limits=Limits())
-    with pytest.raises(SandboxError, match=r"is no UTF-8.*Rename"):
+    with pytest.raises(SandboxError, match=r"is not valid UTF-8.*Rename"):
         spawn.server().spawn(odd)
 
 

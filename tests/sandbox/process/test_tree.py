@@ -22,7 +22,6 @@ from aisotools.sandbox.process.tree import (
     kill_all,
     now,
     reap,
-    remove_folder,
     table,
 )
 
@@ -222,52 +221,6 @@ def test_reaping_tells_how_children_ended() -> None:
     while pid not in ended and time.monotonic() < until_s:
         ended |= reap()
     assert os.waitstatus_to_exitcode(ended[pid]) == 3
-
-
-# ---- folders of strangers
-
-
-def test_a_folder_is_removed_whatever_is_in_it(tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
-    victim.mkdir()
-    (victim / "file").write_text("mine")
-    folder = tmp_path / "scratch"
-    (folder / "a/b").mkdir(parents=True)
-    (folder / "a/b/file").write_text("x")
-    (folder / "link").symlink_to(victim)
-    (folder / "a/link").symlink_to(victim / "file")
-    (folder / "a/loop").symlink_to(folder)
-    os.mkfifo(folder / "a/fifo")
-    os.link(victim / "file", folder / "hard")
-    (folder / "\udcff\n").mkdir()
-    for locked in ("a/b", "a"):
-        (folder / locked).chmod(0)
-    (folder / "locked").mkdir(0)
-    folder.chmod(0o500)
-    remove_folder(str(folder))
-    assert not folder.exists()
-    assert (victim / "file").read_text() == "mine"
-    assert [entry.name for entry in victim.iterdir()] == ["file"]
-
-
-def test_depth_costs_neither_recursion_nor_descriptors(tmp_path: Path) -> None:
-    here = Path.cwd()
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    try:
-        os.chdir(folder)
-        for _ in range(3000):
-            Path("deep").mkdir()
-            os.chdir("deep")
-            Path("file").write_text("x")
-    finally:
-        os.chdir(here)
-    remove_folder(str(folder))
-    assert not folder.exists()
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    remove_folder(str(tmp_path / "missing"))
 
 
 def test_an_ancestor_that_ends_while_the_way_is_looked_for_is_no_end_of_it() -> None:

@@ -1,0 +1,72 @@
+"""Scratch folders: the private home and temporary files of one worker, named, made and removed.
+
+Each belongs to a fork server, whose process id is in its name, so that whoever is left at the end can find
+all of them. Removing one is hard: strangers' code has worked in it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+
+def scratch_prefix(temporary: str, server: int) -> str:
+    """Return how the paths of all scratch folders of the fork server with process id `server` begin."""
+    return f"{os.path.realpath(temporary)}/aisotools-{server}-"
+
+
+def make_scratch(folder: str) -> None:
+    """Create a scratch folder with a `home` and a `tmp`, which only we may enter.
+
+    Raises:
+        OSError: It exists already, or cannot be made.
+    """
+    # Never `exist_ok`: in a shared /tmp somebody else may have put a folder, or a link, in that place.
+    for path in (folder, f"{folder}/home", f"{folder}/tmp"):  # noqa: S108 - inside the private folder
+        os.mkdir(path, 0o700)
+
+
+def remove_folder(path: str) -> None:
+    """Remove a folder in which strangers' code has worked, however deep, locked or odd.
+
+    Nothing outside is touched: links are removed and never followed. To be called when nothing runs in there
+    any more. What cannot be removed stays, and the folders above it.
+    """
+    # Strangers can make a tree deeper than the recursion limit, than PATH_MAX and than our descriptors. So
+    # every folder is moved to the top before it is emptied: paths stay short, and in the end there is one
+    # level of empty folders. The random part is a name that nobody in there can have taken.
+    unguessable = os.urandom(8).hex()
+    todo = [path]
+    moved = 0
+    while todo:
+        folder = todo.pop()
+        for entry in _entries(folder):
+            try:
+                if not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.path)
+                    continue
+                place = entry.path
+                if folder != path:
+                    moved += 1
+                    place = f"{path}/{unguessable}-{moved}"
+                    # Moving a folder rewrites its "..", which takes the right to write in it.
+                    os.chmod(entry.path, stat.S_IRWXU)
+                    os.rename(entry.path, place)
+                todo.append(place)
+            except OSError:
+                continue
+    for place in (*(entry.path for entry in _entries(path)), path):
+        try:
+            os.rmdir(place)
+        except OSError:
+            return  # something resists; the folder is private, and stays as evidence
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        # Strangers may have locked it. It is a real folder: links were sorted out on the way here.
+        os.chmod(folder, stat.S_IRWXU)
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
