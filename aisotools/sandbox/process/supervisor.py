@@ -49,6 +49,9 @@ class ChildWatcher:
         # it, Python's C-level handler is not installed and nothing is written to the wakeup descriptor.
         signal.signal(signal.SIGCHLD, lambda _signal, _frame: None)
         signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        # Race: a child that ended before this line, such as a worker killed at its start, sends no signal any
+        # more. So the first look is due at once.
+        os.write(self._writing, b"\0")
 
     def fileno(self) -> int:
         """Return a descriptor that is readable after a child ended."""
