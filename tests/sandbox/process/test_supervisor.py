@@ -111,7 +111,7 @@ def supervised(
             ours.close()
             tree.become_subreaper()
             os.chdir(folder)
-            worker = os.posix_spawn(command[0], command, os.environ, setpgroup=0)
+            worker = os.posix_spawn(command[0], tuple(command), os.environ, setpgroup=0)
             Supervisor(
                 theirs,
                 worker=worker,
