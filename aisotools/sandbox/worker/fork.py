@@ -1,20 +1,14 @@
-"""Kept states, the worker's side: it forks, and the fork waits on a socket of its own until it is wanted.
+"""Snapshots of the live interpreter, the worker's side: fork, wait, and repair a fork that goes on.
 
-The fork that waits is never used itself: to have its state back it forks again, and it is that fork which
-goes on, so that one state can be had any number of times and a fork that fails loses nothing. Host to a
-waiting fork: `wake` with a socket, `copy` with a socket and a file; a waiting fork to the host: `parked`,
-once. It leaves when the host closes its end. What it forks says `woke`, or `copying` and `copied`, on the
-socket that it was given.
+A snapshot is a fork that waits on a socket of its own. It never runs user code itself: to be restored it
+forks again, and that fork goes on, so that one snapshot can be restored any number of times and a failure
+loses nothing. Host to snapshot: `wake` with a socket, `copy` with a socket and a file. Snapshot to host:
+`parked`, once. Its forks say `woke`, or `copying` and `copied`, on the socket that they were given. It ends
+when the host closes its end.
 
-What a fork of the worker takes along, and what is mended in it when it is woken.
-
-Memory comes back by itself. The rest is shared with the process it was forked from, or gone: offsets of open
-files are shared, timers and the state of `random` are gone, threads and child processes are the other's. What
-can be put right is; what cannot is made to fail at once instead of waiting for ever.
-
-Variables on their way from one worker to another: pickled in the one, unpickled in the other.
-
-Both ends are confined; the host carries the bytes and never looks into them. What cannot be pickled is named.
+A fork has all memory of the process it was forked from, and shares or lacks the rest: offsets of open files
+and sockets are shared; threads, timers and child processes are missing. What can be repaired is; what cannot
+is made to fail at once instead of waiting for ever.
 """
 
 # ruff: noqa: SLF001 - what Python keeps for itself about threads, pools and children is what has to be mended
@@ -45,16 +39,31 @@ from aisotools.core.types import Json, ToolResult
 from aisotools.sandbox.frames import BlockingChannel, FrameLimits
 from aisotools.tools.serialization import NAMESPACE, pickle_namespace
 
-_MOST_DESCRIPTORS = 4096
-_SPARSE = 64
+# Descriptors that are searched, and how many free numbers in a row end the search.
+_MAX_DESCRIPTORS = 4096
+_FREE_RUN = 64
+# Flags of an open file that survive reopening it.
 _REOPEN_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK
-_PAUSE_HARD = 2
+# OpenMP's and Linux's own numbers.
+_OMP_PAUSE_HARD = 2
 _PR_SET_PDEATHSIG = 1
 _LOST = "lost: it belonged to a state of the worker that was left by undo or recovery"
 
+# Descriptors that come with each request to a snapshot.
+_REQUEST_DESCRIPTORS = {"wake": 1, "copy": 2}
+_FRAME_LIMITS = FrameLimits(header_bytes=1 << 16, body_bytes=0, parts=0)
+# Thread names that are reported, and their length.
+_MAX_NAMES = 8
+_MAX_NAME_CHARS = 40
+# Variables that are reported as not copied.
+_MAX_LOST = 50
+_main_thread = threading.main_thread()
+
+# ---- before the fork: what it would share or lose
+
 
 class OpenFile(NamedTuple):
-    """A regular file that is open.
+    """An open regular file.
 
     Attributes:
         descriptor: Its number.
@@ -73,7 +82,7 @@ class OpenFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkState:
-    """What has to be written down before a fork, because the fork would share or lose it.
+    """What a fork would share with its parent, or lose.
 
     Attributes:
         files: Regular files that are open.
@@ -86,8 +95,8 @@ class ForkState:
     timer: tuple[float, float]
 
 
-def capture() -> ForkState:
-    """Write down what a fork made right now would share or lose."""
+def capture_state() -> ForkState:
+    """Return what a fork made right now would share or lose."""
     return ForkState(
         files=tuple(_open_files()),
         random_state=random.getstate(),
@@ -95,18 +104,24 @@ def capture() -> ForkState:
     )
 
 
-def _open_files() -> Iterator[OpenFile]:
-    # /proc/self is out of reach in a fork under Landlock, so the numbers are tried, until many are free.
+def _used_descriptors() -> Iterator[tuple[int, os.stat_result]]:
+    # Landlock keeps a fork out of /proc/self/fd, so the numbers are tried one by one, until many in a row are
+    # free.
     free = 0
-    for number in range(3, _MOST_DESCRIPTORS):
+    for number in range(3, _MAX_DESCRIPTORS):
         try:
             status = os.fstat(number)
         except OSError:
             free += 1
-            if free > _SPARSE:
+            if free > _FREE_RUN:
                 return
             continue
         free = 0
+        yield number, status
+
+
+def _open_files() -> Iterator[OpenFile]:
+    for number, status in _used_descriptors():
         if stat.S_ISREG(status.st_mode):
             yield OpenFile(
                 number,
@@ -118,86 +133,92 @@ def _open_files() -> Iterator[OpenFile]:
 
 
 class _OpenMP:
-    """The copies of GNU's OpenMP library that are loaded; a fork of one whose threads exist would hang."""
+    """The copies of GNU's OpenMP library that are loaded."""
 
     def __init__(self) -> None:
         self._known_modules = 0
-        self._found: list[Any] = []
+        self._libraries: list[Any] = []
 
-    def pause(self) -> None:
-        """Have each end its threads; it starts new ones when it needs them."""
-        if len(sys.modules) != self._known_modules:  # what is loaded comes by an import
+    def stop_threads(self) -> None:
+        """Have each copy end its threads; it starts new ones when it needs them."""
+        # A library comes by an import. Listing the loaded ones takes longer than counting modules.
+        if len(sys.modules) != self._known_modules:
             self._known_modules = len(sys.modules)
-            self._found = [ctypes.CDLL(path) for path in _loaded(b"libgomp")]
-        for library in self._found:
-            library.omp_pause_resource_all(_PAUSE_HARD)
+            self._libraries = [ctypes.CDLL(path) for path in _loaded_libraries(b"libgomp")]
+        for library in self._libraries:
+            library.omp_pause_resource_all(_OMP_PAUSE_HARD)
 
 
-class _Loaded(ctypes.Structure):
+class _LibraryInfo(ctypes.Structure):
     _fields_ = (("address", ctypes.c_size_t), ("name", ctypes.c_char_p))
 
 
-_visit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Loaded), ctypes.c_size_t, ctypes.c_void_p)
+_Visitor = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_LibraryInfo), ctypes.c_size_t, ctypes.c_void_p)
 
 
-def _loaded(part: bytes) -> list[str]:
-    """Paths of loaded libraries with `part` in their name, as the linker tells them."""
-    found: list[str] = []
+def _loaded_libraries(part: bytes) -> list[str]:
+    """Return the paths of loaded libraries with `part` in their name, as the dynamic linker lists them."""
+    paths: list[str] = []
 
-    def look(info: Any, _size: int, _data: object) -> int:
+    def visit(info: Any, _size: int, _data: object) -> int:
         name = info.contents.name or b""
         if part in os.path.basename(name):
-            found.append(os.fsdecode(name))
+            paths.append(os.fsdecode(name))
         return 0
 
-    ctypes.CDLL(None).dl_iterate_phdr(_visit(look), None)
-    return found
+    ctypes.CDLL(None).dl_iterate_phdr(_Visitor(visit), None)
+    return paths
 
 
 _openmp = _OpenMP()
 
 
-def quiet_openmp() -> None:
-    """Before a fork: GNU's OpenMP must have no threads, or its next use in the fork would wait for ever."""
-    _openmp.pause()
+def stop_openmp_threads() -> None:
+    """End the threads of GNU's OpenMP before a fork.
+
+    Its next use in the fork would wait for threads that are not there, for ever.
+    """
+    _openmp.stop_threads()
 
 
-# ---- waking
+# ---- after a wake: repair what is shared, break what is missing
 
 
-def unpack(luggage: ForkState, *, strangers: bool, keep: frozenset[int]) -> list[str]:
-    """In a fork that was woken: put right what it shares with others, and tell what is lost.
+def repair_fork(state: ForkState, *, had_helpers: bool, keep: frozenset[int]) -> list[str]:
+    """Repair what a woken fork shares with others. Return what is lost.
 
     Args:
-        luggage: What was written down before the fork.
-        strangers: Whether there were threads or child processes, whose holders have to be looked for.
-        keep: Descriptors of sockets that are ours.
+        state: What was captured before the fork.
+        had_helpers: Whether there were threads or child processes, whose owners have to be found.
+        keep: Descriptors of sockets that are the worker's own.
     """
-    random.setstate(luggage.random_state)  # type: ignore[arg-type]  # opaque, from getstate
-    lost = [told for file in luggage.files if (told := _reopen(file))]
+    random.setstate(state.random_state)  # type: ignore[arg-type]  # opaque, from getstate
+    lost = [problem for file in state.files if (problem := _reopen(file))]
     lost += _drop_sockets(keep)
-    if luggage.timer[0]:
-        signal.setitimer(signal.ITIMER_REAL, *luggage.timer)
-    if strangers:
-        lost += _break_holders()
+    if state.timer[0]:
+        signal.setitimer(signal.ITIMER_REAL, *state.timer)
+    if had_helpers:
+        lost += _break_owners()
     return lost
 
 
 def die_with_parent() -> None:
-    """Be killed with the process above; for forks that only work for it."""
+    """Be killed when the parent ends; for forks that only work for it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _reopen(file: OpenFile) -> str:
-    """Have a file of one's own, at the place where it was; what is lost if that cannot be."""
+    """Give this process its own offset in an open file, where it was. Return what is lost if that fails."""
     try:
         status = os.fstat(file.descriptor)
         if (status.st_dev, status.st_ino) != file.identity:
-            return ""  # it was closed, or is another one now
+            return ""  # the number was closed, and reused for another file
+        # dup() would share the offset again; only opening anew makes one of our own.
         own = os.open(f"/proc/self/fd/{file.descriptor}", file.flags & _REOPEN_FLAGS | os.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.EBADF:
-            return ""  # it was closed just before the fork: nothing has a place in it any more
+            # Race: another thread closed it between capture and fork. There is no offset to restore.
+            return ""
         return f"the place in an open file (descriptor {file.descriptor}: {error.strerror})"
     try:
         os.lseek(own, file.offset, os.SEEK_SET)
@@ -208,45 +229,43 @@ def _reopen(file: OpenFile) -> str:
 
 
 def _drop_sockets(keep: frozenset[int]) -> list[str]:
-    """Put nothing in the place of sockets shared with the other state, which would take what they carry."""
-    dropped = free = 0
-    nothing = -1
-    for number in range(3, _MOST_DESCRIPTORS):
-        try:
-            shared = stat.S_ISSOCK(os.fstat(number).st_mode)
-        except OSError:
-            free += 1
-            if free > _SPARSE:
-                break
+    """Replace sockets that are shared with the other worker by /dev/null. Return what is lost.
+
+    Two workers that read from one socket would each take a part of what it carries.
+    """
+    dropped = 0
+    null = -1
+    for number, status in _used_descriptors():
+        if not stat.S_ISSOCK(status.st_mode) or number in keep:
             continue
-        free = 0
-        if shared and number not in keep:
-            nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC) if nothing < 0 else nothing
-            os.dup2(nothing, number, inheritable=False)  # its number stays taken: somebody will close it
-            dropped += 1
-    if nothing >= 0:
-        os.close(nothing)
+        if null < 0:
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        # Not closed: the owner will close this number later, which must not hit a descriptor that reused it.
+        os.dup2(null, number, inheritable=False)
+        dropped += 1
+    if null >= 0:
+        os.close(null)
     return [f"{dropped} socket{'s' if dropped > 1 else ''}"] if dropped else []
 
 
-def _break_holders() -> list[str]:
-    """Find what waits for threads and processes that are not there, and have it fail instead."""
+def _break_owners() -> list[str]:
+    """Find what waits for threads and processes that a fork does not have, and make it fail instead."""
     processes = pools = 0
-    for thing in gc.get_objects():
-        kind = type(thing)  # never isinstance: proxies of user code would run user code
+    for obj in gc.get_objects():
+        kind = type(obj)  # not isinstance: a proxy of user code would run user code
         if issubclass(kind, subprocess.Popen):
-            if thing.returncode is None and thing.pid is not None:
-                _break_popen(thing)
+            if obj.returncode is None and obj.pid is not None:
+                _break_popen(obj)
                 processes += 1
         elif issubclass(kind, concurrent.futures.ThreadPoolExecutor):
-            if thing._threads:
-                _break_thread_pool(thing)
+            if obj._threads:
+                _break_thread_pool(obj)
                 pools += 1
         elif issubclass(kind, concurrent.futures.Future):
-            if thing._state == "RUNNING":
-                thing.set_exception(BrokenThreadPool(_LOST))
+            if obj._state == "RUNNING":
+                obj.set_exception(BrokenThreadPool(_LOST))
         elif kind.__module__ == "multiprocessing.pool" and kind.__name__ in {"Pool", "ThreadPool"}:
-            thing._state = "TERMINATE"
+            obj._state = "TERMINATE"
             pools += 1
     lost = []
     if processes:
@@ -257,29 +276,30 @@ def _break_holders() -> list[str]:
 
 
 def _break_popen(process: Any) -> None:
-    """Its child is another's: what Python would give for its exit status is 0, whatever became of it."""
-
-    def lost(*_: object, **__: object) -> NoReturn:
+    # The child belongs to the other worker. waitpid() fails here, for which subprocess assumes exit status 0:
+    # a lie.
+    def fail(*_: object, **__: object) -> NoReturn:
         raise ChildProcessError(f"The process {process.args!r} (pid {process.pid}) is {_LOST}.")
 
-    process._child_created = False  # nothing to be reaped when it is forgotten
-    process._internal_poll = process._wait = lost
+    process._child_created = False  # its finaliser must not try to reap it
+    process._internal_poll = process._wait = fail
 
 
 def _break_thread_pool(pool: Any) -> None:
     pool._threads.clear()
-    pool._shutdown_lock = threading.Lock()  # a thread that is gone may hold the old one
+    # A thread that is missing here may have held the lock at the fork: nobody would ever release it.
+    pool._shutdown_lock = threading.Lock()
     pool._broken = f"The threads of this pool are {_LOST}. Make a new pool."
     while True:
         try:
             item = pool._work_queue.get_nowait()
-        except Exception:  # empty; whatever else it is, nothing more can be had
+        except Exception:  # empty; after any other error nothing more can be taken either
             return
         if item is not None:
             item.future.set_exception(BrokenThreadPool(pool._broken))
 
 
-_MOST_LOST = 50
+# ---- variables as a file, for another worker
 
 
 class _Unpickler(pickle.Unpickler):
@@ -293,40 +313,40 @@ class _Unpickler(pickle.Unpickler):
         return self._namespace
 
 
-def write(namespace: Mapping[str, Any], hidden: Mapping[str, Any], descriptor: int) -> list[str]:
-    """Write the variables of `namespace` into a file, all together so that what is shared stays shared.
+def write_variables(namespace: Mapping[str, Any], hidden: Mapping[str, Any], descriptor: int) -> list[str]:
+    """Pickle the variables of `namespace` into a file, all together, so that shared objects stay shared.
 
     Args:
         namespace: The variables.
-        hidden: What a shell has put there by itself.
+        hidden: What the shell has put there itself.
         descriptor: The file.
 
     Returns:
-        What could not be written, each with the reason.
+        What could not be pickled, each with the reason.
     """
-    wanted = {
+    variables = {
         name: value
         for name, value in namespace.items()
         if hidden.get(name, hidden) is not value and not (name.startswith("__") and name.endswith("__"))
     }
     lost: list[str] = []
     try:
-        data = pickle_namespace(wanted, namespace)
-    except BaseException:  # one of them cannot be: find out which
-        for name in tuple(wanted):
+        data = pickle_namespace(variables, namespace)
+    except BaseException:  # user code in __reduce__ may raise anything; find out which variable it is
+        for name in tuple(variables):
             try:
-                pickle_namespace({name: wanted[name]}, namespace)
+                pickle_namespace({name: variables[name]}, namespace)
             except BaseException as error:
-                kind = type(wanted.pop(name)).__name__
+                kind = type(variables.pop(name)).__name__
                 lost.append(f"{name} ({kind}: {str(error)[:100]})")
-        data = pickle_namespace(wanted, namespace)
+        data = pickle_namespace(variables, namespace)
     with open(descriptor, "wb") as file:
         file.write(data)
-    return lost[:_MOST_LOST]
+    return lost[:_MAX_LOST]
 
 
-def read(namespace: dict[str, Any], descriptor: int) -> list[str]:
-    """Add what `write` has written to `namespace`; the names."""
+def read_variables(namespace: dict[str, Any], descriptor: int) -> list[str]:
+    """Add what `write_variables` has written to `namespace`. Return the names, sorted."""
     with open(descriptor, "rb") as file:
         file.seek(0)
         variables = _Unpickler(file, namespace).load()
@@ -335,159 +355,171 @@ def read(namespace: dict[str, Any], descriptor: int) -> list[str]:
 
 
 class LoadVariables:
-    """A tool that only kernels call: takes over the variables in the file that comes with the call."""
+    """A tool that only the host calls: adds the variables in the file that comes with the call."""
 
     name = "load_variables"
-    description = "Take over variables."
+    description = "Load variables from another sandbox."
 
     def parameters_schema(self) -> Mapping[str, Json]:
-        """It takes nothing but the file."""
+        """Return the schema of no arguments."""
         return {"type": "object", "properties": {}}
 
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:  # noqa: ARG002 - none
-        """Read them; user code may run meanwhile, as in every unpickling."""
+        """Read the variables. Unpickling may run user code."""
         descriptor: int = context.metadata["attached"]
-        names = read(context.metadata["shell"].user_ns, descriptor)
+        names = read_variables(context.metadata["shell"].user_ns, descriptor)
         return ToolResult.json(names)
 
 
 load = LoadVariables()
-"""The one that kernels call."""
+"""The instance that the host calls, by its import path."""
 
 
-_GIVEN = {"wake": 1, "copy": 2}
-_LIMITS = FrameLimits(header_bytes=1 << 16, body_bytes=0, parts=0)
-_MOST_NAMES = 8
-_main = threading.main_thread()
+# ---- the fork itself
 
 
 @dataclass(slots=True)
 class ForkPoint:
-    """Where the forks of this process are parked.
+    """Makes snapshots of this process.
 
     Attributes:
-        forking: Whether the fork that is being made is ours, and not user code's.
         namespace: The user's variables, with what the shell has put beside them.
-        hidden: The latter.
-        leave: Called in every fork of ours: let go of what belongs to the process it was forked from.
+        hidden: What the shell has put there.
+        detach: Called in every fork of ours: closes what belongs to the parent.
+        is_forking: Whether the fork in progress is ours, and not user code's.
     """
 
     namespace: Mapping[str, Any]
     hidden: Mapping[str, Any]
-    leave: Callable[[], None]
-    forking: bool = field(default=False, init=False)
-    _forks: list[int] = field(default_factory=list, init=False)
-    _fork_s: float = field(default=0.0, init=False)
+    detach: Callable[[], None]
+    is_forking: bool = field(default=False, init=False)
+    _snapshots: list[int] = field(default_factory=list, init=False)
+    _last_fork_s: float = field(default=0.0, init=False)
 
-    def park(self, descriptor: int, *, ours: Iterable[int]) -> BlockingChannel | None:
-        """Fork; the fork waits on the socket `descriptor`.
+    def take_snapshot(self, descriptor: int, *, own: Iterable[int]) -> BlockingChannel | None:
+        """Fork; the fork waits on the socket `descriptor` until it is woken.
 
         Args:
             descriptor: A connected stream socket, which is the fork's alone afterwards.
-            ours: Descriptors of sockets that are no user code's.
+            own: Descriptors of sockets that are not user code's.
 
         Returns:
-            None in this process; in one that was woken, the channel that it goes on with.
+            None in this process. In a fork that was woken, the channel that it goes on with.
         """
-        self._forks = [pid for pid in self._forks if not _ended(pid)]
-        quiet_openmp()
-        luggage = capture()
-        threads = [thread.name[:40] for thread in threading.enumerate()[:_MOST_NAMES] if thread is not _main]
-        began_s = time.thread_time()  # not by the clock: on a busy machine that tells about others
+        self._snapshots = [pid for pid in self._snapshots if not _has_ended(pid)]
+        stop_openmp_threads()
+        state = capture_state()
+        threads = [
+            thread.name[:_MAX_NAME_CHARS]
+            for thread in threading.enumerate()[:_MAX_NAMES]
+            if thread is not _main_thread
+        ]
+        # Processor time, not the clock: on a busy machine the clock measures the other processes.
+        began_s = time.thread_time()
         try:
             pid = self._fork()
         except OSError as error:
-            with socket.socket(fileno=descriptor) as end:
-                BlockingChannel(end).send("refused", {"error": error.strerror})
+            with socket.socket(fileno=descriptor) as sock:
+                BlockingChannel(sock).send("refused", {"error": error.strerror})
             return None
         if pid:
             os.close(descriptor)
-            self._forks.append(pid)
-            self._fork_s = time.thread_time() - began_s
+            self._snapshots.append(pid)
+            self._last_fork_s = time.thread_time() - began_s
             return None
+        # The child. It must not run on: it would return into the worker's loop and answer for the parent.
         try:
-            self._forks = []
-            self.leave()
-            told = {"last_fork_s": self._fork_s, "threads": threads, "ours": [descriptor, *ours]}
-            return self._wait(descriptor, luggage, told)
-        except BaseException:  # nothing may go on in a fork that is not whole
+            self._snapshots = []
+            self.detach()
+            header = {"last_fork_s": self._last_fork_s, "threads": threads, "ours": [descriptor, *own]}
+            return self._serve(descriptor, state, header)
+        except BaseException:  # half initialised: end, and let the host see the socket close
             os._exit(1)
 
-    def _wait(self, descriptor: int, luggage: ForkState, told: Mapping[str, Any]) -> BlockingChannel:
-        end = socket.socket(fileno=descriptor)
-        channel = BlockingChannel(end, _LIMITS)
-        channel.send("parked", told)
+    def _serve(self, descriptor: int, state: ForkState, header: Mapping[str, Any]) -> BlockingChannel:
+        """Be a snapshot. Return only in a fork that was woken, with its channel."""
+        sock = socket.socket(fileno=descriptor)
+        channel = BlockingChannel(sock, _FRAME_LIMITS)
+        channel.send("parked", header)
         while True:
             try:
                 frames = channel.receive()
             except (EOFError, OSError):
-                os._exit(0)
+                os._exit(0)  # the host has dropped this snapshot, or is gone
             for frame in frames:
-                _reap()
-                given = [channel.descriptors.popleft() for _ in range(_GIVEN[frame.op])]
+                _reap_children()
+                received = [channel.descriptors.popleft() for _ in range(_REQUEST_DESCRIPTORS[frame.op])]
+                # Fork again: the snapshot stays as it is, for the next request.
                 if self._fork():
-                    for received in given:
-                        os.close(received)
+                    for number in received:
+                        os.close(number)
                     continue
-                end.close()
-                woken = BlockingChannel(socket.socket(fileno=given[0]))
+                sock.close()
+                woken = BlockingChannel(socket.socket(fileno=received[0]))
                 if frame.op == "copy":
-                    self._copy(woken, given[1])
-                keep = frozenset({given[0], *told["ours"]})
-                lost = unpack(luggage, strangers=frame.header["strangers"], keep=keep)
+                    self._copy(woken, received[1])
+                keep = frozenset({received[0], *header["ours"]})
+                lost = repair_fork(state, had_helpers=frame.header["strangers"], keep=keep)
                 woken.send("woke", {"lost": lost})
                 return woken
 
     def _copy(self, channel: BlockingChannel, file: int) -> NoReturn:
-        """Write the variables into a file, and go."""
+        """Write the variables into a file, and end."""
+        # Pickling runs user code, which may never return. The host kills the snapshot; this fork must go with
+        # it.
         die_with_parent()
         channel.send("copying")
         try:
-            channel.send("copied", {"lost": write(self.namespace, self.hidden, file)})
-            channel.receive()  # the host wants to know whom it heard before that is gone, and ends us
+            channel.send("copied", {"lost": write_variables(self.namespace, self.hidden, file)})
+            # The host asks the kernel who sent this, which takes a living process. It ends us when it has
+            # done so.
+            channel.receive()
         finally:
             os._exit(0)
 
     def _fork(self) -> int:
-        self.forking = True
-        # An interrupt between the two sides of a fork would strike both.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        self.is_forking = True
+        # SIGINT is blocked across the fork: pending at that moment it would be raised in parent and child,
+        # and the child would unwind into the worker's code. The mask is restored in both.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             pid = os.fork()
-            # Its own group hides a fork from `os.wait` (see `hide_from_wait`); both sides see to it first.
+            # A process group of its own hides the fork from `os.wait` (see `hide_snapshots_from_wait`). Race:
+            # parent and child run in any order, so both set it, as shells do; in the child `pid` is 0,
+            # itself.
             os.setpgid(pid, pid)
             return pid
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            self.forking = False
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            self.is_forking = False
 
 
-def hide_from_wait() -> None:
-    """Have `os.wait()` see the children of user code only: those in the group of this process.
+def hide_snapshots_from_wait() -> None:
+    """Make `os.wait()` see only the children of user code: those in the process group of this process.
 
-    A program that waits until it has no children left would wait for the parked forks, which stay.
+    A program that waits until it has no children left would wait for the snapshots, which stay.
     """
-    wait_for = os.waitpid
+    original = os.waitpid
 
     def waitpid(pid: int, options: int, /) -> tuple[int, int]:
-        return wait_for(0 if pid == -1 else pid, options)
+        return original(0 if pid == -1 else pid, options)
 
     def wait() -> tuple[int, int]:
-        return wait_for(0, 0)
+        return original(0, 0)
 
     os.waitpid, os.wait = waitpid, wait
 
 
-def _ended(pid: int) -> bool:
-    """Whether a child of ours has ended; it is buried then."""
+def _has_ended(pid: int) -> bool:
+    """Return whether a child of ours has ended, and reap it then."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
         return True
 
 
-def _reap() -> None:
-    """Forks that were woken and have ended."""
+def _reap_children() -> None:
+    """Reap the forks of a snapshot that have ended."""
     try:
         while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is not None:
             pass

@@ -1,11 +1,9 @@
-"""The worker's IPython: a plain `InteractiveShell` whose output goes to the record of the running call.
+"""The worker's IPython shell: its output goes to the record of the running call.
 
-Built and warmed once in the fork server, so that a worker has it at once.
-
-What a notebook asks about the worker's variables: completions, what an object is, whether code is whole.
-
-These run in the worker as tools of our own, so that whatever they meet there (a property that never returns)
-is stopped like any other call. The host asks through `notebook.kernel.session`, which checks the answers.
+The shell is a plain `InteractiveShell`, built and warmed once in the fork server, so that a worker has it at
+once. Completion and inspection run in the worker as tools of our own, so that whatever they meet there (a
+property that never returns) is stopped like any other call. The host asks through `notebook.kernel.session`,
+which checks the answers.
 """
 
 from __future__ import annotations
@@ -55,14 +53,20 @@ from aisotools.sandbox.worker.output import (
     strip_ansi,
 )
 
-_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_MESSAGE_CHARS, _TRACEBACK_CHARS = 10_000, 100_000
+MAX_COMPLETIONS = 1_000
+"""Completions that are returned for one request."""
+
+_OWN_FOLDER = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_MAX_MESSAGE_CHARS = 10_000
+_MAX_TRACEBACK_CHARS = 100_000
+# Lines of the traceback of an interrupted call.
 _BRIEF_LINES = 20
-_CHAINED = 20
+# Causes of an exception whose tracebacks are cleaned.
+_MAX_CAUSES = 20
 
 
 class _Publisher(DisplayPublisher):
-    """Puts what is displayed into the record of the running call."""
+    """Records what is displayed in the running call."""
 
     recorder: Recorder
 
@@ -86,12 +90,12 @@ class _Publisher(DisplayPublisher):
 
 
 class _DisplayHook(DisplayHook):
-    """Puts the value of the last expression into the record of the running call."""
+    """Records the value of the last expression of the running call."""
 
     recorder: Recorder
 
     def write_output_prompt(self) -> None:
-        """No prompt: the result is a value, not text."""
+        """Write no prompt: the result is a value, not text."""
 
     def write_format_data(self, format_dict: Mapping[str, Any], md_dict: Any = None) -> None:
         flush()
@@ -103,9 +107,10 @@ class _DisplayHook(DisplayHook):
 
 
 class _Compiler(CachingCompiler):
-    """Names cells as ipykernel does: after a file that is not there.
+    """Names cells as ipykernel does: after a file that does not exist.
 
-    Tracebacks are made several times faster for those, and some libraries know user code by such names.
+    IPython formats tracebacks of such names several times faster, and some libraries recognize user code by
+    them.
     """
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:  # noqa: ARG002 - IPython's
@@ -116,16 +121,15 @@ class _Compiler(CachingCompiler):
 class ZMQInteractiveShell(InteractiveShell):
     """The worker's shell.
 
-    It bears the name of ipykernel's because pandas and rich look for that name to decide whether they are in
-    a notebook.
+    It has the name of ipykernel's shell, because pandas and rich look for that name to detect a notebook.
     """
 
     compiler_class = Type(_Compiler)
     displayhook_class = Type(_DisplayHook)
     display_pub_class = Type(_Publisher)
     recorder: Recorder
-    value_unshown = False
-    """Whether the last traceback was that of a value which could not be shown."""
+    display_failed = False
+    """Whether the last traceback came from displaying a value."""
 
     def init_history(self) -> None:
         """Keep no history file; inputs stay in memory for tracebacks."""
@@ -133,76 +137,78 @@ class ZMQInteractiveShell(InteractiveShell):
         super().init_history()  # type: ignore[no-untyped-call]  # IPython's
 
     def enable_gui(self, gui: Any = None) -> None:
-        """No event loop of a toolkit runs here; `%matplotlib inline` asks all the same."""
+        """Do nothing: no event loop of a toolkit runs here. `%matplotlib inline` calls this all the same."""
 
     def set_next_input(self, s: str, replace: bool = False) -> None:
-        """`%load` and its like put text into a cell; whoever watches decides about that."""
-        watch = self.recorder.current().watch
-        if watch is not None:
-            watch.show("next_input", {"text/plain": escape_surrogates(s)}, replace=replace)
+        """Offer text for the next cell, as `%load` does; the listener decides."""
+        listener = self.recorder.current().listener
+        if listener is not None:
+            listener.show("next_input", {"text/plain": escape_surrogates(s)}, replace=replace)
         else:
             super().set_next_input(s, replace)
 
     def ask_exit(self) -> None:
-        """`exit` and `quit`: the worker stays."""
+        """End the cell, for `exit` and `quit`; the worker stays."""
         raise SystemExit
 
     def _get_exc_info(self, exc_tuple: Any = None) -> tuple[type, BaseException, Any]:
         kind, error, trace = super()._get_exc_info(exc_tuple)  # type: ignore[no-untyped-call]  # IPython's
-        before = error.__cause__ or error.__context__
-        for _ in range(_CHAINED):
-            if before is None:
+        cause = error.__cause__ or error.__context__
+        # Bounded: user code can make a chain of causes that ends in itself.
+        for _ in range(_MAX_CAUSES):
+            if cause is None:
                 break
-            before.__traceback__ = strip_own_frames(before.__traceback__)
-            before = before.__cause__ or before.__context__
+            cause.__traceback__ = strip_own_frames(cause.__traceback__)
+            cause = cause.__cause__ or cause.__context__
         return kind, error, strip_own_frames(trace)
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
-        """Show what was raised; an interruption briefly, because somebody waits for the call to end."""
+        """Show what was raised; of an interrupt briefly, because somebody waits for the call to end."""
         kind, error, trace = self._get_exc_info(exc_tuple)
         if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
-            self._showtraceback(kind, error, self._brief(kind, trace))
+            self._showtraceback(kind, error, self._brief_traceback(kind, trace))
         else:
             super().showtraceback(exc_tuple, *args, **kwargs)
 
-    def _brief(self, kind: type, trace: types.TracebackType | None) -> list[str]:
-        """Where it struck. IPython's own way parses every file on the way, which takes too long here."""
-        told = []
+    def _brief_traceback(self, kind: type, trace: types.TracebackType | None) -> list[str]:
+        # IPython's own formatter parses every file in the traceback, which takes longer than the grace
+        # period.
+        lines = []
         for frame in traceback.extract_tb(trace)[1:]:  # the first one is IPython's
             name = self.compile.format_code_name(frame.filename)
             file = " ".join(name) if name is not None else f'File "{frame.filename}"'
-            told.append(f"{file}, line {frame.lineno}" + (f", in {frame.name}" if name is None else ""))
-            told.append(f"    {frame.line}")
-        return ["Traceback (most recent call last):", *told[-_BRIEF_LINES:], kind.__name__]
+            lines.append(f"{file}, line {frame.lineno}" + (f", in {frame.name}" if name is None else ""))
+            lines.append(f"    {frame.line}")
+        return ["Traceback (most recent call last):", *lines[-_BRIEF_LINES:], kind.__name__]
 
     def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
-        # IPython would make every traceback a second time, for a history that is not kept here.
+        # IPython would format every traceback a second time, for a history that is disabled here.
         return {"ename": type(exception).__name__, "evalue": "", "traceback": []}
 
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         flush()
-        self.value_unshown = self.displayhook.is_active
+        self.display_failed = self.displayhook.is_active
         try:
             message = str(evalue)
         except Exception as error:
             message = f"(its message cannot be shown: {type(error).__name__})"
-        trace = cut(escape_surrogates("\n".join(stb)), _TRACEBACK_CHARS)[0]
-        told = {
+        trace = cut(escape_surrogates("\n".join(stb)), _MAX_TRACEBACK_CHARS)[0]
+        fields = {
             "ename": escape_surrogates(etype.__name__),
-            "evalue": cut(escape_surrogates(message), _MESSAGE_CHARS)[0],
+            "evalue": cut(escape_surrogates(message), _MAX_MESSAGE_CHARS)[0],
         }
         record = self.recorder.current()
-        record.error = {**told, "traceback": strip_ansi(trace)}
-        if record.watch is not None:
-            record.watch.show("error", {**told, "traceback": trace})
+        record.error = {**fields, "traceback": strip_ansi(trace)}
+        if record.listener is not None:
+            record.listener.show("error", {**fields, "traceback": trace})
 
     @contextlib.contextmanager
     def _tee(self, channel: str) -> Iterator[None]:  # noqa: ARG002 - the name is IPython's
-        # IPython would keep every output of every cell in memory for good.
+        # IPython's own would store every output of every cell in memory for good.
         yield
 
     def system(self, cmd: str) -> None:
-        """`!cmd`: run it without a terminal, its output line by line."""
+        """Run a command for `!cmd`, without a terminal, and print its output line by line."""
         command = self.var_expand(cmd, depth=1)  # type: ignore[no-untyped-call]  # IPython's
         with subprocess.Popen(
             ["/bin/bash", "-c", command],
@@ -216,15 +222,17 @@ class ZMQInteractiveShell(InteractiveShell):
             try:
                 for line in process.stdout:
                     sys.stdout.write(line)
-            except BaseException:  # interrupted: the command must not outlive its cell
+            except BaseException:
+                # Interrupted: the command must not outlive its cell.
                 process.kill()
                 raise
         self.user_ns["_exit_code"] = process.returncode
 
     def run_script(self, program: str, line: str, cell: str) -> None:
-        """`%%bash` and `%%sh`; IPython's own takes a thread, and does not survive an interrupt.
+        """Run a script for `%%bash` and `%%sh`; with options, by IPython's own magic.
 
-        The host hears the program's output itself. With options, it is IPython's after all.
+        IPython's own takes a thread, and does not survive an interrupt. The program writes to the worker's
+        descriptors, which the host reads.
         """
         if line.strip():
             self.run_cell_magic("script", f"{program} {line}", cell)  # type: ignore[no-untyped-call]  # IPython's
@@ -239,26 +247,26 @@ class ZMQInteractiveShell(InteractiveShell):
 
 
 def flush() -> None:
-    """Send everything printed so far, so that order is kept."""
+    """Send everything printed so far, so that what follows arrives after it."""
     sys.stdout.flush()
     sys.stderr.flush()
 
 
 def build(recorder: Recorder) -> ZMQInteractiveShell:
-    """Make the one shell of this process, with its streams installed."""
-    _may_ask(recorder)
-    install_comms(lambda: recorder.current().watch)
+    """Create the shell of this process, and install its streams, `input` and widget messages."""
+    _install_input(recorder)
+    install_comms(lambda: recorder.current().listener)
     sys.stdout = Stream("stdout", 1, recorder)
     sys.stderr = Stream("stderr", 2, recorder)
     with tempfile.TemporaryDirectory(prefix="aisotools-profile-") as folder:
-        # IPython insists on a profile folder while it is built and hardly looks at it afterwards.
+        # IPython needs a profile folder while the shell is built, and not afterwards.
         profile = ProfileDir.create_profile_dir(folder)
         shell = ZMQInteractiveShell.instance(ipython_dir=folder, profile_dir=profile, colors="nocolor")
     parts: tuple[Any, ...] = (shell, shell.display_pub, shell.displayhook)
     for part in parts:
         part.recorder = recorder
     shell.autoawait = True
-    register: Any = shell.register_magic_function  # its decorators hide its type
+    register: Any = shell.register_magic_function  # untyped decorators
     for program in ("bash", "sh"):
         register(functools.partial(shell.run_script, program), "cell", program)
     shell.set_hook("show_in_pager", _show_page, 1)  # type: ignore[no-untyped-call]  # IPython's
@@ -267,7 +275,7 @@ def build(recorder: Recorder) -> ZMQInteractiveShell:
 
 
 def warm(shell: ZMQInteractiveShell) -> None:
-    """Run a little of everything, so that forked workers find it imported and compiled."""
+    """Run a little of everything, so that workers forked later find it imported and compiled."""
     recorder = shell.recorder
     recorder.main = CallRecord(call_id="warm")
     for code in ("1+1", "print(1)", "1/0", "%pwd", "import asyncio", "x = !true"):
@@ -278,7 +286,7 @@ def warm(shell: ZMQInteractiveShell) -> None:
 
 
 async def run_cell(shell: ZMQInteractiveShell, code: str) -> None:
-    """Run one cell; what it shows lands in the current record.
+    """Run one cell; what it prints and displays goes to the current record.
 
     The whole cell runs in the current task: top-level `await` works, and sync code holds the loop.
     """
@@ -287,16 +295,16 @@ async def run_cell(shell: ZMQInteractiveShell, code: str) -> None:
     except Exception:
         transformed, problem = code, sys.exc_info()
     result = None
-    watch = shell.recorder.current().watch
-    manner = watch.manner if watch is not None else ExecuteOptions()
-    shell.colors = "neutral" if watch is not None else "nocolor"
-    if manner.count is not None:
-        shell.execution_count = manner.count
+    listener = shell.recorder.current().listener
+    options = listener.options if listener is not None else ExecuteOptions()
+    shell.colors = "neutral" if listener is not None else "nocolor"
+    if options.count is not None:
+        shell.execution_count = options.count
     try:
         result = await shell.run_cell_async(
             code,
-            store_history=manner.store_history,
-            silent=manner.silent,
+            store_history=options.store_history,
+            silent=options.silent,
             transformed_cell=transformed,
             preprocessing_exc_tuple=problem,
         )
@@ -304,19 +312,20 @@ async def run_cell(shell: ZMQInteractiveShell, code: str) -> None:
         shell.events.trigger("post_execute")
         shell.events.trigger("post_run_cell", result)
         record = shell.recorder.current()
-        shown_only = result is not None and result.success and not shell.value_unshown
-        if shown_only and record.error is not None and watch is None:
-            print(record.error["traceback"], file=sys.stderr)  # one that was only shown, as by `%tb`
-        if shown_only:
+        # `%tb` shows a traceback in a cell that succeeds: it is output, not the cell's error.
+        succeeded = result is not None and result.success and not shell.display_failed
+        if succeeded and record.error is not None and listener is None:
+            print(record.error["traceback"], file=sys.stderr)
+        if succeeded:
             record.error = None
         flush()
 
 
 def strip_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """A traceback without our own frames at its end: they raise what is meant for the user's code."""
+    """Return a traceback without our own frames at its end, which raise on behalf of user code."""
     last = step = trace
     while step is not None:
-        if not step.tb_frame.f_code.co_filename.startswith(_HERE):
+        if not step.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
             last = step
         step = step.tb_next
     if last is not None:
@@ -325,71 +334,71 @@ def strip_own_frames(trace: types.TracebackType | None) -> types.TracebackType |
 
 
 def _show_page(shell: ZMQInteractiveShell, data: str | Mapping[str, Any], *_: Any, **__: Any) -> None:
-    """What `obj?` tells goes to the pager of whoever watches, else it is printed."""
-    watch = shell.recorder.current().watch
-    if watch is None:
+    """Show the help of `obj?` in the listener's pager; without a listener IPython prints it."""
+    listener = shell.recorder.current().listener
+    if listener is None:
         raise TryNext
-    watch.show("page", json_bundle(data if isinstance(data, Mapping) else {"text/plain": data}))
+    listener.show("page", json_bundle(data if isinstance(data, Mapping) else {"text/plain": data}))
 
 
-def _may_ask(recorder: Recorder) -> None:
-    """Have `input` and `getpass` ask whoever watches the call."""
+def _install_input(recorder: Recorder) -> None:
+    """Make `input` and `getpass` ask the listener of the call."""
 
     def ask(prompt: object, *, password: bool) -> str:
-        watch = recorder.current().watch
-        if watch is None:
+        listener = recorder.current().listener
+        if listener is None:
             raise no_input_error(prompt)
-        return watch.ask(prompt, password=password)
+        return listener.ask(prompt, password=password)
 
-    def asks(prompt: object = "", /) -> str:
-        """Read a line from whoever watches this cell."""
+    def read_line(prompt: object = "", /) -> str:
+        """Read a line from the person who runs this cell."""
         return ask(prompt, password=False)
 
-    def asks_password(
+    def read_password(
         prompt: object = "Password: ",
         stream: object = None,  # noqa: ARG001 - as getpass has it
         **_: object,
     ) -> str:
-        """Read a line from whoever watches this cell, without showing it."""
+        """Read a line from the person who runs this cell, without showing it."""
         return ask(prompt, password=True)
 
-    builtins.input, getpass.getpass = asks, asks_password
+    builtins.input = read_line
+    getpass.getpass = read_password
 
 
-MOST_MATCHES = 1_000
-"""How many completions are told."""
+# ---- questions about the variables
 
 _Answer = Callable[[ZMQInteractiveShell, Mapping[str, Json]], Json]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enquiry:
-    """A `Tool` of the worker's own: asks its shell something."""
+    """A tool that only the host calls: asks the worker's shell something."""
 
     name: str
     description: str
     answer: _Answer
 
     def parameters_schema(self) -> Mapping[str, Json]:
-        """Anything: the host makes the arguments itself."""
+        """Return a schema that accepts any object: the host makes the arguments itself."""
         return {"type": "object"}
 
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
-        """Ask."""
+        """Ask the shell."""
         shell = context.metadata_get("shell")
         if not isinstance(shell, ZMQInteractiveShell):
-            raise ToolError(f"{self.name} runs only in a sandbox worker, and this is none.")
+            raise ToolError(f"{self.name} runs only in a sandbox worker; this process is not one.")
         return ToolResult.json(self.answer(shell, arguments), content="")
 
 
 def _complete(shell: ZMQInteractiveShell, arguments: Mapping[str, Json]) -> Json:
-    # The objects are here, so that looking at them is better than jedi's reading of their source files, which
-    # takes five seconds for a data frame and starts anew in every sandbox.
+    # jedi reads the source files of a library, which takes five seconds for a data frame, in every sandbox
+    # anew. The objects themselves are here and can be inspected.
     shell.Completer.use_jedi = False
     code, cursor = arguments["code"], arguments["cursor"]
     with provisionalcompleter():
-        found = shell.Completer.completions(code, cursor)
-        matches = list(itertools.islice(rectify_completions(code, found), MOST_MATCHES))
+        completions = shell.Completer.completions(code, cursor)
+        matches = list(itertools.islice(rectify_completions(code, completions), MAX_COMPLETIONS))
     return {
         "start": matches[0].start if matches else cursor,
         "end": matches[0].end if matches else cursor,
@@ -430,7 +439,9 @@ def _take_message(_shell: ZMQInteractiveShell, arguments: Mapping[str, Json]) ->
     return None
 
 
-complete = Enquiry(name="complete", description="What may stand at the cursor.", answer=_complete)
-inspect = Enquiry(name="inspect", description="What the object at the cursor is.", answer=_inspect)
-is_complete = Enquiry(name="is_complete", description="Whether code is whole.", answer=_is_complete)
-take_message = Enquiry(name="take_message", description="A message to a widget.", answer=_take_message)
+complete = Enquiry(name="complete", description="Complete the code at the cursor.", answer=_complete)
+inspect = Enquiry(name="inspect", description="Describe the object at the cursor.", answer=_inspect)
+is_complete = Enquiry(name="is_complete", description="Check whether code is complete.", answer=_is_complete)
+take_message = Enquiry(
+    name="take_message", description="Deliver a message to a widget.", answer=_take_message
+)

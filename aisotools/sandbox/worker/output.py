@@ -1,14 +1,13 @@
-"""What a call prints and displays in the worker: recorded per call, capped at the source.
+"""What a call prints, displays and asks in the worker: recorded per call, capped at the source, forwarded.
 
-Output belongs to the call whose context wrote it (a context variable); a thread started by a call has no
-context of its own and counts to the call that holds the main thread. Text goes to the host as it comes, a
-line at a time while lines are rare, in blocks when they are many, so that progress shows without a thread and
-a flood stays cheap. Beyond the cap nothing more leaves the worker; it is only counted.
+Output belongs to the call whose context wrote it (a context variable). A thread that a call started has no
+context of its own; it counts to the call that holds the main thread. Text goes to the host as it comes, line
+by line while lines are rare and in blocks when they are many, so that progress shows and a flood stays cheap.
+Beyond the cap nothing more leaves the worker; it is only counted.
 
-A call that somebody watches, in the worker: what it shows goes out at once, and it may ask for input.
-
-Without a watcher a call's displays travel with its result, nobody can be asked, and the messages of widgets
-go nowhere. The host says in the call's header who watches and how; see `aisotools.sandbox.host.calls`.
+The host's header says whether somebody listens to a call. If so, what the call displays goes out at once, and
+it may ask for input. If not, displays travel with the result, input is refused, and messages of widgets are
+discarded.
 """
 
 from __future__ import annotations
@@ -31,26 +30,37 @@ from pydantic_core import to_json
 
 from aisotools.core.truncation import HeadTailBuffer
 
+# Text that is collected before it is sent when lines come too fast, and text in one frame at most.
 _BLOCK_CHARS = 8192
-_FRAME_CHARS = 1 << 16
-_TAIL_BYTES = 1 << 15  # of the text beyond the cap, over both streams
-_LINES_AT_ONCE, _LINES_PER_S = 2000, 2000.0
-_EMITS_AT_ONCE, _EMITS_PER_S = 1000, 50.0
+_MAX_FRAME_CHARS = 1 << 16
+# Of the text beyond the cap, over both streams.
+_TAIL_BYTES = 1 << 15
+# Lines that are sent one by one.
+_LINE_BURST = 2000
+_LINES_PER_S = 2000.0
+# Progress reports of one call that leave the worker.
+_EMIT_BURST = 1000
+_EMITS_PER_S = 50.0
+_MAX_PROMPT_CHARS = 10_000
+_ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 SendText = Callable[[str, str, str], None]
-"""Takes a call's id, the stream's name and text, and sends them to the host."""
+"""Sends text to the host: takes the call's id, the stream's name and the text."""
+
+SendFrame = Callable[[str, Mapping[str, Any], tuple[bytes, ...]], None]
+"""Sends a frame to the host: takes its op, its header and its parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecuteOptions:
-    """How a watched cell runs.
+    """How a cell runs that somebody listens to.
 
     Attributes:
-        silent: Whether its value is not shown, nor kept.
-        store_history: Whether it counts, and is kept in `In`.
+        silent: Whether its value is neither displayed nor stored.
+        store_history: Whether it has a number, and is stored in `In`.
         count: Its number; the shell's own without it.
-        stdin: Whether whoever watches can be asked for input.
-        comms: Whether the messages of widgets are passed on.
+        stdin: Whether it may ask for input.
+        comms: Whether messages of widgets are forwarded.
     """
 
     silent: bool = False
@@ -61,40 +71,44 @@ class ExecuteOptions:
 
 
 class OutputListener(Protocol):
-    """Somebody who sees a call while it runs."""
+    """Receives what a call displays and asks while it runs."""
 
     @property
-    def manner(self) -> ExecuteOptions:
-        """How the call is to run."""
+    def options(self) -> ExecuteOptions:
+        """How the call runs."""
 
-    def show(self, what: str, bundle: Mapping[str, Any] | None = None, **how: Any) -> None:
-        """Take what is shown: what kind of thing it is, its data, and what else there is to it."""
+    def show(self, kind: str, bundle: Mapping[str, Any] | None = None, /, **details: Any) -> None:
+        """Display something: its kind, its data, and further fields."""
 
     def ask(self, prompt: object, *, password: bool) -> str:
-        """Answer a question with a line."""
+        """Ask for a line of input and return it."""
 
     def message(
         self, kind: str, content: Mapping[str, Any], metadata: Mapping[str, Any], buffers: Sequence[bytes]
     ) -> None:
-        """Take a widget's message."""
+        """Forward a widget's message."""
 
 
 class TokenBucket:
-    """So many at once, and so many per second in the long run."""
+    """A rate limit: a burst at once, and a rate per second in the long run."""
 
-    __slots__ = ("_at_once", "_clock", "_left", "_per_s", "_since_s")
+    __slots__ = ("_burst", "_clock", "_left", "_rate", "_refilled_s")
 
-    def __init__(self, at_once: int, per_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start full; `clock` tells the time in seconds."""
-        self._at_once, self._per_s, self._clock = float(at_once), per_s, clock
-        self._left, self._since_s = self._at_once, clock()
+    def __init__(self, burst: int, rate: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start with a full bucket of `burst` tokens; `rate` are added per second of `clock`."""
+        self._burst = float(burst)
+        self._rate = rate
+        self._clock = clock
+        self._left = self._burst
+        self._refilled_s = clock()
 
     def take(self, amount: int = 1) -> bool:
-        """Use up `amount`, if that much is left."""
+        """Take `amount` tokens. Return False, and take none, if there are fewer."""
         if self._left < amount:
+            # Refill only when needed: reading the clock costs more than all the rest.
             now_s = self._clock()
-            self._left = min(self._at_once, self._left + (now_s - self._since_s) * self._per_s)
-            self._since_s = now_s
+            self._left = min(self._burst, self._left + (now_s - self._refilled_s) * self._rate)
+            self._refilled_s = now_s
             if self._left < amount:
                 return False
         self._left -= amount
@@ -102,24 +116,24 @@ class TokenBucket:
 
 
 def emit_allowance() -> TokenBucket:
-    """How many progress reports of one call leave the worker."""
-    return TokenBucket(_EMITS_AT_ONCE, _EMITS_PER_S)
+    """Return the rate limit for progress reports of one call."""
+    return TokenBucket(_EMIT_BURST, _EMITS_PER_S)
 
 
 def escape_surrogates(text: str) -> str:
-    """`text` without what UTF-8 cannot hold; that is spelled out."""
+    """Return `text` with lone surrogates, which UTF-8 cannot hold, written as escapes."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @dataclass(slots=True, kw_only=True)
 class CallRecord:
-    """What one call has shown so far.
+    """What one call has printed and displayed so far.
 
     Attributes:
         call_id: The call.
         stream_left: Bytes of text that may still leave.
         data_left: Bytes of displayed data that may still leave.
-        streams: The text so far, by stream.
+        streams: The text within the cap, by stream.
         displays: MIME bundles in display order, each with its `display_id` or "".
         result: The MIME bundle of the last expression, or None.
         error: Name, message and traceback of what was raised, or None.
@@ -128,7 +142,7 @@ class CallRecord:
         dropped_displays: Displays beyond the cap.
         emits: How many progress reports may still leave.
         dropped_emits: Progress reports beyond that.
-        watch: Who hears of all this at once, if anybody does.
+        listener: Receives all this at once, if anybody listens.
     """
 
     call_id: str
@@ -143,31 +157,31 @@ class CallRecord:
     dropped_displays: int = 0
     emits: TokenBucket = field(default_factory=emit_allowance)
     dropped_emits: int = 0
-    watch: OutputListener | None = None
+    listener: OutputListener | None = None
     _clear_next: bool = False
 
     def __post_init__(self) -> None:
         self.tail = HeadTailBuffer(0, min(_TAIL_BYTES, max(1, self.stream_left // 4)))
 
     def text(self, stream: str) -> str:
-        """Everything of `stream` that was kept, the end of it too."""
+        """Return the text of `stream` within the cap, and its end."""
         return self.tail.text(stream, before="".join(self.streams[stream]))
 
     @property
     def missing_bytes(self) -> int:
-        """How much of the text `text` leaves out."""
+        """Bytes that `text` leaves out, over all streams."""
         return sum(map(self.tail.dropped, self.streams))
 
     def take(self, stream: str, text: str) -> str:
-        """Keep what the cap allows of `text` and return it."""
+        """Record what the cap allows of `text`, and return that."""
         text = escape_surrogates(text)
         size = len(text) if text.isascii() else len(text.encode())
         if size > self.stream_left:
-            kept = text.encode()[: self.stream_left].decode("utf-8", "ignore") if self.stream_left else ""
-            self.tail.append(text[len(kept) :].encode(), stream)
+            head = text.encode()[: self.stream_left].decode("utf-8", "ignore") if self.stream_left else ""
+            self.tail.append(text[len(head) :].encode(), stream)
             self.dropped_bytes += size - self.stream_left
             self.stream_left = 0
-            text = kept
+            text = head
         else:
             self.stream_left -= size
         if text:
@@ -183,54 +197,56 @@ class CallRecord:
         update: bool = False,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Keep a displayed bundle, or replace the one with the same id."""
+        """Record a displayed bundle, or with `update` replace those with the same id."""
         self._clear_if_due()
-        kept = None
+        recorded = None
         if not (update and display_id):
-            kept = self._within_cap(bundle)
-            self.displays.append((display_id, kept))
-        for place, (known, old) in enumerate(self.displays):
-            if update and known == display_id != "":
+            recorded = self._limit(bundle)
+            self.displays.append((display_id, recorded))
+        for position, (known_id, old) in enumerate(self.displays):
+            if update and known_id == display_id != "":
                 self.data_left += _size(old)
-                kept = self._within_cap(bundle)
-                self.displays[place] = (display_id, kept)
-        if self.watch is not None:
-            what = "update" if update else "display"
-            shown = kept
-            if shown is None:  # the update may be meant for what an earlier cell has displayed
-                shown = self._within_cap(bundle)
-                self.data_left += _size(shown)
-            self.watch.show(what, shown, display_id=display_id, metadata=json_bundle(metadata or {}))
+                recorded = self._limit(bundle)
+                self.displays[position] = (display_id, recorded)
+        if self.listener is None:
+            return
+        if recorded is None:
+            # The update is for a display of an earlier cell: forward it, but it takes none of this call's
+            # room.
+            recorded = self._limit(bundle)
+            self.data_left += _size(recorded)
+        kind = "update" if update else "display"
+        self.listener.show(kind, recorded, display_id=display_id, metadata=json_bundle(metadata or {}))
 
     def show_result(self, bundle: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
-        """Keep the value of the last expression."""
+        """Record the value of the last expression."""
         if self.result is not None:
             self.data_left += _size(self.result)
-        self.result = self._within_cap(bundle)
-        if self.watch is not None:
-            self.watch.show("result", self.result, metadata=json_bundle(metadata or {}))
+        self.result = self._limit(bundle)
+        if self.listener is not None:
+            self.listener.show("result", self.result, metadata=json_bundle(metadata or {}))
 
     def clear(self, *, wait: bool = False) -> None:
-        """Forget what was shown so far, as `clear_output` asks; with `wait` as soon as there is more."""
-        if self.watch is not None:
-            self.watch.show("clear", wait=wait)
-        self._forget(wait=wait)
+        """Discard what was displayed so far, for `clear_output`; with `wait`, as soon as there is more."""
+        if self.listener is not None:
+            self.listener.show("clear", wait=wait)
+        self._discard(wait=wait)
 
-    def _forget(self, *, wait: bool = False) -> None:
+    def _discard(self, *, wait: bool = False) -> None:
         self._clear_next = wait
         if wait:
             return
         self.data_left += sum(_size(bundle) for _, bundle in self.displays)
         self.displays.clear()
         self.tail.clear()
-        for kept in self.streams.values():
-            kept.clear()
+        for texts in self.streams.values():
+            texts.clear()
 
     def _clear_if_due(self) -> None:
         if self._clear_next:
-            self._forget()
+            self._discard()
 
-    def _within_cap(self, bundle: Mapping[str, Any]) -> dict[str, Any]:
+    def _limit(self, bundle: Mapping[str, Any]) -> dict[str, Any]:
         plain = json_bundle(bundle)
         size = _size(plain)
         if size > self.data_left:
@@ -242,7 +258,7 @@ class CallRecord:
 
 
 def json_bundle(bundle: Mapping[str, Any]) -> dict[str, Any]:
-    """A MIME bundle that JSON can hold: binary values as base64 text, what cannot be held as a note."""
+    """Return a MIME bundle as JSON can hold it: bytes as base64, and a note in place of what it cannot."""
     return {escape_surrogates(str(mime)): _json_value(value) for mime, value in bundle.items()}
 
 
@@ -253,7 +269,8 @@ def _json_value(value: Any) -> Any:
         return base64.b64encode(value).decode("ascii")
     try:
         to_json(value, inf_nan_mode="strings", serialize_unknown=True)
-    except ValueError as error:  # a lone surrogate somewhere inside, for one
+    except ValueError as error:
+        # A lone surrogate somewhere inside, for example.
         return f"[cannot be shown: {escape_surrogates(str(error))[:200]}]"
     return value
 
@@ -266,45 +283,58 @@ def _size(bundle: Mapping[str, Any]) -> int:
 
 
 class Recorder:
-    """Knows which call is current, and where its text goes."""
+    """Knows the current call, and sends its text to the host.
+
+    Attributes:
+        main: The record of the call that holds the main thread, if one does.
+        lock: Guards the buffers of both streams.
+    """
 
     def __init__(self, send: SendText) -> None:
-        """Send text through `send`."""
-        self.send = send
+        self._send = send
         self._current: ContextVar[CallRecord | None] = ContextVar("aisotools_call", default=None)
         self.main: CallRecord | None = None
-        self._homeless = CallRecord(call_id="")
-        self.renew_lock()
+        # For output that belongs to no call.
+        self._unowned = CallRecord(call_id="")
+        self.replace_lock()
 
-    def renew_lock(self) -> None:
-        """Have a new lock for the streams; for a fork, where the thread that held the old one is missing."""
+    def connect(self, send: SendText) -> None:
+        """Send text by `send` from now on: the recorder is older than the worker and its channel."""
+        self._send = send
+
+    def send(self, call_id: str, stream: str, text: str) -> None:
+        """Send text to the host."""
+        self._send(call_id, stream, text)
+
+    def replace_lock(self) -> None:
+        """Create a new lock, in a fork: the thread that held the old one may be missing there."""
         self.lock = threading.RLock()
 
     def enter(self, record: CallRecord) -> None:
-        """Make `record` the current one for this context and what it starts."""
+        """Make `record` the current one for this context, and for tasks that it starts."""
         self._current.set(record)
 
     def current(self) -> CallRecord:
-        """The record that output written here and now belongs to."""
-        return self._current.get() or self.main or self._homeless
+        """Return the record that output written here and now belongs to."""
+        return self._current.get() or self.main or self._unowned
 
 
 class Stream(io.TextIOBase):
     """`sys.stdout` or `sys.stderr` of the worker; any thread may write to it."""
 
     def __init__(self, name: str, descriptor: int, recorder: Recorder) -> None:
-        """Be the stream `name`; `descriptor` is for programs that ask for a real one."""
+        """Create the stream `name`; `descriptor` is what `fileno` returns, for programs that need one."""
         self._name = name
         self._descriptor = descriptor
         self._recorder = recorder
         self._pending: list[str] = []
         self._pending_chars = 0
         self._owner: CallRecord | None = None
-        self._lines = TokenBucket(_LINES_AT_ONCE, _LINES_PER_S)
+        self._lines = TokenBucket(_LINE_BURST, _LINES_PER_S)
 
     @property
     def name(self) -> str:
-        """`<stdout>` or `<stderr>`, as Python's own streams are called."""
+        """Name as that of Python's own streams: `<stdout>` or `<stderr>`."""
         return f"<{self._name}>"
 
     @property
@@ -314,44 +344,45 @@ class Stream(io.TextIOBase):
 
     @property
     def errors(self) -> str:  # type: ignore[override]  # read-only here, as in io.TextIOWrapper
-        """What UTF-8 cannot hold is spelled out."""
+        """Lone surrogates are written as escapes."""
         return "backslashreplace"
 
     def writable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def isatty(self) -> bool:
-        """No."""
+        """Return False."""
         return False
 
     def fileno(self) -> int:
-        """The raw descriptor, which the host drains too."""
+        """Return the raw descriptor, which the host reads too."""
         return self._descriptor
 
     def close(self) -> None:
-        """Stay open: the worker has only this one."""
+        """Flush only: user code may close it, and the worker has no other."""
         self.flush()
 
     def write(self, text: str) -> int:
-        """Take text for the current call."""
+        """Write text for the current call. Return its length."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         record = self._recorder.current()
-        others = ""
+        earlier = ""
         with self._recorder.lock:
             owner = self._owner
             if record is not owner:
-                others, self._owner = self._take_pending(), record
-            kept = record.take(self._name, text)
-            if kept:
-                self._pending.append(kept)
-                self._pending_chars += len(kept)
-            due = self._pending_chars >= _BLOCK_CHARS or ("\n" in kept and self._lines.take())
-        # Sending may block, and must not hold up a finaliser or a signal handler that prints meanwhile.
-        if others and owner is not None:
-            self._send(owner, others)
-        if due:
+                # Another call wrote before: its text must not go out under this one's name.
+                earlier, self._owner = self._take_pending(), record
+            accepted = record.take(self._name, text)
+            if accepted:
+                self._pending.append(accepted)
+                self._pending_chars += len(accepted)
+            is_due = self._pending_chars >= _BLOCK_CHARS or ("\n" in accepted and self._lines.take())
+        # Not under the lock: sending may block, and a finaliser or another thread may print meanwhile.
+        if earlier and owner is not None:
+            self._send(owner, earlier)
+        if is_due:
             self.flush()
         return len(text)
 
@@ -371,58 +402,55 @@ class Stream(io.TextIOBase):
         return text
 
     def _send(self, owner: CallRecord, text: str) -> None:
-        for start in range(0, len(text), _FRAME_CHARS):
-            self._recorder.send(owner.call_id, self._name, text[start : start + _FRAME_CHARS])
-
-
-Send = Callable[[str, Mapping[str, Any], tuple[bytes, ...]], None]
-"""Sends a frame to the host: its op, its header and its parts."""
-
-_PROMPT_CHARS = 10_000
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+        for start in range(0, len(text), _MAX_FRAME_CHARS):
+            self._recorder.send(owner.call_id, self._name, text[start : start + _MAX_FRAME_CHARS])
 
 
 @dataclass(slots=True, kw_only=True)
-class HostWatch:
-    """Whoever watches one call, at the other end of the channel.
+class HostListener:
+    """The listener of one call, at the other end of the channel.
 
     Attributes:
-        number: The call, as the channel calls it.
-        manner: How it is to run.
+        number: The call's number on the channel.
+        options: How it runs.
         send: Sends a frame to the host.
         inputs: Asks the host for a line.
     """
 
     number: int
-    manner: ExecuteOptions
-    send: Send
+    options: ExecuteOptions
+    send: SendFrame
     inputs: InputChannel
     _comm_noted: bool = field(default=False, init=False)
 
     def show(
         self,
-        what: str,
+        kind: str,
         bundle: Mapping[str, Any] | None = None,
+        /,
         *,
         buffers: Sequence[bytes] = (),
-        **how: Any,
+        **details: Any,
     ) -> None:
-        """Send what is shown; `bundle` is within the caps already."""
+        """Send a display; `bundle` is within the caps already."""
+        # What was printed before must arrive before.
         _flush()
         body = b"" if bundle is None else to_json(bundle, inf_nan_mode="strings", serialize_unknown=True)
-        self.send("show", {"id": self.number, "what": what, **how}, (body, *buffers))
+        self.send("show", {"id": self.number, "what": kind, **details}, (body, *buffers))
 
     def ask(self, prompt: object, *, password: bool) -> str:
-        """A line from whoever watches.
+        """Ask for a line of input and return it.
 
         Raises:
-            RuntimeError: If nobody can be asked.
-            EOFError: If they end their input.
+            RuntimeError: If this call may not ask.
+            EOFError: At the end of input.
         """
         _flush()
-        if not self.manner.stdin:
+        if not self.options.stdin:
             raise no_input_error(prompt)
-        return self.inputs.ask(self.number, escape_surrogates(str(prompt))[:_PROMPT_CHARS], password=password)
+        return self.inputs.ask(
+            self.number, escape_surrogates(str(prompt))[:_MAX_PROMPT_CHARS], password=password
+        )
 
     def message(
         self,
@@ -431,8 +459,8 @@ class HostWatch:
         metadata: Mapping[str, Any],
         buffers: Sequence[bytes],
     ) -> None:
-        """Pass a widget's message on; or say, once, that it is not."""
-        if self.manner.comms:
+        """Forward a widget's message; or report, once, that messages are discarded."""
+        if self.options.comms:
             self.show("comm", content, buffers=buffers, kind=kind, metadata=metadata)
         elif not self._comm_noted:
             self._comm_noted = True
@@ -440,7 +468,7 @@ class HostWatch:
 
 
 def no_input_error(prompt: object) -> RuntimeError:
-    """What stands for an answer when nobody can be asked."""
+    """Build the error of `input()` in a call that may not ask."""
     return RuntimeError(
         f"input({str(prompt)!r}) cannot ask anybody from inside the sandbox. "
         "Pass the value in as an argument or assign it before this call.",
@@ -448,36 +476,44 @@ def no_input_error(prompt: object) -> RuntimeError:
 
 
 class InputChannel:
-    """Questions to the host, and their answers; asked from any thread."""
+    """Asks the host for lines of input, from any thread."""
 
-    def __init__(self, send: Send, descriptor: int, receive: Callable[[], None]) -> None:
-        """Ask through `send`.
+    def __init__(self, send: SendFrame, descriptor: int, read_channel: Callable[[], None]) -> None:
+        """Create the channel.
 
         Args:
             send: Sends a frame.
-            descriptor: The channel, for waiting.
-            receive: Reads the channel once and handles what came; may call `take`.
+            descriptor: The call channel, to wait on.
+            read_channel: Reads the call channel once and handles what came; may call `receive`.
         """
-        self._send, self._descriptor, self._receive = send, descriptor, receive
+        self._send = send
+        self._descriptor = descriptor
+        self._read_channel = read_channel
         self._waiting: dict[int, threading.Event] = {}
         self._answers: dict[int, str | None] = {}
-        self._asked = 0
+        self._last_seq = 0
 
-    def take(self, header: Mapping[str, Any]) -> None:
-        """The host answers."""
+    def receive(self, header: Mapping[str, Any]) -> None:
+        """Handle an answer of the host; one that nobody waits for is ignored."""
         waiting = self._waiting.pop(header["seq"], None)
         if waiting is not None:
             self._answers[header["seq"]] = header["value"]
             waiting.set()
 
     def ask(self, number: int, prompt: str, *, password: bool) -> str:
-        """Ask on behalf of a call and wait; the main thread serves the channel meanwhile."""
-        self._asked += 1
-        seq, answered = self._asked, threading.Event()
+        """Ask on behalf of a call, wait, and return the answer.
+
+        Raises:
+            EOFError: At the end of input.
+        """
+        self._last_seq += 1
+        seq, answered = self._last_seq, threading.Event()
         self._waiting[seq] = answered
         self._send("ask", {"id": number, "seq": seq, "prompt": prompt, "password": password}, ())
         try:
             if threading.current_thread() is threading.main_thread():
+                # The event loop cannot run while input() blocks its thread: serve the channel here, or the
+                # answer would never be read.
                 while not answered.is_set():
                     self._serve_once()
             else:
@@ -491,21 +527,23 @@ class InputChannel:
         return value
 
     def _serve_once(self) -> None:
-        select.select([self._descriptor], [], [])  # an interrupt strikes here, where it loses nothing
-        former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # Ctrl-C during input(): the interrupt may strike in select, where nothing is lost. Between here and
+        # the end of the read it would lose frames that have left the socket and have not been handled.
+        select.select([self._descriptor], [], [])
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            self._receive()
+            self._read_channel()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, former)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def strip_ansi(text: str) -> str:
-    """`text` as a model reads it."""
-    return _COLOURS.sub("", text)
+    """Return `text` without the escape sequences for colours."""
+    return _ANSI_COLOUR.sub("", text)
 
 
 def install_comms(current: Callable[[], OutputListener | None]) -> None:
-    """Have the messages of widgets go to whoever watches the current call."""
+    """Forward messages of widgets to the listener of the current call, which `current` returns."""
     import comm
     from comm.base_comm import BaseComm
 
@@ -518,11 +556,11 @@ def install_comms(current: Callable[[], OutputListener | None]) -> None:
             buffers: Any = None,
             **keys: Any,
         ) -> None:
-            watch = current()
-            if watch is not None:
-                told = json_bundle({**keys, "comm_id": self.comm_id, "data": data or {}})
-                more = [bytes(memoryview(buffer).cast("B")) for buffer in buffers or ()]
-                watch.message(msg_type, told, json_bundle(metadata or {}), more)
+            listener = current()
+            if listener is not None:
+                content = json_bundle({**keys, "comm_id": self.comm_id, "data": data or {}})
+                parts = [bytes(memoryview(buffer).cast("B")) for buffer in buffers or ()]
+                listener.message(msg_type, content, json_bundle(metadata or {}), parts)
 
     comm.create_comm = Comm
 

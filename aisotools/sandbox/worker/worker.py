@@ -1,14 +1,9 @@
 """The worker: holds the user's variables and runs tools, one task per call, inside the confinement.
 
-It speaks frames over one inherited socket and has no other way out. Host to worker: `call`, `cancel`. Worker
-to host: `ready`, `failed`, `out`, `emit`, `done`. Calls are numbered by the host. Nothing the worker says is
-believed by the host without checks.
-
-How calls end in the worker when they do not end well, and what is added to what they give.
-
-What a result tells beside its own call: that something in the background has ended meanwhile.
-
-The worker's event loop: a fork carries it over whole, and it needs no thread for child processes.
+It speaks frames over one inherited socket and has no other way out. Host to worker: `call`, `cancel`,
+`reply`, `park`. Worker to host: `ready`, `failed`, `out`, `emit`, `show`, `ask`, `done`. Calls are numbered
+by the host. The host checks whatever the worker sends. User code shares the process: it may fork, replace
+signal handlers, or raise anywhere.
 """
 
 # ruff: noqa: SLF001 - asyncio has no public way to give a loop a new pipe
@@ -39,40 +34,49 @@ from aisotools.core.types import Json, ToolResult
 from aisotools.sandbox.frames import BlockingChannel, Frame
 from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD
 from aisotools.sandbox.results import STREAMS_TAKEN, Pieces, encode_result
-from aisotools.sandbox.worker.fork import ForkPoint, hide_from_wait
+from aisotools.sandbox.worker.fork import ForkPoint, hide_snapshots_from_wait
 from aisotools.sandbox.worker.ipython import ZMQInteractiveShell, flush, strip_own_frames
 from aisotools.sandbox.worker.output import (
     CallRecord,
     ExecuteOptions,
-    HostWatch,
+    HostListener,
     InputChannel,
     Recorder,
     json_bundle,
 )
 from aisotools.tools.adapter import exception_result
 
+# Nudges that are read at once, and the size of a progress report.
+_NUDGE_BYTES = 1 << 16
+_MAX_EMIT_BYTES = 1 << 16
+_STREAM_DESCRIPTORS = {"stdout": 1, "stderr": 2}
+
+# ---- results of calls that did not end well, and what is added to all
+
 
 def interrupted_result(content: str = "") -> ToolResult:
-    """What a call gives that was interrupted."""
-    told = "\n".join(filter(None, ["The call was interrupted.", content]))
-    return ToolResult.error(told).with_metadata(stopped=True)
+    """Build the result of a call that was interrupted; `content` is what it has to say."""
+    lines = ["The call was interrupted."]
+    if content:
+        lines.append(content)
+    return ToolResult.error("\n".join(lines)).with_metadata(stopped=True)
 
 
 def mark_stopped(result: ToolResult) -> ToolResult:
-    """What a call gave that was interrupted and had something to say all the same: never a success."""
+    """Return the result of a call that was interrupted and returned all the same: never a success."""
     if not result.is_error:
-        told = interrupted_result(result.content)
+        content = interrupted_result(result.content).content
         result = dataclasses.replace(
-            result, content=told.content, is_error=True, recoverable=True, error_kind="failed", kind="error"
+            result, content=content, is_error=True, recoverable=True, error_kind="failed", kind="error"
         )
     return result.with_metadata(stopped=True)
 
 
 def encode_failure(error: BaseException, record: CallRecord, caps: OutputCaps) -> Pieces:
-    """What a call gives whose tool raised."""
+    """Encode the result of a call whose tool raised `error`."""
     try:
         result = exception_result(error.with_traceback(strip_own_frames(error.__traceback__)))
-    except BaseException:  # its own text could not be had
+    except BaseException:  # __str__ of a user's exception may raise anything
         result = ToolResult.error(f"{type(error).__name__} (its message cannot be shown)")
     if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
         result = interrupted_result(result.content)
@@ -80,84 +84,90 @@ def encode_failure(error: BaseException, record: CallRecord, caps: OutputCaps) -
 
 
 def add_record(result: ToolResult, record: CallRecord) -> ToolResult:
-    """Add what was displayed beside the result, unless the tool took it up itself, and what was dropped."""
-    taken = result.metadata.get(STREAMS_TAKEN)
+    """Add what was displayed, unless the tool included it already, and counts of what was dropped."""
+    is_included = result.metadata.get(STREAMS_TAKEN)
     counts = {
-        "dropped_bytes": record.missing_bytes if taken else record.dropped_bytes,
+        "dropped_bytes": record.missing_bytes if is_included else record.dropped_bytes,
         "dropped_displays": record.dropped_displays,
         "dropped_emits": record.dropped_emits,
     }
-    more: dict[str, Any] = {name: count for name, count in counts.items() if count}
-    if record.displays and "displays" not in result.metadata and not taken:
-        more["displays"] = [bundle for _, bundle in record.displays]
-    return result.with_metadata(**more) if more else result
+    metadata: dict[str, Any] = {name: count for name, count in counts.items() if count}
+    if record.displays and "displays" not in result.metadata and not is_included:
+        metadata["displays"] = [bundle for _, bundle in record.displays]
+    return result.with_metadata(**metadata) if metadata else result
 
 
 Announcer = Callable[[str], str]
-"""Gives what is to be told to an agent, by its id; empty for nothing."""
+"""Returns what an agent, named by its id, should read with its next result; empty for nothing."""
 
 _announcers: list[Announcer] = []
 
 
 def register_announcer(announcer: Announcer) -> None:
-    """Ask `announcer` before every result that leaves this worker."""
+    """Call `announcer` before every result that leaves this worker."""
     _announcers.append(announcer)
 
 
 def add_announcements(result: ToolResult, agent_id: str) -> ToolResult:
-    """The result, with what there is to tell at its end."""
-    told = [text for announcer in _announcers if (text := announcer(agent_id))]
-    if not told:
+    """Return the result with the announcements for its agent appended."""
+    announcements = [text for announcer in _announcers if (text := announcer(agent_id))]
+    if not announcements:
         return result
-    content = "\n".join(filter(None, [result.content.removesuffix("\n"), *told]))
+    content = "\n".join(filter(None, [result.content.removesuffix("\n"), *announcements]))
     return dataclasses.replace(result, content=content)
 
 
+# ---- the event loop
+
 Arguments = TypeVarTuple("Arguments")
-"""What a callback takes besides."""
+"""Further arguments of a callback."""
 
 
 class ForkableEventLoop(asyncio.SelectorEventLoop):
-    """An event loop that a fork takes along, with its timers and tasks."""
+    """An event loop that works on in a fork, with its timers and tasks."""
 
     def __init__(self) -> None:
-        """`poll` keeps no kernel object, so that a fork of the loop is a whole loop."""
+        # poll() keeps no kernel object. The epoll instance of a default loop would be shared with the parent:
+        # a descriptor that one of the two removes is gone for both.
         super().__init__(selectors.PollSelector())
 
     def own_descriptors(self) -> tuple[int, int]:
-        """The two ends of the pipe by which other threads and signals wake it."""
-        itself: Any = self
-        return itself._ssock.fileno(), itself._csock.fileno()
+        """Return both ends of the pipe by which other threads and signals wake the loop."""
+        loop: Any = self
+        return loop._ssock.fileno(), loop._csock.fileno()
 
-    def renew(self) -> None:
-        """In a fork: have a pipe of its own, and no threads but those that are there."""
-        itself: Any = self
-        itself._close_self_pipe()
-        itself._make_self_pipe()
-        if itself._signal_handlers:
-            signal.set_wakeup_fd(itself._csock.fileno())
-        itself._default_executor = None
+    def repair_after_fork(self) -> None:
+        """Give the loop in a fork its own wake-up pipe and thread pool."""
+        loop: Any = self
+        # Shared with the parent: a wake-up that is meant for one would be read by the other.
+        loop._close_self_pipe()
+        loop._make_self_pipe()
+        if loop._signal_handlers:
+            signal.set_wakeup_fd(loop._csock.fileno())
+        # Its threads are missing here.
+        loop._default_executor = None
         asyncio.set_event_loop(self)
 
 
 def new_loop() -> ForkableEventLoop:
-    """A loop for this thread."""
+    """Create the event loop of this thread."""
     loop = ForkableEventLoop()
     asyncio.set_event_loop(loop)
     if sys.version_info < (3, 12):
-        with contextlib.suppress(OSError):  # where there are no such descriptors, Python's own way has to do
+        # Where the kernel or a filter refuses pidfds, Python's own child watcher has to do.
+        with contextlib.suppress(OSError):
             os.close(os.pidfd_open(os.getpid()))
-            asyncio.set_child_watcher(_Children())
+            asyncio.set_child_watcher(_PidfdChildWatcher())
     return loop
 
 
 if sys.version_info < (3, 12):
 
-    class _Children(asyncio.AbstractChildWatcher):
-        """Watches child processes by descriptor, on whichever loop runs; as later versions of Python do.
+    class _PidfdChildWatcher(asyncio.AbstractChildWatcher):
+        """Watches child processes by pidfd, on whichever loop runs, as later versions of Python do.
 
-        Of the watchers of Python 3.11 one starts a thread for each child, and another knows only the main
-        loop, which IPython's script magics block while they wait for a loop of their own.
+        Of Python 3.11's own, one starts a thread for each child, which a fork would lack, and another knows
+        only the main loop, which IPython's script magics block while they wait for a loop of their own.
         """
 
         def add_child_handler(
@@ -168,16 +178,17 @@ if sys.version_info < (3, 12):
         ) -> None:
             loop, descriptor = asyncio.get_running_loop(), os.pidfd_open(pid)
 
-            def ended() -> None:
+            def on_exit() -> None:
                 loop.remove_reader(descriptor)
                 os.close(descriptor)
                 try:
                     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                 except ChildProcessError:
-                    status = 255  # somebody else has reaped it; what asyncio gives as well
+                    # Race: user code has reaped it. asyncio's own watchers report 255 then, too.
+                    status = 255
                 callback(pid, status, *args)
 
-            loop.add_reader(descriptor, ended)
+            loop.add_reader(descriptor, on_exit)
 
         def remove_child_handler(self, pid: int) -> bool:  # noqa: ARG002 - nobody removes what ends by itself
             return False
@@ -198,25 +209,36 @@ if sys.version_info < (3, 12):
             """Nothing is open."""
 
 
-_NUDGES_BYTES = 1 << 16
-_EMIT_BYTES = 1 << 16
-_DESCRIPTORS = {"stdout": 1, "stderr": 2}
+# ---- the worker
 
 
 @dataclass(slots=True, kw_only=True)
 class _Call:
-    """One call under way."""
+    """A call in progress.
+
+    Attributes:
+        frame: What the host sent.
+        number: Its number on the channel.
+        caps: What its result may hold.
+        holds_main_thread: Whether it runs on the main thread, alone or beside `overlap` calls.
+        record: What it prints and displays.
+        cancellation: The flag that its tool can check.
+        attached: A descriptor that came with it.
+        interrupts: How often the host has asked for an interrupt by signal.
+        cancels: How often the host has asked for cancellation by the channel.
+        is_answered: Whether its result was sent.
+    """
 
     frame: Frame
     number: int
     caps: OutputCaps
-    holds: bool
+    holds_main_thread: bool
     record: CallRecord
     cancellation: Cancellation
     attached: int | None = None
     interrupts: int = 0
     cancels: int = 0
-    done: bool = False
+    is_answered: bool = False
 
 
 class Worker:
@@ -234,65 +256,89 @@ class Worker:
 
         Args:
             channel: The call channel.
-            shell: The user's namespace.
+            shell: Holds the user's namespace.
             sandbox: Describes the confinement to tools.
-            nudges: A pipe that tells which call an interrupt is for.
+            nudges: Read end of the pipe that says which call an interrupt is for.
         """
         self._channel = channel
         self._shell = shell
         self._recorder: Recorder = shell.recorder
-        self._recorder.send = self._send_text
+        self._recorder.connect(self._send_text)
         self._sandbox = sandbox
         self._workspace = Path(str(sandbox["workspace"]))
         self._nudges = nudges
         self._tools: dict[str, Tool] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._calls: dict[int, _Call] = {}
-        self._stepping: int | None = None
+        # The call whose code runs at this moment, and the one that holds the main thread also while it
+        # awaits.
+        self._running: int | None = None
         self._holder: int | None = None
         self._pid = os.getpid()
-        self._attached = True
+        # False in a fork made by user code: the channel belongs to its parent.
+        self._owns_channel = True
         self._inputs = InputChannel(self._send, channel.fileno(), self._receive)
-        self._held: list[Frame] = []
+        # Frames that wait for a snapshot, which is taken outside the loop; the first one requests it.
+        self._deferred: list[Frame] = []
+        self._forks: ForkPoint | None = None
 
     def serve(self, loop: ForkableEventLoop) -> NoReturn:
         """Run until the host closes its end."""
-        shell, leave = self._shell, functools.partial(self._let_go, loop)
-        lot = self._lot = ForkPoint(shell.user_ns, shell.user_ns_hidden, leave)
-        hide_from_wait()
+        shell, detach = self._shell, functools.partial(self._close_channel, loop)
+        forks = self._forks = ForkPoint(shell.user_ns, shell.user_ns_hidden, detach)
+        hide_snapshots_from_wait()
         os.set_blocking(self._nudges, False)
         signal.signal(signal.SIGINT, self._on_interrupt)
-        os.register_at_fork(before=flush, after_in_child=functools.partial(self._leave_channel, loop))
+        os.register_at_fork(before=flush, after_in_child=functools.partial(self._on_user_fork, loop))
         self._channel.send("ready", {"pid": self._pid, "python": sys.version.split()[0]})
         loop.add_reader(self._channel.fileno(), self._receive)
         while True:
-            # An interrupt that no call wants must not end the worker.
+            # Race: an interrupt arrives after its call has ended. It must not end the worker.
             with contextlib.suppress(KeyboardInterrupt):
                 loop.run_forever()
-            if self._held:  # an order to park, which is done outside the loop, so that it is whole in both
-                end = self._channel.descriptors.popleft()
-                woken = lot.park(end, ours=(*loop.own_descriptors(), self._nudges))
+            if self._deferred:
+                # Fork outside the loop: inside, the child would wake up in the middle of a loop iteration
+                # that its parent is going to finish.
+                descriptor = self._channel.descriptors.popleft()
+                woken = forks.take_snapshot(descriptor, own=(*loop.own_descriptors(), self._nudges))
                 if woken is not None:
-                    self._wake(loop, woken)
+                    # In a fork that was woken. The frames behind the request are the other worker's.
+                    self._continue_in_fork(loop, woken)
                 else:
-                    loop.call_soon(self._obey, self._held[1:])
-                self._held = []
+                    loop.call_soon(self._handle_frames, self._deferred[1:])
+                self._deferred = []
 
-    def _wake(self, loop: ForkableEventLoop, channel: BlockingChannel) -> None:
+    def _continue_in_fork(self, loop: ForkableEventLoop, channel: BlockingChannel) -> None:
         """In a fork that was woken: go on from the state in which it was made, on a channel of its own."""
         self._channel, self._pid = channel, os.getpid()
         self._inputs = InputChannel(self._send, channel.fileno(), self._receive)
-        self._recorder.renew_lock()
-        loop.renew()
-        for number, call in self._calls.items():  # they ran beside, and their end is the other's to tell
-            call.done = True
+        self._recorder.replace_lock()
+        loop.repair_after_fork()
+        # `overlap` calls ran beside the snapshot. They go on in the other worker, which reports their end;
+        # here they are stopped without a word.
+        for number, call in self._calls.items():
+            call.is_answered = True
             self._tasks[number].cancel()
         loop.add_reader(channel.fileno(), self._receive)
 
-    def _let_go(self, loop: ForkableEventLoop) -> None:
-        """In a fork: the channel belongs to the process it was forked from."""
+    def _close_channel(self, loop: ForkableEventLoop) -> None:
+        """In a fork: close our copy of the channel, which belongs to the parent."""
         loop.remove_reader(self._channel.fileno())
         self._channel.close()
+
+    def _on_user_fork(self, loop: ForkableEventLoop) -> None:
+        """In a fork made by user code: leave the channel to the parent.
+
+        Two processes that write to it would tear each other's frames.
+        """
+        if not self._owns_channel or (self._forks is not None and self._forks.is_forking):
+            return
+        self._owns_channel = False
+        self._close_channel(loop)
+        os.close(self._nudges)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        # Another thread may have held the lock at the fork; that thread is missing here.
+        self._recorder.replace_lock()
 
     # ---- the channel
 
@@ -300,13 +346,14 @@ class Worker:
         try:
             frames = self._channel.receive()
         except (EOFError, OSError):
-            os._exit(0)
-        self._obey(frames)
+            os._exit(0)  # the host is gone
+        self._handle_frames(frames)
 
-    def _obey(self, frames: Sequence[Frame]) -> None:
-        for place, frame in enumerate(frames):
+    def _handle_frames(self, frames: Sequence[Frame]) -> None:
+        for position, frame in enumerate(frames):
             if frame.op == "park":
-                self._held = [*frames[place:]]
+                # The snapshot is of this moment: what comes behind it waits until it is taken.
+                self._deferred = [*frames[position:]]
                 asyncio.get_running_loop().stop()
                 return
             if frame.op == "call":
@@ -314,63 +361,61 @@ class Worker:
             elif frame.op == "cancel":
                 self._cancel(frame.header["id"])
             elif frame.op == "reply":
-                self._inputs.take(frame.header)
+                self._inputs.receive(frame.header)
 
     def _send(self, op: str, header: Mapping[str, Any], parts: tuple[bytes, ...] = ()) -> None:
-        if self._attached:
+        if self._owns_channel:
             self._channel.send(op, header, parts)
 
     def _send_text(self, call_id: str, stream: str, text: str) -> None:
-        descriptor = _DESCRIPTORS[stream]
-        if self._attached:
-            told: dict[str, Any] = {"id": call_id, "stream": stream, "text": text}
-            if unread := _unread(descriptor):
-                told["after"] = unread  # programs wrote before, and the host has not read it yet
-            self._channel.send("out", told)
+        descriptor = _STREAM_DESCRIPTORS[stream]
+        if self._owns_channel:
+            header: dict[str, Any] = {"id": call_id, "stream": stream, "text": text}
+            # Order of output: programs have written to the pipe before this text was printed, and the host
+            # has not read that yet. Say how much, so that it can deliver it first.
+            if unread := _unread_bytes(descriptor):
+                header["after"] = unread
+            self._channel.send("out", header)
             return
         data = text.encode()
         while data:
             data = data[os.write(descriptor, data) :]
 
-    def _send_shown(self, op: str, header: Mapping[str, Any], parts: tuple[bytes, ...]) -> None:
-        after = {name: unread for name, end in _DESCRIPTORS.items() if (unread := _unread(end))}
+    def _send_display(self, op: str, header: Mapping[str, Any], parts: tuple[bytes, ...]) -> None:
+        unread = {name: _unread_bytes(end) for name, end in _STREAM_DESCRIPTORS.items()}
+        after = {name: count for name, count in unread.items() if count}
         self._send(op, {**header, "after": after} if after else header, parts)
 
-    def _leave_channel(self, loop: ForkableEventLoop) -> None:
-        """In a fork made by user code: the channel belongs to the parent alone."""
-        if self._attached and not self._lot.forking:
-            self._attached = False
-            self._let_go(loop)
-            os.close(self._nudges)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            self._recorder.renew_lock()
-
-    # ---- stopping
+    # ---- interrupts
 
     def _on_interrupt(self, _signal: int, frame: types.FrameType | None) -> None:
-        """Raise in user code that is meant and running; what merely waits is cancelled over the channel.
+        """Raise KeyboardInterrupt in user code that runs; a call that awaits is cancelled over the channel.
 
-        It may strike anywhere, so it takes no locks: not even a `Cancellation` can be set here.
+        A signal handler runs between any two instructions of the main thread, which may hold any lock: take
+        none here, not even that of a `Cancellation`.
         """
-        named = self._nudged()
-        for number in named & self._calls.keys():
+        targets = self._read_nudges()
+        for number in targets & self._calls.keys():
             self._calls[number].interrupts += 1
-        stepping = self._calls.get(self._stepping or 0)
-        if stepping is not None:
-            # Between user code and our own an exception would get lost, and it is about to yield anyway.
-            driving = frame is not None and frame.f_code is Worker._driven.__code__
-            # If the order to cancel was carried out already, this is its echo.
-            meant = stepping.number in named and stepping.interrupts > stepping.cancels
-            if not driving and (meant or not named):
+        running = self._calls.get(self._running or 0)
+        if running is not None:
+            # Between user code and the coroutine that drives it an exception would be lost; the code is about
+            # to yield there anyway, and the cancellation follows.
+            is_driver = frame is not None and frame.f_code is Worker._drive.__code__
+            # Race: the host asks twice, by signal and by frame. If the frame came first and was carried out,
+            # this signal is its echo and must not strike what the call does to clean up.
+            is_target = running.number in targets and running.interrupts > running.cancels
+            if not is_driver and (is_target or not targets):
                 raise KeyboardInterrupt
-        elif not named and self._holder is not None:
-            # Nobody's order: user code has sent it, as a thread does with `_thread.interrupt_main`.
+        elif not targets and self._holder is not None:
+            # Not the host's: user code has sent it, as threads do with `_thread.interrupt_main`. The call
+            # awaits.
             asyncio.get_running_loop().call_soon_threadsafe(self._cancel, self._holder)
 
-    def _nudged(self) -> set[int]:
-        """The calls that the host wants interrupted; none for a SIGINT of user code's own."""
+    def _read_nudges(self) -> set[int]:
+        """Return the calls that the host wants interrupted; none for a SIGINT of user code's own."""
         try:
-            data = os.read(self._nudges, _NUDGES_BYTES)
+            data = os.read(self._nudges, _NUDGE_BYTES)
         except OSError:
             return set()
         whole = len(data) // INTERRUPT_RECORD.size * INTERRUPT_RECORD.size
@@ -383,23 +428,23 @@ class Worker:
             self._tasks[number].cancel()
 
     @types.coroutine
-    def _driven(self, coroutine: Coroutine[Any, Any, Pieces], number: int) -> Generator[Any, Any, Pieces]:
-        """Drive user code, so that it is known when it runs, and an interrupt can reach it."""
+    def _drive(self, coroutine: Coroutine[Any, Any, Pieces], number: int) -> Generator[Any, Any, Pieces]:
+        """Drive user code step by step, so that it is known when it runs and an interrupt can reach it."""
         value: Any = None
         error: BaseException | None = None
         while True:
-            self._stepping = number
+            self._running = number
             try:
                 step = coroutine.send(value) if error is None else coroutine.throw(error)
             except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]  # what a coroutine returns travels untyped
+                return stop.value  # type: ignore[no-any-return]  # a coroutine's result is untyped here
             finally:
-                self._stepping = None
+                self._running = None
             value, error = None, None
-            flush()  # progress shows while the call waits
+            flush()  # show progress while the call awaits
             try:
                 value = yield step
-            except BaseException as raised:  # handed to the coroutine, which decides
+            except BaseException as raised:  # cancellation, most often: the coroutine decides
                 error = raised
 
     # ---- one call
@@ -411,56 +456,60 @@ class Worker:
             frame=frame,
             number=number,
             caps=caps,
-            holds=header["concurrency"] != "overlap",
+            holds_main_thread=header["concurrency"] != "overlap",
             record=CallRecord(call_id=str(number), stream_left=caps.stream_bytes, data_left=caps.data_bytes),
             cancellation=Cancellation(),
             attached=self._channel.descriptors.popleft() if header.get("attached") else None,
         )
-        if (manner := header.get("watch")) is not None:
-            call.record.watch = HostWatch(
-                number=number, manner=ExecuteOptions(**manner), send=self._send_shown, inputs=self._inputs
+        options = header.get("watch")
+        if options is not None:
+            call.record.listener = HostListener(
+                number=number, options=ExecuteOptions(**options), send=self._send_display, inputs=self._inputs
             )
         task = self._tasks[number] = asyncio.get_running_loop().create_task(self._run(call))
         task.add_done_callback(functools.partial(self._finish, call))
 
     def _finish(self, call: _Call, _task: asyncio.Task[None]) -> None:
-        if not call.done:  # cancelled before its first step
+        # Race: a task that is cancelled before its first step never runs a line of its code.
+        if not call.is_answered:
             self._answer(call, encode_result(interrupted_result(), call.caps))
         del self._tasks[call.number], self._calls[call.number]
 
     def _answer(self, call: _Call, pieces: Pieces) -> None:
-        call.done = True
+        call.is_answered = True
         flush()
         self._send("done", {"id": call.number}, pieces)
 
     async def _run(self, call: _Call) -> None:
         self._recorder.enter(call.record)
-        if call.holds:
+        if call.holds_main_thread:
             self._holder, self._recorder.main = call.number, call.record
-            # Whatever an earlier call made of the signal, this one can be interrupted.
+            # An earlier call may have ignored or blocked the signal. This one can be interrupted.
             signal.signal(signal.SIGINT, self._on_interrupt)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         try:
-            pieces = await self._driven(self._attempt(call), call.number)
-        except BaseException as error:  # whatever a tool raises is its result, never our end
+            pieces = await self._drive(self._execute(call), call.number)
+        except BaseException as error:  # SystemExit as well: a tool's failure is its result, never our end
             pieces = encode_failure(error, call.record, call.caps)
         finally:
-            if call.holds:
+            if call.holds_main_thread:
                 self._holder = self._recorder.main = None
         if os.getpid() != self._pid:
+            # A fork made by user code has run out of its cell. It must not answer for its parent.
             flush()
-            os._exit(0)  # a fork made by user code came out of its cell: it has no business here
+            os._exit(0)
         self._answer(call, pieces)
 
-    async def _attempt(self, call: _Call) -> Pieces:
-        """All of the call that may run user code, which may take as long as it likes."""
+    async def _execute(self, call: _Call) -> Pieces:
+        """Run everything of the call that may run user code, and take as long as that likes."""
         tool = self._tool(call.frame)
         result: object = await tool.execute(from_json(call.frame.parts[0]), self._context(call))
         if not isinstance(result, ToolResult):
-            told = (
-                f"{tool.name} returned {type(result).__name__} instead of a ToolResult; mend its execute()."
+            message = (
+                f"{tool.name} returned {type(result).__name__} instead of a ToolResult; "
+                "correct its execute()."
             )
-            result = ToolResult.error(told, recoverable=False)
+            result = ToolResult.error(message, recoverable=False)
         if call.interrupts or call.cancels:
             result = mark_stopped(result)
         result = add_announcements(add_record(result, call.record), call.frame.header["agent_id"])
@@ -471,7 +520,7 @@ class Worker:
         tool = self._tools.get(key)
         if tool is None:
             path = frame.header.get("import_path")
-            tool = _imported(path) if path else pickle.loads(frame.parts[1])  # noqa: S301 - from the host
+            tool = _import_tool(path) if path else pickle.loads(frame.parts[1])  # noqa: S301 - from the host
             self._tools[key] = tool
         return tool
 
@@ -483,8 +532,10 @@ class Worker:
                 size = len(to_json(payload))
             except PydanticSerializationError as error:
                 raise TypeError(f"emit({name!r}) takes what JSON can hold: {error}") from None
-            if size > _EMIT_BYTES or len(name) > _EMIT_BYTES:
-                raise ValueError(f"emit({name!r:.50}) of {size} bytes: at most {_EMIT_BYTES} can be sent.")
+            if size > _MAX_EMIT_BYTES or len(name) > _MAX_EMIT_BYTES:
+                raise ValueError(
+                    f"emit({name!r:.50}) of {size} bytes: at most {_MAX_EMIT_BYTES} can be sent."
+                )
             if record.emits.take():
                 self._send("emit", {"id": call.number, "name": name, "payload": payload})
             else:
@@ -501,7 +552,7 @@ class Worker:
             output_caps=call.caps,
             emitter=emit,
             metadata={
-                "present": self._present,
+                "present": self._format,
                 "record": record,
                 "shell": self._shell,
                 "read_only": header["read_only"],
@@ -509,16 +560,16 @@ class Worker:
             },
         )
 
-    def _present(self, value: Any) -> dict[str, Any]:
-        """A value as people see it, by IPython's own formatters."""
+    def _format(self, value: Any) -> dict[str, Any]:
+        """Return a value as a MIME bundle, by IPython's own formatters."""
         formatter = self._shell.display_formatter
-        return (
-            json_bundle(formatter.format(value)[0]) if formatter is not None else {"text/plain": repr(value)}
-        )
+        if formatter is None:
+            return {"text/plain": repr(value)}
+        return json_bundle(formatter.format(value)[0])
 
 
-def _unread(descriptor: int) -> int:
-    """How many bytes wait in a pipe; 0 when it is none, because user code has put something else there."""
+def _unread_bytes(descriptor: int) -> int:
+    """Return how many bytes wait in a pipe; 0 if user code has put something else in its place."""
     count = bytearray(4)
     try:
         fcntl.ioctl(descriptor, termios.FIONREAD, count)
@@ -527,7 +578,7 @@ def _unread(descriptor: int) -> int:
     return int.from_bytes(count, sys.byteorder)
 
 
-def _imported(path: str) -> Tool:
+def _import_tool(path: str) -> Tool:
     module, _, attribute = path.partition(":")
-    found: Tool = getattr(importlib.import_module(module), attribute)
-    return found
+    tool: Tool = getattr(importlib.import_module(module), attribute)
+    return tool

@@ -136,7 +136,7 @@ def test_a_writer_that_is_called_from_within_does_not_block(sink: Sink) -> None:
             print("inner", file=sink.err)
         sink.sent.append((_call, _stream, text))
 
-    sink.recorder.send = send
+    sink.recorder.connect(send)
     sink.recorder.main = CallRecord(call_id="c")
     print("outer", file=sink.out)
     sink.out.flush()
@@ -156,7 +156,7 @@ def test_streams_behave_as_python_s_own(sink: Sink) -> None:
     sink.out.close()
     sink.out.write("still open")
     sink.out.writelines(["a", "b"])
-    sink.recorder.renew_lock()
+    sink.recorder.replace_lock()
     sink.out.flush()
     assert sink.text("") == "still openab"
 
