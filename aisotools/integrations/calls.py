@@ -87,7 +87,7 @@ def needs_asking(session: Session, name: str, arguments: Mapping[str, Json]) -> 
         ticket = session.explain(ToolCall("explained", name, arguments, origin="model"))
     except (ToolError, UnknownTool):
         return None  # the call itself says what is wrong, to the model
-    if ticket.evaluation.decision is not Decision.ASK or session.grants.covering(ticket) is not None:
+    if ticket.evaluation.decision is not Decision.ASK or session.grants.find(ticket) is not None:
         return None
     return tuple(ticket.evaluation.reasons)
 

@@ -1,1 +1,1 @@
-"""Whether a call may run: rules, shell analysis, remembered approvals, stock approvers."""
+"""Decide whether a call may run: rules, shell analysis, remembered approvals, stock approvers."""

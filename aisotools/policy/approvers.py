@@ -1,4 +1,4 @@
-"""Stock approvers, and asking one so that every way it can go wrong is a denial."""
+"""Stock approvers, and functions that ask one so that everything that can go wrong is an answer."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aisotools.core.exceptions import UsageError
-from aisotools.core.protocols import Approver, UserQuestion
+from aisotools.core.protocols import Approver, SupportsBatch, SupportsQuestions, UserQuestion
 from aisotools.core.types import Approval, ApprovalRequest
 
-Answer = str | Approval | Callable[[ApprovalRequest], str | Approval]
-"""One line of a script: an outcome, a whole approval, or what makes either from the request."""
+ScriptedAnswer = str | Approval | Callable[[ApprovalRequest], str | Approval]
+"""One step of a script: an outcome, an approval, or a function that returns either for a request."""
 
-
-NOBODY = (
+NO_APPROVER_REASON = (
     "Nobody can be asked here: there is no notebook with a person at it and no terminal. "
     "Give the session an approver, or a policy rule that allows the call."
 )
-"""Why a question that nobody can see is denied, and what would help."""
+"""Why a request that nobody can see is denied, and what to do about it."""
+
+
+# ---- stock approvers
 
 
 class AllowAll:
@@ -35,7 +37,7 @@ class DenyAll:
     """Denies everything.
 
     Attributes:
-        reason: What the model is told.
+        reason: Why, for the model.
     """
 
     reason: str = ""
@@ -49,11 +51,11 @@ class ScriptedApprover:
     """Gives prepared answers in order, then denies. For tests and demonstrations.
 
     Attributes:
-        requests: What was asked so far.
+        requests: The requests so far.
     """
 
-    def __init__(self, answers: Sequence[Answer] = ()) -> None:
-        """Take the script.
+    def __init__(self, answers: Sequence[ScriptedAnswer] = ()) -> None:
+        """Answer with `answers`, one for each request.
 
         Raises:
             UsageError: If an answer is neither an outcome, an `Approval`, nor callable.
@@ -67,7 +69,7 @@ class ScriptedApprover:
             elif not isinstance(answer, Approval) and not callable(answer):
                 raise UsageError(
                     f"Answer {position} of the script is {answer!r}. "
-                    'Give an outcome such as "approve", an Approval, or a function of the request.',
+                    'Use an outcome such as "approve", an Approval, or a function of the request.',
                 )
         self._answers = tuple(answers)
         self.requests: list[ApprovalRequest] = []
@@ -76,11 +78,11 @@ class ScriptedApprover:
         return f"<ScriptedApprover {len(self.requests)} asked, {len(self._answers)} answers>"
 
     async def ask(self, request: ApprovalRequest) -> Approval:
-        """Give the next answer; deny when none is left."""
+        """Return the next answer; deny if none is left."""
         position = len(self.requests)
         self.requests.append(request)
         if position >= len(self._answers):
-            return Approval("deny", reason=f"The script holds {len(self._answers)} answers, all given.")
+            return Approval("deny", reason=f"All {len(self._answers)} answers of the script are used up.")
         answer = self._answers[position]
         return _as_approval(answer(request) if callable(answer) else answer)
 
@@ -89,81 +91,105 @@ def _as_approval(answer: str | Approval) -> Approval:
     return Approval(answer) if isinstance(answer, str) else answer  # type: ignore[arg-type]  # it checks itself
 
 
-async def resolve(approver: Approver | None, request: ApprovalRequest) -> Approval:
-    """Ask `approver` within `request.timeout_s` seconds; whatever goes wrong is an answer that denies.
+# ---- asking
 
-    Only cancellation passes through.
+
+async def request_approval(approver: Approver | None, request: ApprovalRequest) -> Approval:
+    """Ask `approver` within `request.timeout_s` seconds.
+
+    Whatever goes wrong is an answer that does not approve. Only cancellation passes through.
     """
     if approver is None:
-        return Approval("deny", reason=NOBODY)
+        return Approval("deny", reason=NO_APPROVER_REASON)
     try:
         async with asyncio.timeout(request.timeout_s) as limit:
             answer = await approver.ask(request)
     except Exception as error:
+        # A TimeoutError may also be the approver's own failure, long before the time is up.
         if isinstance(error, TimeoutError) and limit.expired():
-            return timed_out(request.timeout_s)
-        return Approval("deny", reason=f"The approver failed: {type(error).__name__}: {error}")
+            return timeout_approval(request.timeout_s)
+        return _failure(error)
     return _checked(answer)
 
 
-async def resolve_all(approver: Approver | None, requests: Sequence[ApprovalRequest]) -> list[Approval]:
-    """Ask `approver` about several calls, as `resolve` does about one; the answers come in the same order.
+async def request_approvals(approver: Approver | None, requests: Sequence[ApprovalRequest]) -> list[Approval]:
+    """Ask `approver` about several calls, as `request_approval` does about one.
 
-    An approver with a method `ask_many(requests) -> list[Approval]` sees them all at once; any other is asked
-    one after another.
+    An approver that supports it gets all requests at once, and the shortest of their time limits applies; any
+    other is asked about one call after another.
+
+    Returns:
+        One answer per request, in the order of the requests.
     """
-    together = getattr(approver, "ask_many", None)
-    if len(requests) < 2 or not callable(together):
-        return [await resolve(approver, request) for request in requests]
-    limits_s = [request.timeout_s for request in requests if request.timeout_s is not None]
+    if len(requests) < 2 or not isinstance(approver, SupportsBatch):
+        return [await request_approval(approver, request) for request in requests]
+    timeout_s = min(
+        (request.timeout_s for request in requests if request.timeout_s is not None), default=None
+    )
     try:
-        async with asyncio.timeout(min(limits_s, default=None)) as limit:
-            answers: object = await together(requests)
+        async with asyncio.timeout(timeout_s) as limit:
+            answers = await approver.ask_many(requests)
     except Exception as error:
-        if isinstance(error, TimeoutError) and limit.expired():
-            return [timed_out(min(limits_s)) for _ in requests]
-        told = f"The approver failed: {type(error).__name__}: {error}"
-        return [Approval("deny", reason=told) for _ in requests]
-    if not isinstance(answers, Sequence) or len(answers) != len(requests):
-        told = f"The approver gave no list of {len(requests)} answers."
-        return [Approval("deny", reason=told) for _ in requests]
-    return [_checked(answer) for answer in answers]
+        expired = isinstance(error, TimeoutError) and limit.expired()
+        return [timeout_approval(timeout_s) if expired else _failure(error) for _ in requests]
+    return _checked_batch(answers, len(requests))
 
 
-async def resolve_inquiry(approver: Approver | None, inquiry: UserQuestion) -> str | None:
-    """Put a model's question to `approver`, if it takes such; None when nobody answers in time.
+async def ask_question(approver: Approver | None, question: UserQuestion) -> str | None:
+    """Put a model's question to `approver`, if it supports questions, within `question.timeout_s` seconds.
 
-    An approver takes them by a method `inquire(inquiry) -> str | None`. Only cancellation passes through.
+    Only cancellation passes through.
+
+    Returns:
+        The answer; None if there is none in time, or none of the choices.
     """
-    ask = getattr(approver, "inquire", None)
-    if not callable(ask):
+    if not isinstance(approver, SupportsQuestions):
         return None
     try:
-        async with asyncio.timeout(inquiry.timeout_s):
-            answer: object = await ask(inquiry)
+        async with asyncio.timeout(question.timeout_s):
+            answer = await approver.inquire(question)
     except Exception:
-        return None  # fails closed: what was not answered is told as such
-    fits = isinstance(answer, str) and (not inquiry.choices or answer in inquiry.choices)
-    return answer if fits else None  # type: ignore[return-value]  # it is text
+        return None  # a failure of the approver is no answer
+    return _checked_answer(answer, question)
 
 
-def timed_out(timeout_s: float | None) -> Approval:
-    """The answer to a question that nobody answered while it stood."""
+def timeout_approval(timeout_s: float | None) -> Approval:
+    """Return the answer to a request that nobody answered within `timeout_s` seconds."""
     within = "" if timeout_s is None else f" within {timeout_s:g} s"
     return Approval("timeout", reason=f"Nobody answered{within}.")
 
 
+def _failure(error: Exception) -> Approval:
+    return Approval("deny", reason=f"The approver failed: {type(error).__name__}: {error}")
+
+
+# Anybody can write an approver, so what one returns is checked although its type is declared.
+
+
+def _checked_answer(answer: object, question: UserQuestion) -> str | None:
+    if not isinstance(answer, str) or (question.choices and answer not in question.choices):
+        return None
+    return answer
+
+
+def _checked_batch(answers: object, count: int) -> list[Approval]:
+    if not isinstance(answers, Sequence) or len(answers) != count:
+        return [Approval("deny", reason=f"The approver returned no list of {count} answers.")] * count
+    return [_checked(answer) for answer in answers]
+
+
 def _checked(answer: object) -> Approval:
-    """`answer` itself if it is a sound approval; approvers are written by strangers too."""
     if not isinstance(answer, Approval):
-        return Approval("deny", reason=f"The approver answered {type(answer).__name__}, not an Approval.")
+        return Approval("deny", reason=f"The approver returned {type(answer).__name__}, not an Approval.")
     arguments: object = answer.arguments
     reason: object = answer.reason
     if arguments is not None and not isinstance(arguments, Mapping):
-        return Approval("deny", reason=f"The approver edited arguments into {type(arguments).__name__}.")
+        return Approval(
+            "deny", reason=f"The approver's arguments are {type(arguments).__name__}, not a mapping."
+        )
     if not isinstance(reason, str):
-        return Approval("deny", reason=f"The approver's reason is {type(reason).__name__}, no text.")
+        return Approval("deny", reason=f"The approver's reason is {type(reason).__name__}, not a string.")
     if arguments is not None and answer.remember is not None:
-        # What the scopes would allow was told for the arguments that were asked about.
+        # The scopes were offered for the original arguments, not for edited ones.
         return dataclasses.replace(answer, remember=None)
     return answer

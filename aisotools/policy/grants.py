@@ -1,9 +1,9 @@
-"""Approvals that reach beyond one call, until the session ends: never wider than what was shown.
+"""Grants: approvals that are remembered until the session ends, never wider than what was shown.
 
-A grant covers this exact call, calls of the same shape, or the same tool. A shape is what a person can read
-on a card: the commands with their first word after the program, the folders written to, the hosts. Whatever
-a grant covers, it covers only up to the effect that was shown, only where the classifier saw everything, and
-only what the policy would ask about: a denial stands against every grant.
+A grant covers one exact call, calls of the same shape, or a whole tool. A shape is what a person can read on
+a card: the commands with their subcommand, the folders written to, the hosts. A shape or a tool covers a
+call only up to the effect that was shown, and only if the facts are certain. A grant answers for a person
+where the policy asks; a denial stands against every grant.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 from aisotools.core.types import Effect, Facts, Remember
 from aisotools.policy.prepared import PreparedCall
-from aisotools.policy.prompts import EFFECT_WORDS
-from aisotools.policy.rules import normal_path
+from aisotools.policy.prompts import EFFECT_LABELS
+from aisotools.policy.rules import normalize_path
 
-_WITH_SUBCOMMANDS = frozenset(
+# Programs that do one thing for each of their subcommands.
+_PROGRAMS_WITH_SUBCOMMANDS = frozenset(
     [
         "apt",
         "apt-get",
@@ -54,7 +54,7 @@ class Shape:
     Attributes:
         commands: Programs, each with its subcommand if it has one.
         folders: Folders it writes to, relative to the workspace.
-        hosts: Hosts it talks to.
+        hosts: Hosts it talks to, in lower case.
     """
 
     commands: frozenset[str] = frozenset()
@@ -62,7 +62,7 @@ class Shape:
     hosts: frozenset[str] = frozenset()
 
     def covers(self, other: Shape) -> bool:
-        """Whether `other` does nothing that this shape does not."""
+        """Return whether `other` does nothing that this shape does not."""
         return other.commands <= self.commands and other.folders <= self.folders and other.hosts <= self.hosts
 
 
@@ -74,9 +74,9 @@ class Grant:
         id: Names it for revoking; counts from 1.
         scope: How far it reaches.
         tool: The tool.
-        words: What it allows, in the words that were shown.
+        description: What it allows, as it was shown.
         effect: The severest effect it covers.
-        digest: For scope `call`: the very call.
+        digest: For scope `call`: the digest of the exact call.
         shape: For scope `shape`: what may be done.
         granted_s: When, in seconds since the epoch.
     """
@@ -84,26 +84,26 @@ class Grant:
     id: int
     scope: Remember
     tool: str
-    words: str
+    description: str
     effect: Effect
     digest: str
     shape: Shape | None
     granted_s: float
 
-    def covers(self, ticket: PreparedCall) -> bool:
-        """Whether it allows this call."""
-        facts = ticket.facts
-        if ticket.call.name != self.tool or ticket.effect > self.effect:
+    def covers(self, prepared: PreparedCall) -> bool:
+        """Return whether the grant allows this call."""
+        if prepared.original.name != self.tool or prepared.effect > self.effect:
             return False
-        if ticket.effect is Effect.REMOTE_ACTION and self.effect is not Effect.REMOTE_ACTION:
-            return False  # reaching out is no milder form of changing something here
+        if prepared.effect is Effect.REMOTE_ACTION and self.effect is not Effect.REMOTE_ACTION:
+            return False  # contacting a host is no milder form of a local change
+        facts = prepared.facts
         if self.scope == "call":
-            return ticket.digest == self.digest
+            return prepared.digest == self.digest
         if not facts.certain or facts.outside:
             return False
-        shape = shape_of(facts)
         if self.scope == "tool":
             return not facts.hosts
+        shape = shape_of(facts)
         return self.shape is not None and shape is not None and self.shape.covers(shape)
 
 
@@ -111,7 +111,7 @@ class Grants:
     """The grants of one session."""
 
     def __init__(self, on_revoked: Callable[[Grant], None] = lambda _grant: None) -> None:
-        """Start without any; `on_revoked` hears of each that is taken back."""
+        """Start empty; `on_revoked` is called with each grant that is revoked."""
         self._on_revoked = on_revoked
         self._grants: dict[int, Grant] = {}
         self._ids = itertools.count(1)
@@ -120,91 +120,90 @@ class Grants:
         return len(self._grants)
 
     def list(self) -> Sequence[Grant]:
-        """All grants, the oldest first."""
+        """Return all grants, the oldest first."""
         return tuple(self._grants.values())
 
-    def add(self, scope: Remember, ticket: PreparedCall) -> Grant | None:
-        """Remember an approval; None when this call has nothing of that scope to remember."""
-        words = scopes_of(ticket).get(scope)
-        if words is None:
+    def add(self, scope: Remember, prepared: PreparedCall) -> Grant | None:
+        """Remember an approval. Return None if nothing of that scope was offered for this call."""
+        description = remember_scopes(prepared).get(scope)
+        if description is None:
             return None
         grant = Grant(
             id=next(self._ids),
             scope=scope,
-            tool=ticket.call.name,
-            words=words,
-            effect=ticket.effect,
-            digest=ticket.digest,
-            shape=shape_of(ticket.facts) if scope == "shape" else None,
+            tool=prepared.original.name,
+            description=description,
+            effect=prepared.effect,
+            digest=prepared.digest,
+            shape=shape_of(prepared.facts) if scope == "shape" else None,
             granted_s=time.time(),
         )
         self._grants[grant.id] = grant
         return grant
 
-    def covering(self, ticket: PreparedCall) -> Grant | None:
-        """A grant that allows this call, or None."""
-        return next((grant for grant in self._grants.values() if grant.covers(ticket)), None)
+    def find(self, prepared: PreparedCall) -> Grant | None:
+        """Return the oldest grant that allows this call, or None."""
+        return next((grant for grant in self._grants.values() if grant.covers(prepared)), None)
 
     def revoke(self, grant_id: int) -> Grant | None:
-        """Take one back; None when there is none of that id."""
+        """Revoke a grant and return it; None if there is none with that id."""
         grant = self._grants.pop(grant_id, None)
         if grant is not None:
             self._on_revoked(grant)
         return grant
 
     def clear(self) -> None:
-        """Take all back."""
+        """Revoke all grants."""
         for grant_id in list(self._grants):
             self.revoke(grant_id)
 
 
 def shape_of(facts: Facts) -> Shape | None:
-    """The shape of a call, or None when it has none that could be told in words."""
+    """Return the shape of a call; None if the facts are uncertain or name no commands, files or hosts."""
     if not facts.certain or not (facts.commands or facts.writes or facts.hosts):
         return None
     return Shape(
-        commands=frozenset(_prefix(command) for command in facts.commands),
-        folders=frozenset(_folder(path) for path in facts.writes),
+        commands=frozenset(map(_command_prefix, facts.commands)),
+        folders=frozenset(map(_folder_of, facts.writes)),
         hosts=frozenset(host.lower() for host in facts.hosts),
     )
 
 
-def scopes_of(ticket: PreparedCall) -> dict[Remember, str]:
-    """What could be remembered about a call, by scope, in words that say exactly what would be allowed."""
-    name, facts = ticket.call.name, ticket.facts
-    words: dict[Remember, str] = {"call": f"{name} with exactly these arguments"}
+def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
+    """Return the scopes for which an approval can be remembered, each with exactly what it would allow."""
+    name, facts = prepared.original.name, prepared.facts
+    scopes: dict[Remember, str] = {"call": f"{name} with exactly these arguments"}
     if not facts.certain or facts.outside:
-        return words
+        return scopes
+    limit = f"up to {EFFECT_LABELS[prepared.effect]}"
     shape = shape_of(facts)
-    limit = f"up to {EFFECT_WORDS[ticket.effect]}"
     if shape is not None:
-        words["shape"] = f"{name}{_told(shape)}, {limit}"
-    if not facts.hosts and ticket.effect is not Effect.DESTRUCTIVE:
-        words["tool"] = f"{name} with any arguments, {limit}, in the workspace"
-    assert set(words) <= set(get_args(Remember))
-    return words
+        scopes["shape"] = f"{name}{_describe(shape)}, {limit}"
+    if not facts.hosts and prepared.effect is not Effect.DESTRUCTIVE:
+        scopes["tool"] = f"{name} with any arguments, {limit}, in the workspace"
+    return scopes
 
 
-def _told(shape: Shape) -> str:
-    parts = [
+def _describe(shape: Shape) -> str:
+    limits = (
         (" running only ", shape.commands),
         (" writing only to ", shape.folders),
         (" talking only to ", shape.hosts),
-    ]
-    return ",".join(word + ", ".join(sorted(values)) for word, values in parts if values)
+    )
+    return ",".join(phrase + ", ".join(sorted(values)) for phrase, values in limits if values)
 
 
-def _prefix(command: str) -> str:
-    """A command without its details: `git push` of `git push origin main`, `sort` of `sort -u a`.
+def _command_prefix(command: str) -> str:
+    """Return a command without its details: `git push` for `git push origin main`, `sort` for `sort -u a`.
 
-    Where an option stands before the subcommand, nothing tells which word that is: then all of it counts.
+    Where an option precedes the subcommand, it is unknown which word that is. Then the whole command counts.
     """
     program, _, rest = command.partition(" ")
-    if program not in _WITH_SUBCOMMANDS:
+    if program not in _PROGRAMS_WITH_SUBCOMMANDS:
         return program
-    subcommand = rest.split(maxsplit=1)[0] if rest else ""
+    subcommand = next(iter(rest.split(maxsplit=1)), "")
     return command if subcommand.startswith("-") else f"{program} {subcommand}".strip()
 
 
-def _folder(path: str) -> str:
-    return normal_path(path).rpartition("/")[0] or "."
+def _folder_of(path: str) -> str:
+    return normalize_path(path).rpartition("/")[0] or "."

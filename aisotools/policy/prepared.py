@@ -1,8 +1,8 @@
-"""The decisions of the gate, pure: what a call is allowed to become before anything runs.
+"""Prepare a call: validate and classify it, ask the policy, and bind the answer to exactly this call. Pure.
 
-A `PreparedCall` binds a decision to exactly what was decided: the tool's version, the arguments to the
-letter, and the sandbox's level. The gate re-checks it at dispatch, and runs the tool and the arguments of the
-prepared call, so that what was shown is what runs.
+A `PreparedCall` is bound to the tool's version, the exact arguments and the level of the sandbox. The gate
+checks its digest again at dispatch and runs the tool and the arguments of the prepared call, so what was
+shown is what runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic_core import from_json
 
 from aisotools.core.protocols import Tool, ToolPayload
 from aisotools.core.types import Decision, Effect, Facts, Json, RunsIn, ToolCall, ToolResult
-from aisotools.policy.rules import Evaluation, Policy, severity
+from aisotools.policy.rules import Evaluation, Policy, assumed_effect
 from aisotools.tools.adapter import (
     deadline_of,
     gather_facts,
@@ -29,24 +29,24 @@ from aisotools.tools.validation import encode_arguments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedCall:
-    """A call that was classified, and what the policy says about it.
+    """A classified call and the policy's answer.
 
     Attributes:
-        tool: What runs on the host, if it does.
-        shipment: What runs in the sandbox, packed when it was decided; None for a tool of the host.
-        made: The call as it was made.
-        frozen: Its arguments, validated, as JSON: what is shown, and what is dispatched.
-        deadline_s: Seconds it may take by the tool's own word, or None.
-        facts: What is known about it.
-        effect: The severity that the policy went by.
-        evaluation: What the policy says.
-        digest: Of tool version, arguments and level.
+        tool: The tool; runs on the host if `payload` is None.
+        payload: What runs in the sandbox, packed when the call was prepared; None for a tool of the host.
+        original: The call as the caller made it.
+        encoded_arguments: The validated arguments as JSON: what is shown, and what is dispatched.
+        deadline_s: The tool's own limit in seconds, or None.
+        facts: What is known about the call.
+        effect: The effect that the policy assumed.
+        evaluation: The policy's answer.
+        digest: Of the tool's version, the arguments and the level; see `call_digest`.
     """
 
     tool: Tool
-    shipment: ToolPayload | None
-    made: ToolCall
-    frozen: bytes
+    payload: ToolPayload | None
+    original: ToolCall
+    encoded_arguments: bytes
     deadline_s: float | None
     facts: Facts
     effect: Effect
@@ -55,88 +55,94 @@ class PreparedCall:
 
     @property
     def arguments(self) -> dict[str, Json]:
-        """The arguments that may run; a fresh copy, so nobody can change what somebody else gets."""
-        arguments: dict[str, Json] = from_json(self.frozen)
+        """A fresh copy of the validated arguments: changing it changes neither the decision nor the call."""
+        arguments: dict[str, Json] = from_json(self.encoded_arguments)
         return arguments
 
     @property
     def call(self) -> ToolCall:
-        """The call with the arguments that may run, likewise fresh."""
-        return dataclasses.replace(self.made, arguments=self.arguments)
+        """The call with a fresh copy of the validated arguments."""
+        return dataclasses.replace(self.original, arguments=self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class CallDecision:
-    """What the gate says about a call.
+    """The gate's decision on a call.
 
     Attributes:
-        ticket: What may run.
-        decision: Whether it may.
-        decided_by: By whose word: `policy`, `typed`, `grant` or `approver`.
+        prepared: The call it is about.
+        decision: The decision.
+        decided_by: `policy`, `typed`, `grant` or `approver`.
         reasons: Why.
     """
 
-    ticket: PreparedCall
+    prepared: PreparedCall
     decision: Decision
     decided_by: str
     reasons: tuple[str, ...]
 
 
-def ticket_for(
+def prepare_call(
     tool: Tool,
     call: ToolCall,
     policy: Policy,
     level: str,
-    undoable: Callable[[Facts], bool] | None = None,
+    can_undo: Callable[[Facts], bool] | None = None,
 ) -> PreparedCall:
     """Validate and classify a call, and ask the policy.
 
-    An error in the tool's own classification, or in a rule, denies and names it.
+    An error in the tool's own classification denies the call and is named in the reasons.
+
+    Args:
+        tool: The tool that is called.
+        call: The call as the caller made it.
+        policy: Decides about it.
+        level: The sandbox's level.
+        can_undo: Returns whether a call with these facts could be undone; None if none can.
 
     Raises:
         ArgumentError: If the arguments do not fit.
         SignatureError: If the tool cannot be sent to the sandbox.
         Exception: Whatever else the tool's own members raise.
     """
-    frozen = encode_arguments(tool.name, validate_arguments(tool, call.arguments))
-    shown = dataclasses.replace(call, arguments=from_json(frozen))
-    shipment = payload_of(tool)
-    runs_in: RunsIn = "host" if shipment is None else "sandbox"
+    encoded = encode_arguments(tool.name, validate_arguments(tool, call.arguments))
+    payload = payload_of(tool)
+    runs_in: RunsIn = "host" if payload is None else "sandbox"
+    # Everyone who is asked gets arguments of their own, so that nobody can change what the others see.
     try:
-        facts = dataclasses.replace(gather_facts(tool, from_json(frozen)), runs_in=runs_in, level=level)
-        effect = severity(facts)
-        if undoable is not None and effect is not Effect.READ_ONLY:  # what only reads leaves nothing to undo
-            facts = dataclasses.replace(facts, undoable=undoable(facts))
+        facts = dataclasses.replace(gather_facts(tool, from_json(encoded)), runs_in=runs_in, level=level)
+        if can_undo is not None and assumed_effect(facts) is not Effect.READ_ONLY:
+            # A call that only reads leaves nothing to undo, and finding out takes time.
+            facts = dataclasses.replace(facts, undoable=can_undo(facts))
     except Exception as error:
         facts = Facts(effect=Effect.DESTRUCTIVE, certain=False, runs_in=runs_in, level=level)
-        effect = severity(facts)
-        told = f"what it may do could not be told ({type(error).__name__}: {error}); mend its classify"
-        evaluation = Evaluation(Decision.DENY, reasons=(told,))
+        reason = f"its effects could not be determined ({type(error).__name__}: {error}); fix its classify()"
+        evaluation = Evaluation(Decision.DENY, reasons=(reason,))
     else:
-        evaluation = policy.check(shown, facts)
+        evaluation = policy.check(dataclasses.replace(call, arguments=from_json(encoded)), facts)
     return PreparedCall(
         tool=tool,
-        shipment=shipment,
-        made=call,
-        frozen=frozen,
-        deadline_s=deadline_of(tool, from_json(frozen)),
+        payload=payload,
+        original=call,
+        encoded_arguments=encoded,
+        deadline_s=deadline_of(tool, from_json(encoded)),
         facts=facts,
-        effect=effect,
+        effect=assumed_effect(facts),
         evaluation=evaluation,
-        digest=digest_of(tool, frozen, level),
+        digest=call_digest(tool, encoded, level),
     )
 
 
-def digest_of(tool: Tool, frozen: bytes, level: str) -> str:
-    """What a decision is bound to."""
+def call_digest(tool: Tool, encoded_arguments: bytes, level: str) -> str:
+    """Return the digest of what a decision is bound to: tool, version, level and arguments."""
     digest = hashlib.sha256()
-    for part in (tool.name.encode(), version_of(tool).encode(), level.encode(), frozen):
-        # Each part with its length, so that no two calls give the same bytes.
+    for part in (tool.name.encode(), version_of(tool).encode(), level.encode(), encoded_arguments):
+        # The lengths keep two different lists of parts from joining into the same bytes.
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()
 
 
-def denial(name: str, reasons: tuple[str, ...]) -> ToolResult:
-    """A denial as the model reads it."""
-    told = "; ".join(r.rstrip(".") for r in reasons if r) or "no reason was given"
-    return ToolResult.error(f"{name} was not run: {told}.", recoverable=False, error_kind="denied")
+def denial_result(name: str, reasons: tuple[str, ...]) -> ToolResult:
+    """Return the result of a denied call, with the reasons, for the model."""
+    explanation = "; ".join(reason.rstrip(".") for reason in reasons if reason) or "no reason was given"
+    return ToolResult.error(f"{name} was not run: {explanation}.", recoverable=False, error_kind="denied")

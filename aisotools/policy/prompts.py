@@ -1,9 +1,8 @@
-"""What a person is shown before answering whether a call may run, and what a typed answer means. Pure.
+"""Prompts: what a person is shown, and what a typed line means. Pure.
 
-Text in a request is chosen by whoever wants the call to run. So everything passes through `visible`, which
-leaves nothing that could hide or reorder what stands there.
-
-A model's question to a person as plain text, and what a typed line answers to it. Pure.
+A prompt is an approval request, about calls, or a user question, put by a model. Its text is chosen by
+whoever wants the answer, so all of it passes through `visible`, which leaves no character that could hide or
+reorder what is shown.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from aisotools.core.redaction import secret_parameters
 from aisotools.core.types import Approval, ApprovalRequest, Effect, Json, Remember
 
 FieldKind = Literal["shell", "python", "text", "json", "secret"]
-"""How a field's text reads: raw text of one of three sorts, JSON, or a mask in place of a secret."""
+"""How the text of a field is to be read: raw text of one of three kinds, JSON, or a mask for a secret."""
 
-EFFECT_WORDS: Mapping[Effect, str] = {
+EFFECT_LABELS: Mapping[Effect, str] = {
     Effect.READ_ONLY: "read only",
     Effect.REMOTE_ACTION: "remote action",
     Effect.LOCAL_MUTATION: "local change",
@@ -30,20 +29,23 @@ EFFECT_WORDS: Mapping[Effect, str] = {
 """What a person reads for each effect."""
 
 MAX_SHOWN_CHARS = 50_000
-"""A field longer than this is not shown whole, and cannot be edited."""
+"""A longer field is shown in part and cannot be edited."""
 
 MASK = "\N{BULLET}" * 8 + " (secret, not shown)"
-"""What stands in place of an argument that the tool's schema declares secret."""
+"""Shown in place of an argument that the tool's schema declares secret."""
 
-REMEMBER = "To approve and not be asked again in this session,"
-"""What stands before the scopes that an approval can be remembered for."""
+REMEMBER_HINT = "To approve and not be asked again in this session,"
+"""Precedes the scopes for which an approval can be remembered."""
+
+ANSWER_HINT = "answer: "
+"""Precedes the answer to a user question where it is typed."""
 
 _NEW_LINE = "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"
-_WRITTEN_DOWN = re.compile(r"(?<!\\)(?:\\\\)*\\[bfru]")
+_ESCAPED = re.compile(r"(?<!\\)(?:\\\\)*\\[bfru]")
 _RAW_KINDS: tuple[FieldKind, ...] = ("shell", "python", "text")
 _CODE_ARGUMENTS: Mapping[str, FieldKind] = {"command": "shell", "code": "python"}
 # Printable by category, yet nothing is seen: fillers, joiners, variation selectors, the blank Braille cell.
-_BLANK = frozenset(
+_INVISIBLE = frozenset(
     map(
         chr,
         (
@@ -56,30 +58,29 @@ _BLANK = frozenset(
 )
 
 
+# ---- text that hides nothing
+
+
 def visible(text: str, keep: str = "\n\t") -> str:
-    r"""`text` with every control, invisible and direction-changing character written as `\uXXXX`.
+    r"""Return `text` with every control, invisible and direction-changing character escaped as `\uXXXX`.
 
     Args:
-        text: Anything.
-        keep: Such characters to leave alone.
+        text: Any text.
+        keep: Such characters to leave as they are.
     """
     plain = text.translate(dict.fromkeys(map(ord, keep)))
-    if plain.isprintable() and _BLANK.isdisjoint(plain):  # nearly always, and far faster than looking at each
+    if plain.isprintable() and _INVISIBLE.isdisjoint(plain):  # nearly always, and far faster than the loop
         return text
-    return "".join(char if char in keep or _is_seen(char) else _escape(char) for char in text)
-
-
-def _is_seen(char: str) -> bool:
-    return char.isprintable() and char not in _BLANK
+    return "".join(char if char in keep or _is_visible(char) else _escape(char) for char in text)
 
 
 def visible_json(value: Json) -> str:
-    """`value` as indented JSON in which every character can be seen; it parses to the same value."""
+    """Return `value` as indented JSON in which every character is visible; it parses to the same value."""
     return visible(json.dumps(value, ensure_ascii=False, indent=2), keep="\n")
 
 
-def shown_ends(text: str) -> str:
-    """`text`, or of a very long one both ends and how much is missing between them."""
+def truncate_middle(text: str) -> str:
+    """Return `text`, or both ends of a very long one with the number of characters left out."""
     hidden = len(text) - MAX_SHOWN_CHARS
     if hidden <= 0:
         return text
@@ -87,17 +88,24 @@ def shown_ends(text: str) -> str:
     return f"{text[:half]}\n[... {hidden:,} characters are not shown here ...]\n{text[-half:]}"
 
 
+def _is_visible(char: str) -> bool:
+    return char.isprintable() and char not in _INVISIBLE
+
+
 def _escape(char: str) -> str:
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i] << 8 | units[i + 1]:04x}" for i in range(0, len(units), 2))
 
 
+# ---- approval requests
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class ArgumentField:
     """A part of a call's arguments, as a person reads and edits it.
 
     Attributes:
-        name: The argument; empty for all arguments that have no field of their own, as one JSON object.
+        name: The argument; empty for the arguments without a field of their own, as one JSON object.
         kind: How to read `text`.
         text: Exactly the argument, or for `json` what parses to exactly it; for `secret` a mask.
     """
@@ -107,14 +115,14 @@ class Field:
     text: str
 
     @property
-    def shown(self) -> str:
-        """`text`, or of a very long one both ends and how much is missing between them."""
-        return shown_ends(self.text)
+    def display_text(self) -> str:
+        """`text`, or both ends of a very long one with the number of characters left out."""
+        return truncate_middle(self.text)
 
     @property
-    def hides(self) -> bool:
-        """Whether the argument holds characters that cannot be seen, and `text` shows them written down."""
-        return self.kind == "json" and _WRITTEN_DOWN.search(self.text) is not None
+    def has_escapes(self) -> bool:
+        """Whether the argument has invisible characters, which `text` shows escaped."""
+        return self.kind == "json" and _ESCAPED.search(self.text) is not None
 
     @property
     def editable(self) -> bool:
@@ -122,62 +130,66 @@ class Field:
         return self.kind != "secret" and len(self.text) <= MAX_SHOWN_CHARS
 
 
-def argument_fields(request: ApprovalRequest) -> tuple[Field, ...]:
-    """The arguments of `request`: code raw, the rest as one JSON object, longer text raw, secrets masked.
+def argument_fields(request: ApprovalRequest) -> tuple[ArgumentField, ...]:
+    """Return the arguments as fields: code raw, then the rest as one JSON object, longer texts, and secrets.
 
-    `request.preview` may name arguments by kind, as in `{"shell": "command"}`. Raw text that holds a
-    character one cannot see is left to JSON, which can write it down.
+    `request.preview` may name arguments by kind, as in `{"shell": "command"}`. Raw text with an invisible
+    character becomes part of the JSON object, which can escape it.
     """
     kinds: dict[str, FieldKind] = dict(_CODE_ARGUMENTS)
     for kind in _RAW_KINDS:
         names = request.preview.get(kind, ())
         kinds.update(dict.fromkeys((names,) if isinstance(names, str) else names, kind))
     secret = secret_parameters(request.definition.parameters)
-    raw, masked = [], []
-    rest = {}
+    code: list[ArgumentField] = []
+    texts: list[ArgumentField] = []
+    secrets: list[ArgumentField] = []
+    rest: dict[str, Json] = {}
     for name, value in request.call.arguments.items():
         if name in secret:
-            masked.append(Field(name=name, kind="secret", text=MASK))
-            continue
-        readable = isinstance(value, str) and bool(name) and visible(value) == value
-        if readable and (name in kinds or "\n" in value):
-            raw.append(Field(name=name, kind=kinds.get(name, "text"), text=value))
+            secrets.append(ArgumentField(name=name, kind="secret", text=MASK))
+        elif not isinstance(value, str) or not name or visible(value) != value:
+            rest[name] = value
+        elif (kind := kinds.get(name, "text")) != "text":
+            code.append(ArgumentField(name=name, kind=kind, text=value))
+        elif name in kinds or "\n" in value:
+            texts.append(ArgumentField(name=name, kind="text", text=value))
         else:
             rest[name] = value
-    code = [field for field in raw if field.kind != "text"]
-    texts = [field for field in raw if field.kind == "text"]
-    if rest or not (raw or masked):
-        code.append(Field(name="", kind="json", text=visible_json(rest)))
-    return (*code, *texts, *masked)
+    if rest or not (code or texts or secrets):
+        code.append(ArgumentField(name="", kind="json", text=visible_json(rest)))
+    return (*code, *texts, *secrets)
 
 
 def summarize(request: ApprovalRequest, max_chars: int = 120) -> str:
-    """The arguments in one line, as far as they fit: the code, or `name=value` by name."""
-    code = [field.text for field in argument_fields(request) if field.kind in {"shell", "python"}]
-    secret = secret_parameters(request.definition.parameters)
-    told = code or [
-        f"{name}={MASK if name in secret else _brief(value)}"
-        for name, value in request.call.arguments.items()
-    ]
-    # Blanks are folded, so that they cannot push the rest out of the line.
-    line = re.sub(r"[ \t]+", " ", " ".join(told).strip().replace("\n", f" {_NEW_LINE} "))
+    """Return the arguments in one line, cut at `max_chars`: the code, or `name=value` for each argument."""
+    parts = [field.text for field in argument_fields(request) if field.kind in {"shell", "python"}]
+    if not parts:
+        secret = secret_parameters(request.definition.parameters)
+        parts = [
+            f"{name}={MASK if name in secret else _plain(value)}"
+            for name, value in request.call.arguments.items()
+        ]
+    line = " ".join(parts).strip().replace("\n", f" {_NEW_LINE} ")
+    # Fold blanks, so that they cannot push the rest out of the line.
+    line = re.sub(r"[ \t]+", " ", line)
     line = visible(line[: max_chars + 1], "")
     return line if len(line) <= max_chars else line[: max_chars - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def _brief(value: Json) -> str:
+def _plain(value: Json) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def is_risky(request: ApprovalRequest) -> bool:
-    """Whether a call deserves a look of its own, even among others that are approved together."""
+    """Return whether a call must be looked at on its own, even among others that are approved together."""
     facts = request.facts
     severe = request.effect in {Effect.DESTRUCTIVE, Effect.REMOTE_ACTION}
     return severe or not facts.certain or facts.outside or "host" in {request.level, facts.runs_in}
 
 
 def remember_choices(request: ApprovalRequest) -> dict[Remember, str]:
-    """How far an approval can reach, the narrowest first, and what exactly it would allow then."""
+    """Return the scopes that are offered, the narrowest first, each with exactly what it would allow."""
     offered = request.preview.get("remember", {})
     if not isinstance(offered, Mapping):
         return {}
@@ -188,15 +200,15 @@ def remember_choices(request: ApprovalRequest) -> dict[Remember, str]:
     }
 
 
-def who_asks(request: ApprovalRequest) -> str:
-    """Who wants the call, in a few words."""
+def describe_requester(request: ApprovalRequest) -> str:
+    """Return who wants the call, in a few words."""
     agent = f", agent {visible(request.call.agent_id, '')}" if request.call.agent_id else ""
     step = f", step {visible(request.call.turn_id, '')[:40]}" if request.call.turn_id else ""
     return f"asked by a {visible(request.call.origin, '')}{agent}{step}"
 
 
-def where_it_runs(request: ApprovalRequest) -> str:
-    """Where the call would run, in a few words that do not promise more than holds."""
+def describe_location(request: ApprovalRequest) -> str:
+    """Return where the call would run, in a few words that promise no sandbox where there is none."""
     if request.level == "host":
         return "on the host, outside the sandbox"
     if request.level == "limited":
@@ -204,24 +216,27 @@ def where_it_runs(request: ApprovalRequest) -> str:
     return f"sandbox level {visible(request.level, '')}"
 
 
-def describe(request: ApprovalRequest) -> str:
-    """The whole question as plain text: tool, effect, who asks, why, and exactly the arguments."""
+def describe_request(request: ApprovalRequest) -> str:
+    """Return an approval request as plain text: tool, effect, requester, reasons and the exact arguments."""
     lines = [
         f"May this run?  {visible(request.call.name, '')}",
-        f"  {EFFECT_WORDS[request.effect]}, {where_it_runs(request)}, {who_asks(request)}",
+        f"  {EFFECT_LABELS[request.effect]}, {describe_location(request)}, {describe_requester(request)}",
         *(f"  because {visible(reason, '')}" for reason in request.reasons),
     ]
     for field in argument_fields(request):
         lines.append(f"  {visible(field.name, '') or 'arguments'}:")
-        lines += [f"    {line}" for line in field.shown.split("\n")]
+        lines += [f"    {line}" for line in field.display_text.split("\n")]
     if choices := remember_choices(request):
-        lines.append(f"  {REMEMBER} type")
+        lines.append(f"  {REMEMBER_HINT} type")
         lines += [f"    {scope[0]}  for {words}" for scope, words in choices.items()]
     return "\n".join(lines)
 
 
-def parse_answer(text: str, choices: Collection[Remember] = ()) -> Approval:
-    """What somebody typed: `y` approves, `n` or nothing denies, anything else denies and is the reason.
+def parse_approval(text: str, choices: Collection[Remember] = ()) -> Approval:
+    """Return the answer that a typed line gives to an approval request.
+
+    `y` approves; `n` or nothing denies, with what follows as the reason; any other text denies and is the
+    reason.
 
     Args:
         text: The line.
@@ -238,25 +253,22 @@ def parse_answer(text: str, choices: Collection[Remember] = ()) -> Approval:
     return Approval("deny", reason=text.strip())
 
 
-ANSWER_PROMPT = "answer: "
-"""What stands before the answer where it is typed."""
+# ---- user questions
 
 
-def describe_inquiry(inquiry: UserQuestion) -> str:
-    """The question as plain text, with every character visible, and its choices numbered."""
-    who = f"agent {visible(inquiry.agent_id, '')}" if inquiry.agent_id else "the model"
-    lines = [f"A question from {who}:", *(f"  {line}" for line in visible(inquiry.text).split("\n"))]
-    lines += [f"  {number}. {visible(choice, '')}" for number, choice in enumerate(inquiry.choices, 1)]
-    lines.append("  Type a number." if inquiry.choices else "  Type an answer; nothing means no answer.")
+def describe_question(question: UserQuestion) -> str:
+    """Return a model's question as plain text, with its choices numbered."""
+    sender = f"agent {visible(question.agent_id, '')}" if question.agent_id else "the model"
+    lines = [f"A question from {sender}:", *(f"  {line}" for line in visible(question.text).split("\n"))]
+    lines += [f"  {number}. {visible(choice, '')}" for number, choice in enumerate(question.choices, 1)]
+    lines.append("  Type a number." if question.choices else "  Type an answer; nothing means no answer.")
     return "\n".join(lines)
 
 
-def chosen(line: str, inquiry: UserQuestion) -> str | None:
-    """What a typed line answers; "" for no answer, None for what is not among the choices."""
+def parse_question_answer(line: str, question: UserQuestion) -> str | None:
+    """Return the answer that a typed line gives: "" for no answer, None if it is none of the choices."""
     line = line.strip()
-    if not line or not inquiry.choices:
-        return line
-    if line in inquiry.choices:
+    if not line or not question.choices or line in question.choices:
         return line
     number = int(line) if line.isascii() and line.isdecimal() and len(line) < 4 else 0
-    return inquiry.choices[number - 1] if 1 <= number <= len(inquiry.choices) else None
+    return question.choices[number - 1] if 1 <= number <= len(question.choices) else None

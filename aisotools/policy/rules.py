@@ -1,19 +1,18 @@
-"""Whether a call may run: pure, strictest wins, and every answer says why.
+"""Decide whether a call may run: modes, rules with conditions, and policies that narrow others. Pure.
 
-A mode gives the answer for a kind of effect; rules override it for particular tools. If any rule matches, the
-strictest matching rule decides: a rule may allow what the mode would ask, never what plan mode denies. A
-policy can be narrowed by another one, never widened; some files are protected whatever the policy says.
+A mode answers for each kind of effect; rules override it for particular calls. Of all rules that match, the
+strictest decides: a rule may allow what the mode would ask about, never what plan mode denies. A policy can
+be narrowed by another one, never widened. Some files are protected whatever the policy says.
 
-When a rule concerns a call, as data: globs on structured facts, never on the text of the arguments.
-
-A condition is a mapping; all of its keys must hold, and of a list of globs any one::
+A condition says as data when a rule concerns a call. It is a mapping; all of its keys must hold, and of a
+list of globs any one::
 
     {"commands": ["git push*"], "hosts": ["*.example.org"], "arguments": {"path": "*.md"}}
 
-A call may have several paths, hosts or commands. A rule that asks or denies concerns a call as soon as one of
-them matches; a rule that allows, only when every one of them does, and when the classifier saw everything.
-What is missing never matches: a condition on `hosts` concerns no call that talks to nobody. `*` matches `/`
-as well.
+Globs are matched against structured facts, never against the text of a command; `*` matches `/` as well. A
+call may have several paths, hosts or commands. A rule that asks or denies concerns a call if one of them
+matches; a rule that allows, only if every one of them does and the facts are certain. What is missing never
+matches: a condition on `hosts` concerns no call without hosts.
 """
 
 from __future__ import annotations
@@ -28,10 +27,16 @@ from functools import lru_cache
 from typing import Any, Literal, Self, get_args
 
 from aisotools.core.types import Decision, Effect, Facts, Json, ToolCall
-from aisotools.policy.prompts import EFFECT_WORDS
+from aisotools.policy.prompts import EFFECT_LABELS
 from aisotools.workspace.protected import PROTECTED_FOLDERS, PROTECTED_NAMES
 
-_KNOWN = (
+Mode = Literal["plan", "safe", "auto"]
+"""`plan` allows only reading; `safe` asks about the rest; `auto` asks about the risky part of the rest."""
+
+When = Callable[[ToolCall, Facts], bool]
+"""Returns whether a rule concerns a call."""
+
+_CONDITION_KEYS = (
     "arguments",
     "paths",
     "reads",
@@ -43,141 +48,115 @@ _KNOWN = (
     "outside",
     "certain",
 )
+_FACT_NAMES = frozenset(fact.name for fact in fields(Facts))
+_PROTECTED_NAME = re.compile("|".join(fnmatch.translate(glob) for glob in PROTECTED_NAMES))
+
+
+# ---- conditions
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition as data.
+    """A condition as data, as this module describes it.
 
     Attributes:
-        wanted: What must hold, by key.
+        expected: What must hold, by key.
     """
 
-    wanted: Mapping[str, Any]
+    expected: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        unknown = sorted(set(self.wanted) - set(_KNOWN))
+        unknown = sorted(set(self.expected) - set(_CONDITION_KEYS))
         if unknown:
-            raise ValueError(f"A rule's `when` knows no {', '.join(unknown)}. Known: {', '.join(_KNOWN)}.")
-        if not isinstance(self.wanted.get("arguments", {}), Mapping):
-            told = "A rule's `when.arguments` is a table of argument names and globs."
-            raise ValueError(told)  # noqa: TRY004 - every mistake in a rule is a ValueError
-        for effect in _listed(self.wanted.get("effect", ())):
+            known = ", ".join(_CONDITION_KEYS)
+            raise ValueError(f"A rule's `when` has unknown keys: {', '.join(unknown)}. Known: {known}.")
+        if not isinstance(self.expected.get("arguments", {}), Mapping):
+            message = "A rule's `when.arguments` must be a table of argument names and globs."
+            raise ValueError(message)  # noqa: TRY004 - every mistake in a rule is a ValueError
+        for effect in _as_list(self.expected.get("effect", ())):
             Effect(effect)  # raises ValueError naming the value
         for key in ("outside", "certain"):
-            if not isinstance(self.wanted.get(key, False), bool):
-                told = f"A rule's `when.{key}` is true or false, not {self.wanted[key]!r}."
-                raise ValueError(told)  # noqa: TRY004 - every mistake in a rule is a ValueError
+            value = self.expected.get(key, False)
+            if not isinstance(value, bool):
+                message = f"A rule's `when.{key}` must be true or false, not {value!r}."
+                raise ValueError(message)  # noqa: TRY004 - every mistake in a rule is a ValueError
 
     def holds(self, call: ToolCall, facts: Facts, *, every: bool) -> bool:
-        """Whether everything that is wanted holds; with `every`, for all of the call's paths and so on."""
-        if every and not facts.certain and "certain" not in self.wanted:
+        """Return whether all keys hold, for any of the call's paths, hosts or commands or for `every` one.
+
+        With `every` nothing holds for uncertain facts, unless the condition is about `certain` itself.
+        """
+        if every and not facts.certain and "certain" not in self.expected:
             return False
-        matching = all if every else any
-        return all(_CHECKS[key](wanted, call, facts, matching) for key, wanted in self.wanted.items())
+        return all(_key_holds(key, value, call, facts, every) for key, value in self.expected.items())
 
 
-@lru_cache(maxsize=4096)
-def glob_matches(glob: str) -> Callable[[str], re.Match[str] | None]:
-    """What tells whether a text matches a glob, upper and lower case apart; made once per glob."""
-    return re.compile(fnmatch.translate(glob)).match
+def _key_holds(key: str, expected: Any, call: ToolCall, facts: Facts, every: bool) -> bool:
+    match key:
+        case "arguments":
+            return _arguments_match(expected, call.arguments)
+        case "paths":
+            return _globs_match(expected, map(normalize_path, (*facts.reads, *facts.writes)), every)
+        case "reads":
+            return _globs_match(expected, map(normalize_path, facts.reads), every)
+        case "writes":
+            return _globs_match(expected, map(normalize_path, facts.writes), every)
+        case "hosts":
+            return _globs_match(expected, (host.lower() for host in facts.hosts), every)
+        case "commands":
+            return _globs_match(expected, facts.commands, every)
+        case "effect":
+            return facts.effect in {Effect(effect) for effect in _as_list(expected)}
+        case "origin":
+            return call.origin in _as_list(expected)
+        case "outside":
+            return facts.outside is expected
+        case _:
+            return facts.certain is expected
 
 
-@lru_cache(maxsize=4096)
-def normal_path(path: str) -> str:
-    """A path without `.`, `..` and doubled slashes, so that a spelling cannot dodge a glob."""
-    return posixpath.normpath(path) if path else path
+def _globs_match(globs: object, values: Iterable[str], every: bool) -> bool:
+    """Return whether any value, or with `every` each, matches one of the globs. False for no values."""
+    patterns = [compile_glob(glob) for glob in _as_list(globs)]
+    matches = [any(pattern(value) for pattern in patterns) for value in values]
+    return bool(matches) and (all(matches) if every else any(matches))
 
 
-def _listed(wanted: object) -> Sequence[Any]:
-    if isinstance(wanted, str):
-        return (wanted,)
-    if not isinstance(wanted, Sequence):
-        raise ValueError(f"A rule's condition wants a text or a list of texts, not {wanted!r}.")  # noqa: TRY004 - as above
-    return wanted
-
-
-def _globs(wanted: object, values: Sequence[str], matching: _Matching) -> bool:
-    if not values:
-        return False
-    tests = [glob_matches(glob) for glob in _listed(wanted)]
-    return matching(any(test(value) for test in tests) for value in values)
-
-
-def _paths(values: Sequence[str]) -> list[str]:
-    return [normal_path(value) for value in values]
-
-
-def _arguments(wanted: Mapping[str, Any], arguments: Mapping[str, Json]) -> bool:
-    for name, expected in wanted.items():
+def _arguments_match(expected: Mapping[str, Any], arguments: Mapping[str, Json]) -> bool:
+    """Return whether all named arguments are there: strings match a glob, anything else is equal."""
+    for name, pattern in expected.items():
         if name not in arguments:
             return False
         value = arguments[name]
-        if isinstance(value, str) and isinstance(expected, str | list):
-            if not _globs(expected, (value,), all):
+        if isinstance(value, str) and isinstance(pattern, str | list):
+            if not _globs_match(pattern, (value,), every=True):
                 return False
-        elif value != expected:
+        elif value != pattern:
             return False
     return True
 
 
-_Matching = Callable[[Iterable[bool]], bool]
-_CHECKS: Mapping[str, Callable[[Any, ToolCall, Facts, _Matching], bool]] = {
-    "arguments": lambda wanted, call, _facts, _how: _arguments(wanted, call.arguments),
-    "paths": lambda wanted, _call, facts, how: _globs(wanted, _paths((*facts.reads, *facts.writes)), how),
-    "reads": lambda wanted, _call, facts, how: _globs(wanted, _paths(facts.reads), how),
-    "writes": lambda wanted, _call, facts, how: _globs(wanted, _paths(facts.writes), how),
-    "hosts": lambda wanted, _call, facts, how: _globs(wanted, [host.lower() for host in facts.hosts], how),
-    "commands": lambda wanted, _call, facts, how: _globs(wanted, facts.commands, how),
-    "effect": lambda wanted, _call, facts, _how: facts.effect in {Effect(e) for e in _listed(wanted)},
-    "origin": lambda wanted, call, _facts, _how: call.origin in _listed(wanted),
-    "outside": lambda wanted, _call, facts, _how: facts.outside is wanted,
-    "certain": lambda wanted, _call, facts, _how: facts.certain is wanted,
-}
-
-_FACTS = {field.name for field in fields(Facts)}
+def _as_list(value: object) -> Sequence[Any]:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Sequence):
+        raise ValueError(f"A rule's condition needs a text or a list of texts, not {value!r}.")  # noqa: TRY004 - as above
+    return value
 
 
-def example_of(told: Mapping[str, Any], tool: str) -> tuple[ToolCall, Facts]:
-    """A rule's example as a call and its facts.
-
-    `command` stands for a shell command: its facts are the classifier's. Any fact may be given by its name.
-
-    Raises:
-        ValueError: If the example has an unknown key.
-    """
-    given = dict(told)
-    name = given.pop("tool", "sandbox_bash" if "command" in given else tool)
-    arguments = dict(given.pop("arguments", {}))
-    origin = given.pop("origin", "model")
-    known: dict[str, Any] = {}
-    if "command" in given:
-        arguments["command"] = given.pop("command")
-        known = _shell_facts(arguments["command"])
-    unknown = sorted(set(given) - _FACTS)
-    if unknown:
-        raise ValueError(
-            f"An example knows no {', '.join(unknown)}. Known: tool, arguments, command and facts."
-        )
-    known |= {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    if "effect" in known:
-        known["effect"] = Effect(known["effect"])
-    return ToolCall("example", name, arguments, origin=origin), Facts(**known)
+@lru_cache(maxsize=4096)
+def compile_glob(glob: str) -> Callable[[str], re.Match[str] | None]:
+    """Return a function that matches a text against a glob, case-sensitively."""
+    return re.compile(fnmatch.translate(glob)).match
 
 
-def _shell_facts(command: str) -> dict[str, Any]:
-    from aisotools.policy.shell.classify import classify_shell
-
-    report = classify_shell(command)
-    names = ("effect", "reads", "writes", "hosts", "commands", "certain")
-    return {name: getattr(report, name) for name in names}
+@lru_cache(maxsize=4096)
+def normalize_path(path: str) -> str:
+    """Remove `.`, `..` and doubled slashes from a path, so that its spelling cannot dodge a glob."""
+    return posixpath.normpath(path) if path else path
 
 
-Mode = Literal["plan", "safe", "auto"]
-"""How much runs without asking: nothing but reading, the same but the rest is asked, or all but the risky."""
-
-When = Callable[[ToolCall, Facts], bool]
-"""Whether a rule concerns this call."""
+# ---- rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,12 +164,12 @@ class Rule:
     """One exception to the mode.
 
     Attributes:
-        tool: Glob of the tool names it concerns.
+        tool: Glob of the names of the tools it concerns.
         when: Further condition on the call and its facts: a function, or a mapping as this module
-            describes; always true without it.
-        decision: What it says.
+            describes; None for any call of those tools.
+        decision: What it decides.
         reason: Why, for people and models.
-        match: Examples that it must concern; checked when the rule is made. See `conditions.example_of`.
+        match: Examples that the rule must concern, checked when it is created; see `parse_example`.
         not_match: Examples that it must not concern.
     """
 
@@ -203,41 +182,88 @@ class Rule:
 
     def __post_init__(self) -> None:
         if self.decision not in tuple(Decision):
-            known = ", ".join(Decision)
-            raise ValueError(f"Rule decision {self.decision!r} is not one of {known}.")
+            raise ValueError(f"Rule decision {self.decision!r} is not one of {', '.join(Decision)}.")
         object.__setattr__(self, "decision", Decision(self.decision))
         if isinstance(self.when, Mapping):
             object.__setattr__(self, "when", Condition(self.when))
         elif not (self.when is None or isinstance(self.when, Condition) or callable(self.when)):
             raise TypeError(
-                f"Rule when={self.when!r}: give a mapping, or a function of the call and its facts."
+                f"Rule when={self.when!r}: use a mapping, or a function of the call and its facts."
             )
         for example in self.match:
-            if not self.matches(*example_of(example, self.tool)):
-                raise ValueError(
-                    f"A rule for {self.tool!r} does not concern its own example {dict(example)!r}."
-                )
+            if not self.matches(*parse_example(example, self.tool)):
+                raise ValueError(f"The rule for {self.tool!r} does not match its example {dict(example)!r}.")
         for example in self.not_match:
-            if self.matches(*example_of(example, self.tool)):
-                raise ValueError(f"A rule for {self.tool!r} concerns {dict(example)!r}, which it should not.")
+            if self.matches(*parse_example(example, self.tool)):
+                raise ValueError(
+                    f"The rule for {self.tool!r} matches {dict(example)!r}, which `not_match` excludes."
+                )
 
     def matches(self, call: ToolCall, facts: Facts) -> bool:
-        """Whether the rule concerns this call; whatever `when` raises passes through."""
-        if not glob_matches(self.tool)(call.name):
+        """Return whether the rule concerns this call. Whatever `when` raises passes through."""
+        if not compile_glob(self.tool)(call.name):
             return False
         if isinstance(self.when, Condition):
             return self.when.holds(call, facts, every=self.decision is Decision.ALLOW)
         return self.when is None or bool(self.when(call, facts))  # type: ignore[operator]  # no mapping any more
 
 
+def parse_example(example: Mapping[str, Any], tool: str) -> tuple[ToolCall, Facts]:
+    """Return a rule's example as a call and its facts.
+
+    Args:
+        example: Facts by name, and `tool`, `arguments`, `origin` or `command`. A `command` is classified as a
+            shell command and gives the facts that are not named.
+        tool: The tool, unless the example names one or has a `command`.
+
+    Raises:
+        ValueError: If the example has an unknown key.
+    """
+    rest = dict(example)
+    name = rest.pop("tool", "sandbox_bash" if "command" in rest else tool)
+    arguments = dict(rest.pop("arguments", {}))
+    origin = rest.pop("origin", "model")
+    facts: dict[str, Any] = {}
+    if "command" in rest:
+        arguments["command"] = rest.pop("command")
+        facts = _shell_facts(arguments["command"])
+    unknown = sorted(set(rest) - _FACT_NAMES)
+    if unknown:
+        raise ValueError(
+            f"An example has unknown keys: {', '.join(unknown)}. Known: tool, arguments, command and facts."
+        )
+    facts |= {key: tuple(value) if isinstance(value, list) else value for key, value in rest.items()}
+    if "effect" in facts:
+        facts["effect"] = Effect(facts["effect"])
+    return ToolCall("example", name, arguments, origin=origin), Facts(**facts)
+
+
+def _shell_facts(command: str) -> dict[str, Any]:
+    # Few policies have such examples, and this loads the grammar.
+    from aisotools.policy.shell.classify import classify_shell
+
+    report = classify_shell(command)
+    return {
+        "effect": report.effect,
+        "reads": report.reads,
+        "writes": report.writes,
+        "hosts": report.hosts,
+        "commands": report.commands,
+        "certain": report.certain,
+    }
+
+
+# ---- policies
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a policy says about one call.
+    """The answer of a policy for one call.
 
     Attributes:
         decision: The answer.
-        reasons: Why, in words.
-        matched: The rules that concerned it.
+        reasons: Why.
+        matched: The rules that concerned the call.
     """
 
     decision: Decision
@@ -252,8 +278,8 @@ class Policy:
 
     Attributes:
         mode: `plan`, `safe` or `auto`.
-        rules: Exceptions; their order does not matter, the strictest match wins.
-        bounds: Policies that narrow this one: what any of them forbids, or asks about, stays so.
+        rules: Exceptions; their order does not matter, the strictest match decides.
+        bounds: Policies that narrow this one: what any of them denies, or asks about, stays so.
     """
 
     mode: Mode = "safe"
@@ -266,23 +292,23 @@ class Policy:
         for rule in self.rules:
             if not isinstance(rule, Rule):
                 raise TypeError(
-                    f"Policy rules: {rule!r} is no Rule. Give a list such as [Rule(tool='file')]."
+                    f"Policy rules: {rule!r} is not a Rule. Use a list such as [Rule(tool='file')]."
                 )
         object.__setattr__(self, "rules", tuple(self.rules))
 
     def narrowed(self, bound: Policy) -> Self:
-        """This policy, allowing only what `bound` allows as well."""
+        """Return this policy, allowing only what `bound` allows as well."""
         return dataclasses.replace(self, bounds=(*self.bounds, bound))
 
     def check(self, call: ToolCall, facts: Facts) -> Evaluation:
-        """Decide about `call`; the strictest of this policy and its bounds.
+        """Decide about `call`: the strictest answer of this policy and its bounds.
 
-        A rule that fails counts as a denial that names it: nothing runs because a rule was broken.
+        A rule that raises counts as a denial that names it: nothing runs because a rule was broken.
         """
         protected = protected_writes(facts)
         if protected:
-            told = f"{', '.join(protected)} is protected: something outside the sandbox may run it"
-            return Evaluation(Decision.DENY, reasons=(told,))
+            reason = f"{', '.join(protected)} is protected: something outside the sandbox may run it"
+            return Evaluation(Decision.DENY, reasons=(reason,))
         strictest = self._check_alone(call, facts)
         for bound in self.bounds:
             evaluation = bound.check(call, facts)
@@ -297,76 +323,49 @@ class Policy:
                 if rule.matches(call, facts):
                     matched.append(rule)
             except Exception as error:
-                told = f"a rule for {rule.tool!r} failed ({type(error).__name__}: {error}); mend or remove it"
-                return Evaluation(Decision.DENY, reasons=(told,), matched=(rule,))
-        by_mode = self._by_mode(call, facts)
+                reason = (
+                    f"the rule for {rule.tool!r} failed ({type(error).__name__}: {error}); fix or remove it"
+                )
+                return Evaluation(Decision.DENY, reasons=(reason,), matched=(rule,))
+        by_mode = self._check_mode(call, facts)
         if not matched or (self.mode == "plan" and by_mode.decision is Decision.DENY):
             return by_mode
         decision = max(rule.decision for rule in matched)
         if call.origin == "person" and decision is Decision.ASK:
-            decision = by_mode.decision  # typing is consent; only a denying rule stands against it
-        if decision is Decision.ALLOW and call.origin != "person" and unguarded(facts):
-            decision = Decision.ASK  # without a sandbox no rule lets a program or a model act unasked
-        reasons = tuple(r.reason or f"rule for {r.tool!r}" for r in matched if r.decision is decision)
+            # Typing a call is consent to it. Only a rule that denies stands against it.
+            decision = by_mode.decision
+        if call.origin != "person" and decision is Decision.ALLOW and is_unguarded(facts):
+            # Without a sandbox no rule lets a program or a model act unasked.
+            decision = Decision.ASK
+        reasons = tuple(
+            rule.reason or f"rule for {rule.tool!r}" for rule in matched if rule.decision is decision
+        )
         return Evaluation(decision, reasons=reasons or by_mode.reasons, matched=tuple(matched))
 
-    def _by_mode(self, call: ToolCall, facts: Facts) -> Evaluation:
-        effect = severity(facts)
-        what = EFFECT_WORDS[effect] if effect is Effect.DESTRUCTIVE else f"a {EFFECT_WORDS[effect]}"
+    def _check_mode(self, call: ToolCall, facts: Facts) -> Evaluation:
+        effect = assumed_effect(facts)
         if effect is Effect.READ_ONLY:
             return Evaluation(Decision.ALLOW, reasons=("it only reads",))
+        label = EFFECT_LABELS[effect] if effect is Effect.DESTRUCTIVE else f"a {EFFECT_LABELS[effect]}"
         if self.mode == "plan":
-            return Evaluation(
-                Decision.DENY,
-                reasons=(f"mode plan allows only reading, and this is {what}",),
-            )
+            return Evaluation(Decision.DENY, reasons=(f"mode plan allows only reading, and this is {label}",))
         if call.origin == "person":
-            return _typed(facts, effect)
+            return _check_typed(facts, effect)
         if self.mode == "auto":
-            return _auto(facts, effect)
-        return Evaluation(Decision.ASK, reasons=(f"it is {what}",))
+            return _check_auto(facts, effect)
+        return Evaluation(Decision.ASK, reasons=(f"it is {label}",))
 
 
-def protected_writes(facts: Facts) -> tuple[str, ...]:
-    """What of the call's writes is protected whatever the mode."""
-    if not facts.writes:
-        return ()
-    return tuple([path for path in facts.writes if _protected(normal_path(path))])
-
-
-_PROTECTED_NAME = re.compile("|".join(fnmatch.translate(glob) for glob in PROTECTED_NAMES))
-
-
-def _protected(path: str) -> bool:
-    path = f"/{path.lower()}/"
-    for folder in PROTECTED_FOLDERS:
-        if f"/{folder}/" in path:
-            return True
-    return _PROTECTED_NAME.match(path[1:-1].rpartition("/")[2]) is not None
-
-
-def severity(facts: Facts) -> Effect:
-    """The effect a policy goes by: what is uncertain, or unguarded without a sandbox, is never read only."""
-    if facts.effect is Effect.READ_ONLY and (unguarded(facts) or not facts.certain):
-        return Effect.LOCAL_MUTATION
-    return facts.effect
-
-
-def unguarded(facts: Facts) -> bool:
-    """Whether nothing keeps the call from the user's files: no sandbox, and no path guard of ours."""
-    return facts.level == "limited" and facts.runs_in == "sandbox" and not facts.path_guarded
-
-
-def _typed(facts: Facts, effect: Effect) -> Evaluation:
-    """A person typed it: that is consent to run it in the sandbox."""
+def _check_typed(facts: Facts, effect: Effect) -> Evaluation:
+    """Decide about a call that a person typed, which is consent to run it in the sandbox."""
     if facts.runs_in == "host":
         return Evaluation(Decision.ASK, reasons=("it runs on the host, outside the sandbox",))
     if effect is Effect.DESTRUCTIVE and not facts.undoable:
-        return Evaluation(Decision.ASK, reasons=("it destroys something that undo cannot bring back",))
+        return Evaluation(Decision.ASK, reasons=("it destroys something that undo cannot restore",))
     return Evaluation(Decision.ALLOW, reasons=("you typed it",))
 
 
-def _auto(facts: Facts, effect: Effect) -> Evaluation:
+def _check_auto(facts: Facts, effect: Effect) -> Evaluation:
     reasons = []
     if effect is Effect.DESTRUCTIVE:
         reasons.append("it is destructive")
@@ -377,9 +376,35 @@ def _auto(facts: Facts, effect: Effect) -> Evaluation:
     if facts.outside:
         reasons.append("it writes outside the workspace")
     if not facts.certain:
-        reasons.append("not everything it does could be seen beforehand")
-    if unguarded(facts):
+        reasons.append("not everything it does could be determined beforehand")
+    if is_unguarded(facts):
         reasons.append("there is no sandbox at this level")
     if reasons:
         return Evaluation(Decision.ASK, reasons=tuple(reasons))
     return Evaluation(Decision.ALLOW, reasons=("mode auto allows what stays in the workspace",))
+
+
+def assumed_effect(facts: Facts) -> Effect:
+    """Return the effect a policy goes by: what is uncertain or unguarded is never read only."""
+    if facts.effect is Effect.READ_ONLY and (is_unguarded(facts) or not facts.certain):
+        return Effect.LOCAL_MUTATION
+    return facts.effect
+
+
+def is_unguarded(facts: Facts) -> bool:
+    """Return whether nothing keeps the call from the user's files: no sandbox, and no path guard of ours."""
+    return facts.level == "limited" and facts.runs_in == "sandbox" and not facts.path_guarded
+
+
+def protected_writes(facts: Facts) -> tuple[str, ...]:
+    """Return the paths that the call writes and that are protected whatever the policy says."""
+    if not facts.writes:
+        return ()
+    return tuple([path for path in facts.writes if _is_protected(normalize_path(path))])
+
+
+def _is_protected(path: str) -> bool:
+    path = f"/{path.lower()}/"  # some file systems ignore case
+    if any(f"/{folder}/" in path for folder in PROTECTED_FOLDERS):
+        return True
+    return _PROTECTED_NAME.match(path[1:-1].rpartition("/")[2]) is not None

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked
 from aisotools.core.protocols import Approver, Sandbox, UserQuestion
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Json
-from aisotools.policy.approvers import resolve_all, resolve_inquiry
-from aisotools.policy.grants import Grants, scopes_of
-from aisotools.policy.prepared import CallDecision, PreparedCall, ticket_for
+from aisotools.policy.approvers import ask_question, request_approvals
+from aisotools.policy.grants import Grants, remember_scopes
+from aisotools.policy.prepared import CallDecision, PreparedCall, prepare_call
 from aisotools.policy.rules import Policy
 from aisotools.session.approvers import default_approver
 from aisotools.session.event_log import EventLog
@@ -79,7 +79,7 @@ class ApprovalManager:
 
     async def ask_user(self, question: UserQuestion) -> str | None:
         """Put a model's own question to whoever approves. Return None when nobody answered."""
-        return await resolve_inquiry(self.approver or default_approver(), question)
+        return await ask_question(self.approver or default_approver(), question)
 
     async def resolve(
         self,
@@ -110,15 +110,15 @@ class ApprovalManager:
                 self._event_log.add(ApprovalAnswered, request.call.id, request_id=request.id, approval=answer)
         decided_by = "policy" if approver is None else "approver"
         return [
-            self._decide(decision.ticket, answer, request.reasons, decided_by, env=env, policy=policy)
+            self._decide(decision.prepared, answer, request.reasons, decided_by, env=env, policy=policy)
             for decision, request, answer in zip(decisions, requests, answers, strict=True)
         ]
 
     async def _request(self, decision: CallDecision, env: CallEnvironment) -> ApprovalRequest:
-        prepared = decision.ticket
+        prepared = decision.prepared
         preview: dict[str, Json] = {
-            "remember": scopes_of(prepared),
-            **preview_of(prepared.arguments, prepared.shipment, env.workspace),
+            "remember": remember_scopes(prepared),
+            **preview_of(prepared.arguments, prepared.payload, env.workspace),
         }
         if env.describe_undo is not None:
             preview["undo"] = await env.describe_undo(prepared)
@@ -136,7 +136,7 @@ class ApprovalManager:
         )
 
     async def _ask(self, approver: Approver | None, requests: Sequence[ApprovalRequest]) -> list[Approval]:
-        question = asyncio.ensure_future(resolve_all(approver, requests))
+        question = asyncio.ensure_future(request_approvals(approver, requests))
         self._open.add(question)
         try:
             return await question
@@ -181,7 +181,7 @@ class ApprovalManager:
         if approval.arguments is not None:
             decision = _decide_edited(prepared, approval.arguments, decided_by, env, policy)
         if approval.remember is not None and decision.decision is Decision.ALLOW:
-            self.grants.add(approval.remember, decision.ticket)
+            self.grants.add(approval.remember, decision.prepared)
         return decision
 
 
@@ -193,9 +193,9 @@ def _decide_edited(
     policy: Policy,
 ) -> CallDecision:
     """Decide about a call with arguments that the person wrote. Only a denying rule stands against it."""
-    call = dataclasses.replace(prepared.made, arguments=arguments)
+    call = dataclasses.replace(prepared.original, arguments=arguments)
     try:
-        edited = ticket_for(prepared.tool, call, policy, env.level, env.can_undo)
+        edited = prepare_call(prepared.tool, call, policy, env.level, env.can_undo)
     except Exception as error:  # tools are written by strangers too
         return CallDecision(
             prepared, Decision.DENY, decided_by, (f"the edited arguments do not fit: {error}",)

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 from aisotools.core.protocols import Approver, UserQuestion
 from aisotools.core.types import Approval, ApprovalRequest
-from aisotools.policy.approvers import NOBODY
+from aisotools.policy.approvers import NO_APPROVER_REASON
 from aisotools.policy.prompts import (
-    ANSWER_PROMPT,
-    chosen,
-    describe,
-    describe_inquiry,
-    parse_answer,
+    ANSWER_HINT,
+    describe_question,
+    describe_request,
+    parse_approval,
+    parse_question_answer,
     remember_choices,
 )
 
@@ -67,8 +67,8 @@ class ConsoleApprover:
     async def ask(self, request: ApprovalRequest) -> Approval:
         """Show `request` and wait for a line, without blocking the event loop."""
         if self._read_line is None and not on_terminal():
-            return Approval("deny", reason=NOBODY)
-        question = describe(request) + "\n"
+            return Approval("deny", reason=NO_APPROVER_REASON)
+        question = describe_request(request) + "\n"
         read_line = self._read_line or _read_terminal
         return await _typed(answer_from(read_line, lambda: self._write(question), request), _INTERRUPTED)
 
@@ -76,7 +76,7 @@ class ConsoleApprover:
         """Show a model's question and wait for the answer; None when there is nobody, or no answer."""
         if self._read_line is None and not on_terminal():
             return None
-        question = describe_inquiry(inquiry) + "\n"
+        question = describe_question(inquiry) + "\n"
         read_line = self._read_line or _read_terminal
         return await _typed(inquiry_answer_from(read_line, lambda: self._write(question), inquiry), None)
 
@@ -110,7 +110,7 @@ async def inquiry_answer_from(
             pass
         try:
             show()
-            while (answer := chosen(read_line(ANSWER_PROMPT), inquiry)) is None:
+            while (answer := parse_question_answer(read_line(ANSWER_HINT), inquiry)) is None:
                 pass
             return answer or None
         except EOFError:
@@ -137,7 +137,7 @@ async def answer_from(
             pass
         try:
             show()
-            return parse_answer(read_line(PROMPT), remember_choices(request))
+            return parse_approval(read_line(PROMPT), remember_choices(request))
         except EOFError:
             return Approval("deny", reason="The input ended before an answer.")
         finally:

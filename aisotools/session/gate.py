@@ -33,7 +33,7 @@ from aisotools.core.protocols import (
 from aisotools.core.truncation import ResultStore, truncate_result
 from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult
 from aisotools.policy.grants import Grants
-from aisotools.policy.prepared import CallDecision, PreparedCall, denial, digest_of, ticket_for
+from aisotools.policy.prepared import CallDecision, PreparedCall, call_digest, denial_result, prepare_call
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.results import VALUE_DROPPED
 from aisotools.session.approvals import DEFAULT_ANSWER_TIMEOUT_S, ApprovalManager
@@ -344,7 +344,7 @@ class Gate:
         policy = self.effective_policy(None if env is None else env.workspace_policy)
         can_undo = None if env is None else env.can_undo
         tool = self.registry[call.name] if tool is None else tool
-        return ticket_for(tool, call, policy, level, can_undo)
+        return prepare_call(tool, call, policy, level, can_undo)
 
     def _decide(
         self, call: ToolCall, env: CallEnvironment, tool: Tool | None = None, *, ask: bool = False
@@ -365,9 +365,9 @@ class Gate:
             decided_by = "typed" if call.origin == "person" else "policy"
             return CallDecision(prepared, Decision.ASK if ask else decision, decided_by, reasons)
         if decision is Decision.ASK and not ask:
-            grant = self.grants.covering(prepared)
+            grant = self.grants.find(prepared)
             if grant is not None:
-                return CallDecision(prepared, Decision.ALLOW, "grant", (f"you allowed {grant.words}",))
+                return CallDecision(prepared, Decision.ALLOW, "grant", (f"you allowed {grant.description}",))
         return CallDecision(prepared, decision, "policy", reasons)
 
     async def _decide_and_run(
@@ -413,7 +413,7 @@ class Gate:
         """Record the decision, check that it still holds, and run the call if it may run."""
         if isinstance(decision, ToolResult):
             return decision
-        prepared = decision.ticket
+        prepared = decision.prepared
         call = prepared.call
         self._event_log.add(
             CallDecided,
@@ -426,11 +426,11 @@ class Gate:
             digest=prepared.digest,
         )
         if decision.decision is not Decision.ALLOW:
-            return denial(call.name, decision.reasons)
+            return denial_result(call.name, decision.reasons)
         # While a person was asked, the tool may have been redefined or removed: what was shown is what runs.
         tool = session_tool or self.registry.get(call.name)
-        if tool is None or digest_of(tool, prepared.frozen, env.level) != prepared.digest:
-            return denial(call.name, ("the tool changed between decision and run; call it again",))
+        if tool is None or call_digest(tool, prepared.encoded_arguments, env.level) != prepared.digest:
+            return denial_result(call.name, ("the tool changed between decision and run; call it again",))
         if self._closed_reason:
             message = f"{call.name} was not run: {self._closed_reason}."
             return ToolResult.error(message, recoverable=False, error_kind="environment")
@@ -479,13 +479,13 @@ class Gate:
         timeout_s: float,
         session_tool: TransferTool | None,
     ) -> ToolResult:
-        if prepared.shipment is None:
+        if prepared.payload is None:
             context = self._context(call, env)
             result = await self._host_calls.run(prepared.tool, call, context, timeout_s)
         else:
             request = SandboxCall(
                 call=call,
-                shipment=prepared.shipment,
+                shipment=prepared.payload,
                 timeout_s=timeout_s,
                 output_caps=self.caps if session_tool is None else session_tool.caps,
                 session_key=self._session_key,
@@ -537,7 +537,7 @@ def _waves(decisions: Sequence[CallDecision | ToolResult]) -> Iterator[list[int]
         if (
             isinstance(decision, CallDecision)
             and decision.decision is Decision.ALLOW
-            and decision.ticket.effect is not Effect.READ_ONLY
+            and decision.prepared.effect is not Effect.READ_ONLY
         ):
             yield together
             yield [index]

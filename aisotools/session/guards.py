@@ -25,7 +25,7 @@ from aisotools.core.exceptions import SandboxError
 from aisotools.core.protocols import Sandbox
 from aisotools.core.types import Facts, Json, ToolResult
 from aisotools.policy.prepared import PreparedCall
-from aisotools.policy.rules import Policy, normal_path
+from aisotools.policy.rules import Policy, normalize_path
 from aisotools.workspace.protected import MOST_FOLDERS, ProtectedFileChange, ProtectedFiles
 from aisotools.workspace.read_tracker import FileTouch, ReadCache, SupportsTouches
 
@@ -135,15 +135,15 @@ class Protection:
                 await asyncio.to_thread(self._look_between)
         if not self._files.complete:
             raise SandboxError(
-                f"{prepared.made.name} was not run: the workspace has more than {MOST_FOLDERS} folders, or "
-                "is nested too deeply, so files such as conftest.py could be planted unseen. Remove some "
+                f"{prepared.original.name} was not run: the workspace has more than {MOST_FOLDERS} folders, "
+                "or is nested too deeply, so files such as conftest.py could be planted unseen. Remove some "
                 "folders, or use a smaller workspace."
             )
         if self._late:
             late, self._late = self._late, []
             raise SandboxError(
-                f"{prepared.made.name} was not run: something that an earlier call left running had changed "
-                f"protected files: {_listed(late)}. Make the call again; a restart of the sandbox ends what "
+                f"{prepared.original.name} was not run: something that an earlier call left running had "
+                f"changed protected files: {_listed(late)}. Make the call again; a restart of the sandbox ends what "
                 "runs there."
             )
 
@@ -157,8 +157,10 @@ class Protection:
                 changes = await asyncio.to_thread(self._files.restore, declared)
         if not changes and self._files.complete:
             return result
-        _log.warning("The call %s of %s: %s", prepared.made.id, prepared.made.name, _listed(changes))
-        return None if result is None else _failed(prepared.made.name, result, changes, self._files.complete)
+        _log.warning("The call %s of %s: %s", prepared.original.id, prepared.original.name, _listed(changes))
+        return (
+            None if result is None else _failed(prepared.original.name, result, changes, self._files.complete)
+        )
 
     def accept(self) -> None:
         """Take what is there for what should be there: the host itself has just changed the workspace."""
@@ -206,7 +208,7 @@ class Protection:
 
 def _declared(prepared: PreparedCall) -> frozenset[str]:
     """The notebooks that the call said it writes."""
-    return frozenset(normal_path(path) for path in prepared.facts.writes if path.endswith(".ipynb"))
+    return frozenset(normalize_path(path) for path in prepared.facts.writes if path.endswith(".ipynb"))
 
 
 def _listed(changes: Sequence[ProtectedFileChange]) -> str:
@@ -257,11 +259,11 @@ class ReadGuard:
         touches = _touches(prepared)
         self._reads.check(touches)
         kept = {touch.path: self._reads.content(touch.path) for touch in touches}
-        self._before[prepared.made.id] = {path: data for path, data in kept.items() if data is not None}
+        self._before[prepared.original.id] = {path: data for path, data in kept.items() if data is not None}
 
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """What a call wrote is known to who made it; see `aisotools.session.guards.Guard`."""
-        before = self._before.pop(prepared.made.id, {})
+        before = self._before.pop(prepared.original.id, {})
         if result is None or result.is_error:
             return result
         for touched, data in before.items():
@@ -287,7 +289,7 @@ class ReadGuard:
         path, text = value.get("path"), value.get("content")
         if not isinstance(path, str) or not isinstance(text, str):
             return result
-        if prepared.made.origin == "model" and result.truncation is not None:
+        if prepared.original.origin == "model" and result.truncation is not None:
             text = text[: result.truncation.shown_chars].rpartition("\n")[0]  # no more was seen
         data = self._reads.content(path)
         first = value.get("start_line", 1)
@@ -302,7 +304,7 @@ class ReadGuard:
     def _shortened(
         self, prepared: PreparedCall, result: ToolResult, path: str, first: int, last: int
     ) -> ToolResult:
-        call = prepared.made
+        call = prepared.original
         if call.origin != "model":
             return result
         since = self._reads.unchanged_since(call.agent_id, path, first, last)
@@ -318,7 +320,7 @@ def _touches(prepared: PreparedCall) -> Sequence[FileTouch]:
 
 
 def _runs(prepared: PreparedCall, name: str) -> bool:
-    return prepared.shipment is not None and prepared.shipment.import_path == _FILES + name
+    return prepared.payload is not None and prepared.payload.import_path == _FILES + name
 
 
 def _reads_a_file(prepared: PreparedCall) -> bool:

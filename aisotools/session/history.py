@@ -195,7 +195,7 @@ class WorkspaceHistory:
         Raises:
             SandboxError: If it cannot be kept: then the call must not run.
         """
-        call = prepared.made
+        call = prepared.original
         started_s = time.perf_counter()
         outside = self._path_outside(prepared)
         token = await self._shared.lock.enter(self)
@@ -230,7 +230,7 @@ class WorkspaceHistory:
 
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """Record what the call changed; see `aisotools.session.guards.Guard`."""
-        call = prepared.made
+        call = prepared.original
         try:
             await self._scan(lambda progress: self._checkpoints.end(call.id, progress), call.id)
         except WorkspaceError as error:
@@ -319,7 +319,7 @@ class WorkspaceHistory:
         """Return what undo will and will not restore of a call, in sentences for its card."""
         try:
             # Nothing needs to stand still for a sentence: the call's own checkpoint scans again.
-            snapshot = await self._scan(self._checkpoints.look, prepared.made.id, frozen=False)
+            snapshot = await self._scan(self._checkpoints.look, prepared.original.id, frozen=False)
         except WorkspaceError as error:
             return f"It cannot be undone: {error}"
         uncovered = list_uncovered(snapshot)
@@ -515,9 +515,9 @@ def _describe_irreversible(prepared: PreparedCall, *, covered: bool) -> str:
     """Return what a call does that no undo reverts, or nothing."""
     facts = prepared.facts
     if facts.hosts:
-        return f"{prepared.made.name} talked to {summarize(facts.hosts)}."
+        return f"{prepared.original.name} talked to {summarize(facts.hosts)}."
     if facts.runs_in == "host" and not covered:
-        return f"{prepared.made.name} ran on the host; what it did outside the workspace is not undone."
+        return f"{prepared.original.name} ran on the host; what it did outside the workspace is not undone."
     return ""
 
 

@@ -16,7 +16,7 @@ from aisotools.core.protocols import ToolContext, UserQuestion
 from aisotools.core.types import Approval, ApprovalRequest, Effect, ToolCall, ToolResult
 from aisotools.notebook.render.results import render_result
 from aisotools.policy.approvers import AllowAll
-from aisotools.policy.prompts import chosen, describe_inquiry
+from aisotools.policy.prompts import describe_question, parse_question_answer
 from aisotools.session.approvers import ConsoleApprover
 from aisotools.session.session import Session
 from aisotools.testing.fakes import MockTool
@@ -211,8 +211,8 @@ async def test_at_the_console(typed: list[str], choices: tuple[str, ...], answer
 
 def test_choices_win_over_numbers() -> None:
     inquiry = UserQuestion(id="i", text="How many?", choices=("2", "1"))
-    assert chosen("1", inquiry) == "1"
-    assert "  1. 2\n  2. 1" in describe_inquiry(inquiry)
+    assert parse_question_answer("1", inquiry) == "1"
+    assert "  1. 2\n  2. 1" in describe_question(inquiry)
 
 
 # ---- display

@@ -9,7 +9,13 @@ import pytest
 from aisotools.core.exceptions import UsageError
 from aisotools.core.protocols import Approver
 from aisotools.core.types import Approval, ApprovalRequest, Effect, ToolCall, ToolDefinition
-from aisotools.policy.approvers import AllowAll, DenyAll, ScriptedApprover, resolve, resolve_all
+from aisotools.policy.approvers import (
+    AllowAll,
+    DenyAll,
+    ScriptedApprover,
+    request_approval,
+    request_approvals,
+)
 
 
 def a_request(timeout_s: float | None = 5.0, **arguments: Any) -> ApprovalRequest:
@@ -36,7 +42,7 @@ APPROVERS: dict[str, Callable[[], Approver]] = {
 
 @pytest.mark.parametrize("make", APPROVERS.values(), ids=APPROVERS.keys())
 async def test_every_approver_gives_an_approval(make: Callable[[], Approver]) -> None:
-    first, second = await resolve(make(), a_request()), await make().ask(a_request())
+    first, second = await request_approval(make(), a_request()), await make().ask(a_request())
     assert isinstance(first, Approval)
     assert first == second
     assert first.outcome in {"approve", "deny"}
@@ -108,7 +114,7 @@ def fail(error: Exception) -> Any:
     ],
 )
 async def test_a_broken_approver_denies(act: Callable[[], Any], words: str) -> None:
-    answer = await resolve(Odd(act), a_request())
+    answer = await request_approval(Odd(act), a_request())
     assert answer.outcome == "deny"
     assert words in answer.reason
 
@@ -118,21 +124,21 @@ async def test_an_approver_that_is_not_async_denies() -> None:
         def ask(self, request: ApprovalRequest) -> Approval:
             return Approval("approve")
 
-    answer = await resolve(NotAsync(), a_request())  # type: ignore[arg-type]  # wrong is the point
+    answer = await request_approval(NotAsync(), a_request())  # type: ignore[arg-type]  # wrong is the point
     assert answer.outcome == "deny"
 
 
 async def test_nobody_denies() -> None:
-    assert (await resolve(None, a_request())).outcome == "deny"
+    assert (await request_approval(None, a_request())).outcome == "deny"
 
 
 async def test_time_runs_out() -> None:
-    answer = await resolve(Odd(lambda: asyncio.sleep(30)), a_request(timeout_s=0.05))
+    answer = await request_approval(Odd(lambda: asyncio.sleep(30)), a_request(timeout_s=0.05))
     assert answer == Approval("timeout", reason="Nobody answered within 0.05 s.")
 
 
 async def test_cancelling_passes_through() -> None:
-    asking = asyncio.create_task(resolve(Odd(lambda: asyncio.sleep(30)), a_request()))
+    asking = asyncio.create_task(request_approval(Odd(lambda: asyncio.sleep(30)), a_request()))
     await asyncio.sleep(0)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -144,7 +150,7 @@ async def test_cancelling_passes_through() -> None:
 
 async def test_edited_arguments_are_approved_for_this_call_only() -> None:
     answer = Approval("approve", arguments={"n": 2}, remember="tool")
-    (kept, limited) = await resolve_all(
+    (kept, limited) = await request_approvals(
         ScriptedApprover([Approval("approve", remember="tool"), answer]), [a_request(), a_request()]
     )
     assert kept.remember == "tool"
@@ -162,5 +168,5 @@ async def test_a_batch_that_nobody_answers_says_how_long_it_stood() -> None:
             return []
 
     brief = a_request(0.05)
-    answers = await resolve_all(Never(), [a_request(), brief])
+    answers = await request_approvals(Never(), [a_request(), brief])
     assert [answer.reason for answer in answers] == ["Nobody answered within 0.05 s."] * 2

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aisotools.core.types import Effect, Facts, ToolCall
-from aisotools.policy.rules import Condition, example_of, normal_path
+from aisotools.policy.rules import Condition, normalize_path, parse_example
 
 CALL = ToolCall("1", "file", {"path": "docs/a.md", "count": 3}, origin="model")
 FACTS = Facts(
@@ -70,7 +70,7 @@ def test_what_is_uncertain_is_never_allowed_by_a_pattern() -> None:
 
 @pytest.mark.parametrize("path", ["out/../in/x", "./in/x", "in//x", "in/./x"])
 def test_a_spelling_cannot_dodge_a_pattern(path: str) -> None:
-    assert normal_path(path) == "in/x"
+    assert normalize_path(path) == "in/x"
     assert Condition({"writes": "in/*"}).holds(CALL, Facts(writes=(path,)), every=True)
     assert not Condition({"writes": "out/*"}).holds(CALL, Facts(writes=(path,)), every=True)
 
@@ -78,10 +78,10 @@ def test_a_spelling_cannot_dodge_a_pattern(path: str) -> None:
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ({"pats": "x"}, "knows no pats. Known: arguments"),
+        ({"pats": "x"}, "has unknown keys: pats. Known: arguments"),
         ({"arguments": "x"}, "table of argument names"),
         ({"effect": "harmless"}, "harmless"),
-        ({"outside": "yes"}, "true or false, not 'yes'"),
+        ({"outside": "yes"}, "must be true or false, not 'yes'"),
     ],
 )
 def test_a_mistake_is_named_when_the_condition_is_made(wanted: dict[str, Any], said: str) -> None:
@@ -90,11 +90,13 @@ def test_a_mistake_is_named_when_the_condition_is_made(wanted: dict[str, Any], s
 
 
 def test_an_example_tells_call_and_facts() -> None:
-    call, facts = example_of({"writes": ["a"], "effect": "destructive", "arguments": {"path": "a"}}, "file")
+    call, facts = parse_example(
+        {"writes": ["a"], "effect": "destructive", "arguments": {"path": "a"}}, "file"
+    )
     assert (call.name, call.arguments, call.origin) == ("file", {"path": "a"}, "model")
     assert (facts.writes, facts.effect) == (("a",), Effect.DESTRUCTIVE)
-    with pytest.raises(ValueError, match="knows no colour"):
-        example_of({"colour": "red"}, "file")
+    with pytest.raises(ValueError, match="has unknown keys: colour"):
+        parse_example({"colour": "red"}, "file")
 
 
 NAMES = st.sampled_from(["a", "b/c", "../x", "*", "x.csv"])

@@ -54,12 +54,12 @@ def test_rules_of_a_file_decide() -> None:
         ("rule = 3", r"\[\[rule\]\]"),
         ("[[rule]]\ncolour = 1", "rule 1 has unknown keys: colour"),
         ("[[rule]]\ndecision = 'maybe'", "rule 1: .*'maybe' is not one of allow, ask, deny"),
-        ("[[rule]]\nwhen = { pats = 'x' }", "rule 1: .*knows no pats"),
+        ("[[rule]]\nwhen = { pats = 'x' }", "rule 1: .*has unknown keys: pats"),
         (
             "[[rule]]\nwhen = { writes = 'a' }\nmatch = [{ writes = ['b'] }]",
-            "does not concern its own example",
+            "does not match its example",
         ),
-        ("[[rule]]\nnot_match = [{ writes = ['b'] }]", "which it should not"),
+        ("[[rule]]\nnot_match = [{ writes = ['b'] }]", "which `not_match` excludes"),
     ],
 )
 def test_a_mistake_names_the_file_the_rule_and_the_key(text: str, said: str) -> None:

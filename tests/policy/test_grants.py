@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aisotools.core.types import Effect, Facts, Remember, ToolCall
-from aisotools.policy.grants import Grants, scopes_of, shape_of
-from aisotools.policy.prepared import PreparedCall, ticket_for
+from aisotools.policy.grants import Grants, remember_scopes, shape_of
+from aisotools.policy.prepared import PreparedCall, prepare_call
 from aisotools.policy.rules import Policy
 from aisotools.testing.fakes import MockTool
 
 
 def ticket(facts: Facts, name: str = "mock", **arguments: object) -> PreparedCall:
     tool = MockTool(name, facts=facts)
-    return ticket_for(tool, ToolCall("1", name, arguments, origin="model"), Policy(), "confined")
+    return prepare_call(tool, ToolCall("1", name, arguments, origin="model"), Policy(), "confined")
 
 
 WRITES = Facts(effect=Effect.LOCAL_MUTATION, writes=("out/a.txt",), commands=("git commit -m x",))
@@ -22,9 +22,9 @@ WRITES = Facts(effect=Effect.LOCAL_MUTATION, writes=("out/a.txt",), commands=("g
 def test_this_call_covers_only_this_call() -> None:
     grants = Grants()
     grants.add("call", ticket(WRITES, x=1))
-    assert grants.covering(ticket(WRITES, x=1)) is not None
-    assert grants.covering(ticket(WRITES, x=2)) is None
-    assert grants.covering(ticket(WRITES, "other", x=1)) is None
+    assert grants.find(ticket(WRITES, x=1)) is not None
+    assert grants.find(ticket(WRITES, x=2)) is None
+    assert grants.find(ticket(WRITES, "other", x=1)) is None
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_this_call_covers_only_this_call() -> None:
 def test_a_shape_covers_nothing_that_was_not_shown(facts: Facts, covered: bool) -> None:
     grants = Grants()
     grants.add("shape", ticket(WRITES))
-    assert (grants.covering(ticket(facts)) is not None) is covered
+    assert (grants.find(ticket(facts)) is not None) is covered
 
 
 @pytest.mark.parametrize(
@@ -67,18 +67,18 @@ def test_a_shape_covers_nothing_that_was_not_shown(facts: Facts, covered: bool) 
 def test_a_tool_is_covered_up_to_the_effect_that_was_shown(facts: Facts, covered: bool) -> None:
     grants = Grants()
     grants.add("tool", ticket(WRITES))
-    assert (grants.covering(ticket(facts)) is not None) is covered
+    assert (grants.find(ticket(facts)) is not None) is covered
 
 
 def test_the_words_say_exactly_what_would_be_allowed() -> None:
-    assert scopes_of(ticket(WRITES, x=1)) == {
+    assert remember_scopes(ticket(WRITES, x=1)) == {
         "call": "mock with exactly these arguments",
         "shape": "mock running only git commit, writing only to out, up to local change",
         "tool": "mock with any arguments, up to local change, in the workspace",
     }
-    assert list(scopes_of(ticket(Facts(certain=False)))) == ["call"]
-    assert list(scopes_of(ticket(Facts(effect=Effect.DESTRUCTIVE, writes=("a",))))) == ["call", "shape"]
-    assert "talking only to example.org" in scopes_of(ticket(Facts(hosts=("Example.org",))))["shape"]
+    assert list(remember_scopes(ticket(Facts(certain=False)))) == ["call"]
+    assert list(remember_scopes(ticket(Facts(effect=Effect.DESTRUCTIVE, writes=("a",))))) == ["call", "shape"]
+    assert "talking only to example.org" in remember_scopes(ticket(Facts(hosts=("Example.org",))))["shape"]
 
 
 def test_what_was_not_offered_is_not_remembered() -> None:
@@ -96,9 +96,9 @@ def test_grants_are_listed_and_taken_back() -> None:
     assert [grant.id for grant in grants.list()] == [one.id, two.id]
     assert grants.revoke(two.id) == two
     assert grants.revoke(two.id) is None
-    assert grants.covering(ticket(WRITES, x=2)) is None
+    assert grants.find(ticket(WRITES, x=2)) is None
     grants.clear()
-    assert grants.covering(ticket(WRITES, x=1)) is None
+    assert grants.find(ticket(WRITES, x=1)) is None
 
 
 FACTS = st.builds(
@@ -116,7 +116,7 @@ FACTS = st.builds(
 def test_no_grant_is_wider_than_what_was_shown(shown: Facts, other: Facts, scope: Remember) -> None:
     grants = Grants()
     grants.add(scope, ticket(shown))
-    if grants.covering(ticket(other, y=1)) is not None:
+    if grants.find(ticket(other, y=1)) is not None:
         assert scope != "call"
         assert ticket(other).effect <= ticket(shown).effect
         assert other.certain

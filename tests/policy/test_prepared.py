@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.types import Decision, Effect, Facts, ToolCall
-from aisotools.policy.prepared import denial, digest_of, ticket_for
+from aisotools.policy.prepared import call_digest, denial_result, prepare_call
 from aisotools.policy.rules import Policy, Rule
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import tool
@@ -31,17 +31,17 @@ def call(**arguments: Any) -> ToolCall:
 
 def test_a_ticket_holds_what_was_decided() -> None:
     mock = MockTool(effect=Effect.READ_ONLY, timeout_s=3)
-    ticket = ticket_for(mock, call(x=[1]), Policy(), "guarded")
+    ticket = prepare_call(mock, call(x=[1]), Policy(), "guarded")
     assert ticket.tool is mock
     assert ticket.arguments == {"x": [1]}
     assert ticket.call == call(x=[1])
-    assert (ticket.effect, ticket.deadline_s, ticket.shipment) == (Effect.READ_ONLY, 3.0, None)
+    assert (ticket.effect, ticket.deadline_s, ticket.payload) == (Effect.READ_ONLY, 3.0, None)
     assert (ticket.facts.runs_in, ticket.facts.level) == ("host", "guarded")
     assert ticket.evaluation.decision is Decision.ALLOW
 
 
 def test_whoever_gets_the_arguments_gets_a_copy() -> None:
-    ticket = ticket_for(MockTool(), call(x=[1]), Policy(), "confined")
+    ticket = prepare_call(MockTool(), call(x=[1]), Policy(), "confined")
     ticket.arguments["x"].append(2)
     ticket.call.arguments["x"].append(2)
     assert ticket.arguments == {"x": [1]}
@@ -61,7 +61,7 @@ def test_nobody_who_is_asked_on_the_way_can_change_them() -> None:
             return 5
 
     rule = Rule(when=lambda call, facts: bool(meddle(call.arguments)))
-    ticket = ticket_for(Meddler(), call(x=1), Policy(rules=[rule]), "confined")
+    ticket = prepare_call(Meddler(), call(x=1), Policy(rules=[rule]), "confined")
     assert ticket.arguments == {"x": 1}
     assert ticket.call.arguments == {"x": 1}
 
@@ -70,9 +70,9 @@ def test_what_is_sent_is_packed_when_it_is_decided() -> None:
     names: dict[str, Any] = {"value": 1}
     exec("def mock() -> int:\n    return value", names)
     mock = tool(names["mock"])
-    before = ticket_for(mock, call(), Policy(), "confined").shipment
+    before = prepare_call(mock, call(), Policy(), "confined").payload
     names["value"] = 2
-    after = ticket_for(mock, call(), Policy(), "confined").shipment
+    after = prepare_call(mock, call(), Policy(), "confined").payload
     assert before is not None
     assert after is not None
     assert before.key != after.key
@@ -81,9 +81,9 @@ def test_what_is_sent_is_packed_when_it_is_decided() -> None:
 def test_arguments_that_do_not_fit_never_get_a_ticket() -> None:
     parameters = {"type": "object", "properties": {"x": {"type": "integer"}}}
     with pytest.raises(ArgumentError, match="x: does not fit"):
-        ticket_for(MockTool(parameters=parameters), call(x="1"), Policy(), "confined")
+        prepare_call(MockTool(parameters=parameters), call(x="1"), Policy(), "confined")
     with pytest.raises(ArgumentError, match="not JSON"):
-        ticket_for(MockTool(), call(x="\ud800"), Policy(), "confined")
+        prepare_call(MockTool(), call(x="\ud800"), Policy(), "confined")
 
 
 def test_a_classifier_that_fails_denies_and_is_named() -> None:
@@ -92,10 +92,12 @@ def test_a_classifier_that_fails_denies_and_is_named() -> None:
 
     mock = MockTool()
     mock.classify = classify
-    ticket = ticket_for(mock, call(), Policy(mode="auto", rules=[Rule(decision=Decision.ALLOW)]), "confined")
+    ticket = prepare_call(
+        mock, call(), Policy(mode="auto", rules=[Rule(decision=Decision.ALLOW)]), "confined"
+    )
     assert ticket.evaluation.decision is Decision.DENY
     assert ticket.evaluation.reasons == (
-        "what it may do could not be told (KeyError: 'operation'); mend its classify",
+        "its effects could not be determined (KeyError: 'operation'); fix its classify()",
     )
     assert ticket.effect is Effect.DESTRUCTIVE
 
@@ -108,21 +110,21 @@ def test_the_digest_changes_with_the_arguments(one: dict[str, Any], other: dict[
     from pydantic_core import to_json
 
     mock = MockTool()
-    tickets = [ticket_for(mock, ToolCall("c", "mock", a), Policy(), "confined") for a in (one, other)]
+    tickets = [prepare_call(mock, ToolCall("c", "mock", a), Policy(), "confined") for a in (one, other)]
     same = to_json(one) == to_json(other)
     assert (tickets[0].digest == tickets[1].digest) is same
 
 
 def test_the_digest_changes_with_the_tool_and_the_level() -> None:
     digests = {
-        digest_of(MockTool(), b"{}", "confined"),
-        digest_of(MockTool(description="Another."), b"{}", "confined"),
-        digest_of(MockTool("other"), b"{}", "confined"),
-        digest_of(MockTool(), b"{}", "guarded"),
-        digest_of(MockTool(), b"[]", "confined"),
+        call_digest(MockTool(), b"{}", "confined"),
+        call_digest(MockTool(description="Another."), b"{}", "confined"),
+        call_digest(MockTool("other"), b"{}", "confined"),
+        call_digest(MockTool(), b"{}", "guarded"),
+        call_digest(MockTool(), b"[]", "confined"),
     }
     assert len(digests) == 5
-    assert digest_of(MockTool(), b"{}", "confined") in digests
+    assert call_digest(MockTool(), b"{}", "confined") in digests
 
 
 # ---- the result
@@ -138,5 +140,5 @@ def test_the_digest_changes_with_the_tool_and_the_level() -> None:
     ],
 )
 def test_a_denial_says_why(reasons: tuple[str, ...], told: str) -> None:
-    result = denial("file", reasons)
+    result = denial_result("file", reasons)
     assert (result.content, result.error_kind, result.recoverable) == (told, "denied", False)

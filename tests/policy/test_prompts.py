@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from aisotools.core.types import ApprovalRequest, Effect, Facts, ToolCall, ToolDefinition
 from aisotools.policy.prompts import (
     argument_fields,
-    describe,
+    describe_request,
     is_risky,
-    parse_answer,
+    parse_approval,
     remember_choices,
     summarize,
     visible,
@@ -114,13 +114,13 @@ def test_code_that_hides_something_goes_to_json_where_it_shows(command: str) -> 
     (field,) = argument_fields(a_request({"command": command}))
     assert field.kind == "json"
     assert "\\" in field.text
-    assert field.hides
+    assert field.has_escapes
     assert json.loads(field.text) == {"command": command}
 
 
 def test_a_backslash_is_nothing_hidden() -> None:
     (field,) = argument_fields(a_request({"pattern": "\\u202e", "n": "ü"}))
-    assert not field.hides
+    assert not field.has_escapes
 
 
 def test_no_arguments_are_an_empty_object() -> None:
@@ -131,8 +131,8 @@ def test_no_arguments_are_an_empty_object() -> None:
 def test_a_very_long_field_says_what_is_missing() -> None:
     request = a_request({"content": "x\n" * 100_000})
     (field,) = argument_fields(request)
-    assert "150,000 characters are not shown" in field.shown
-    assert len(field.shown) < 51_000
+    assert "150,000 characters are not shown" in field.display_text
+    assert len(field.display_text) < 51_000
     assert not field.editable
 
 
@@ -142,7 +142,7 @@ def test_the_question_as_text() -> None:
         reasons=("it writes files",),
         agent_id="bob\u202e",
     )
-    assert describe(request).splitlines() == [
+    assert describe_request(request).splitlines() == [
         "May this run?  sandbox_bash",
         "  local change, sandbox level confined, asked by a model, agent bob\\u202e",
         "  because it writes files",
@@ -158,7 +158,7 @@ def test_the_question_as_text() -> None:
 
 @pytest.mark.parametrize("level", ["host", "limited"])
 def test_the_question_does_not_promise_a_sandbox_where_there_is_none(level: str) -> None:
-    words = describe(a_request({}, level=level))
+    words = describe_request(a_request({}, level=level))
     assert "outside the sandbox" in words or "not a sandbox" in words
 
 
@@ -177,7 +177,7 @@ def test_the_question_does_not_promise_a_sandbox_where_there_is_none(level: str)
     ],
 )
 def test_typed_answers(typed: str, outcome: str, reason: str) -> None:
-    approval = parse_answer(typed)
+    approval = parse_approval(typed)
     assert (approval.outcome, approval.reason) == (outcome, reason)
 
 
@@ -204,7 +204,7 @@ def a_login() -> ApprovalRequest:
 
 def test_secrets_are_not_shown() -> None:
     request = a_login()
-    for told in (describe(request), summarize(request), repr(argument_fields(request))):
+    for told in (describe_request(request), summarize(request), repr(argument_fields(request))):
         assert "hunter2" not in told
         assert "tiger3" not in told
         assert "secret, not shown" in told
@@ -214,7 +214,7 @@ def test_secrets_are_not_shown() -> None:
 def test_a_secret_without_a_name_is_not_shown_either() -> None:
     schema = {"properties": {"": {"writeOnly": True}}}
     request = a_request({"": "hunter2!", "a": 1}, definition=ToolDefinition("t", "", schema))
-    assert "hunter2" not in describe(request) + summarize(request)
+    assert "hunter2" not in describe_request(request) + summarize(request)
 
 
 # ---- remembering
@@ -225,10 +225,10 @@ WORDS = {"tool": "any\u202e", "call": "just this", "shape": "such"}
 def test_what_can_be_remembered_is_told_in_words_the_narrowest_first() -> None:
     request = a_request({"n": 1}, preview={"remember": WORDS})
     assert remember_choices(request) == {"call": "just this", "shape": "such", "tool": "any\\u202e"}
-    told = describe(request)
+    told = describe_request(request)
     for line in ("c  for just this", "s  for such", "t  for any\\u202e"):
         assert line in told
-    assert "not be asked again" not in describe(a_request({"n": 1}))
+    assert "not be asked again" not in describe_request(a_request({"n": 1}))
 
 
 @pytest.mark.parametrize("preview", [{}, {"remember": "all"}, {"remember": {"world": "x", "call": 3}}])
@@ -237,12 +237,12 @@ def test_what_is_no_choice_is_not_offered(preview: dict[str, Any]) -> None:
 
 
 def test_answers_that_remember() -> None:
-    assert parse_answer(" S ", ["call", "shape"]).remember == "shape"
-    assert parse_answer("s", ["call", "shape"]).outcome == "approve"
-    assert parse_answer("t", ["call", "shape"]).outcome == "deny", "it was not offered"
-    assert parse_answer("s", []).reason == "s"
-    assert parse_answer("s is too broad", ["shape"]).reason == "s is too broad"
-    assert parse_answer("y", ["shape"]).remember is None
+    assert parse_approval(" S ", ["call", "shape"]).remember == "shape"
+    assert parse_approval("s", ["call", "shape"]).outcome == "approve"
+    assert parse_approval("t", ["call", "shape"]).outcome == "deny", "it was not offered"
+    assert parse_approval("s", []).reason == "s"
+    assert parse_approval("s is too broad", ["shape"]).reason == "s is too broad"
+    assert parse_approval("y", ["shape"]).remember is None
 
 
 # ---- among others

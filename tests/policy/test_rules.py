@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aisotools.core.types import Decision, Effect, Facts, Origin, ToolCall
-from aisotools.policy.rules import Evaluation, Mode, Policy, Rule, severity, unguarded
+from aisotools.policy.rules import Evaluation, Mode, Policy, Rule, assumed_effect, is_unguarded
 
 ALLOW, ASK, DENY = Decision.ALLOW, Decision.ASK, Decision.DENY
 EFFECTS = list(Effect)
@@ -74,7 +74,7 @@ def test_modes(mode: Mode, origin: Origin, decisions: list[Decision]) -> None:
     [
         (Facts(hosts=("example.org",)), "it talks to example.org"),
         (Facts(outside=True), "it writes outside the workspace"),
-        (Facts(certain=False), "not everything it does could be seen beforehand"),
+        (Facts(certain=False), "not everything it does could be determined beforehand"),
         (Facts(effect=Effect.DESTRUCTIVE), "it is destructive"),
         (Facts(effect=Effect.REMOTE_ACTION), "it acts on something remote that it does not name"),
     ],
@@ -89,7 +89,7 @@ def test_what_is_uncertain_is_never_read_only(mode: Mode) -> None:
     facts = Facts(effect=Effect.READ_ONLY, certain=False)
     expected = {"plan": DENY, "safe": ASK, "auto": ASK}
     assert Policy(mode=mode).check(call(), facts).decision is expected[mode]
-    assert severity(facts) is Effect.LOCAL_MUTATION
+    assert assumed_effect(facts) is Effect.LOCAL_MUTATION
 
 
 def test_typing_is_consent_to_the_sandbox_and_not_to_the_host() -> None:
@@ -98,9 +98,7 @@ def test_typing_is_consent_to_the_sandbox_and_not_to_the_host() -> None:
     assert Policy().check(typed, Facts(runs_in="host")).decision is ASK
     assert Policy().check(typed, Facts(effect=Effect.READ_ONLY, runs_in="host")).decision is ALLOW
     destructive = Facts(effect=Effect.DESTRUCTIVE)
-    assert Policy().check(typed, destructive).reasons == (
-        "it destroys something that undo cannot bring back",
-    )
+    assert Policy().check(typed, destructive).reasons == ("it destroys something that undo cannot restore",)
     assert Policy().check(typed, Facts(effect=Effect.DESTRUCTIVE, undoable=True)).decision is ALLOW
 
 
@@ -149,7 +147,7 @@ def test_a_rule_that_fails_denies_and_is_named(decision: Decision) -> None:
     rule = Rule(tool="fi*", when=lambda call, facts: bool(call.arguments["no such"]), decision=decision)
     evaluation = Policy(mode="auto", rules=[rule]).check(call(), Facts(effect=Effect.READ_ONLY))
     assert evaluation.decision is DENY
-    assert evaluation.reasons == ("a rule for 'fi*' failed (KeyError: 'no such'); mend or remove it",)
+    assert evaluation.reasons == ("the rule for 'fi*' failed (KeyError: 'no such'); fix or remove it",)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +156,7 @@ def test_a_rule_that_fails_denies_and_is_named(decision: Decision) -> None:
         (lambda: Rule(decision="alow"), ValueError, "'alow' is not one of allow, ask, deny"),  # type: ignore[arg-type]  # the point
         (lambda: Rule(when="always"), TypeError, "when='always'"),  # type: ignore[arg-type]  # the point
         (lambda: Policy(mode="yolo"), ValueError, "'yolo' is not one of plan, safe, auto"),  # type: ignore[arg-type]  # the point
-        (lambda: Policy(rules=["file"]), TypeError, "'file' is no Rule"),  # type: ignore[list-item]  # the point
+        (lambda: Policy(rules=["file"]), TypeError, "'file' is not a Rule"),  # type: ignore[list-item]  # the point
     ],
 )
 def test_bad_policies_fail_where_they_are_written(make: Any, error: type[Exception], told: str) -> None:
@@ -219,7 +217,7 @@ def test_one_more_denial_never_loosens(mode: Mode, rules: list[Rule], made: Tool
 @given(rules=RULES, made=CALLS, facts=FACTS)
 def test_plan_allows_only_reading(rules: list[Rule], made: ToolCall, facts: Facts) -> None:
     decision = Policy(mode="plan", rules=rules).check(made, facts).decision
-    if severity(facts) is not Effect.READ_ONLY:
+    if assumed_effect(facts) is not Effect.READ_ONLY:
         assert decision is DENY
 
 
@@ -243,7 +241,7 @@ def test_modes_are_ordered(made: ToolCall, facts: Facts, rules: list[Rule]) -> N
 def test_without_a_sandbox_nothing_unguarded_runs_unasked(
     mode: Mode, rules: list[Rule], made: ToolCall, facts: Facts
 ) -> None:
-    if unguarded(facts) and made.origin != "person":
+    if is_unguarded(facts) and made.origin != "person":
         assert Policy(mode=mode, rules=rules).check(made, facts).decision is not ALLOW
 
 

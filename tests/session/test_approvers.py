@@ -97,7 +97,7 @@ async def test_an_interrupt_while_reading_is_a_cancel() -> None:
 TERMINAL_PROGRAM = """
 import asyncio
 import dataclasses
-from aisotools.policy.approvers import resolve
+from aisotools.policy.approvers import request_approval
 from aisotools.session.approvers import ConsoleApprover, default_approver
 from aisotools.core.types import ApprovalRequest, Effect, ToolCall, ToolDefinition
 
@@ -107,7 +107,7 @@ request = ApprovalRequest(
 )
 
 async def main():
-    answer = await resolve(default_approver(), request)
+    answer = await request_approval(default_approver(), request)
     print("got", answer.outcome, repr(answer.reason))
     print("then", input())
 

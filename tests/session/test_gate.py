@@ -287,10 +287,10 @@ class Odd:
     ("approver", "told"),
     [
         (Failing(), "it was denied (The approver failed: ConnectionError: the front end is gone)"),
-        (Odd(), "it was denied (The approver answered bool, not an Approval)"),
+        (Odd(), "it was denied (The approver returned bool, not an Approval)"),
         (ScriptedApprover([Approval("timeout", reason="Nobody answered within 300 s.")]), "nobody answered"),
         (ScriptedApprover(["cancel"]), "the question was cancelled"),
-        (ScriptedApprover(), "it was denied (The script holds 0 answers, all given)"),
+        (ScriptedApprover(), "it was denied (All 0 answers of the script are used up)"),
     ],
 )
 async def test_whatever_goes_wrong_with_asking_is_a_denial(
@@ -415,8 +415,8 @@ async def test_the_tool_that_was_shown_runs_even_if_its_twin_took_its_place(
 @pytest.mark.parametrize(
     ("member", "told"),
     [
-        ("classify", "what it may do could not be told (KeyError: 'x'); mend its classify"),
-        ("gather_facts", "what it may do could not be told (KeyError: 'x'); mend its classify"),
+        ("classify", "its effects could not be determined (KeyError: 'x'); fix its classify()"),
+        ("gather_facts", "its effects could not be determined (KeyError: 'x'); fix its classify()"),
         ("timeout_s", "mock was not called: the tool failed while checking the call"),
         (
             "validate_arguments",
@@ -451,7 +451,7 @@ async def test_a_rule_that_fails_denies(open_session: OpenSession) -> None:
     rule = Rule(tool="m*", when=lambda call, facts: bool(1 / 0))
     session = open_session(reading(), policy=Policy(rules=[rule]), approver=AllowAll())
     result = await session.call("mock")
-    assert "a rule for 'm*' failed (ZeroDivisionError" in result.content
+    assert "the rule for 'm*' failed (ZeroDivisionError" in result.content
     assert result.error_kind == "denied"
 
 

@@ -28,7 +28,7 @@ from aisotools.core.events import (
 )
 from aisotools.core.messages import AssistantMessage, Message, Usage, UserMessage
 from aisotools.core.types import Approval, Decision, Effect, Json, RunsIn, ToolResult
-from aisotools.policy.prompts import EFFECT_WORDS
+from aisotools.policy.prompts import EFFECT_LABELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,7 +346,7 @@ def calls_moved(entry: UndoEntry) -> str:
 
 def effect_words(entry: Called) -> str:
     """How severe a call is, in the words of the cards."""
-    return "unknown effect" if entry.effect is None else EFFECT_WORDS[entry.effect]
+    return "unknown effect" if entry.effect is None else EFFECT_LABELS[entry.effect]
 
 
 def decided(entry: Called) -> str:

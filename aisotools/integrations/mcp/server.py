@@ -35,7 +35,7 @@ from aisotools.core.protocols import Approver
 from aisotools.core.types import Approval, ApprovalRequest, ToolResult
 from aisotools.integrations.mcp.tools import told_result, told_tool
 from aisotools.policy.approvers import DenyAll
-from aisotools.policy.prompts import describe
+from aisotools.policy.prompts import describe_request
 from aisotools.session.session import Session
 from aisotools.tools.registry import ToolRegistry
 
@@ -182,7 +182,7 @@ def settle(answer: asyncio.Future[Approval], approval: Approval) -> None:
 def message_of(request: ApprovalRequest) -> str:
     """The whole question as text; nothing is offered that a client could have remembered."""
     preview = {key: value for key, value in request.preview.items() if key != "remember"}
-    return describe(dataclasses.replace(request, preview=preview))
+    return describe_request(dataclasses.replace(request, preview=preview))
 
 
 def approval_of(answer: types.ElicitResult) -> Approval:

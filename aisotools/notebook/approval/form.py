@@ -19,9 +19,9 @@ from aisotools.core.types import ApprovalRequest, Json
 from aisotools.policy.prompts import (
     MASK,
     MAX_SHOWN_CHARS,
-    Field,
+    ArgumentField,
     argument_fields,
-    shown_ends,
+    truncate_middle,
     visible,
     visible_json,
 )
@@ -73,7 +73,7 @@ class Control:
     @property
     def shown(self) -> str:
         """`text`, or both ends of a very long one with the number of characters left out."""
-        return shown_ends(self.text)
+        return truncate_middle(self.text)
 
 
 def build_controls(request: ApprovalRequest) -> tuple[Control, ...]:
@@ -232,7 +232,7 @@ def _control(name: str, value: Json, kind: str | None, schema: Mapping[str, Any]
             whole=schema.get("type") == "integer",
         )
     indented = visible_json(value)
-    hides = Field(name=name, kind="json", text=indented).hides
+    hides = ArgumentField(name=name, kind="json", text=indented).has_escapes
     return Control(name=name, kind="json", text=indented, about=about, note=HIDDEN if hides else "")
 
 

@@ -25,8 +25,8 @@ from aisotools.notebook.approval.view import (
     record_bundle,
 )
 from aisotools.notebook.render import html
-from aisotools.policy.approvers import NOBODY, timed_out
-from aisotools.policy.prompts import describe_inquiry, visible
+from aisotools.policy.approvers import NO_APPROVER_REASON, timeout_approval
+from aisotools.policy.prompts import describe_question, visible
 from aisotools.session.approvers import answer_from, inquiry_answer_from
 
 Answer = TypeVar("Answer")
@@ -143,14 +143,18 @@ class ApprovalSubject(PromptSubject[list[Approval]]):
                 async with asyncio.timeout_at(deadline):
                     answers.append(await answer_from(read_line, lambda: None, request))
             except TimeoutError:
-                answers.append(timed_out(self.timeout_s))
+                answers.append(timeout_approval(self.timeout_s))
             except Exception as error:
                 # The input box failed, so nobody can answer. Deny: an error must never approve.
-                answers.append(Approval("deny", reason=f"{NOBODY} ({type(error).__name__}: {error})"))
+                answers.append(
+                    Approval("deny", reason=f"{NO_APPROVER_REASON} ({type(error).__name__}: {error})")
+                )
         return answers
 
     def no_answer(self, reason: Literal["timeout", "cancel"]) -> list[Approval]:
-        return [timed_out(self.timeout_s) if reason == "timeout" else _CANCELLED for _ in self.requests]
+        return [
+            timeout_approval(self.timeout_s) if reason == "timeout" else _CANCELLED for _ in self.requests
+        ]
 
     def record_bundle(self, answer: Sequence[Approval]) -> dict[str, Any]:
         if len(self.requests) > 1:
@@ -265,7 +269,7 @@ def question_fallback_bundle(question: UserQuestion, hint: str = "") -> dict[str
     title = html.escape(f"A question from {_sender(question)}")
     return {
         "text/html": html.box(title, body, _COLOUR),
-        "text/plain": "\n".join(filter(None, [describe_inquiry(question), hint])),
+        "text/plain": "\n".join(filter(None, [describe_question(question), hint])),
     }
 
 

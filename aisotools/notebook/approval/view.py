@@ -19,16 +19,16 @@ from aisotools.notebook.approval.form import Control, apply_edits, argument_chan
 from aisotools.notebook.render import html
 from aisotools.notebook.render.text import one_line, shorten
 from aisotools.policy.prompts import (
-    EFFECT_WORDS,
-    REMEMBER,
+    EFFECT_LABELS,
+    REMEMBER_HINT,
     argument_fields,
-    describe,
+    describe_location,
+    describe_request,
+    describe_requester,
     is_risky,
     remember_choices,
     summarize,
     visible,
-    where_it_runs,
-    who_asks,
 )
 
 MAX_DIFF_LINES = 400
@@ -69,10 +69,10 @@ def card_payload(request: ApprovalRequest) -> dict[str, Any]:
         "tool": one_line(request.call.name),
         "about": one_line(request.definition.description.strip().partition("\n")[0].rstrip("."), 160),
         "effect": str(request.effect),
-        "effect_words": EFFECT_WORDS[request.effect],
-        "place": where_it_runs(request),
+        "effect_words": EFFECT_LABELS[request.effect],
+        "place": describe_location(request),
         "unconfined": request.level in {"host", "limited"},
-        "who": who_asks(request),
+        "who": describe_requester(request),
         "reasons": [visible(reason, "") for reason in request.reasons],
         "preview": previews,
         "fields": [_field_payload(control, request, previews) for control in controls],
@@ -161,14 +161,14 @@ def fallback_bundle(request: ApprovalRequest, hint: str = "") -> dict[str, Any]:
     body = facts_html(request) + previews_html(request) + arguments_html(request)
     if scopes:
         body += html.small_print(
-            f"{REMEMBER} type", *(f"{scope[0]} for {words}" for scope, words in scopes.items())
+            f"{REMEMBER_HINT} type", *(f"{scope[0]} for {words}" for scope, words in scopes.items())
         )
     if hint:
         body += html.note(hint)
     title = f"May {html.code(one_line(request.call.name))} run?"
     return {
         "text/html": html.box(title, body, html.EFFECT_COLOURS[request.effect]),
-        "text/plain": "\n".join(filter(None, [describe(request), *_preview_lines(request), hint])),
+        "text/plain": "\n".join(filter(None, [describe_request(request), *_preview_lines(request), hint])),
     }
 
 
@@ -277,7 +277,7 @@ def batch_fallback_bundle(requests: Sequence[ApprovalRequest]) -> dict[str, Any]
     body = "".join(_row_html("", request, "") for request in requests)
     return {
         "text/html": html.box(title, body, html.EFFECT_COLOURS[_highest_effect(requests)]),
-        "text/plain": "\n\n".join([title, *map(describe, requests)]),
+        "text/plain": "\n\n".join([title, *map(describe_request, requests)]),
     }
 
 
@@ -308,7 +308,7 @@ def _is_code_cut(request: ApprovalRequest) -> bool:
 
 def _row_html(label: str, request: ApprovalRequest, reason: str) -> str:
     name = f"{label} {one_line(request.call.name)}".strip()
-    summary = f"{name} \N{MIDDLE DOT} {EFFECT_WORDS[request.effect]} \N{MIDDLE DOT} {summarize(request)}"
+    summary = f"{name} \N{MIDDLE DOT} {EFFECT_LABELS[request.effect]} \N{MIDDLE DOT} {summarize(request)}"
     body = facts_html(request) + previews_html(request) + arguments_html(request)
     row = html.details(summary, body)
     return row + html.small_print(f"reason: {reason}") if reason else row
@@ -327,7 +327,7 @@ def facts_html(request: ApprovalRequest) -> str:
 
 
 def _fact_lines(request: ApprovalRequest) -> list[str]:
-    first = f"{EFFECT_WORDS[request.effect]}, {where_it_runs(request)}, {who_asks(request)}"
+    first = f"{EFFECT_LABELS[request.effect]}, {describe_location(request)}, {describe_requester(request)}"
     return [first, *(f"because {visible(reason, '')}" for reason in request.reasons)]
 
 

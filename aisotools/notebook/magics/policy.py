@@ -24,7 +24,7 @@ from aisotools.notebook.render.listing import table_bundle
 from aisotools.notebook.render.text import readable
 from aisotools.policy.grants import Grant
 from aisotools.policy.prepared import PreparedCall
-from aisotools.policy.prompts import EFFECT_WORDS
+from aisotools.policy.prompts import EFFECT_LABELS
 from aisotools.policy.rules import Condition, Mode, Policy, Rule
 from aisotools.session.session import Session
 from aisotools.workspace.protected import PROTECTED_FOLDERS, PROTECTED_NAMES
@@ -75,7 +75,7 @@ def policy_bundle(policy: Policy, grants: Sequence[Grant] = ()) -> dict[str, str
         "something outside the sandbox might run it. What is changed there all the same is put back."
     )
     sections.append(("Always protected", [protected]))
-    allowed = [f"{grant.id}. {grant.words}" for grant in grants]
+    allowed = [f"{grant.id}. {grant.description}" for grant in grants]
     if allowed:
         sections.append(("You allowed, until the session ends (%approvals revoke NUMBER)", allowed))
     else:
@@ -97,7 +97,7 @@ def when_words(rule: Rule) -> str:
         return ""
     if not isinstance(rule.when, Condition):
         return f"for which {getattr(rule.when, '__name__', 'a function')} says so"
-    return " and ".join(_condition(key, value) for key, value in rule.when.wanted.items())
+    return " and ".join(_condition(key, value) for key, value in rule.when.expected.items())
 
 
 def _condition(key: str, wanted: Any) -> str:
@@ -178,13 +178,18 @@ class PolicyMagics(Magics):
             if grant is None:
                 known = ", ".join(str(g.id) for g in grants.list()) or "none"
                 raise UsageError(f"There is no approval {options.which!r} to take back. Numbers: {known}.")
-            print(f"Taken back: {grant.words}.")
+            print(f"Taken back: {grant.description}.")
 
 
 def approvals_bundle(session: Session) -> dict[str, str]:
     """What was allowed for the rest of the session, and what is being asked."""
     rows: list[tuple[str, ...]] = [
-        (str(grant.id), grant.scope, grant.words, time.strftime("%H:%M", time.localtime(grant.granted_s)))
+        (
+            str(grant.id),
+            grant.scope,
+            grant.description,
+            time.strftime("%H:%M", time.localtime(grant.granted_s)),
+        )
         for grant in session.grants.list()
     ]
     rows += [("asked", "", prompt.subject.title, "waiting") for prompt in pending_prompts()]
@@ -203,20 +208,20 @@ def _explained(session: Session, line: str) -> dict[str, str]:
     except AisotoolsError as error:
         raise UsageError(str(error)) from None
     facts = ticket.facts
-    grant = session.grants.covering(ticket)
+    grant = session.grants.find(ticket)
     decision = ticket.evaluation.decision
     rows = [
         ("a model's call", _DECIDED[decision], "; ".join(ticket.evaluation.reasons)),
         (
             "effect",
-            EFFECT_WORDS[ticket.effect],
+            EFFECT_LABELS[ticket.effect],
             "" if facts.certain else "not all could be seen",
         ),
         *((name, ", ".join(values), "") for name, values in _seen(ticket) if values),
         *(("rule", rule.decision.value, rule_sentence(rule)) for rule in ticket.evaluation.matched),
     ]
     if decision is Decision.ASK and grant is not None:
-        rows.append(("but", "allowed", f"you allowed {grant.words}"))
+        rows.append(("but", "allowed", f"you allowed {grant.description}"))
     return table_bundle(("", "", "because"), rows)
 
 

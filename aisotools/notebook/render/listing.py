@@ -11,7 +11,7 @@ from aisotools.core.protocols import Tool
 from aisotools.core.types import Effect
 from aisotools.notebook.render import html as frame
 from aisotools.notebook.render.text import one_line, readable
-from aisotools.policy.prompts import EFFECT_WORDS
+from aisotools.policy.prompts import EFFECT_LABELS
 from aisotools.session.status import SessionStatus, told_limits
 from aisotools.tools.adapter import classify, definition_of, payload_of, source_of
 
@@ -35,7 +35,7 @@ def effect_word(tool: Tool) -> str:
     effects = _effects(tool)
     if isinstance(effects, str):
         return effects
-    return " or ".join(EFFECT_WORDS[effect] for effect in effects)
+    return " or ".join(EFFECT_LABELS[effect] for effect in effects)
 
 
 def _effects(tool: Tool) -> list[Effect] | str:

@@ -1,1 +1,1 @@
-"""What a shell command does, judged from its parse and a table of programs."""
+"""Classify shell commands without running them."""

@@ -14,7 +14,7 @@ from tests.policy.test_prompts import a_request
 
 SETUP = """
 import asyncio, time
-from aisotools.policy.approvers import resolve, resolve_all
+from aisotools.policy.approvers import request_approval, request_approvals
 from aisotools.core.types import ApprovalRequest, Effect, ToolCall, ToolDefinition
 from aisotools.notebook.approval.approver import NotebookApprover, pending_prompts
 
@@ -31,12 +31,12 @@ def request(timeout_s=600.0, preview=None, effect=Effect.LOCAL_MUTATION, **argum
     )
 
 async def ask(hello_s=5.0, **arguments):
-    answer = await resolve(NotebookApprover(hello_s=hello_s), request(**arguments))
+    answer = await request_approval(NotebookApprover(hello_s=hello_s), request(**arguments))
     scope = [answer.remember] if answer.remember else []
     print(answer.outcome, answer.arguments, repr(answer.reason), len(pending_prompts()), *scope)
 
 async def ask_many(*requests, hello_s=5.0):
-    for answer in await resolve_all(NotebookApprover(hello_s=hello_s), requests):
+    for answer in await request_approvals(NotebookApprover(hello_s=hello_s), requests):
         print(answer.outcome, repr(answer.reason))
 """
 

@@ -14,13 +14,13 @@ from tests.notebook.client import WIDGET_VIEW, Notebook
 from tests.notebook.inert import assert_inert
 
 SETUP = """
-from aisotools.policy.approvers import resolve_inquiry
+from aisotools.policy.approvers import ask_question
 from aisotools.core.protocols import UserQuestion
 from aisotools.notebook.approval.approver import NotebookApprover, pending_prompts
 
 async def inquire(text="Which <b>one</b>?", choices=("a", "b"), hello_s=5.0, timeout_s=30.0):
     inquiry = UserQuestion(id="q1", text=text, choices=tuple(choices), agent_id="ann", timeout_s=timeout_s)
-    print(repr(await resolve_inquiry(NotebookApprover(hello_s=hello_s), inquiry)), len(pending_prompts()))
+    print(repr(await ask_question(NotebookApprover(hello_s=hello_s), inquiry)), len(pending_prompts()))
 """
 HOSTILE = "<script>alert(1)</script>\u202e which\nof these?"
 
