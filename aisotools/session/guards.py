@@ -143,8 +143,8 @@ class Protection:
             late, self._late = self._late, []
             raise SandboxError(
                 f"{prepared.original.name} was not run: something that an earlier call left running had "
-                f"changed protected files: {_listed(late)}. Make the call again; a restart of the sandbox ends "
-                "what runs there."
+                f"changed protected files: {_listed(late)}. Make the call again; a restart of the sandbox "
+                "ends what runs there."
             )
 
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
