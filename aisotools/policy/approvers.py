@@ -121,7 +121,7 @@ async def request_approvals(approver: Approver | None, requests: Sequence[Approv
     Returns:
         One answer per request, in the order of the requests.
     """
-    if len(requests) < 2 or not isinstance(approver, SupportsBatch):
+    if approver is None or len(requests) < 2 or not isinstance(approver, SupportsBatch):
         return [await request_approval(approver, request) for request in requests]
     timeout_s = min(
         (request.timeout_s for request in requests if request.timeout_s is not None), default=None
@@ -143,7 +143,7 @@ async def ask_question(approver: Approver | None, question: UserQuestion) -> str
     Returns:
         The answer; None if there is none in time, or none of the choices.
     """
-    if not isinstance(approver, SupportsQuestions):
+    if approver is None or not isinstance(approver, SupportsQuestions):
         return None
     try:
         async with asyncio.timeout(question.timeout_s):
