@@ -181,18 +181,26 @@ class _PendingFile:
 class Scanner:
     """Takes snapshots of one folder and remembers its state from one to the next."""
 
-    def __init__(self, store: Store, limits: ScanLimits, *, trust_stamps: bool = True) -> None:
+    def __init__(
+        self,
+        store: Store,
+        limits: ScanLimits,
+        *,
+        trust_stamps: bool = True,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
         """Store contents in `store`.
 
         Args:
             store: Destination.
             limits: Limits of what is covered.
-            trust_stamps: False if the file system does not stamp every write; then every walk reads all
-            files.
+            trust_stamps: False if the file system does not stamp every write; then files are always read.
+            clock: Returns nanoseconds since the epoch; decides which stamps are old enough to be trusted.
         """
         self._store = store
         self._limits = limits
         self._trust_stamps = trust_stamps
+        self._clock = clock
         self._root = FolderState()
 
     def scan(self, root: int, *, only: str | None = None, progress: Progress | None = None) -> Snapshot:
@@ -207,7 +215,13 @@ class Scanner:
             WorkspaceError: If a content cannot be stored.
             OSError: If the folder itself cannot be read.
         """
-        walk = _Walk(self._limits, os.fstat(root).st_dev, only=only, trust_stamps=self._trust_stamps)
+        walk = _Walk(
+            self._limits,
+            device=os.fstat(root).st_dev,
+            racy_ns=self._clock() - RACY_NS,
+            only=only,
+            trust_stamps=self._trust_stamps,
+        )
         try:
             walk.visit(root, (), self._root)
             copied_bytes = self._read_files(root, walk, progress)
@@ -320,12 +334,14 @@ class Scanner:
 class _Walk:
     """One walk through the folder. Updates its state, except for files, which are left in `pending`."""
 
-    def __init__(self, limits: ScanLimits, device: int, *, only: str | None, trust_stamps: bool) -> None:
+    def __init__(
+        self, limits: ScanLimits, *, device: int, racy_ns: int, only: str | None, trust_stamps: bool
+    ) -> None:
         self.entries = 0
         self.file_bytes = 0
         self.has_unkept = False
         self.pending: list[_PendingFile] = []
-        self.racy_ns = time.time_ns() - RACY_NS
+        self.racy_ns = racy_ns
         self._limits = limits
         self._device = device
         self._only = only
@@ -360,8 +376,10 @@ class _Walk:
                         unchanged += 1
                         continue
                     fresh[name] = status
-                if unchanged + len(fresh) + len(folders) > room:
-                    raise _LimitExceeded(f"it holds more than {self._limits.entries:,} files and folders")
+                if len(fresh) + len(folders) > room:
+                    break  # do not collect more than the limit
+        if unchanged + len(fresh) + len(folders) > room:
+            raise _LimitExceeded(f"it holds more than {self._limits.entries:,} files and folders")
         if self._only is not None and not path:
             fresh = {name: status for name, status in fresh.items() if name == self._only}
             folders = [name for name in folders if name == self._only]
@@ -371,9 +389,10 @@ class _Walk:
             self._drop_missing(folder, state)
         for name, status in fresh.items():
             self._visit_file(folder, path, name, status, state)
-        self.file_bytes += state.file_bytes
         for name in folders:
             self._visit_folder(folder, path, name, state)
+        # Only now: a folder may have taken the place of a file, whose bytes were still counted above.
+        self.file_bytes += state.file_bytes
         self.has_unkept = self.has_unkept or state.unkept > 0
 
     @staticmethod

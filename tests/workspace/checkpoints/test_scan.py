@@ -1,0 +1,635 @@
+"""Walks over a folder: what is read again, what is not covered, and what changes while it is read."""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints.scan import (
+    FolderState,
+    Progress,
+    ScanLimits,
+    Scanner,
+    Snapshot,
+    TooSlow,
+    _sync_file,
+    _sync_file_system,
+    _Walk,
+    open_below,
+    stamps_maps,
+)
+from aisotools.workspace.checkpoints.store import Node, Store, StoredFile, TreePath, TreeReader
+
+FUTURE = 3_600_000_000_000
+
+
+def later() -> int:
+    """An hour from now: every stamp is old enough to be trusted."""
+    return time.time_ns() + FUTURE
+
+
+class ScannedFolder:
+    """A folder with a store, of which snapshots are taken."""
+
+    def __init__(self, top: Path) -> None:
+        self.root = top / "root"
+        self.root.mkdir()
+        self.store = Store(top / "store")
+        self.scanner = Scanner(self.store, ScanLimits(), clock=later)
+
+    def limit(self, **limits: int) -> None:
+        self.scanner = Scanner(self.store, ScanLimits(**limits), clock=later)
+
+    def scan(self, only: str | None = None, progress: Progress | None = None) -> Snapshot:
+        folder = os.open(self.root, os.O_RDONLY)
+        try:
+            return self.scanner.scan(folder, only=only, progress=progress)
+        finally:
+            os.close(folder)
+
+    def node(self, snapshot: Snapshot, *path: str) -> Node | None:
+        return TreeReader(self.store).lookup(snapshot.root, path)
+
+    def write(self, path: str, size: int) -> Path:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(os.urandom(size))
+        return file
+
+    def fresh(self) -> Snapshot:
+        """What a scanner finds that remembers nothing."""
+        folder = os.open(self.root, os.O_RDONLY)
+        try:
+            return Scanner(self.store, ScanLimits()).scan(folder)
+        finally:
+            os.close(folder)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[ScannedFolder]:
+    tree = ScannedFolder(tmp_path)
+    yield tree
+    tree.store.close()
+
+
+def test_default_limits() -> None:
+    assert ScanLimits() == ScanLimits(total_bytes=268_435_456, entries=100_000, depth=200)
+
+
+# ---- what a tree holds
+
+
+def test_snapshot_of_an_empty_folder(tree: ScannedFolder) -> None:
+    snapshot = tree.scan()
+    assert snapshot == Snapshot(root=tree.store.put(b""), entries=0)
+
+
+def test_tree_holds_every_kind(tree: ScannedFolder) -> None:
+    file = tree.write("folder/inner/file", 10)
+    file.chmod(0o6640)
+    (tree.root / "folder").chmod(0o710)
+    (tree.root / "link").symlink_to("no/where")
+    os.mkfifo(tree.root / "fifo", 0o640)
+    with socket.socket(socket.AF_UNIX) as one:
+        folder = os.open(tree.root, os.O_RDONLY)
+        one.bind(f"/proc/self/fd/{folder}/sock")
+        os.close(folder)
+    snapshot = tree.scan()
+    stored = tree.node(snapshot, "folder", "inner", "file")
+    assert stored is not None
+    assert (stored.kind, stored.mode, stored.size) == ("file", 0o640, 10)
+    assert tree.store.get(stored.content) == file.read_bytes()
+    folder_node = tree.node(snapshot, "folder")
+    assert folder_node is not None
+    assert (folder_node.kind, folder_node.mode) == ("folder", 0o710)
+    assert tree.node(snapshot, "link") == Node("link", content="no/where")
+    assert tree.node(snapshot, "fifo") == Node("fifo", 0o640)
+    assert tree.node(snapshot, "sock") == Node("other", content="socket")
+    assert (snapshot.entries, snapshot.copied_bytes, snapshot.total_bytes) == (6, 10, 10)
+    assert (snapshot.uncovered, snapshot.uncovered_count) == ((), 0)
+    assert tree.scan().root == snapshot.root == tree.fresh().root
+
+
+def test_devices_are_told_from_sockets() -> None:
+    folder = os.open("/dev", os.O_RDONLY)
+    state = FolderState()
+    try:
+        device = os.fstat(folder).st_dev
+        walk = _Walk(ScanLimits(), device=device, racy_ns=later(), only="null", trust_stamps=True)
+        walk.visit(folder, (), state)
+    finally:
+        os.close(folder)
+    assert state.nodes["null"][1] == Node("other", content="device")
+    assert walk.entries == 1
+
+
+def test_only_one_entry_is_covered(tree: ScannedFolder) -> None:
+    for path in ("one/a", "two/one", "three"):
+        tree.write(path, 3)
+    for only in ("one", "three"):
+        tree.limit()
+        snapshot = tree.scan(only=only)
+        assert [name for name in ("one", "two", "three") if tree.node(snapshot, name)] == [only]
+        assert snapshot.entries == (2 if only == "one" else 1)
+    tree.limit()
+    assert tree.scan(only="gone").root == tree.store.put(b"")
+
+
+# ---- what is read again
+
+
+def test_unchanged_files_are_not_read_again(tree: ScannedFolder) -> None:
+    tree.write("a", 10)
+    tree.write("folder/b", 20)
+    first = tree.scan()
+    assert (first.entries, first.copied_bytes, first.total_bytes) == (3, 30, 30)
+    second = tree.scan()
+    assert (second.entries, second.copied_bytes, second.total_bytes) == (3, 0, 30)
+    assert second.root == first.root
+
+
+def test_changed_file_is_read_again_even_with_its_old_times(tree: ScannedFolder) -> None:
+    file = tree.write("folder/a", 10)
+    tree.write("b", 5)
+    first = tree.scan()
+    status = file.stat()
+    file.write_bytes(b"0123456789")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    second = tree.scan()
+    assert (second.copied_bytes, second.total_bytes) == (10, 15)
+    assert second.root != first.root
+    assert second.root == tree.fresh().root
+
+
+def test_replaced_removed_and_new_entries_are_noticed(tree: ScannedFolder) -> None:
+    for path in ("a/one", "a/two", "b", "c/deep/d"):
+        tree.write(path, 4)
+    changes: list[Callable[[], object]] = [
+        (tree.root / "a" / "one").unlink,
+        lambda: tree.write("a/three", 4),
+        lambda: ((tree.root / "b").unlink(), tree.write("b/inside", 4)),
+        lambda: (tree.root / "c").rename(tree.root / "d"),
+        lambda: ((tree.root / "a" / "two").unlink(), (tree.root / "a" / "two").symlink_to("x")),
+        lambda: ((tree.root / "b" / "inside").unlink(), (tree.root / "b").rmdir(), tree.write("b", 9)),
+        lambda: (tree.root / "d" / "deep").chmod(0o700),
+        lambda: (tree.root / "b").chmod(0o600),
+        (tree.root / "e").mkdir,
+        lambda: ((tree.root / "e").rmdir(), (tree.root / "e").symlink_to("d")),
+    ]
+    roots = [tree.scan().root]
+    for change in changes:
+        change()
+        snapshot = tree.scan()
+        fresh = tree.fresh()
+        assert (snapshot.root, snapshot.entries) == (fresh.root, fresh.entries)
+        assert snapshot.total_bytes == fresh.total_bytes
+        roots.append(snapshot.root)
+    assert len(set(roots)) == len(roots)
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_stamp_within_20_ms_of_the_walk_is_not_trusted(tree: ScannedFolder, kind: str) -> None:
+    path = tree.root / "a"
+    if kind == "file":
+        path.write_bytes(b"12345")
+    else:
+        path.symlink_to("12345")
+    status = path.lstat()
+    stamp = max(status.st_mtime_ns, status.st_ctime_ns)
+    for age_ns, trusted in [(0, False), (20_000_000, False), (20_000_001, True)]:
+        now = stamp + age_ns
+        tree.scanner = Scanner(tree.store, ScanLimits(), clock=lambda: now)  # noqa: B023 - called in this round
+        tree.scan()
+        assert (tree.scanner._root.nodes["a"][0] is not None) is trusted
+        assert tree.scan().copied_bytes == (0 if trusted or kind == "link" else 5)
+
+
+def test_time_of_the_content_counts_like_that_of_the_inode(tree: ScannedFolder) -> None:
+    file = tree.write("a", 5)
+    future = later() + FUTURE
+    os.utime(file, ns=(future, future))
+    tree.scan()
+    assert tree.scan().copied_bytes == 5
+
+
+def test_without_trust_every_file_is_read_by_every_walk(tree: ScannedFolder) -> None:
+    tree.write("a", 5)
+    tree.scanner = Scanner(tree.store, ScanLimits(), trust_stamps=False, clock=later)
+    first = tree.scan()
+    assert tree.scan().copied_bytes == 5
+    assert tree.scan().root == first.root
+
+
+@pytest.mark.parametrize("others", [0, 40], ids=["sync files", "sync file system"])
+def test_write_through_a_memory_map_is_noticed(tree: ScannedFolder, others: int) -> None:
+    if not stamps_maps(tree.root):
+        pytest.skip("this file system never stamps such writes")
+    file = tree.write("a", mmap.PAGESIZE)
+    for number in range(others):
+        tree.write(f"other{number}", 1)
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as view:
+        view[0:1] = b"1"  # the page is dirty: without a sync the next write leaves no stamp
+        first = tree.scan()
+        view[0:1] = b"2"
+        second = tree.scan()
+    assert second.copied_bytes == mmap.PAGESIZE
+    assert second.root != first.root
+
+
+# ---- limits
+
+
+def test_all_bytes_fit_exactly_or_the_smallest_do(tree: ScannedFolder) -> None:
+    tree.write("a", 600)
+    tree.write("b", 300)
+    tree.write("c", 100)
+    tree.limit(total_bytes=1000)
+    snapshot = tree.scan()
+    assert (snapshot.uncovered, snapshot.total_bytes) == ((), 1000)
+    tree.limit(total_bytes=999)
+    snapshot = tree.scan()
+    assert snapshot.uncovered == ((("a",), "it is too large"),)
+    assert (snapshot.uncovered_count, snapshot.total_bytes, snapshot.copied_bytes) == (1, 400, 400)
+    node = tree.node(snapshot, "a")
+    assert node is not None
+    assert (node.kind, node.mode) == ("unkept", (tree.root / "a").stat().st_mode & 0o777)
+
+
+def test_size_decides_only_when_the_room_is_short(tree: ScannedFolder) -> None:
+    for name, size in [("a", 30), ("b", 20), ("c", 10)]:
+        tree.write(name, size)
+    sizes = {}
+    for limit in (60, 59):
+        tree.limit(total_bytes=limit)
+        steps: list[int] = []
+        tree.scan(progress=lambda done, _due: steps.append(done))  # noqa: B023 - called in this round
+        sizes[limit] = [after - before for before, after in itertools.pairwise(steps)]
+    assert sorted(sizes[60]) == [10, 20, 30]
+    assert sizes[59] == [10, 20, 0]
+
+
+def test_unchanged_files_keep_their_room(tree: ScannedFolder) -> None:
+    tree.limit(total_bytes=1000)
+    tree.write("old/a", 600)
+    tree.scan()
+    tree.write("b", 401)
+    snapshot = tree.scan()
+    assert (snapshot.uncovered, snapshot.total_bytes) == (((("b",), "it is too large"),), 600)
+    (tree.root / "old" / "a").unlink()
+    snapshot = tree.scan()
+    assert (snapshot.uncovered, snapshot.total_bytes) == ((), 401)
+
+
+def test_room_of_a_changed_file_is_its_own_again(tree: ScannedFolder) -> None:
+    tree.limit(total_bytes=1000)
+    tree.write("a", 600)
+    tree.scan()
+    tree.write("a", 1000)
+    snapshot = tree.scan()
+    assert (snapshot.uncovered, snapshot.total_bytes) == ((), 1000)
+    tree.write("a", 1001)
+    assert tree.scan().uncovered_count == 1
+    assert tree.scan().uncovered_count == 1
+    tree.write("a", 999)
+    assert tree.scan().total_bytes == 999
+
+
+def test_number_of_entries_is_limited(tree: ScannedFolder) -> None:
+    tree.limit(entries=4)
+    tree.write("a", 1)
+    tree.write("b", 1)
+    tree.write("folder/c", 1)
+    assert tree.scan().entries == 4
+    tree.write("d", 1)
+    snapshot = tree.scan()
+    assert snapshot.uncovered == ((("folder",), "it holds more than 4 files and folders"),)
+    assert snapshot.entries == 4
+    tree.write("e", 1)
+    snapshot = tree.scan()
+    reason = "it holds more than 4 files and folders"
+    assert snapshot == Snapshot(root="", entries=0, uncovered=(((), reason),), uncovered_count=1)
+    (tree.root / "e").unlink()
+    (tree.root / "d").unlink()
+    snapshot = tree.scan()
+    assert (snapshot.root, snapshot.copied_bytes) == (tree.fresh().root, 3)
+
+
+def test_large_numbers_are_readable(tree: ScannedFolder) -> None:
+    tree.limit(entries=1000)
+    for number in range(1001):
+        (tree.root / str(number)).touch()
+    assert tree.scan().uncovered == (((), "it holds more than 1,000 files and folders"),)
+
+
+def test_depth_is_limited(tree: ScannedFolder) -> None:
+    tree.limit(depth=2)
+    tree.write("1/2/file", 1)
+    assert tree.scan().uncovered_count == 0
+    tree.write("1/2/3/file", 1)
+    snapshot = tree.scan()
+    assert snapshot.uncovered == ((("1", "2", "3"), "it lies more than 2 folders deep"),)
+    assert tree.node(snapshot, "1", "2", "file") is not None
+
+
+def test_other_file_systems_are_not_covered() -> None:
+    """`/proc` is one, wherever this runs."""
+    folder = os.open("/", os.O_RDONLY)
+    try:
+        state = FolderState()
+        device = os.fstat(folder).st_dev
+        walk = _Walk(ScanLimits(), device=device, racy_ns=later(), only="proc", trust_stamps=True)
+        walk.visit(folder, (), state)
+    finally:
+        os.close(folder)
+    assert list(state.uncovered(())) == [(("proc",), "it lies on another file system")]
+    assert walk.has_unkept
+
+
+def test_list_of_uncovered_paths_is_limited_but_their_number_is_exact(tree: ScannedFolder) -> None:
+    tree.limit(total_bytes=0)
+    for number in range(101):
+        tree.write(f"folder/{number:03}", 1)
+    snapshot = tree.scan()
+    assert (len(snapshot.uncovered), snapshot.uncovered_count) == (100, 101)
+    assert all(path[0] == "folder" for path, _ in snapshot.uncovered)
+
+
+def test_unkept_file_that_changes_makes_another_tree(tree: ScannedFolder) -> None:
+    tree.limit(total_bytes=0)
+    tree.write("a", 1)
+    first = tree.scan()
+    assert tree.scan().root == first.root
+    tree.write("a", 2)
+    assert tree.scan().root != first.root
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_file_and_folder_are_named(tree: ScannedFolder) -> None:
+    tree.write("a", 1).chmod(0)
+    tree.write("folder/b", 1)
+    (tree.root / "folder").chmod(0)
+    reason = "it cannot be read: Permission denied"
+    assert sorted(tree.scan().uncovered) == [(("a",), reason), (("folder",), reason)]
+    (tree.root / "folder").chmod(0o700)
+
+
+# ---- what changes while it is read
+
+
+def at_start(act: Callable[[], object]) -> Progress:
+    """Act between the walk and the reading of the files it found."""
+
+    def progress(done: int, _due: int) -> None:
+        if not done:
+            act()
+
+    return progress
+
+
+def test_file_that_is_removed_before_it_is_read_is_left_out(tree: ScannedFolder) -> None:
+    tree.write("a", 5)
+    tree.write("b", 7)
+    snapshot = tree.scan(progress=at_start(lambda: (tree.root / "a").unlink(missing_ok=True)))
+    assert (snapshot.uncovered, snapshot.total_bytes) == ((), 7)
+    assert snapshot.root == tree.fresh().root
+
+
+def test_folder_that_is_removed_before_its_files_are_read_is_left_out(tree: ScannedFolder) -> None:
+    tree.write("folder/a", 5)
+    tree.write("b", 7)
+
+    def move_away() -> None:
+        if (tree.root / "folder").exists():
+            (tree.root / "folder").rename(tree.root.parent / "away")
+
+    snapshot = tree.scan(progress=at_start(move_away))
+    assert (snapshot.uncovered, snapshot.total_bytes) == ((), 7)
+    assert tree.node(snapshot, "folder", "a") is None
+
+
+@pytest.mark.parametrize(
+    ("swap", "reason"),
+    [
+        (os.mkfifo, "it kept changing while it was read"),
+        (os.mkdir, "it kept changing while it was read"),
+        (lambda path: path.symlink_to("/etc/passwd"), "it cannot be read: Too many levels of symbolic links"),
+    ],
+    ids=["fifo", "folder", "link"],
+)
+def test_file_that_is_swapped_before_it_is_read_is_not_followed(
+    tree: ScannedFolder, swap: Callable[[Path], object], reason: str
+) -> None:
+    file = tree.write("a", 5)
+
+    def act() -> None:
+        if not file.is_symlink() and file.is_file():
+            file.unlink()
+            swap(file)
+
+    assert tree.scan(progress=at_start(act)).uncovered == ((("a",), reason),)
+
+
+class ChangingStore(Store):
+    """Changes the file that it stores, a number of times."""
+
+    changes = 0
+    path = Path()
+
+    def put_file(self, file: int, *, max_bytes: int) -> StoredFile | None:
+        stored = super().put_file(file, max_bytes=max_bytes)
+        if self.changes:
+            self.changes -= 1
+            with self.path.open("ab") as opened:
+                opened.write(b"more")
+        return stored
+
+
+@pytest.mark.parametrize(("changes", "covered"), [(1, True), (2, True), (3, False)])
+def test_file_that_changes_while_it_is_read_is_read_three_times(
+    tmp_path: Path, changes: int, covered: bool
+) -> None:
+    store = ChangingStore(tmp_path / "store")
+    store.path = tmp_path / "root" / "a"
+    store.path.parent.mkdir()
+    store.path.write_bytes(b"start")
+    store.changes = changes
+    folder = os.open(store.path.parent, os.O_RDONLY)
+    snapshot = Scanner(store, ScanLimits()).scan(folder)
+    os.close(folder)
+    if covered:
+        assert snapshot.uncovered == ()
+        node = TreeReader(store).lookup(snapshot.root, ("a",))
+        assert node is not None
+        assert store.get(node.content) == b"start" + b"more" * changes
+        assert node.size == snapshot.total_bytes == 5 + 4 * changes
+    else:
+        assert snapshot.uncovered == ((("a",), "it kept changing while it was read"),)
+    store.close()
+
+
+def test_file_that_grows_beyond_the_room_is_not_kept(tree: ScannedFolder) -> None:
+    tree.limit(total_bytes=10)
+    file = tree.write("a", 10)
+    snapshot = tree.scan(progress=at_start(lambda: file.write_bytes(bytes(11))))
+    assert snapshot.uncovered == ((("a",), "it kept changing while it was read"),)
+
+
+# ---- failures and progress
+
+
+def test_progress_adds_up(tree: ScannedFolder) -> None:
+    for name in "abc":
+        tree.write(f"{name}/file", 10)
+    calls: list[tuple[int, int]] = []
+    tree.scan(progress=lambda done, due: calls.append((done, due)))
+    assert calls == [(0, 30), (10, 30), (20, 30), (30, 30)]
+    calls.clear()
+    tree.scan(progress=lambda done, due: calls.append((done, due)))
+    assert calls == []
+
+
+def test_aborted_walk_keeps_what_it_has_read(tree: ScannedFolder) -> None:
+    for name in "abc":
+        tree.write(name, 10)
+
+    def abort(done: int, _due: int) -> None:
+        if done == 20:
+            raise TooSlow
+
+    with pytest.raises(TooSlow):
+        tree.scan(progress=abort)
+    snapshot = tree.scan()
+    assert (snapshot.copied_bytes, snapshot.total_bytes) == (10, 30)
+    assert snapshot.root == tree.fresh().root
+
+
+def test_failed_walk_proves_nothing(tree: ScannedFolder) -> None:
+    tree.write("a", 10)
+    tree.scan()
+    tree.write("b", 20)
+
+    def fail(_done: int, _due: int) -> None:
+        raise WorkspaceError("No space")
+
+    with pytest.raises(WorkspaceError):
+        tree.scan(progress=fail)
+    snapshot = tree.scan()
+    assert snapshot.copied_bytes == 30
+    assert snapshot.root == tree.fresh().root
+
+
+def test_scan_closes_what_it_opens(tree: ScannedFolder) -> None:
+    for path in ("a/x", "a/y", "b/c/z", "d"):
+        tree.write(path, 1)
+    before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    tree.scan()
+    tree.limit()
+    with pytest.raises(TooSlow):
+        tree.scan(progress=_raise_too_slow)
+    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
+
+
+def _raise_too_slow(done: int, _due: int) -> None:
+    if done:
+        raise TooSlow
+
+
+# ---- parts
+
+
+def test_state_counts_bytes_and_unkept_entries() -> None:
+    state = FolderState()
+    state.set("a", None, Node("file", 0o644, "d1", 10))
+    state.set("b", None, Node("file", 0o644, "d1", 5))
+    state.set("u", None, Node("unkept", content="why;1"))
+    assert (state.file_bytes, state.unkept) == (15, 1)
+    state.set("a", None, Node("file", 0o644, "d2", 1))
+    state.set("u", None, Node("unkept", content="why;2"))
+    assert (state.file_bytes, state.unkept) == (6, 1)
+    state.drop("b")
+    state.drop("u")
+    state.drop("unknown")
+    assert (state.file_bytes, state.unkept) == (1, 0)
+    state.set("a", None, Node("link", content="x"))
+    assert state.file_bytes == 0
+
+
+def test_change_marks_the_folder_and_all_above() -> None:
+    states = [top := FolderState(), middle := FolderState(top), bottom := FolderState(middle)]
+    node = Node("link", content="x")
+    bottom.set("a", None, node)
+
+    def changed_by(act: Callable[[], object]) -> list[bool]:
+        for state in states:
+            state.changed = False
+        act()
+        return [state.changed for state in states]
+
+    assert changed_by(lambda: bottom.set("a", (1, 2, 3, 4), node)) == [False, False, False]
+    assert changed_by(lambda: bottom.set("a", None, Node("link", content="y"))) == [True, True, True]
+    assert changed_by(lambda: middle.set("b", None, node)) == [True, True, False]
+    assert changed_by(lambda: bottom.drop("unknown")) == [False, False, False]
+    assert changed_by(lambda: bottom.drop("a")) == [True, True, True]
+
+
+def test_state_forgets_the_folder_that_something_else_replaced() -> None:
+    state = FolderState()
+    for act in (lambda: state.set("a", None, Node("link", content="x")), lambda: state.drop("a")):
+        state.set("a", None, Node("folder", 0o755, "d1"))
+        state.folders["a"] = FolderState(state)
+        state.set("a", None, Node("folder", 0o700, "d1"))
+        assert "a" in state.folders
+        act()
+        assert state.folders == {}
+
+
+def test_open_below_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "file").touch()
+    top = os.open(tmp_path, os.O_RDONLY)
+    before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    paths: list[tuple[TreePath, Path]] = [((), tmp_path), (("a", "b"), tmp_path / "a" / "b")]
+    for path, expected in paths:
+        folder = open_below(top, path)
+        assert os.fstat(folder).st_ino == expected.stat().st_ino
+        os.close(folder)
+    for bad in (("link",), ("link", "b"), ("file",), ("a", "gone"), ("a", "b", "c")):
+        with pytest.raises(OSError, match=r"Not a directory|Too many levels|No such file"):
+            open_below(top, bad)
+    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
+    os.close(top)
+
+
+def test_file_systems_in_memory_do_not_stamp_maps(tmp_path: Path) -> None:
+    assert stamps_maps(tmp_path / "gone")
+    assert stamps_maps(Path("/proc"))
+    mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for mount in mounts:
+        if mount[mount.index("-") + 1] == "tmpfs" and os.access(mount[4], os.R_OK):
+            device = os.stat(mount[4]).st_dev  # noqa: PTH116 - of a mount point, as the module asks
+            if mount[2] == f"{os.major(device)}:{os.minor(device)}":  # nothing is mounted over it
+                assert not stamps_maps(Path(mount[4]))
+                return
+    pytest.skip("no file system in memory is mounted here")
+
+
+def test_sync_ignores_only_what_has_no_pages(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    _sync_file(writing)  # EINVAL
+    os.close(reading)
+    os.close(writing)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        _sync_file(writing)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    assert _sync_file_system(folder)
+    os.close(folder)
+    assert not _sync_file_system(-1)
