@@ -1,0 +1,526 @@
+"""Plans and their execution: what is touched, what is refused, and what is hostile in the way."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.checkpoints.restore import (
+    RestorePlan,
+    RestoreResult,
+    TrackedTree,
+    plan_restore,
+    remove_tree,
+    remove_trees,
+    restore,
+    sweep,
+)
+from aisotools.workspace.checkpoints.scan import ScanLimits
+from aisotools.workspace.checkpoints.store import Node, Store, TreePath, digest_of
+
+CHANGED = "it was changed by somebody else since"
+ADDED = "it was put there by somebody else since"
+
+
+class TrackedFolder:
+    """A folder and its store, with shortcuts for plans and restores."""
+
+    def __init__(self, top: Path) -> None:
+        self.root = top / "root"
+        self.root.mkdir()
+        self.store = Store(top / "store")
+        self.track()
+
+    def track(self, **limits: int) -> None:
+        self.tree = TrackedTree(self.store, self.root, ScanLimits(**limits))
+
+    def scan(self) -> str:
+        return self.tree.scan().root
+
+    def restore(self, targets: dict[TreePath, Node | None], token: str = "t") -> RestoreResult:
+        with self.tree.opened() as root:
+            return restore(self.store, root, targets, token)
+
+    def plan(self, *roots: str) -> RestorePlan:
+        return plan_restore(self.store, self.tree, list(itertools.pairwise(roots)))
+
+    def file(self, text: str, mode: int = 0o644) -> Node:
+        return Node("file", mode, self.store.put(text.encode()), len(text))
+
+    def names(self) -> list[str]:
+        return sorted(str(path.relative_to(self.root)) for path in self.root.rglob("*"))
+
+
+@pytest.fixture
+def tracked(tmp_path: Path) -> Iterator[TrackedFolder]:
+    folder = TrackedFolder(tmp_path)
+    yield folder
+    folder.store.close()
+
+
+FOLDER = Node("folder", 0o755)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+# ---- execution
+
+
+def test_every_kind_is_created_with_its_mode(tracked: TrackedFolder) -> None:
+    result = tracked.restore(
+        {
+            ("d",): Node("folder", 0o750),
+            ("d", "e"): Node("folder", 0o555),
+            ("d", "e", "f"): tracked.file("deep", 0o640),
+            ("l",): Node("link", content="nowhere/at all"),
+            ("p",): Node("fifo", 0o600),
+        }
+    )
+    assert result.failed == []
+    assert sorted(result.restored) == [("d",), ("d", "e"), ("d", "e", "f"), ("l",), ("p",)]
+    assert result.removed == []
+    assert (tracked.root / "d" / "e" / "f").read_text() == "deep"
+    assert [mode_of(tracked.root / path) for path in ("d", "d/e", "d/e/f", "p")] == [
+        0o750,
+        0o555,
+        0o640,
+        0o600,
+    ]
+    assert os.readlink(tracked.root / "l") == "nowhere/at all"  # noqa: PTH115 - the text itself
+    assert stat.S_ISFIFO((tracked.root / "p").lstat().st_mode)
+
+
+def test_kinds_replace_each_other(tracked: TrackedFolder) -> None:
+    for name in ("file", "file2"):
+        (tracked.root / name).write_text("x")
+    (tracked.root / "folder").mkdir()
+    (tracked.root / "folder" / "inner").write_text("x")
+    (tracked.root / "link").symlink_to("folder")
+    result = tracked.restore(
+        {
+            ("file",): FOLDER,
+            ("file", "new"): tracked.file("1"),
+            ("file2",): Node("link", content="t"),
+            ("folder",): tracked.file("2"),
+            ("folder", "inner"): None,
+            ("link",): FOLDER,
+        }
+    )
+    assert result.failed == []
+    assert sorted(result.restored) == [("file",), ("file", "new"), ("file2",), ("folder",), ("link",)]
+    assert result.removed == [("folder", "inner")]
+    assert (tracked.root / "file" / "new").read_text() == "1"
+    assert (tracked.root / "folder").read_text() == "2"
+    assert (tracked.root / "link").is_dir()
+    assert not (tracked.root / "link").is_symlink()
+
+
+def test_other_paths_are_not_touched(tracked: TrackedFolder) -> None:
+    for name in ("a", "b", "d/keep", "d/go"):
+        (tracked.root / name).parent.mkdir(exist_ok=True)
+        (tracked.root / name).write_text(name)
+    before = (tracked.root / "b").stat()
+    result = tracked.restore({("a",): None, ("d", "go"): None, ("gone",): None, ("gone", "deep"): None})
+    assert result == RestoreResult(removed=[("d", "go"), ("a",)])
+    assert tracked.names() == ["b", "d", "d/keep"]
+    assert (tracked.root / "b").stat() == before
+
+
+def test_folder_that_holds_something_else_is_not_removed(tracked: TrackedFolder) -> None:
+    (tracked.root / "d").mkdir()
+    (tracked.root / "d" / "mine").touch()
+    reason = "it holds something that is not ours to remove"
+    assert tracked.restore({("d",): None}) == RestoreResult(failed=[(("d",), reason)])
+    result = tracked.restore({("d",): tracked.file("x"), ("e",): tracked.file("y")})
+    assert result.restored == [("e",)]
+    assert (("d",), reason) in result.failed
+    assert tracked.names() == ["d", "d/mine", "e"]
+
+
+def test_folder_in_place_gets_its_mode_only(tracked: TrackedFolder) -> None:
+    (tracked.root / "d").mkdir(mode=0o700)
+    (tracked.root / "d").chmod(0o700)
+    inode = (tracked.root / "d").stat().st_ino
+    assert tracked.restore({("d",): Node("folder", 0o700)}) == RestoreResult()
+    assert tracked.restore({("d",): Node("folder", 0o711)}).restored == [("d",)]
+    assert (mode_of(tracked.root / "d"), (tracked.root / "d").stat().st_ino) == (0o711, inode)
+    (tracked.root / "d").chmod(0o1711)
+    assert tracked.restore({("d",): Node("folder", 0o711)}).restored == []
+
+
+@pytest.mark.parametrize("mode", [0o500, 0o600, 0o200, 0o100, 0o400])
+def test_locked_folder_is_opened_and_locked_again(tracked: TrackedFolder, mode: int) -> None:
+    folder = tracked.root / "d"
+    folder.mkdir()
+    (folder / "old").touch()
+    if os.geteuid() == 0 or mode & 0o400:
+        folder.chmod(mode)
+        result = tracked.restore({("d", "old"): None, ("d", "new"): tracked.file("x")})
+        assert result == RestoreResult(restored=[("d", "new")], removed=[("d", "old")])
+        assert mode_of(folder) == mode
+        folder.chmod(0o700)
+        assert tracked.names() == ["d", "d/new"]
+
+
+def test_folder_that_is_not_locked_keeps_its_change_time(tracked: TrackedFolder) -> None:
+    """A change of its mode and back would be seen by whoever watches it."""
+    folder = tracked.root / "d"
+    folder.mkdir(mode=0o700)
+    before = folder.stat().st_ctime_ns
+    assert tracked.restore({("d", "gone"): None}) == RestoreResult()
+    assert folder.stat().st_ctime_ns == before
+
+
+def test_hard_link_is_broken_and_link_is_not_followed(tracked: TrackedFolder, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("outside")
+    os.link(outside, tracked.root / "hard")
+    (tracked.root / "soft").symlink_to(outside)
+    targets: dict[TreePath, Node | None] = {("hard",): tracked.file("1"), ("soft",): tracked.file("2")}
+    assert tracked.restore(targets).failed == []
+    assert outside.read_text() == "outside"
+    assert [(tracked.root / name).read_text() for name in ("hard", "soft")] == ["1", "2"]
+    assert not (tracked.root / "soft").is_symlink()
+
+
+def test_nothing_is_written_through_a_linked_folder(tracked: TrackedFolder, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "old").write_text("outside")
+    (tracked.root / "d").symlink_to(outside)
+    targets: dict[TreePath, Node | None] = {("d", "old"): None, ("d", "new"): tracked.file("x")}
+    result = tracked.restore(targets)
+    assert [path for path, _ in result.failed] == [("d", "new")]
+    assert [path.name for path in outside.iterdir()] == ["old"]
+
+
+def test_what_was_not_kept_cannot_be_created(tracked: TrackedFolder) -> None:
+    result = tracked.restore(
+        {("u",): Node("unkept", content="it is too large;1"), ("s",): Node("other", content="socket")}
+    )
+    assert result == RestoreResult(
+        failed=[
+            (("u",), "its content was not kept: it is too large"),
+            (("s",), "a socket cannot be made again"),
+        ]
+    )
+
+
+def test_damaged_content_leaves_the_file_and_no_partial_one(tracked: TrackedFolder) -> None:
+    (tracked.root / "a").write_text("now")
+    node = tracked.file("good")
+    (tracked.store.folder / "objects" / node.content).write_text("evil")
+    before = descriptors()
+    ((path, reason),) = tracked.restore({("a",): node}).failed
+    assert path == ("a",)
+    assert "damaged" in reason
+    assert tracked.names() == ["a"]
+    assert (tracked.root / "a").read_text() == "now"
+    assert descriptors() == before
+
+
+def test_one_failure_does_not_stop_the_others(tracked: TrackedFolder) -> None:
+    missing = Node("file", 0o644, digest_of(b"never stored"), 3)
+    result = tracked.restore({("a",): missing, ("b",): tracked.file("b"), ("no", "c"): tracked.file("c")})
+    assert result.restored == [("b",)]
+    assert [path for path, _ in result.failed] == [("a",), ("no", "c")]
+
+
+def test_unknown_file_in_the_place_of_a_folder_is_an_error_where_it_cannot_be_cleared(
+    tracked: TrackedFolder,
+) -> None:
+    (tracked.root / "f").write_text("x")
+    result = tracked.restore({("f", "inner"): FOLDER})
+    assert (tracked.root / "f").read_text() == "x"
+    assert {path for path, _ in result.failed} == {("f", "inner")}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_new_files_belong_to_the_owner_of_the_folder_around_them(tracked: TrackedFolder) -> None:
+    os.chown(tracked.root, 12345, 12346)
+    tracked.restore({("d",): FOLDER, ("d", "f"): tracked.file("x")})
+    for path in ("d", "d/f"):
+        status = (tracked.root / path).stat()
+        assert (status.st_uid, status.st_gid) == (12345, 12346)
+    os.chown(tracked.root, 0, 12346)
+    tracked.restore({("g",): tracked.file("x")})
+    assert (tracked.root / "g").stat().st_gid == 12346
+
+
+def test_sweep_removes_partial_files_of_its_token_only(tracked: TrackedFolder) -> None:
+    (tracked.root / "d").mkdir()
+    for name in (".aisotools-write-t-1", "d/.aisotools-write-t-22", ".aisotools-write-other-1", "d/t-1"):
+        (tracked.root / name).touch()
+    before = descriptors()
+    with tracked.tree.opened() as root:
+        sweep(root, [(), ("gone",), ("d",)], "t")
+    assert descriptors() == before
+    assert tracked.names() == [".aisotools-write-other-1", "d", "d/t-1"]
+
+
+def test_partial_files_are_named_by_the_token(tracked: TrackedFolder) -> None:
+    """Several of one restore have different names, by which `sweep` finds them."""
+    seen: list[str] = []
+
+    class Watching(Store):
+        def copy(self, digest: str, file: int) -> None:
+            seen.extend(name for name in os.listdir(tracked.root) if name.startswith("."))  # noqa: PTH208
+            super().copy(digest, file)
+
+    tracked.store.__class__ = Watching
+    tracked.restore({("a",): tracked.file("a"), ("b",): tracked.file("b")}, token="token")
+    assert seen == [".aisotools-write-token-1", ".aisotools-write-token-2"]
+
+
+def test_partial_file_is_private(tracked: TrackedFolder) -> None:
+    modes: list[int] = []
+
+    class Watching(Store):
+        def copy(self, digest: str, file: int) -> None:
+            modes.append(stat.S_IMODE(os.fstat(file).st_mode))
+            super().copy(digest, file)
+
+    tracked.store.__class__ = Watching
+    tracked.restore({("a",): tracked.file("a", 0o666)})
+    assert (modes, mode_of(tracked.root / "a")) == ([0o600], 0o666)
+
+
+# ---- removal of whole trees
+
+
+def test_tree_of_any_depth_is_removed_without_following_links(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "mine").touch()
+    root = tmp_path / "root"
+    (root / "top").mkdir(parents=True)
+    (root / "top" / "file").touch()
+    (root / "top" / "link").symlink_to(tmp_path / "outside")
+    (root / "top" / "second" / "third").mkdir(parents=True)
+    (root / "top" / "locked").mkdir()
+    (root / "top" / "locked" / "file").touch()
+    (root / "top" / "locked").chmod(0)
+    folder = os.open(root / "top", os.O_RDONLY)
+    for _ in range(60):
+        os.mkdir("d" * 200, dir_fd=folder)
+        inner = os.open("d" * 200, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    (root / "other").touch()
+    before = descriptors()
+    top = os.open(root, os.O_RDONLY)
+    assert remove_trees(top, [("top",), ("gone",), ("other", "x")][:2]) == [("top",)]
+    assert [path.name for path in root.iterdir()] == ["other"]
+    remove_tree(top, ("other",))
+    with pytest.raises(FileNotFoundError):
+        remove_tree(top, ("other",))
+    os.close(top)
+    assert descriptors() == before
+    assert list(root.iterdir()) == []
+    assert (tmp_path / "outside" / "mine").exists()
+
+
+# ---- plans
+
+
+def test_plan_of_no_change_is_empty(tracked: TrackedFolder) -> None:
+    (tracked.root / "a").write_text("1")
+    root = tracked.scan()
+    assert tracked.plan(root, root) == RestorePlan()
+
+
+def test_plan_leads_back_over_several_steps(tracked: TrackedFolder) -> None:
+    (tracked.root / "a").write_text("1")
+    (tracked.root / "gone").write_text("g")
+    first = tracked.scan()
+    (tracked.root / "a").write_text("22")
+    (tracked.root / "gone").unlink()
+    second = tracked.scan()
+    (tracked.root / "a").write_text("333")
+    (tracked.root / "new").mkdir()
+    third = tracked.scan()
+    plan = tracked.plan(third, second, first)
+    assert plan.targets == {("a",): tracked.file("1"), ("gone",): tracked.file("g"), ("new",): None}
+    assert plan.touched == {("a",), ("gone",), ("new",)}
+    assert (plan.conflicts, plan.missing, plan.unrestorable) == ((), (), ())
+    (tracked.root / "a").write_text("1")  # as it should be: no conflict, and nothing to do
+    plan = tracked.plan(third, first)
+    assert (set(plan.targets), plan.conflicts) == ({("gone",), ("new",)}, ())
+
+
+def test_path_that_is_neither_as_before_nor_as_after_is_contested(tracked: TrackedFolder) -> None:
+    for name in ("a", "b", "c"):
+        (tracked.root / name).write_text("before")
+    first = tracked.scan()
+    for name in ("a", "b", "new"):
+        (tracked.root / name).write_text("call")
+    (tracked.root / "c").unlink()
+    second = tracked.scan()
+    (tracked.root / "a").write_text("person")
+    (tracked.root / "b").unlink()
+    (tracked.root / "c").write_text("person")
+    (tracked.root / "new").write_text("person")
+    plan = tracked.plan(second, first)
+    assert plan.conflicts == tuple((name, CHANGED) for name in ("a", "b", "c", "new"))
+    assert plan.contested == {("a",), ("b",), ("c",), ("new",)}
+    assert set(plan.targets) == plan.contested
+    rest = plan.without_conflicts()
+    assert (rest.targets, rest.conflicts, rest.contested) == ({}, (), frozenset())
+    assert rest.touched == plan.touched
+
+
+def test_modes_alone_are_no_conflict(tracked: TrackedFolder) -> None:
+    (tracked.root / "a").write_text("1")
+    (tracked.root / "d").mkdir()
+    first = tracked.scan()
+    (tracked.root / "a").write_text("2")
+    (tracked.root / "d").chmod(0o700)
+    second = tracked.scan()
+    (tracked.root / "a").chmod(0o600)
+    (tracked.root / "d").chmod(0o711)
+    plan = tracked.plan(second, first)
+    assert plan.conflicts == ()
+    assert set(plan.targets) == {("a",), ("d",)}
+
+
+@pytest.mark.parametrize("instead", [None, "file", "folder"])
+def test_entry_of_somebody_else_in_a_folder_that_goes_is_contested(
+    tracked: TrackedFolder, instead: str | None
+) -> None:
+    if instead == "file":
+        (tracked.root / "d").write_text("1")
+    elif instead == "folder":
+        (tracked.root / "d").mkdir()
+    first = tracked.scan()
+    if instead == "file":
+        (tracked.root / "d").unlink()
+    (tracked.root / "d").mkdir(exist_ok=True)
+    (tracked.root / "d" / "ours").write_text("1")
+    second = tracked.scan()
+    (tracked.root / "d" / "mine").write_text("2")
+    plan = tracked.plan(second, first)
+    assert plan.conflicts == (() if instead == "folder" else (("d/mine", ADDED),))
+    assert ("d", "mine") not in plan.targets
+
+
+def test_plan_without_a_tree_is_refused(tracked: TrackedFolder) -> None:
+    reason = "its files were not covered: there are too many of them"
+    refusal = RestorePlan(missing=(((), reason),))
+    root = tracked.scan()
+    assert tracked.plan("", root) == tracked.plan(root, "") == tracked.plan(root, "", root) == refusal
+    tracked.track(entries=0)
+    (tracked.root / "a").touch()
+    assert tracked.plan(root, root) == refusal
+
+
+def test_what_was_never_stored_is_missing_or_left(tracked: TrackedFolder) -> None:
+    tracked.track(total_bytes=10)
+    (tracked.root / "large").write_bytes(bytes(11))
+    (tracked.root / "d").mkdir()
+    (tracked.root / "d" / "small").write_bytes(b"1")
+    os.mkfifo(tracked.root / "fifo")
+    first = tracked.scan()
+    (tracked.root / "large").unlink()
+    (tracked.root / "d" / "small").unlink()
+    (tracked.root / "d").rmdir()
+    (tracked.root / "fifo").unlink()
+    (tracked.root / "e" / "f").mkdir(parents=True)
+    (tracked.root / "e" / "f" / "log").write_bytes(bytes(12))
+    (tracked.root / "e" / "g").write_bytes(b"2")
+    second = tracked.scan()
+    plan = tracked.plan(second, first)
+    assert plan.missing == ((("large",), "it was not kept: it is too large"),)
+    assert plan.unrestorable == ((("e", "f", "log"), "it is too large"),)
+    assert set(plan.targets) == {("d",), ("d", "small"), ("fifo",), ("e",), ("e", "f"), ("e", "g")}
+    around = plan.targets_around_unrestorable()
+    assert set(around) == {("d",), ("d", "small"), ("fifo",), ("e", "g")}
+
+
+def test_socket_cannot_be_planned(tracked: TrackedFolder) -> None:
+    empty = tracked.scan()
+    socket = tracked.store.put(b"o 0 0 socket\0s")
+    assert tracked.plan(empty, socket).missing == ((("s",), "it is a socket"),)
+
+
+# ---- tracked trees
+
+
+def test_tree_around_a_path_is_its_first_missing_folder(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+
+    def around(path: Path) -> TrackedTree | None:
+        return TrackedTree.around(store, path, ScanLimits(), apart=(workspace, store.folder))
+
+    tree = around(tmp_path / "notes" / "today" / "a.txt")
+    assert tree is not None
+    assert (tree.path, tree.only, tree.key) == (tmp_path, "notes", str(tmp_path / "notes"))
+    (tmp_path / "notes").mkdir()
+    tree = around(tmp_path / "notes" / "a.txt")
+    assert tree is not None
+    assert (tree.path, tree.only) == (tmp_path / "notes", "a.txt")
+    assert tree.display_path(("a.txt",)) == str(tmp_path / "notes" / "a.txt")
+    for path in (workspace, workspace / "a", tmp_path, store.folder / "x" / "y", Path("/")):
+        assert around(path) is None
+    (tmp_path / "link").symlink_to(workspace)
+    assert around(tmp_path / "link" / "a") is None
+    assert around(tmp_path / "workspace2") is not None
+    store.close()
+
+
+def test_tree_of_one_entry_covers_nothing_else(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    tree = TrackedTree(store, tmp_path, ScanLimits(), only="a")
+    (tmp_path / "a").write_text("1")
+    (tmp_path / "b").write_text("2")
+    snapshot = tree.scan()
+    assert (snapshot.entries, tree.root) == (1, snapshot.root)
+    assert TrackedTree(store, tmp_path, ScanLimits()).key == ""
+    store.close()
+
+
+def test_display_path_is_relative_in_the_workspace_and_printable(tracked: TrackedFolder) -> None:
+    assert tracked.tree.display_path(("a", "b\n")) == "a/b\\n"
+    assert tracked.tree.display_path(()) == ""
+
+
+def test_missing_or_linked_folder_is_an_error(tracked: TrackedFolder, tmp_path: Path) -> None:
+    before = descriptors()
+    tracked.root.rename(tmp_path / "away")
+    message = f"The folder '{tracked.root}' cannot be used: "
+    with pytest.raises(WorkspaceError, match=message + "No such file"):
+        tracked.tree.scan()
+    tracked.root.symlink_to(tmp_path / "away")
+    with pytest.raises(WorkspaceError, match=message + "Not a directory"), tracked.tree.opened():
+        pass
+    assert descriptors() == before
+
+
+def test_size_is_judged_without_reading(tracked: TrackedFolder) -> None:
+    (tracked.root / "d").mkdir()
+    (tracked.root / "d" / "a").write_bytes(bytes(600))
+    (tracked.root / "b").write_bytes(bytes(400))
+    (tracked.root / "link").symlink_to("/" + "x" * 99)
+    for limits, fits in [
+        ({}, True),
+        ({"total_bytes": 1100}, True),
+        ({"total_bytes": 1099}, False),
+        ({"entries": 3}, True),
+        ({"entries": 2}, False),
+    ]:
+        tracked.track(**limits)
+        assert tracked.tree.fits() is fits
+    assert tracked.store.size == 0
