@@ -11,9 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.checkpoints.scan import ScanLimits
-from aisotools.workspace.checkpoints.timeline import Checkpoints, Direction, UndoResult
+from aisotools.core.exceptions import UsageError, WorkspaceError
+from aisotools.workspace.checkpoints.scan import ScanLimits, TooSlow
+from aisotools.workspace.checkpoints.timeline import (
+    KEPT_BYTES,
+    KEPT_STEPS,
+    Checkpoint,
+    Checkpoints,
+    Direction,
+    Timeline,
+    UndoResult,
+)
 from aisotools.workspace.diff import changes_between
 
 Do = Callable[..., None]
@@ -324,3 +332,355 @@ def test_changes_tell_diffs_moves_and_kinds(rig: Rig) -> None:
     assert told.moved == (("gone", "here"),)
     assert "-two\n+2\n\\ No newline at end of file" in str(told)
     assert "+ bin: binary" in str(told)
+
+
+# ---- values and records
+
+
+def checkpoint(call_id: str, before: str = "a", after: str | None = "b") -> Checkpoint:
+    return Checkpoint(
+        call_id=call_id,
+        name="tool",
+        session="s",
+        time_s=1.5,
+        before={"": before},
+        after={} if after is None else {"": after},
+    )
+
+
+def test_step_has_changed_unless_the_opposite_is_certain() -> None:
+    assert checkpoint("c").changed
+    assert not checkpoint("c", "a", "a").changed
+    assert checkpoint("c", "a", None).changed
+    assert checkpoint("c", "", "").changed
+
+
+def test_step_leads_there_and_back() -> None:
+    step = checkpoint("c")
+    assert (step.hop("undo", ""), step.hop("redo", "")) == (("b", "a"), ("a", "b"))
+    assert checkpoint("c", after=None).hop("undo", "") == ("", "a")
+    assert step.roots == ["a", "b"]
+    assert checkpoint("c", "", None).roots == []
+
+
+def test_timeline_comes_back_from_its_records() -> None:
+    """The format of the records is that of earlier versions."""
+    timeline = Timeline(
+        done=[checkpoint("1"), checkpoint("2")],
+        undone=[checkpoint("4"), checkpoint("3")],
+        running={"5": checkpoint("5", after=None)},
+    )
+    records = list(timeline.records())
+    assert Timeline.read(records) == timeline
+    assert records[0] == {
+        "op": "begin",
+        "id": "1",
+        "name": "tool",
+        "session": "s",
+        "time_s": 1.5,
+        "before": {"": "a"},
+        "beyond": "",
+    }
+    assert records[1] == {"op": "end", "id": "1", "after": {"": "b"}}
+    assert records[-3:-1] == [
+        {"op": "move", "way": "undo", "ids": ["4", "3"], "token": "kept"},
+        {"op": "moved", "token": "kept"},
+    ]
+    assert list(Timeline().records()) == []
+
+
+def test_records_of_earlier_versions_need_no_beyond() -> None:
+    record = checkpoint("1").begin_record()
+    del record["beyond"]
+    assert Timeline.read([record]).running["1"].beyond == ""
+
+
+def test_records_that_do_not_fit_are_ignored() -> None:
+    timeline = Timeline.read(
+        [
+            {"op": "end", "id": "unknown", "after": {}},
+            {"op": "moved", "token": "t"},
+            {"op": "something new"},
+            checkpoint("1").begin_record(),
+            {"op": "end", "id": "1", "after": {"": "b"}},
+            {"op": "move", "way": "undo", "ids": ["gone", "1"], "token": "t"},
+            {"op": "moved", "token": "t"},
+            {"op": "moved", "token": "t"},
+        ]
+    )
+    assert (timeline.done, timeline.undone, timeline.moving) == ([], [checkpoint("1")], None)
+    timeline.shift("redo", ["1"])
+    assert (timeline.done, timeline.undone) == ([checkpoint("1")], [])
+
+
+def test_last_step_of_an_id_is_the_one_that_moves() -> None:
+    timeline = Timeline(done=[checkpoint("1", "a", "b"), checkpoint("1", "b", "c")])
+    timeline.shift("undo", ["1"])
+    assert timeline.done == [checkpoint("1", "a", "b")]
+    assert timeline.undone == [checkpoint("1", "b", "c")]
+    assert timeline.every() == [checkpoint("1", "a", "b"), checkpoint("1", "b", "c")]
+
+
+# ---- steps and moves
+
+
+def test_step_is_recorded_before_and_after_its_call(rig: Rig) -> None:
+    before = rig.chain.look().root
+    snapshot = rig.chain.begin("c1", "tool", "session", beyond="sends mail")
+    assert snapshot.root == before
+    assert rig.chain.latest == snapshot
+    assert rig.chain.steps == ()
+    (record,) = rig.chain.store.records()
+    assert (record["op"], record["id"], record["before"], record["beyond"]) == (
+        "begin",
+        "c1",
+        {"": before},
+        "sends mail",
+    )
+    (rig.root / "a").write_text("1")
+    step = rig.chain.end("c1")
+    assert rig.chain.steps == (step,)
+    assert (step.call_id, step.name, step.session, step.beyond) == ("c1", "tool", "session", "sends mail")
+    assert step.after == {"": rig.chain.look().root}
+    assert rig.chain.store.records()[1:] == [{"op": "end", "id": "c1", "after": step.after}]
+    assert repr(rig.chain) == f"<Checkpoints of {rig.root}: 1 steps, 0 undone>"
+
+
+def test_move_while_a_step_is_running_is_refused(rig: Rig) -> None:
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    rig.chain.begin("c2", "bash", "s")
+    rig.chain.begin("c3", "file", "s")
+    with pytest.raises(UsageError, match=r"^bash, file is running\. Wait for it, or interrupt it, then undo"):
+        rig.move()
+    rig.chain.end("c2")
+    rig.chain.end("c3")
+    assert rig.move().done
+
+
+def test_move_is_recorded_before_and_after(rig: Rig) -> None:
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    (rig.root / "a").write_text("person")
+    rig.move(force=True)
+    move, moved = rig.chain.store.records()[2:]
+    assert (move["op"], move["way"], move["ids"], move["force"]) == ("move", "undo", ["c1"], True)
+    assert moved == {"op": "moved", "token": move["token"]}
+    assert rig.chain.latest is not None
+    assert rig.chain.latest.root == rig.chain.undone[0].before[""]
+
+
+def test_result_of_a_move_names_everything(rig: Rig) -> None:
+    (rig.root / "b").write_text("old")
+    rig.step(lambda: (rig.root / "a").write_text("1"), lambda: (rig.root / "b").write_text("new"))
+    rig.step()
+    steps = rig.chain.steps
+    moved = rig.move(count=2)
+    assert moved == UndoResult(way="undo", steps=steps[::-1], restored=("b",), removed=("a",))
+    (rig.root / "b").write_text("person")
+    refused = rig.move("redo", 2)
+    assert refused == UndoResult(
+        way="redo",
+        steps=steps,
+        conflicts=(("b", "it was changed by somebody else since"),),
+        done=False,
+    )
+    assert rig.chain.steps == ()
+    forced = rig.move("redo", 2, force=True)
+    assert (forced.done, forced.conflicts, forced.restored) == (True, refused.conflicts, ("a", "b"))
+
+
+def test_step_whose_end_cannot_be_stored_stays_with_an_unknown_end(rig: Rig) -> None:
+    (rig.root / "a").write_text("1")
+    rig.chain.begin("c1", "tool", "s")
+    rig.root.rename(rig.root.parent / "away")
+    with pytest.raises(WorkspaceError):
+        rig.chain.end("c1")
+    (rig.root.parent / "away").rename(rig.root)
+    (step,) = rig.chain.steps
+    assert (step.after, step.changed) == ({}, True)
+    assert rig.move().missing == (("", "its files were not covered: there are too many of them"),)
+
+
+def test_aborted_end_leaves_the_step_running(rig: Rig) -> None:
+    rig.chain.begin("c1", "tool", "s")
+    (rig.root / "a").write_text("1")
+
+    def abort(_done: int, _due: int) -> None:
+        raise TooSlow
+
+    with pytest.raises(TooSlow):
+        rig.chain.end("c1", abort)
+    assert rig.chain.steps == ()
+    assert rig.chain.end("c1").changed
+    assert rig.move().removed == ("a",)
+
+
+def test_progress_is_passed_on(rig: Rig) -> None:
+    (rig.root / "a").write_text("1")
+    calls: list[int] = []
+    rig.chain.begin("c1", "tool", "s", progress=lambda done, _due: calls.append(done))
+    assert calls == [0, 1]
+    (rig.root / "b").write_text("22")
+    rig.chain.end("c1", lambda done, _due: calls.append(done))
+    assert calls[2] == 0
+    (rig.root / "c").write_text("22")
+    rig.chain.look(lambda done, _due: calls.append(-done))
+    assert calls[-1] < 0
+
+
+def test_known_tree_outside_is_used_again(rig: Rig, tmp_path: Path) -> None:
+    target = tmp_path / "outside.txt"
+    rig.step(lambda: target.write_text("1"), outside=target)
+    rig.step(lambda: target.write_text("2"), outside=target)
+    assert list(rig.chain.steps[0].before) == ["", str(target)]
+    assert rig.move(count=2).removed == (str(target),)
+    assert rig.move("redo", 2).restored == (str(target),)
+    assert target.read_text() == "2"
+    rig.again()  # a new process knows the tree by its record only
+    assert rig.move().restored == (str(target),)
+    assert target.read_text() == "1"
+
+
+def test_running_step_with_a_path_outside_ends_after_a_crash(rig: Rig, tmp_path: Path) -> None:
+    target = tmp_path / "outside.txt"
+    rig.chain.begin("c1", "tool", "s", outside=target)
+    target.write_text("half")
+    rig.again()
+    (step,) = rig.chain.steps
+    assert list(step.after) == ["", str(target)]
+    assert rig.move().removed == (str(target),)
+
+
+def test_path_in_the_workspace_is_not_tracked_twice(rig: Rig) -> None:
+    rig.step(lambda: (rig.root / "a").write_text("1"), outside=rig.root / "a")
+    assert list(rig.chain.steps[0].before) == [""]
+
+
+def test_first_snapshot_is_judged_by_sizes(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, ScanLimits(total_bytes=1))
+    assert rig.chain.fits()
+    (rig.root / "a").write_text("22")
+    assert not rig.chain.fits()
+    assert rig.chain.latest is None
+    rig.chain.close()
+    rig.chain.close()
+
+
+# ---- recovery and limits
+
+
+def test_completed_move_is_not_repeated(rig: Rig) -> None:
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    rig.move()
+    (rig.root / "a").write_text("person")
+    rig.again()
+    assert (rig.root / "a").read_text() == "person"
+    assert rig.chain.store.records()[-2:] == [
+        {"op": "move", "way": "undo", "ids": ["c1"], "token": "kept"},
+        {"op": "moved", "token": "kept"},
+    ]
+
+
+def test_redo_that_was_cut_short_is_completed(rig: Rig) -> None:
+    rig.step(lambda: [(rig.root / name).write_text("1") for name in "ab"])
+    rig.move()
+    (rig.root / "a").write_text("1")
+    rig.chain.store.record(op="move", way="redo", ids=["c1", "unknown"], token="t")
+    rig.again()
+    assert sorted(path.name for path in rig.root.iterdir()) == ["a", "b"]
+    assert [step.call_id for step in rig.chain.steps] == ["c1"]
+    assert rig.chain.undone == ()
+
+
+def test_forced_move_that_was_cut_short_removes_what_is_too_large(tmp_path: Path) -> None:
+    for force in (False, True):
+        top = tmp_path / str(force)
+        top.mkdir()
+        rig = Rig(top, ScanLimits(total_bytes=10))
+        rig.step(lambda: (rig.root / "large").write_bytes(bytes(11)))  # noqa: B023 - called in this round
+        rig.chain.store.record(op="move", way="undo", ids=["c1"], token="t", force=force)
+        rig.again()
+        assert (rig.root / "large").exists() is not force
+        rig.chain.close()
+
+
+def test_lost_contents_cost_the_steps_before_them_and_what_needs_them(rig: Rig) -> None:
+    for number in range(4):
+        rig.step(partial((rig.root / "a").write_text, str(number)))
+    rig.move(count=1)
+    lost = [rig.chain.steps[1].before[""], rig.chain.undone[0].after[""]]
+    rig.chain.begin("c9", "tool", "s")
+    rig.chain.close()
+    for root in lost:
+        (rig.store / "objects" / root).unlink()
+    rig.again()
+    assert [step.call_id for step in rig.chain.steps] == ["c3", "c9"]
+    assert rig.chain.undone == ()
+
+
+def test_running_step_of_a_lost_tree_is_dropped(rig: Rig) -> None:
+    (rig.root / "a").write_text("1")
+    root = rig.chain.begin("c1", "tool", "s").root
+    rig.chain.close()
+    (rig.store / "objects" / root).unlink()
+    rig.again()
+    assert rig.chain.steps == ()
+
+
+def test_damaged_timeline_closes_its_store(rig: Rig) -> None:
+    rig.chain.close()
+    (rig.store / "chain").write_text('{"op": "begin"}\n')
+    before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    with pytest.raises(KeyError):
+        rig.again()
+    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
+
+
+def test_journal_of_a_new_store_is_left_empty(rig: Rig) -> None:
+    inode = (rig.store / "chain").stat().st_ino
+    rig.again()
+    assert (rig.store / "chain").stat().st_ino == inode
+    rig.step()
+    rig.again()
+    assert (rig.store / "chain").stat().st_ino != inode
+
+
+def test_number_of_steps_is_limited_with_some_slack(rig: Rig) -> None:
+    counts = []
+    for _ in range(122):
+        rig.step()
+        counts.append(len(rig.chain.steps))
+    assert counts[119:] == [120, 100, 101]
+    assert rig.chain.steps[0].call_id == "c22"
+    assert len(rig.chain.store.records()) == 2 * 101
+
+
+def test_size_of_all_contents_is_limited(rig: Rig) -> None:
+    """The oldest quarter goes first; what is there now is never dropped."""
+
+    class Full(type(rig.chain.store)):  # type: ignore[misc]  # contents count as if they were large
+        factor = 1
+
+        @property
+        def size(self) -> int:
+            return sum(self._sizes.values()) * self.factor
+
+    for number in range(8):
+        rig.step(partial((rig.root / "a").write_bytes, bytes([number]) * 1000))
+    rig.chain.store.__class__ = Full
+    Full.factor = (1 << 30) // rig.chain.store.size
+    assert rig.chain.store.size <= KEPT_BYTES
+    rig.step()
+    assert len(rig.chain.steps) == 9
+    Full.factor = (1 << 30) // 5_000
+    rig.step()
+    assert [step.call_id for step in rig.chain.steps] == ["c6", "c7", "c8", "c9", "c10"]
+    assert rig.chain.store.size <= KEPT_BYTES
+    rig.move(count=len(rig.chain.steps))
+    Full.factor = 1 << 30
+    rig.step(lambda: (rig.root / "b").write_text("1"))
+    assert rig.chain.steps == ()
+    assert rig.chain.look().root in rig.chain.store
+
+
+def test_limits_have_these_sizes() -> None:
+    assert (KEPT_STEPS, KEPT_BYTES) == (100, 1_073_741_824)
