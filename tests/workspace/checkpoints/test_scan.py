@@ -172,17 +172,34 @@ def test_changed_file_is_read_again_even_with_its_old_times(tree: ScannedFolder)
 def test_replaced_removed_and_new_entries_are_noticed(tree: ScannedFolder) -> None:
     for path in ("a/one", "a/two", "b", "c/deep/d"):
         tree.write(path, 4)
+
+    def remove(name: str) -> None:
+        path = tree.root / name
+        (path.rmdir if path.is_dir() else path.unlink)()
+
+    def replace(name: str, new: str, size: int = 4) -> None:
+        remove(name)
+        tree.write(new, size)
+
+    def link(name: str, target: str) -> None:
+        remove(name)
+        (tree.root / name).symlink_to(target)
+
+    def unpack() -> None:
+        remove("b/inside")
+        replace("b", "b", 9)
+
     changes: list[Callable[[], object]] = [
         (tree.root / "a" / "one").unlink,
         lambda: tree.write("a/three", 4),
-        lambda: ((tree.root / "b").unlink(), tree.write("b/inside", 4)),
+        lambda: replace("b", "b/inside"),
         lambda: (tree.root / "c").rename(tree.root / "d"),
-        lambda: ((tree.root / "a" / "two").unlink(), (tree.root / "a" / "two").symlink_to("x")),
-        lambda: ((tree.root / "b" / "inside").unlink(), (tree.root / "b").rmdir(), tree.write("b", 9)),
+        lambda: link("a/two", "x"),
+        unpack,
         lambda: (tree.root / "d" / "deep").chmod(0o700),
         lambda: (tree.root / "b").chmod(0o600),
         (tree.root / "e").mkdir,
-        lambda: ((tree.root / "e").rmdir(), (tree.root / "e").symlink_to("d")),
+        lambda: link("e", "d"),
     ]
     roots = [tree.scan().root]
     for change in changes:
@@ -582,7 +599,11 @@ def test_change_marks_the_folder_and_all_above() -> None:
 
 def test_state_forgets_the_folder_that_something_else_replaced() -> None:
     state = FolderState()
-    for act in (lambda: state.set("a", None, Node("link", content="x")), lambda: state.drop("a")):
+    acts: list[Callable[[], None]] = [
+        lambda: state.set("a", None, Node("link", content="x")),
+        lambda: state.drop("a"),
+    ]
+    for act in acts:
         state.set("a", None, Node("folder", 0o755, "d1"))
         state.folders["a"] = FolderState(state)
         state.set("a", None, Node("folder", 0o700, "d1"))
