@@ -276,7 +276,7 @@ def test_partial_files_are_named_by_the_token(tracked: TrackedFolder) -> None:
 
     class Watching(Store):
         def copy(self, digest: str, file: int) -> None:
-            seen.extend(name for name in os.listdir(tracked.root) if name.startswith("."))  # noqa: PTH208
+            seen.extend(name for name in os.listdir(tracked.root) if name.startswith("."))  # noqa: PTH208 - names alone
             super().copy(digest, file)
 
     tracked.store.__class__ = Watching
