@@ -1,16 +1,16 @@
-"""Going on after a kernel or program has ended: what the ledger of a session still tells.
+"""Resume a conversation from the ledger of a session whose kernel or program has ended.
 
-    kept = resumed("my-analysis")                      # verified, then read; nothing is opened
-    async with Session("work", session_key=kept.session_key) as session:
-        for line in (*kept.said, *await kept.restore(session)):
-            print(line)                                # what is not as it was
-        agent = await kept.agent(model, session)       # goes on where the conversation stood
+    past = resumed("my-analysis")                      # verify, then read; nothing is opened
+    async with Session("work", session_key=past.session_key) as session:
+        for line in (*past.said, *await past.restore(session)):
+            print(line)                                # what could not be restored
+        agent = await past.agent(model, session)       # continues the conversation
         await session.undo()                           # also undoes calls from before
 
-The session of that key goes on with the same ledger, and a session on the same workspace with the same chain
-of checkpoints: files can be undone as before. Messages, the to-do list, and approvals that were remembered
-come back through `Resumed`. Variables, background tasks, pictures, secrets and most of what was very long do
-not: they are not in the record, and that is said.
+A session with the same key continues the same ledger, and a session on the same workspace the same timeline
+of checkpoints, so files can be undone as before. `Resumed` brings back messages, the to-do list and
+remembered approvals. Variables, background tasks, pictures, secrets and most of very long texts are not in
+the ledger; `Resumed.said` lists what is missing.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from aisotools.session.ledger_reader import events_of_records
 from aisotools.session.session import Session
 from aisotools.workspace.lock import state_folder
 
-_TODO = "todo"
-_NOT_WHOLE = "are not in the record ...]"
-_LOST = "{} was interrupted: the program that made the call has ended. What it did is not known."
+_TODO_TOOL = "todo"
+_CUT_MARK = "are not in the record ...]"  # how the ledger ends a text that it holds only in part
+_INTERRUPTED = "{} was interrupted: the program that made the call has ended. What it did is not known."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedGrant:
-    """An approval that was to be remembered.
+    """A remembered approval.
 
     Attributes:
-        scope: How far it reaches.
+        scope: Which further calls it covers.
         call: The call that was approved.
-        effect: How severe that was.
+        effect: The effect of that call.
     """
 
     scope: Remember
@@ -68,19 +68,19 @@ class RecordedGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """What the ledger of a session tells.
+    """A session as its ledger describes it.
 
     Attributes:
         path: The ledger.
-        session_key: Give it to `Session` to go on with the same ledger.
-        events: Everything that was recorded, as far as it was.
-        conversations: What each agent and its model said, by the agent's id, in the order they began; whole,
-            so that a model can go on from there.
-        instructions: What each agent was told before everything else.
-        todo: Each agent's list of what is to be done, as the tool `todo` takes it; under the empty id that of
-            the person and the programs.
-        grants: Approvals that reach beyond one call and were not taken back; closing a session ends them.
-        said: What is not as it was, in words.
+        session_key: Pass it to `Session` to continue the same ledger.
+        events: All recorded events.
+        conversations: The messages of each agent, by its id, in the order in which the agents started. Every
+            call has a result, so that a model can continue.
+        instructions: The system prompt of each agent.
+        todo: The to-do list of each agent, as the tool `todo` takes it; that of the person and of programs
+            has an empty id.
+        grants: Approvals for more than one call that were not revoked; closing a session ends them.
+        said: What is missing, in words.
     """
 
     path: Path
@@ -93,136 +93,149 @@ class Resumed:
     said: tuple[str, ...]
 
     async def restore(self, session: Session) -> tuple[str, ...]:
-        """Give a session the approvals and the list of the person; opens it if need be.
+        """Restore the approvals and the person's to-do list in `session`; start it if necessary.
 
-        What each approval reaches is worked out again, from the tool and the rules as they are now. The list
-        goes through the gate, as any call.
+        What an approval covers is computed anew from the tool and the rules as they are now. The list is set
+        by a call through the gate.
 
         Returns:
-            What was not restored, in words.
+            What was not restored, and why, in words.
         """
         await session.start()
-        told = []
+        problems = []
         for grant in self.grants:
-            # Whoever hands over a ledger could hand over its key as well; one's own lies where it is kept.
-            why = _granted(grant, session) if session.log_path == self.path else "the ledger is another one"
-            if why:
-                told.append(f"The approval of {grant.call.name} ({grant.scope}) is not restored: {why}.")
-        told += await self._listed(session, "", "")
-        return tuple(told)
+            # A stranger who hands over a ledger could hand over its key as well. Only this user's own ledger,
+            # in its usual place, can grant anything.
+            if session.log_path == self.path:
+                problem = _restore_grant(grant, session)
+            else:
+                problem = "the ledger is another one"
+            if problem:
+                approval = f"The approval of {grant.call.name} ({grant.scope})"
+                problems.append(f"{approval} is not restored: {problem}.")
+        problems += await self._restore_todo(session, "", "")
+        return tuple(problems)
 
     async def agent(
         self, model: Model | str, session: Session, agent_id: str | None = None, **options: Any
     ) -> Agent:
-        """A new agent that goes on with the conversation of an earlier one, and with its list.
+        """Return a new agent that continues the conversation of an earlier one, with its to-do list.
 
         Args:
-            model: Who answers.
-            session: Makes the calls.
-            agent_id: Which conversation; without it the last that nobody delegated.
-            **options: Those of `Agent`; without `instructions` those of the earlier one.
+            model: The model.
+            session: The session that makes the calls.
+            agent_id: Id of the earlier agent; by default the last one that no other agent delegated to.
+            **options: Options of `Agent`; `instructions` are those of the earlier agent by default.
 
         Raises:
             UsageError: If there is no such conversation.
         """
-        chosen = agent_id if agent_id is not None else self._last()
+        chosen = agent_id if agent_id is not None else self._last_top_level()
         if chosen not in self.conversations:
             known = ", ".join(self.conversations) or "none"
             raise UsageError(f"There is no conversation of agent {chosen!r}. Recorded: {known}.")
-        given = {"instructions": self.instructions.get(chosen, ""), **options}
-        agent = Agent(model, session, **given)
-        await session.start()  # what is said before it is open would not be recorded
+        agent = Agent(model, session, **{"instructions": self.instructions.get(chosen, ""), **options})
+        # The ledger opens with the session; the conversation would not be written to it before.
+        await session.start()
         agent.messages = self.conversations[chosen]
-        await self._listed(session, chosen, agent.agent_id)
+        await self._restore_todo(session, chosen, agent.agent_id)
         return agent
 
-    def _last(self) -> str:
+    def _last_top_level(self) -> str:
         children = {e.agent_id for e in self.events if isinstance(e, AgentStarted) and e.parent_id}
         return next((one for one in reversed(tuple(self.conversations)) if one not in children), "")
 
-    async def _listed(self, session: Session, old: str, new: str) -> list[str]:
-        items = self.todo.get(old)
+    async def _restore_todo(self, session: Session, old_id: str, new_id: str) -> list[str]:
+        items = self.todo.get(old_id)
         if not items:
             return []
-        if _TODO not in session.registry:
-            return ["The list of what is to be done is not restored: there is no tool todo."]
-        call = ToolCall(uuid.uuid4().hex, _TODO, {"items": list(items)}, origin="program", agent_id=new)
+        if _TODO_TOOL not in session.registry:
+            return ["The to-do list is not restored: there is no tool todo."]
+        call_id, arguments = uuid.uuid4().hex, {"items": list(items)}
+        call = ToolCall(call_id, _TODO_TOOL, arguments, origin="program", agent_id=new_id)
         (result,) = await session.call_many([call])
-        told = f"The list of what is to be done is not restored: {result.content}"
-        return [told] if result.is_error else []
+        if result.is_error:
+            return [f"The to-do list is not restored: {result.content}"]
+        return []
 
 
 def resumed(path_or_key: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Resumed:
-    """Read the ledger of a session that has ended, however it ended. It is verified first, line by line.
+    """Verify and read the ledger of a session that has ended, normally or not.
 
     Args:
-        path_or_key: The session's key, or its ledger, which ends with `.jsonl`.
-        environ: Where settings are looked up; the process's environment without it.
+        path_or_key: The session's key, or the path of its ledger, which ends with `.jsonl`.
+        environ: The environment in which to look up settings; that of the process by default.
 
     Raises:
-        LedgerError: If there is none, or it is damaged or torn; the message says what is wrong.
+        LedgerError: If there is no such ledger, or it is damaged, or its last line is incomplete.
     """
     path = _path_of(path_or_key, os.environ if environ is None else environ)
-    found = verify(path)
-    if found.problems:
-        raise LedgerError(f"{path} is not resumed, it is damaged: {'; '.join(found.problems)}.")
-    if found.torn_bytes:
+    verification = verify(path)
+    if verification.problems:
+        raise LedgerError(f"{path} is not resumed, it is damaged: {'; '.join(verification.problems)}.")
+    if verification.torn_bytes:
         raise LedgerError(
-            f"{path} is not resumed, its last line is unfinished ({found.torn_bytes} bytes), as a crash "
-            f"leaves it. Open and close Session(session_key={path.stem!r}) once: that cuts the line off and "
-            "records it."
+            f"{path} is not resumed, its last line is unfinished ({verification.torn_bytes} bytes), as a "
+            f"crash leaves it. Open and close Session(session_key={path.stem!r}) once: that cuts the line "
+            "off and records it."
         )
     events = events_of_records(read(path))
     started = [event for event in events if isinstance(event, AgentStarted)]
     agents = dict.fromkeys(event.agent_id for event in events if isinstance(event, AgentEvent))
     finished = {event.call_id: event for event in events if isinstance(event, CallFinished)}
-    conversations = {one: _completed(conversation_of(events, one), finished) for one in agents}
-    grants = _grants(events)
-    todo = _todo(events, finished)
+    conversations = {
+        agent_id: _with_every_call_answered(conversation_of(events, agent_id), finished)
+        for agent_id in agents
+    }
     return Resumed(
         path=path,
         session_key=path.stem,
         events=tuple(events),
-        conversations={one: messages for one, messages in conversations.items() if messages},
+        conversations={agent_id: messages for agent_id, messages in conversations.items() if messages},
         instructions={event.agent_id: event.instructions for event in started},
-        todo=todo,
-        grants=grants,
-        said=tuple(_said(events, finished, conversations)),
+        todo=_todo_lists(events, finished),
+        grants=_grants(events),
+        said=tuple(_missing(events, finished, conversations)),
     )
 
 
 def _path_of(path_or_key: str | os.PathLike[str], environ: Mapping[str, str]) -> Path:
-    given = os.fspath(path_or_key)
-    if given.endswith(".jsonl"):
-        return Path(given).expanduser()
+    text = os.fspath(path_or_key)
+    if text.endswith(".jsonl"):
+        return Path(text).expanduser()
     folder = state_folder(environ) / "ledger"
-    path = folder / f"{ledger_name(given)}.jsonl"
+    path = folder / f"{ledger_name(text)}.jsonl"
     if not path.exists():
-        raise LedgerError(f"There is no ledger of a session {given!r} in {folder}. See `aisotools log show`.")
+        raise LedgerError(f"There is no ledger of a session {text!r} in {folder}. See `aisotools log show`.")
     return path
 
 
-def _completed(messages: Sequence[Message], finished: Mapping[str, CallFinished]) -> tuple[Message, ...]:
-    """The conversation with a result for every call: of what was under way when all ended, what is known."""
-    known = {message.call_id for message in messages if isinstance(message, ToolMessage)}
-    whole: list[Message] = []
+def _with_every_call_answered(
+    messages: Sequence[Message], finished: Mapping[str, CallFinished]
+) -> tuple[Message, ...]:
+    """Return the conversation with a result for every call.
+
+    A crash can come between an answer and the results of its calls: only the last answer can have open calls.
+    """
+    answered = {message.call_id for message in messages if isinstance(message, ToolMessage)}
+    complete: list[Message] = []
     for number, message in enumerate(messages):
-        whole.append(message)
+        complete.append(message)
         if not isinstance(message, AssistantMessage):
             continue
         if any(isinstance(later, AssistantMessage) for later in messages[number + 1 :]):
             continue
         for call in message.calls:
-            if call.id not in known:
+            if call.id not in answered:
                 event = finished.get(call.id)
-                told = _LOST.format(call.name) if event is None else event.result.content
+                content = _INTERRUPTED.format(call.name) if event is None else event.result.content
                 failed = event is None or event.result.is_error
-                whole.append(ToolMessage(call.id, call.name, told, is_error=failed))
-    return tuple(whole)
+                complete.append(ToolMessage(call.id, call.name, content, is_error=failed))
+    return tuple(complete)
 
 
 def _grants(events: Iterable[SessionEvent]) -> tuple[RecordedGrant, ...]:
-    """The approvals that still hold: they end with the session, and when they are taken back."""
+    """Return the remembered approvals that were neither revoked nor ended by closing the session."""
     calls: dict[str, ToolCall] = {}
     pending: dict[str, Remember] = {}
     grants: list[RecordedGrant] = []
@@ -236,41 +249,42 @@ def _grants(events: Iterable[SessionEvent]) -> tuple[RecordedGrant, ...]:
                 scope = pending.pop(event.call_id)
                 if str(event.decision) == "allow":
                     grants.append(RecordedGrant(scope=scope, call=calls[event.call_id], effect=event.effect))
-            case GrantRevoked():  # of those alike all go, since nothing tells them apart
-                grants = [
-                    one for one in grants if (str(one.scope), one.call.name) != (event.scope, event.tool)
-                ]
+            case GrantRevoked():
+                # The event names scope and tool only. Of several such grants all are dropped: too few, not
+                # too many.
+                revoked = (event.scope, event.tool)
+                grants = [grant for grant in grants if (str(grant.scope), grant.call.name) != revoked]
             case SessionEnded():
                 grants.clear()
     return tuple(grants)
 
 
-def _granted(grant: RecordedGrant, session: Session) -> str:
-    """Restore an approval; why not, if it cannot be."""
-    if not _is_whole(grant.call.arguments):
-        return "its arguments are not whole in the record"
+def _restore_grant(grant: RecordedGrant, session: Session) -> str:
+    """Restore an approval. Return why it cannot be restored; empty if it was."""
+    if not _is_complete(grant.call.arguments):
+        return "its arguments are not complete in the record"
     try:
-        ticket = session.explain(grant.call)
+        prepared = session.explain(grant.call)
     except AisotoolsError as error:
         return str(error).rstrip(".")
-    if ticket.effect > grant.effect:
-        return f"the call counts as {ticket.effect} now, and as {grant.effect} when it was approved"
-    if session.grants.add(grant.scope, ticket) is None:
+    if prepared.effect > grant.effect:
+        return f"the call counts as {prepared.effect} now, and as {grant.effect} when it was approved"
+    if session.grants.add(grant.scope, prepared) is None:
         return "there is nothing of that scope to remember any more"
     return ""
 
 
-def _is_whole(value: object) -> bool:
+def _is_complete(value: object) -> bool:
     text = repr(value)
-    return REDACTED not in text and _NOT_WHOLE not in text
+    return REDACTED not in text and _CUT_MARK not in text
 
 
-def _todo(
+def _todo_lists(
     events: Iterable[SessionEvent], finished: Mapping[str, CallFinished]
 ) -> dict[str, Sequence[Mapping[str, Json]]]:
     lists: dict[str, Sequence[Mapping[str, Json]]] = {}
     for event in events:
-        if not isinstance(event, CallRequested) or event.call.name != _TODO:
+        if not isinstance(event, CallRequested) or event.call.name != _TODO_TOOL:
             continue
         end, items = finished.get(event.call_id), event.call.arguments.get("items")
         if end is not None and not end.result.is_error and isinstance(items, list):
@@ -278,7 +292,7 @@ def _todo(
     return lists
 
 
-def _said(
+def _missing(
     events: Sequence[SessionEvent],
     finished: Mapping[str, CallFinished],
     conversations: Mapping[str, Sequence[Message]],
@@ -289,15 +303,15 @@ def _said(
         yield "The variables of the sandbox are gone; files of the workspace are as they were left."
     for call in calls:
         if call.id in started and call.id not in finished:
-            told = "was under way when all ended. What it did is not known; undo covers its files"
-            yield f"{call.name} ({call.id}) {told}."
+            note = "was running when the program ended. What it did is not known; undo covers its files"
+            yield f"{call.name} ({call.id}) {note}."
     tasks = [call for call in calls if call.arguments.get("background") is True and call.id in started]
     if tasks:
         yield f"Commands in the background have ended with their worker: {len(tasks)} had been started."
-    texts = repr([message_to_json(one) for messages in conversations.values() for one in messages])
+    texts = repr([message_to_json(m) for messages in conversations.values() for m in messages])
     if REDACTED in texts:
         yield "Secrets were not recorded: the conversations have [redacted] in their place."
-    if _NOT_WHOLE in texts:
+    if _CUT_MARK in texts:
         yield "Of very long texts the conversations have only the beginning."
     if any(event.result.metadata.get("data_chars") for event in finished.values()):
         yield "Pictures and other displays of results were not recorded."
