@@ -64,7 +64,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What is to be done with a request.
+    """The decision about a request.
 
     Attributes:
         candidates: All ways to understand it, the likeliest first.
@@ -76,12 +76,12 @@ class Choice:
 
     @property
     def sure(self) -> bool:
-        """Whether the first candidate is to be called."""
+        """True if the first candidate is to be called."""
         return bool(self.fitting) and self.fitting[0] is self.candidates[0] and self._share >= SURE
 
     @property
     def nothing(self) -> bool:
-        """Whether no tool fits."""
+        """True if no tool fits."""
         return not self.fitting or self.chat >= max(one.share for one in self.fitting)
 
     @property
@@ -108,7 +108,7 @@ class IntentChooser:
         self._ranking = Bm25([_document(intent) for intent in intents])
 
     def words(self, request: str) -> list[float]:
-        """How well the words of each intent match."""
+        """Return how well the words of each intent match, one score each."""
         return self._ranking.scores([*terms(_without_quotes(request)), *_looks(request)])
 
     def choose(
@@ -161,26 +161,26 @@ def _weight(unused: Sequence[Span]) -> float:
 
 
 def _document(intent: Intent) -> list[str]:
-    """What an intent is compared by: its name twice, what it is for, and what people say."""
+    """Return the terms that an intent is compared by: its name twice, its purpose, and example requests."""
     name = f"{intent.tool.name} {intent.label}"
-    told = [*terms(name), *terms(name)] if not intent.fixed else [*terms(intent.label)] * 2
+    result = [*terms(name), *terms(name)] if not intent.fixed else [*terms(intent.label)] * 2
     if not intent.fixed:
-        told += terms(intent.tool.description.partition("\n")[0])
-        told += [term for slot in intent.slots if slot.required for term in (slot.about[:8])]
-    told += [term for slot in intent.slots for choice in slot.choices[:20] for term in terms(str(choice))]
+        result += terms(intent.tool.description.partition("\n")[0])
+        result += [term for slot in intent.slots if slot.required for term in (slot.about[:8])]
+    result += [term for slot in intent.slots for choice in slot.choices[:20] for term in terms(str(choice))]
     for said in intent.phrases:
-        told += [*terms(_without_quotes(said)), *_looks(said)]
-    return told
+        result += [*terms(_without_quotes(said)), *_looks(said)]
+    return result
 
 
 def _looks(request: str) -> list[str]:
-    """What a request holds, as terms of its own."""
+    """Return terms for the kinds of things that a request holds."""
     folder = ["#folder"] if re.search(r"\b(?:folder|directory|dir)\b", request, re.IGNORECASE) else []
     return [f"#{span.within or span.kind}" for span in spans_of(request)] + folder
 
 
 def _without_quotes(request: str) -> str:
-    """What is quoted says nothing about what to do with it."""
+    """Return the text without quoted parts, which say nothing about the intent."""
     for span in reversed(spans_of(request)):
         if span.kind in {"quoted", "file", "url", "glob"}:
             request = request[: span.start] + " " + request[span.end :]
@@ -228,7 +228,7 @@ class Plan:
 
     @property
     def step(self) -> str | None:
-        """What is to be done next; None if all is."""
+        """Return the next clause; None if all are done."""
         return self.steps[self.done] if self.done < len(self.steps) else None
 
 
@@ -274,7 +274,7 @@ def clauses_of(request: str) -> list[str]:
 
 
 def _sorted(clauses: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """The clauses to carry out, and the one that only asks about what they gave."""
+    """Split a request into clauses to carry out and a last one that only asks about their results."""
     steps = list(clauses[:1])
     question = ""
     for clause in clauses[1:]:
@@ -308,7 +308,7 @@ def files_seen(messages: Sequence[Message]) -> tuple[str, ...]:
 
 
 def answer_from(plan: Plan) -> str:
-    """What the last result says: the lines that match the question, or all of it. Quoted, never made up."""
+    """Quote the lines of the last result that match the question, or all of it."""
     if plan.last is None:
         return "There is nothing to answer from: no tool was called."
     content = plan.last.content.strip()
@@ -319,7 +319,7 @@ def answer_from(plan: Plan) -> str:
             content = "\n".join(lines)
     if len(content) > MOST_QUOTED_CHARS:
         content = content[:MOST_QUOTED_CHARS] + "\n[... the result goes on ...]"
-    return content or f"{plan.last.name} gave an empty result."
+    return content or f"{plan.last.name} returned an empty result."
 
 
 _SHOTS = 3
@@ -385,7 +385,7 @@ _WORTH_PICKING = 0.15
 
 
 class Scoring:
-    """What is the same for all requests over the same tools."""
+    """The part of the prompt that is the same for all requests over the same tools."""
 
     def __init__(self, tools: Sequence[ToolDefinition]) -> None:
         """Prepare; no model is asked yet."""
@@ -424,13 +424,13 @@ class Scoring:
         return choice
 
     def _calibrated(self, engine: Engine, left: Callable[[], None]) -> list[float]:
-        """How much the model likes each label whatever it is asked; half of it is taken off."""
+        """Return the model's bias for each label, whatever the request; half of it is subtracted."""
         pieces = self._prompt.pieces
         for end in range(_AT_ONCE, len(pieces), _AT_ONCE):
             left()
             engine.next_words("".join(pieces[:end]), ())  # reads a part, so that it can be left between parts
-        told = []
+        samples = []
         for request in self._prompt.calibrating[:_MOST_CALIBRATING]:
             left()
-            told.append(engine.next_words(self._prompt.ask(request), self._prompt.labels))
-        return [sum(column) / len(column) for column in zip(*told, strict=True)]
+            samples.append(engine.next_words(self._prompt.ask(request), self._prompt.labels))
+        return [sum(column) / len(column) for column in zip(*samples, strict=True)]

@@ -119,7 +119,7 @@ _NUMBER_WORDS |= {"twenty": 20, "hundred": 100, "dozen": 12, "once": 1, "twice":
 
 
 def code_in(request: str, left: Sequence[Span], *, shell: bool) -> str | None:
-    """What is to be run: quoted, behind the word that says so, or an expression to work out."""
+    """Return the code or command to run: quoted, after a word such as "run", or an expression."""
     quoted = [span for span in left if span.kind == "quoted"]
     ticked = [span for span in quoted if request[span.start] == "`"]
     whole = [
@@ -164,7 +164,7 @@ def _expression(request: str, left: Sequence[Span]) -> str | None:
 
 
 def content_in(request: str, left: Sequence[Span], files: Sequence[str]) -> str | None:
-    """What is to be written: quoted, or between the verb and the file."""
+    """Return the text to write: quoted, or between the verb and the file."""
     quoted = [span for span in left if span.kind == "quoted" and span.text not in files]
     if quoted:
         return quoted[0].text
@@ -186,7 +186,7 @@ def content_in(request: str, left: Sequence[Span], files: Sequence[str]) -> str 
 
 
 def pattern_in(request: str, left: Sequence[Span], files: Sequence[str]) -> str | None:
-    """What is looked for: quoted, or behind the words that say so."""
+    """Return the text to search for: quoted, or after words such as "search for"."""
     quoted = [span for span in left if span.kind == "quoted" and span.text not in files]
     if quoted:
         return quoted[0].text
@@ -277,12 +277,12 @@ def phrases_for(slot: Slot, intent: Intent, request: str) -> list[str]:
 
 def _frame(intent: Intent, slot: Slot) -> set[str]:
     """Words that belong to the question, not to what is asked about."""
-    told = [intent.tool.name, intent.tool.description.partition("\n")[0], " ".join(slot.about)]
+    texts = [intent.tool.name, intent.tool.description.partition("\n")[0], " ".join(slot.about)]
     for given, said in intent.examples:
         text = said
         for value in given.values():
             text = re.sub(re.escape(str(value)), " ", text, flags=re.IGNORECASE)
-        told.append(text)
+        texts.append(text)
     common = [
         "tell",
         "show",
@@ -299,7 +299,7 @@ def _frame(intent: Intent, slot: Slot) -> set[str]:
         "cost",
         "does",
     ]
-    return {stem(word) for text in told for word in words(text)} | {stem(word) for word in common}
+    return {stem(word) for text in texts for word in words(text)} | {stem(word) for word in common}
 
 
 def _unquoted(text: str) -> str:
@@ -316,7 +316,7 @@ _FLAG_OFF = {"no", "not", "without", "never"}
 
 @dataclass(slots=True, kw_only=True)
 class Filled:
-    """What came of filling.
+    """The result of filling.
 
     Attributes:
         arguments: Those found.
@@ -332,7 +332,7 @@ class Filled:
 
     @property
     def complete(self) -> bool:
-        """Whether the call can be made, once the model has picked."""
+        """Return whether the call can be made once the model has picked."""
         return not self.missing
 
 
@@ -429,12 +429,12 @@ class Filler:
         if not found:
             return
         if len(found) > 1 and slot.name.split("_")[0] in {"to", "target", "into"}:
-            told = [
+            named = [
                 c
                 for c in found
                 if re.search(rf"\b(?:to|in|into|as)\s+{re.escape(c[0])}\b", self._request, re.IGNORECASE)
             ]
-            found = told or found[-1:]
+            found = named or found[-1:]
         taken = [repr(value) for value in self._filled.arguments.values()]
         for _, value in found:
             if repr(value) not in taken or len(found) == 1:
@@ -518,20 +518,20 @@ class Filler:
                 self._give(slot, value, free[0])
                 return
         if slot.required:
-            told = number_in_words(self._request)
-            if told is not None:
-                self._give(slot, told)
+            number = number_in_words(self._request)
+            if number is not None:
+                self._give(slot, number)
 
     def _flag(self, slot: Slot) -> None:
-        told = {stem(word) for word in words(self._request)}
-        if stem(slot.name.split("_")[-1]) in told and not slot.required:
-            self._give(slot, not (told & _FLAG_OFF))
+        stems = {stem(word) for word in words(self._request)}
+        if stem(slot.name.split("_")[-1]) in stems and not slot.required:
+            self._give(slot, not (stems & _FLAG_OFF))
         elif slot.name == "recursive" and re.search(
             r"\b(?:with )?(?:everything|all)\b.* in it", self._request
         ):
             self._give(slot, True)
         elif slot.required:
-            self._give(slot, not (told & _FLAG_OFF))
+            self._give(slot, not (stems & _FLAG_OFF))
 
     def _phrase(self, slot: Slot) -> None:
         taken = {str(value).lower() for value in self._filled.arguments.values()}
@@ -552,7 +552,7 @@ def _later(slot: Slot) -> tuple[bool, bool]:
 
 
 def _takes_folders(intent: Intent) -> bool:
-    """Whether its examples show that a path may be a bare name."""
+    """Return whether its examples show that a path may be a bare name."""
     paths = {slot.name for slot in intent.slots if slot.kind == "path"}
     values = [str(v) for given, _ in intent.examples for name, v in given.items() if name in paths]
     return any("/" not in v and "." not in v for v in values)
@@ -582,7 +582,7 @@ def _named_choices(slot: Slot, request: str) -> list[tuple[str, Json]]:
 
 
 def _belongs(slot: Slot, span: Span, request: str) -> bool:
-    """Whether the words right before or behind a number name the argument."""
+    """Return whether the words right before or after a number name the argument."""
     meant = {stem(word) for word in (*words(slot.name), *slot.about)} | _adjectives(slot)
     meant -= {stem(w) for w in ("how", "many", "the", "of", "a", "number", "to", "in", "value", "and")}
     before = words(request[: span.start])[-2:]
@@ -617,14 +617,14 @@ def _as_number(text: str, slot: Slot) -> Json:
 
 def _meant(request: str, files: Sequence[str]) -> str | None:
     """The file among those seen that a request means: by its name, by its place, or as the only one."""
-    told = {stem(word) for word in words(request)}
-    named = [file for file in files if told & {stem(word) for word in words(file.rpartition("/")[2])}]
+    stems = {stem(word) for word in words(request)}
+    named = [file for file in files if stems & {stem(word) for word in words(file.rpartition("/")[2])}]
     if named:
-        return max(named, key=lambda file: len(told & {stem(word) for word in words(file)}))
+        return max(named, key=lambda file: len(stems & {stem(word) for word in words(file)}))
     places = {"first": 0, "second": 1, "third": 2, "last": -1}
     for word, place in places.items():
-        if stem(word) in told and len(files) > max(place, 0):
+        if stem(word) in stems and len(files) > max(place, 0):
             return files[place]
-    if told & {"it", "them", "that", "this", "one"}:
+    if stems & {"it", "them", "that", "this", "one"}:
         return files[0]
     return None

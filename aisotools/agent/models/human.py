@@ -37,12 +37,12 @@ _PROMPT = "number of a tool, or your answer: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanTurn:
-    """What a model would see.
+    """A request as a person sees it who stands in for the model.
 
     Attributes:
         messages: The conversation.
         tools: What may be called.
-        instructions: What it is told before everything else.
+        instructions: The system prompt.
     """
 
     messages: tuple[Message, ...]
@@ -110,7 +110,9 @@ class HumanModel:
         asker = self._asker or default_asker()
         answer = None if asker is None else await asker.answer(turn)
         if answer is None:
-            raise ModelError(NOBODY if asker is None else "The person who is the model gave no answer.")
+            raise ModelError(
+                NOBODY if asker is None else "The person who stands in for the model did not answer."
+            )
         if isinstance(answer, CallPart):
             yield CallDone(checked_call(turn, answer.name, answer.arguments))
         else:
@@ -123,7 +125,7 @@ def checked_call(turn: HumanTurn, name: str, arguments: Mapping[str, Json]) -> C
     """The call, once its arguments fit the tool.
 
     Raises:
-        ArgumentError: If they do not; told to the person.
+        ArgumentError: If they do not; the message is shown to the person.
     """
     validate_against(turn.tool(name).parameters, dict(arguments), name)
     return CallPart("", name, dict(arguments))
@@ -160,7 +162,7 @@ class ConsoleAsker:
         self._show = show
 
     async def answer(self, turn: HumanTurn) -> CallPart | str | None:
-        """What the person typed; None at the end of input."""
+        """Return what the person typed; None at the end of input."""
         return await run_blocking(lambda: self._converse(turn))
 
     def _converse(self, turn: HumanTurn) -> CallPart | str | None:
@@ -191,7 +193,7 @@ class ConsoleAsker:
 
 
 def value_of(text: str, schema: Mapping[str, Json]) -> Json:
-    """What a typed line means as an argument: text as it is where text is taken, else JSON."""
+    """Return the value of a typed argument: the text itself where text is expected, else JSON."""
     if "string" in _type_of(schema) or schema.get("enum"):
         return text
     try:
@@ -210,9 +212,9 @@ def _type_of(schema: Mapping[str, Json]) -> str:
 
 
 def describe_turn(turn: HumanTurn) -> str:
-    """What a model would see, as plain text in which every character can be seen."""
+    """Return the request as plain text in which every character is visible."""
     lines = ["You are the model. What it would see:"]
-    for who, text in told(turn):
+    for who, text in labelled_texts(turn):
         lines.append(f"{who}:")
         lines += [f"  {line}" for line in visible(text).split("\n")]
     lines.append("The tools:")
@@ -222,7 +224,7 @@ def describe_turn(turn: HumanTurn) -> str:
     return "\n".join(lines)
 
 
-def told(turn: HumanTurn) -> list[tuple[str, str]]:
+def labelled_texts(turn: HumanTurn) -> list[tuple[str, str]]:
     """The conversation as pairs of who and what."""
     said = [("instructions", turn.instructions)] if turn.instructions else []
     return [*said, *(pair for message in turn.messages for pair in _told(message))]

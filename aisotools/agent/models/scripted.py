@@ -37,12 +37,12 @@ instead, or a function that makes any of these from the conversation."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedRequest:
-    """What a scripted model was asked.
+    """A request to a scripted model.
 
     Attributes:
         messages: The conversation.
         tools: What it could have called.
-        instructions: What it was told before everything else.
+        instructions: The system prompt.
     """
 
     messages: tuple[Message, ...]

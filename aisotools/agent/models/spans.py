@@ -1,4 +1,4 @@
-"""What a request holds that an argument could be: quoted text, addresses, files, folders, dates, numbers.
+"""The parts of a request that can be arguments: quoted text, addresses, files, dates, numbers.
 
 Every argument is copied from the request, never invented.
 
@@ -144,9 +144,9 @@ def stem(word: str) -> str:
 
 
 def terms(text: str) -> list[str]:
-    """What is compared: stems of the telling words, synonyms folded into one."""
-    told = [word for word in words(text) if word not in STOP_WORDS or word in _ONE]
-    return [stem(_ONE.get(word, word)) for word in told]
+    """Return the terms that are compared: stems of significant words, with synonyms as one."""
+    significant = [word for word in words(text) if word not in STOP_WORDS or word in _ONE]
+    return [stem(_ONE.get(word, word)) for word in significant]
 
 
 class Bm25:
@@ -178,7 +178,7 @@ class Bm25:
 
 
 SpanKind = Literal["quoted", "url", "date", "glob", "file", "number", "expression"]
-"""What a piece of text looks like."""
+"""The kind of a span."""
 
 MOST_CHARS = 4_000
 """More of a request is not looked at."""
@@ -330,7 +330,7 @@ def folders_in(request: str) -> list[str]:
 SlotKind = Literal[
     "path", "url", "date", "glob", "code", "number", "flag", "choice", "text", "phrase", "json"
 ]
-"""What an argument takes: `text` is written down as it is, a `phrase` is a name or a few words."""
+"""The kind of an argument: `text` is taken literally, a `phrase` is a name or a few words."""
 
 _CODE = {"command", "code", "script", "cmd", "source_code", "expression", "shell", "query_sql"}
 _PATHS = {
@@ -395,7 +395,7 @@ class Intent:
 
     @property
     def phrases(self) -> list[str]:
-        """What people would say."""
+        """Example requests."""
         return [said for _, said in self.examples] or [_first_sentence(self.tool.description)]
 
     @property
@@ -419,7 +419,7 @@ def intents_of(tools: Iterable[ToolDefinition]) -> tuple[Intent, ...]:
 
 
 def _discriminator(tool: ToolDefinition) -> str | None:
-    """The argument on which it depends what the others are; told from the examples."""
+    """Return the argument that decides which others are needed, judged by the examples."""
     properties = tool.parameters.get("properties", {})
     for name, schema in properties.items():
         values = _resolved(schema, tool.parameters).get("enum", ())

@@ -20,7 +20,7 @@ from typing import Any
 
 from aisotools.core.events import CheckpointTaken
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.core.protocols import Tool
+from aisotools.core.protocols import SupportsRunsIn, SupportsSource, Tool
 from aisotools.core.redaction import redact_text
 from aisotools.session.session import Session
 from aisotools.workspace.checkpoints.store import Node, Store, TreeReader
@@ -38,7 +38,7 @@ _MOST_NAMED = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFiles:
-    """What lay in a workspace.
+    """The files of a workspace at the start of a recording.
 
     Attributes:
         texts: Small text files, by path.
@@ -60,10 +60,10 @@ class _Found:
 
 
 def start_files(session: Session) -> StartFiles:
-    """What lay in the workspace before the first call that could change it; what lies there now without one.
+    """Return the workspace's files from before the first call that could change them, else those of now.
 
     Raises:
-        WorkspaceError: If it cannot be told any more.
+        WorkspaceError: If the checkpoint of that moment is gone.
     """
     if session.workspace is None or session.history is None:
         return StartFiles(texts={})
@@ -179,15 +179,20 @@ def sources_of(tools: Iterable[Tool]) -> str:
     return redact_text("\n\n".join([imports, *gathering.definitions, registered]))
 
 
+def is_built_in(tool: object) -> bool:
+    """Return whether a tool is one that this package ships."""
+    return isinstance(tool, SupportsSource) and tool.source == "built-in"
+
+
 def has_source(tool: Tool | None) -> bool:
-    """Whether code can be had that defines this tool."""
+    """Return whether the source that defines this tool can be found."""
     return tool is not None and bool(_source(_function_of(tool)))
 
 
 def _function_of(tool: object) -> Any:
     """The function behind a tool; None for one that is built in, or no function."""
     function = getattr(tool, "function", None)
-    return None if getattr(tool, "source", "") == "built-in" else function
+    return None if is_built_in(tool) else function
 
 
 def _source(thing: Any) -> str:
@@ -222,7 +227,10 @@ class _Gathering:
 
     def _decorator(self, tool: Tool) -> str:
         self.imports |= {"from aisotools import tool"}
-        options = [f"name={tool.name!r}", f"runs_in={getattr(tool, 'runs_in', 'sandbox')!r}"]
+        options = [
+            f"name={tool.name!r}",
+            f"runs_in={tool.runs_in if isinstance(tool, SupportsRunsIn) else 'sandbox'!r}",
+        ]
         effect = getattr(tool, "effect", None)
         if effect is not None:
             options.append(f"effect={str(effect)!r}")

@@ -1,4 +1,4 @@
-"""What a session's events tell, in the order a reader wants it: prompts, answers, calls, ends. Pure."""
+"""Fold a session's events into entries in reading order: prompts, answers, calls, ends. Pure."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Called:
 
     @property
     def ran(self) -> bool:
-        """Whether anything was run."""
+        """True if the call was run."""
         return self.runs_in is not None
 
 
@@ -146,7 +146,7 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edited:
-    """What was said was changed by hand."""
+    """A person edited the conversation."""
 
     agent_id: str
     messages: Sequence[Message]
@@ -262,12 +262,12 @@ class _Fold:
         place = self.calls.get(event.call_id)
         if place is None:
             return
-        told = self.entries[place]
-        assert isinstance(told, Called)
+        called = self.entries[place]
+        assert isinstance(called, Called)
         match event:
             case CallDecided():
-                told = replace(
-                    told,
+                called = replace(
+                    called,
                     decision=event.decision,
                     decided_by=event.decided_by,
                     effect=event.effect,
@@ -275,12 +275,12 @@ class _Fold:
                     arguments=event.arguments,
                 )
             case ApprovalAnswered():
-                told = replace(told, approval=event.approval)
+                called = replace(called, approval=event.approval)
             case CallStarted():
-                told = replace(told, runs_in=event.runs_in)
+                called = replace(called, runs_in=event.runs_in)
             case CallFinished():
-                told = replace(told, result=event.result, duration_s=event.duration_s)
-        self.entries[place] = told
+                called = replace(called, result=event.result, duration_s=event.duration_s)
+        self.entries[place] = called
 
     def _outer(self, call_id: str) -> str:
         """The call that made this one: its id is the beginning of this one's."""
@@ -314,7 +314,7 @@ _DONE = {"undo": "undone", "redo": "redone"}
 
 
 def remark(entry: Entry) -> str:
-    """What a reader must know of something that is neither said nor called, in a line; empty for nothing."""
+    """Return a one-line remark about an entry that is neither message nor call; empty if it needs none."""
     match entry:
         case Ended(outcome=outcome) if outcome != "answered":
             return f"The run ended: {outcome}" + (f", {entry.reason}" if entry.reason else "")
@@ -325,8 +325,8 @@ def remark(entry: Entry) -> str:
         case Stepped(call_id="", action=action):
             return f"Whoever steps through the run chose here: {action}."
         case Stepped():
-            told = f": {entry.text}" if entry.text else ""
-            return f"Whoever steps through the run chose for a call: {entry.action}{told}."
+            text = f": {entry.text}" if entry.text else ""
+            return f"Whoever steps through the run chose for a call: {entry.action}{text}."
         case RunStartEntry(parent_id=parent) if parent:
             return f"Agent {entry.agent_id} begins to work for agent {parent}."
         case UndoEntry():
@@ -339,18 +339,18 @@ def remark(entry: Entry) -> str:
 
 
 def calls_moved(entry: UndoEntry) -> str:
-    """How many calls were undone or redone."""
+    """Return how many calls were undone or redone, in words."""
     count = len(entry.call_ids)
     return f"{count} call{' was' if count == 1 else 's were'} {_DONE[entry.way]}"
 
 
 def effect_words(entry: Called) -> str:
-    """How severe a call is, in the words of the cards."""
+    """Return the effect of a call, in the words of the approval cards."""
     return "unknown effect" if entry.effect is None else EFFECT_LABELS[entry.effect]
 
 
 def decided(entry: Called) -> str:
-    """Who made a call, and who decided what about it, in a line."""
+    """Return who made a call, and who decided what about it, in one line."""
     approval = entry.approval
     if approval is None:
         verdict = f"{entry.decision or 'refused'} by {entry.decided_by or 'the gate'}"

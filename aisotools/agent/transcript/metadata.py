@@ -1,4 +1,4 @@
-"""What a run's notebook carries so that its calls can be made again: as JSON, and back. No code is in it.
+"""The metadata with which a run's notebook can be replayed: to JSON and back. It holds no code.
 
 What is kept of a session in its notebook, as JSON, with what must not be shared left out.
 """
@@ -78,7 +78,7 @@ class RecordedRun:
     Attributes:
         agent_id: Named the agent in its session.
         parent_id: The agent that it worked for; empty for one of its own.
-        instructions: What the model was told before everything else.
+        instructions: The system prompt.
         prompt: What it was asked; None when it went on from where the conversation stood.
         answers: What its model answered, in order.
         stepped: What was said about calls by whoever stepped through it, by the calls' ids: action and text.
@@ -129,12 +129,12 @@ class RecordedRewind:
 
 
 Step = RecordedRun | RecordedCall | RecordedMove | RecordedRewind
-"""What a replay does, one after the other."""
+"""One step of a replay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """What a notebook says of a session.
+    """A recorded session, as a notebook holds it.
 
     Attributes:
         steps: Runs, calls that no agent made, and ways back, in order.
@@ -154,12 +154,12 @@ class Transcript:
 
     @property
     def answers(self) -> Sequence[AssistantMessage]:
-        """What models answered, run by run; a `ReplayModel` takes them."""
+        """The models' answers, run by run, as `ReplayModel` takes them."""
         return [answer for run in self.runs for answer in run.answers]
 
 
 def read_transcript(path: str | os.PathLike[str]) -> Transcript:
-    """What a notebook that `to_notebook` made says of its run; nothing in it is run.
+    """Read the recording from a notebook that `to_notebook` made. No code of the notebook is run.
 
     Raises:
         UsageError: If it cannot be read, or is none; the message says what is wrong.
@@ -239,7 +239,7 @@ class _RecordReader:
         return RecordedMove(way=way, call_ids=ids, steps=steps, forced=step["forced"] is True)
 
     def _of_an_agent(self, step: Step) -> bool:
-        """Whether this is an undo of what an agent did."""
+        """Return whether this is an undo of an agent's calls."""
         if not isinstance(step, RecordedMove) or step.way != "undo":
             return False
         return any(call.call_id == step.call_ids[-1] and call.agent_id for call in self.calls)
@@ -247,8 +247,9 @@ class _RecordReader:
     def _take_run(self, kind: object, step: Mapping[str, Any]) -> None:
         agent_id = _text(step["agent_id"])
         if kind == "agent":
-            parent_id, told = _text(step["parent_id"]), _text(step["instructions"])
-            run = RecordedRun(agent_id=agent_id, parent_id=parent_id, instructions=told)
+            parent_id = _text(step["parent_id"])
+            instructions = _text(step["instructions"])
+            run = RecordedRun(agent_id=agent_id, parent_id=parent_id, instructions=instructions)
             self._current[agent_id] = run
             self.runs.append(run)
             if not parent_id:
@@ -320,16 +321,16 @@ class Cleaner:
 
     def arguments(self, name: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
         """The arguments of a call without them."""
-        told = redact_arguments(arguments, self._secret.get(name, ()))
-        cleaned: dict[str, Json] = _mapped_texts(told, self._hidden_path)
+        redacted = redact_arguments(arguments, self._secret.get(name, ()))
+        cleaned: dict[str, Json] = _mapped_texts(redacted, self._hidden_path)
         return cleaned
 
     def result(self, result: ToolResult) -> ToolResult:
         """A result without them, for people to look at; the very same if there was nothing to take out."""
-        told = {"content": result.content, "value": result.value}
-        told |= {"data": result.data, "metadata": result.metadata}
-        cleaned = {name: self._seen(value) for name, value in told.items()}
-        return result if cleaned == told else dataclasses.replace(result, **cleaned)
+        fields = {"content": result.content, "value": result.value}
+        fields |= {"data": result.data, "metadata": result.metadata}
+        cleaned = {name: self._seen(value) for name, value in fields.items()}
+        return result if cleaned == fields else dataclasses.replace(result, **cleaned)
 
     def _seen(self, value: Any) -> Any:
         """JSON without them; pictures, in which nothing could be found, stay as they are."""
@@ -374,9 +375,9 @@ def record_of(
 def _step_of(entry: Entry, cleaner: Cleaner) -> dict[str, Any] | None:
     match entry:
         case RunStartEntry():
-            told = {"parent_id": entry.parent_id, "model": entry.model}
+            origin = {"parent_id": entry.parent_id, "model": entry.model}
             instructions = cleaner.clean(entry.instructions)
-            return {"kind": "agent", "agent_id": entry.agent_id, **told, "instructions": instructions}
+            return {"kind": "agent", "agent_id": entry.agent_id, **origin, "instructions": instructions}
         case Prompted():
             message = cleaner.clean(message_to_json(entry.message))
             return {"kind": "prompt", "agent_id": entry.agent_id, "message": message}
@@ -402,13 +403,13 @@ def _step_of(entry: Entry, cleaner: Cleaner) -> dict[str, Any] | None:
 
 
 def _message_record(message: Message, cleaner: Cleaner) -> Json:
-    told = message_to_json(message)
-    parts = told.get("parts", [])
+    payload = message_to_json(message)
+    parts = payload.get("parts", [])
     for part in parts if isinstance(parts, list) else ():
         part.pop("opaque", None)
         if part["kind"] == "call":
             part["arguments"] = cleaner.arguments(part["name"], part["arguments"])
-    cleaned: Json = cleaner.clean(told)
+    cleaned: Json = cleaner.clean(payload)
     return cleaned
 
 

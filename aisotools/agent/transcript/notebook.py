@@ -22,7 +22,7 @@ from nbformat import NotebookNode
 from nbformat.v4.rwbase import split_lines
 from pydantic_core import PydanticSerializationError, to_json
 
-from aisotools.agent.transcript.attachments import has_source, sources_of
+from aisotools.agent.transcript.attachments import has_source, is_built_in, sources_of
 from aisotools.agent.transcript.entries import (
     Answered,
     Called,
@@ -72,7 +72,7 @@ _IGNORE_OUTPUT, _SKIP = "nbval-ignore-output", "nbval-skip"
 
 
 def plain_bundle(result: ToolResult, tool_name: str) -> dict[str, Any]:
-    """What is stored of a result where nothing better renders it: its text."""
+    """Return the plain rendering of a result: its text."""
     return {"text/plain": f"output of {tool_name}\n{result.content}"}
 
 
@@ -167,8 +167,8 @@ class _Writer:
                 return self._call(entry)
             case UndoEntry():
                 return self._moved(entry)
-        told = remark(entry)
-        return [_markdown(f"*{_defanged(self._clean(told))}*")] if told else []
+        text = remark(entry)
+        return [_markdown(f"*{_defanged(self._clean(text))}*")] if text else []
 
     def _answer(self, entry: Answered) -> list[NotebookNode]:
         texts = [part.text for part in entry.message.parts if isinstance(part, TextPart)]
@@ -193,15 +193,15 @@ class _Writer:
             call_line(self._clean(entry.name), arguments),
             f"# {effect_words(entry)} · {self._clean(decided(entry))}",
         )
-        told = "" if entry.result is None else self._clean(entry.result.content)
+        content = "" if entry.result is None else self._clean(entry.result.content)
         if not entry.ran:
-            shown = _fenced(f"{said}\n{line}\n\n{told}")
+            shown = _fenced(f"{said}\n{line}\n\n{content}")
             return [_markdown(f"A call that was not run:\n\n{shown}", metadata=about)]
         if entry.inside:  # whoever runs the outer call makes this one again
             return [_markdown(f"↳ `{entry.name}` was called by the call above.", metadata=about)]
         tool = self._registry.get(entry.name)
-        if not (getattr(tool, "source", "") == "built-in" or has_source(tool)):
-            shown = _fenced(f"{said}\n{line}\n\n{told}")
+        if not (is_built_in(tool) or has_source(tool)):
+            shown = _fenced(f"{said}\n{line}\n\n{content}")
             why = "A call of a tool whose code is not in this notebook"
             return [_markdown(f"{why}:\n\n{shown}", metadata=about)]
         cell = self._code(f"{said}\n{line}", about["aisotools"])
@@ -226,13 +226,15 @@ class _Writer:
         cell = self._code(
             f"# {calls_moved(entry)}\n{line}", {"role": entry.way, "call_ids": list(entry.call_ids)}
         )
-        cell.metadata["tags"] = [_IGNORE_OUTPUT]  # what the session told was not recorded
+        cell.metadata["tags"] = [_IGNORE_OUTPUT]  # the output of that call was not recorded
         return [cell]
 
     def _code(self, source: str, about: Mapping[str, Any]) -> NotebookNode:
         self._count += 1
-        told = {"metadata": {"aisotools": dict(about)}, "source": source, "outputs": []}
-        cell: NotebookNode = nbformat.from_dict({"cell_type": "code", "execution_count": self._count, **told})
+        fields = {"metadata": {"aisotools": dict(about)}, "source": source, "outputs": []}
+        cell: NotebookNode = nbformat.from_dict(
+            {"cell_type": "code", "execution_count": self._count, **fields}
+        )
         return cell
 
     def ending(self, entries: Sequence[Entry]) -> Iterable[NotebookNode]:
@@ -260,7 +262,7 @@ def _about(role: str, agent_id: str) -> dict[str, Any]:
 
 
 def call_line(name: str, arguments: Mapping[str, Json]) -> str:
-    """What somebody would type to make the call."""
+    """Return the code that makes the call."""
     if not arguments:
         return f"%call {name}"
     text = json.dumps(arguments, ensure_ascii=False)

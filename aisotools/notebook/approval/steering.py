@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from aisotools.agent.models.human import HumanTurn, checked_call, told
+from aisotools.agent.models.human import HumanTurn, checked_call, labelled_texts
 from aisotools.agent.run import BeforeCall, BeforeRequest, StepChoice
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.messages import CallPart, UserMessage
@@ -87,7 +87,7 @@ def model_form(turn: HumanTurn) -> FormPrompt[CallPart | str | None]:
     return FormPrompt(
         title="You are the model",
         chip=f"{len(turn.tools)} tools",
-        transcript=told(turn),
+        transcript=labelled_texts(turn),
         calls=[new_call_form(tool) for tool in turn.tools],
         calls_label="tool" if turn.tools else "",
         text_label="Or answer in words",
@@ -124,7 +124,7 @@ def request_form(moment: BeforeRequest) -> FormPrompt[StepChoice]:
     return FormPrompt(
         title=f"Step {moment.step}: the model is about to be asked",
         chip=f"{len(moment.tools)} tools",
-        transcript=[*told(turn), ("tools it may call", tool_names)],
+        transcript=[*labelled_texts(turn), ("tools it may call", tool_names)],
         text_label="Instead: an answer in the model's place, or another task",
         actions=tuple(actions),
         parse=parse,

@@ -78,7 +78,7 @@ async def test_what_does_not_fit_is_refused(name: str, arguments: dict[str, Any]
 async def test_nobody_there_is_a_clear_failure() -> None:
     with pytest.raises(ModelError, match="Nobody is there to be the model"):
         await heard(HumanModel())
-    with pytest.raises(ModelError, match="gave no answer"):
+    with pytest.raises(ModelError, match="did not answer"):
         await heard(HumanModel(Says(None)))
     with pytest.raises(UsageError, match="needs a method"):
         HumanModel(asker=object())  # type: ignore[arg-type]  # the mistake
