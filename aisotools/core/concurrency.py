@@ -26,7 +26,7 @@ class LoopTicker:
     def __enter__(self) -> None:
         self._inside += 1
         if self._timer is None:
-            self._again()
+            self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._again)
 
     def __exit__(self, *_: object) -> None:
         self._inside -= 1

@@ -566,6 +566,10 @@ class SupportsSupervisor(Protocol):
     def supervisor(self) -> int:
         """Process id of the supervisor, or 0 while there is none."""
 
+    @property
+    def worker_pid(self) -> int:
+        """Process id of the worker, or 0 while there is none."""
+
 
 @runtime_checkable
 class SupportsRemoteLocation(Protocol):

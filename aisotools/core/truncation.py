@@ -377,8 +377,10 @@ def truncate_result(
     """
     max_chars, max_lines = _caps_for(result.metadata.get(CAP), caps)
     content = result.content
-    hint = f"; read them with read_result, ref {store.next_ref!r}" if readable else ""
-    cut = truncate_text(content, max_chars, max_lines, hint)
+    cut = None
+    if max_lines is not None or len(content) > max_chars:
+        hint = f"; read them with read_result, ref {store.next_ref!r}" if readable else ""
+        cut = truncate_text(content, max_chars, max_lines, hint)
     if cut is None:
         shown = strip_controls(content)
         return result if shown is content else dataclasses.replace(result, content=shown)

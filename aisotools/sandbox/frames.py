@@ -74,11 +74,13 @@ def encode(op: str, header: Mapping[str, Any] | None = None, parts: Iterable[byt
         ChannelError: If the frame is too large.
     """
     body = tuple(parts)
-    told: dict[str, Any] = {"op": op, **(header or {})}
+    message: dict[str, Any] = {"op": op, **(header or {})}
+    size = 0
     if body:
-        told["parts"] = [len(p) for p in body]
-    head = to_json(told, inf_nan_mode="strings")
-    size = sum(len(p) for p in body)
+        sizes = list(map(len, body))
+        message["parts"] = sizes
+        size = sum(sizes)
+    head = to_json(message, inf_nan_mode="strings")
     if len(head) > LIMITS.header_bytes or size > LIMITS.body_bytes or len(body) > LIMITS.parts:
         raise ChannelError(
             f"A frame {op!r} of {len(head)} + {size} bytes in {len(body)} parts is too large to send."
@@ -154,14 +156,14 @@ class FrameReader:
             raise ChannelError(
                 f"A frame may have at most {self._limits.parts} parts, given as a list of sizes."
             )
-        if not all(type(size) is int and size >= 0 for size in sizes) or sum(sizes) != len(body):
-            raise ChannelError("The sizes of a frame's parts do not add up to its body.")
-        if len(sizes) == 1:
-            return (body,)  # the usual case, without another copy
         parts, start = [], 0
         for size in sizes:
-            parts.append(body[start : start + size])
+            if type(size) is not int or not 0 <= size <= len(body) - start:
+                raise ChannelError("The sizes of a frame's parts do not add up to its body.")
+            parts.append(body[start : start + size])  # of the whole body this is no copy
             start += size
+        if start != len(body):
+            raise ChannelError("The sizes of a frame's parts do not add up to its body.")
         return tuple(parts)
 
 

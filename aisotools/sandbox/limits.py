@@ -267,11 +267,6 @@ class LimitExceeded:
         return failure.with_metadata(**{LIMIT: self.limit, USED: self.used, ALLOWED: self.allowed})
 
 
-def was_killed(result: ToolResult) -> bool:
-    """Return whether a call ended because its worker died, or because its command was ended by SIGKILL."""
-    return "worker_died" in result.metadata or result.content.rstrip().endswith("[exit code 137]")
-
-
 def explain_failure(result: ToolResult, limits: Limits, level: str = "") -> ToolResult:
     """Return `result` with a hint, if it failed because of a limit of the kernel or of the level.
 

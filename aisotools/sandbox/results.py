@@ -229,7 +229,11 @@ class PrintedOutput:
 
     def texts(self) -> dict[str, str]:
         """Return the text of each stream that has any."""
-        return {stream: "".join(texts) for stream, texts in self._texts.items() if texts}
+        joined = {}
+        for stream, texts in self._texts.items():
+            if texts:
+                joined[stream] = "".join(texts)
+        return joined
 
 
 def result_from_worker(pieces: Sequence[bytes], caps: OutputCaps, output: PrintedOutput) -> ToolResult:
@@ -268,7 +272,7 @@ def result_from_worker(pieces: Sequence[bytes], caps: OutputCaps, output: Printe
         value=value,
         data=data or {},
         metadata={**(metadata or {}), **notes},
-        truncation=_truncation(head),
+        truncation=None if head.get("truncation") is None else _truncation(head),
     )
     return _add_output(result, output, is_included=head.get(STREAMS_TAKEN) is True)
 
@@ -284,7 +288,7 @@ def _content(head: Mapping[str, Any], value: Any, caps: OutputCaps) -> str:
     if isinstance(part, str):
         return part
     content: str = head["content"]
-    return cut(content, caps.kept_chars)[0]
+    return content if len(content) <= caps.kept_chars else cut(content, caps.kept_chars)[0]
 
 
 def _decode_head(data: bytes, caps: OutputCaps) -> dict[str, Any]:

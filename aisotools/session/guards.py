@@ -270,7 +270,7 @@ class ReadGuard:
             now = self._reads.content(touched)
             if now is not None:
                 self._reads.note_edit(touched, data, now)
-        if _runs(prepared, "sandbox_write") or (_runs(prepared, "file") and _operation(prepared) == "write"):
+        if _runs(prepared, "sandbox_write", "write"):
             self._heard_of_writing(prepared.arguments)
         return result
 
@@ -284,7 +284,7 @@ class ReadGuard:
     def on_read(self, prepared: PreparedCall, result: ToolResult) -> ToolResult:
         """Take down what a call that only reads has read; shortened if its reader still has it."""
         value = result.value
-        if result.is_error or not isinstance(value, dict) or not _reads_a_file(prepared):
+        if result.is_error or not isinstance(value, dict) or not _runs(prepared, "sandbox_read", "read"):
             return result
         path, text = value.get("path"), value.get("content")
         if not isinstance(path, str) or not isinstance(text, str):
@@ -296,7 +296,8 @@ class ReadGuard:
         if data is None or not isinstance(first, int) or (not text and data):
             return result
         count = text.count("\n") + (not text.endswith("\n") and text != "")
-        if _lines(data, first, count).rstrip(b"\n") != text.encode("utf-8", "surrogatepass").rstrip(b"\n"):
+        lines = b"\n".join(data.split(b"\n")[first - 1 : first - 1 + count])
+        if lines.rstrip(b"\n") != text.encode("utf-8", "surrogatepass").rstrip(b"\n"):
             return result
         self._reads.note_read(path, data, first, first + count - 1)
         return self._shortened(prepared, result, path, first, first + count - 1)
@@ -319,17 +320,9 @@ def _touches(prepared: PreparedCall) -> Sequence[FileTouch]:
     return prepared.tool.touches(prepared.arguments) if isinstance(prepared.tool, SupportsTouches) else ()
 
 
-def _runs(prepared: PreparedCall, name: str) -> bool:
-    return prepared.payload is not None and prepared.payload.import_path == _FILES + name
-
-
-def _reads_a_file(prepared: PreparedCall) -> bool:
-    return _runs(prepared, "sandbox_read") or (_runs(prepared, "file") and _operation(prepared) == "read")
-
-
-def _operation(prepared: PreparedCall) -> Json:
-    return prepared.arguments.get("operation")
-
-
-def _lines(data: bytes, first: int, count: int) -> bytes:
-    return b"\n".join(data.split(b"\n")[first - 1 : first - 1 + count])
+def _runs(prepared: PreparedCall, tool: str, operation: str) -> bool:
+    """Return whether this is a call of our own `tool`, or of our `file` with that operation."""
+    path = "" if prepared.payload is None else prepared.payload.import_path
+    if path == _FILES + "file":
+        return prepared.arguments.get("operation") == operation
+    return path == _FILES + tool

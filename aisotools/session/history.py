@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -373,8 +373,7 @@ class WorkspaceHistory:
             return _refusal(f"A call is running here. {way.capitalize()} when it has ended.")
         token = await self._shared.lock.enter(object())  # a holder of its own: every other call has ended
         try:
-            with_variables = self._calls_with_variables()
-            steps = self._choose_steps(way, count, to, with_variables)
+            steps, counted = self._choose_steps(way, count, to)
             if not steps:
                 return _refusal(f"There is nothing to {way}.")
             # A fork that keeps variables is only known once it has answered. Until then it would be taken for
@@ -399,29 +398,32 @@ class WorkspaceHistory:
             if not moved.done:
                 return _conflict_result(moved)
             self._reads.forget()
-            variables = await self._move_variables(way, steps)
+            ids = [step.call_id for step in steps]
+            variables = await self._move_variables(way, steps, ids)
         finally:
             self._shared.lock.leave(token)
         result = _move_result(moved, variables)
         self._event_log.add(
             Undone if way == "undo" else Redone,
-            call_ids=tuple(step.call_id for step in moved.steps),
+            call_ids=tuple(ids),
             restored=moved.restored,
             removed=moved.removed,
             missing=tuple(result.value["missing"]),
             variables=variables,
             forced=force,
-            steps=sum(step.changed or step.call_id in with_variables for step in steps),
+            steps=counted,
         )
         return result
 
-    def _choose_steps(
-        self, way: Direction, count: int, to: str | None, with_variables: Collection[str]
-    ) -> list[Checkpoint]:
-        """Return the steps to move over, the next one first. Those that changed nothing are not counted."""
+    def _choose_steps(self, way: Direction, count: int, to: str | None) -> tuple[list[Checkpoint], int]:
+        """Return the steps to move over, the next one first, and how many of them changed something.
+
+        `count` is of those that did; the others come along with the next one that did.
+        """
         source = self._checkpoints.steps if way == "undo" else self._checkpoints.undone
         if to is not None and all(step.call_id != to for step in source):
             raise UsageError(f"There is no call {to!r} to undo. {_known_ids(source)}")
+        with_variables = self._calls_with_variables()
         chosen: list[Checkpoint] = []
         counted = 0
         length = 0  # of `chosen` up to the last step that counts
@@ -434,8 +436,8 @@ class WorkspaceHistory:
                 counted += 1
                 length = len(chosen)
             if step.call_id == to:
-                return chosen
-        return chosen[:length]
+                return chosen, counted
+        return chosen[:length], counted
 
     # -- variables
 
@@ -446,26 +448,29 @@ class WorkspaceHistory:
     def _calls_with_variables(self) -> set[str]:
         """Return the calls from before which variables are kept, or were restored by an undo."""
         variables = self._variables
-        points = variables.points() if variables is not None else ()
-        return {point.call_id for point in points}.union(*self._undone_variables)
+        calls: set[str] = set().union(*self._undone_variables)
+        for point in variables.points() if variables is not None else ():
+            calls.add(point.call_id)
+        return calls
 
-    async def _move_variables(self, way: Direction, steps: Sequence[Checkpoint]) -> str:
+    async def _move_variables(self, way: Direction, steps: Sequence[Checkpoint], ids: Sequence[str]) -> str:
         """Move the variables along with the files. Return what became of them, for the result."""
-        ids = [step.call_id for step in steps]
         variables = self._variables
         try:
             if way == "redo":
                 return await self._redo_variables(variables, ids)
-            kept = {point.call_id for point in variables.points()} if variables is not None else set()
-            candidates = [call_id for call_id in ids if call_id in kept]
-            if variables is None or not candidates:
+            earliest = ""
+            for point in variables.points() if variables is not None else ():
+                if point.call_id in ids and (not earliest or ids.index(point.call_id) > ids.index(earliest)):
+                    earliest = point.call_id
+            if variables is None or not earliest:
                 touched = any(step.name == "python" for step in steps)
                 return _describe_unchanged(supported=variables is not None) if touched else ""
-            point = await variables.restore(candidates[-1])
+            restored = await variables.restore(earliest)
         except SandboxError as error:
             return f"They were not brought back: {error}"
         self._undone_variables.append(tuple(ids))
-        return f"They are as before {candidates[-1]}{_describe_loss(point)}"
+        return f"They are as before {earliest}{_describe_loss(restored)}"
 
     async def _redo_variables(self, variables: VariableHistory | None, ids: Sequence[str]) -> str:
         if variables is None or not any(set(ids) & set(batch) for batch in self._undone_variables):
@@ -546,12 +551,18 @@ def _refusal(message: str) -> ToolResult:
 
 def _move_result(moved: UndoResult, variables: str) -> ToolResult:
     """Build the result of an undo or redo that was carried out."""
-    missing = tuple(f"{path or 'the workspace'} ({reason})" for path, reason in moved.missing)
-    irreversible = tuple(step.beyond for step in moved.steps if step.beyond)
-    calls = [f"{step.name} ({step.call_id})" for step in moved.steps]
+    calls, names, stays_done = [], [], []
+    for step in moved.steps:
+        calls.append({"id": step.call_id, "name": step.name})
+        names.append(f"{step.name} ({step.call_id})")
+        if step.beyond:
+            stays_done.append(step.beyond)
+    missing = []
+    for path, reason in moved.missing:
+        missing.append(f"{path or 'the workspace'} ({reason})")
     verb = "Undid" if moved.way == "undo" else "Redid"
     noun = "call" if len(calls) == 1 else "calls"
-    lines = [f"{verb} {len(calls)} {noun}: {summarize(calls)}."]
+    lines = [f"{verb} {len(calls)} {noun}: {summarize(names)}."]
     if moved.restored:
         lines.append(f"Brought back: {summarize(moved.restored)}.")
     if moved.removed:
@@ -562,15 +573,16 @@ def _move_result(moved: UndoResult, variables: str) -> ToolResult:
         lines.append(f"Not brought back: {summarize(missing)}.")
     if variables:
         lines.append(f"Variables: {variables}")
-    lines.extend(f"Stays done: {sentence}" for sentence in irreversible)
+    if stays_done:
+        lines.extend(f"Stays done: {sentence}" for sentence in stays_done)
     value: dict[str, Json] = {
-        "calls": [{"id": step.call_id, "name": step.name} for step in moved.steps],
+        "calls": calls,
         "restored": list(moved.restored),
         "removed": list(moved.removed),
-        "missing": list(missing),
+        "missing": missing,
         "variables": variables,
-        "stays_done": list(irreversible),
-        "conflicts": [{"path": path, "why": reason} for path, reason in moved.conflicts],
+        "stays_done": stays_done,
+        "conflicts": _list_conflicts(moved),
     }
     return ToolResult.json(value, "\n".join(lines)).with_metadata(tool=moved.way)
 
@@ -583,5 +595,8 @@ def _conflict_result(moved: UndoResult) -> ToolResult:
         lines.append(f"- and {len(moved.conflicts) - _MAX_LISTED} more")
     lines.append(f"Keep it by leaving it as it is, or {moved.way} with force=True.")
     result = ToolResult.error("\n".join(lines), error_kind="failed")
-    conflicts = [{"path": path, "why": reason} for path, reason in moved.conflicts]
-    return dataclasses.replace(result, value={"conflicts": conflicts})
+    return dataclasses.replace(result, value={"conflicts": _list_conflicts(moved)})
+
+
+def _list_conflicts(moved: UndoResult) -> list[Json]:
+    return [{"path": path, "why": reason} for path, reason in moved.conflicts]

@@ -537,7 +537,7 @@ def _(event: CallDecided, secret: frozenset[str]) -> dict[str, Any]:
         "decision": event.decision,
         "decided_by": event.decided_by,
         "effect": event.effect,
-        "reasons": [redact_text(reason) for reason in event.reasons],
+        "reasons": redact(event.reasons),
         "arguments": _arguments(event.arguments, secret),
         "digest": event.digest,
     }
@@ -593,11 +593,14 @@ def _arguments(arguments: object, secret: frozenset[str]) -> Json:
 
 def _outcome(result: ToolResult) -> dict[str, Any]:
     """A result without its pictures: what the model read, and how much of what else there was."""
+    data_chars = {}
+    for mime, data in result.data.items():
+        data_chars[mime] = len(data) if isinstance(data, str) else 0
     return {
         "content": redact_text(result.content),
         "is_error": result.is_error,
         "error_kind": result.error_kind,
         "kind": result.kind,
-        "data_chars": {mime: len(data) if isinstance(data, str) else 0 for mime, data in result.data.items()},
+        "data_chars": data_chars,
         "left_out": result.truncation.note if result.truncation is not None else "",
     }

@@ -168,9 +168,10 @@ class SharedWorkspace:
         """Return what calls left running in the sandboxes on this workspace: process id to name."""
         found: dict[int, str] = {}
         for sandbox in tuple(self.sandboxes):
-            supervisor = _supervisor(sandbox)
-            if supervisor:
-                found |= find_background_processes(supervisor, sandbox.status().pid, _snapshot_pids(sandbox))
+            if isinstance(sandbox, SupportsSupervisor) and sandbox.supervisor:
+                found |= find_background_processes(
+                    sandbox.supervisor, sandbox.worker_pid, _snapshot_pids(sandbox)
+                )
         return found
 
     def kill(self, pids: Collection[int]) -> None:

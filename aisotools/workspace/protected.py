@@ -98,9 +98,9 @@ def is_candidate(path: str) -> bool:
     """Return whether the file at `path`, relative to the workspace, may have to be protected."""
     path = path.lower()
     name = path.rpartition("/")[2]
-    return bool(
-        _is_protected_name(name) or _is_in_protected_folder(path) or _is_git_config(path)
-    ) or _is_notebook(path)
+    if path.endswith(".ipynb"):
+        return True
+    return bool(_is_protected_name(name) or _is_in_protected_folder(path) or _is_git_config(path))
 
 
 def _is_notebook(path: str) -> bool:
@@ -321,7 +321,7 @@ class ProtectedFiles:
             finally:
                 os.close(root)
         self._listings = scan.listings
-        if self._notebooks:
+        if self._notebooks and scan.files:
             self._protected_notebooks.update(self._checkpointed(scan.files))
         self.complete = scan.complete
         self.took_s = time.monotonic() - started_s

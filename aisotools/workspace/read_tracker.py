@@ -167,16 +167,22 @@ class ReadCache:
 
     def note_shown(self, agent_id: str, path: str, call_id: str, first_line: int, last_line: int) -> None:
         """The agent's context now holds these lines of a file, in the result of that call."""
-        shown, key = self._context.get(agent_id), self._workspace.relative(path)
+        shown = self._context.get(agent_id)
+        if shown is None:
+            return
+        key = self._workspace.relative(path)
         known = self._known.get(key)
-        if shown is not None and known is not None:
+        if known is not None:
             shown.setdefault(key, []).append((known.digest, call_id, first_line, last_line))
 
     def unchanged_since(self, agent_id: str, path: str, first_line: int, last_line: int) -> str | None:
         """The call whose result still tells the agent exactly these lines, or None."""
+        shown = self._context.get(agent_id)
+        if not shown:
+            return None
         key = self._workspace.relative(path)
         known = self._known.get(key)
-        for digest, call_id, first, last in reversed(self._context.get(agent_id, {}).get(key, [])):
+        for digest, call_id, first, last in reversed(shown.get(key, [])):
             if known is not None and digest == known.digest and first <= first_line and last_line <= last:
                 return call_id
         return None

@@ -146,6 +146,7 @@ class SandboxAbove(FakeSandbox):
     """A sandbox that says its processes are those below this one."""
 
     supervisor = 0
+    worker_pid = 0
 
 
 async def test_undo_is_refused_while_a_task_runs_and_kills_it_when_forced(open_session: OpenSession) -> None:

@@ -215,8 +215,9 @@ class PendingCall:
         future: Gets the pieces of the result, or `WorkerDied`.
         output: What it has printed so far.
         holds_main_thread: Whether it runs on the worker's main thread.
+        header: What the worker is told about who watches it.
         started_at: When it was sent; processes that it starts are born later.
-        emits: How many progress reports will still be delivered.
+        emits: How many progress reports will still be delivered; None before the first one.
         exceeded_limit: The limit for which it was stopped, if it was.
     """
 
@@ -225,8 +226,9 @@ class PendingCall:
     future: asyncio.Future[tuple[bytes, ...]]
     output: PrintedOutput
     holds_main_thread: bool
+    header: Mapping[str, Any] = field(default_factory=dict)
     started_at: tree.Moment = field(default_factory=tree.now)
-    emits: TokenBucket = field(default_factory=lambda: TokenBucket(_EMIT_BURST, _EMITS_PER_S))
+    emits: TokenBucket | None = None
     exceeded_limit: LimitExceeded | None = None
 
 
@@ -276,11 +278,13 @@ class CallTable:
             future=asyncio.get_running_loop().create_future(),
             output=PrintedOutput(stream_bytes),
             holds_main_thread=holds_main_thread,
+            header=self._displays.header(call_id),
         )
         return call
 
     def finish(self, call: PendingCall) -> None:
-        """Remove a call. What it left running in the background may still print."""
+        """Remove a call and withdraw its questions. What it left running may still print."""
+        self._displays.withdraw_questions(call.call_id)
         if self._pending.pop(call.number, None) is not None:
             self._finished[call.number] = call.call_id, call.output.remainder()
             if len(self._finished) > _REMEMBERED_CALLS:
@@ -374,7 +378,14 @@ class CallTable:
         if not isinstance(name, str) or not isinstance(payload, dict):
             raise ChannelError("a progress report of an unknown form")
         call = self._find(number)
-        if call is None or not call.emits.take() or len(to_json(payload)) > _MAX_EMIT_BYTES:
+        if call is not None and call.emits is None:
+            call.emits = TokenBucket(_EMIT_BURST, _EMITS_PER_S)
+        if (
+            call is None
+            or call.emits is None
+            or not call.emits.take()
+            or len(to_json(payload)) > _MAX_EMIT_BYTES
+        ):
             self._count_junk()
         else:
             self._listener.emitted(call.call_id, name[:200], payload)

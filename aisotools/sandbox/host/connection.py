@@ -111,7 +111,10 @@ class FrameSocket:
             raise ChannelError("The worker has not read earlier messages yet.")
         if not self._buffer:
             try:
-                sent = self._send(data, descriptors)
+                if descriptors:
+                    sent = socket.send_fds(self._socket, [data], descriptors)
+                else:
+                    sent = self._socket.send(data)
             except BlockingIOError:
                 if descriptors:
                     # Buffered bytes go without descriptors: the worker would wait for one that never comes.
@@ -129,11 +132,6 @@ class FrameSocket:
             self._on_overflow()
             return
         self._buffer += data
-
-    def _send(self, data: bytes, descriptors: Sequence[int]) -> int:
-        if descriptors:
-            return socket.send_fds(self._socket, [data], descriptors)
-        return self._socket.send(data)
 
     def _flush(self) -> None:
         try:
@@ -322,7 +320,7 @@ class WorkerConnection:
             raise WorkerDied(reason, last_words=self.last_words)
         call = self.calls.start(call_id, stream_bytes=stream_bytes, holds_main_thread=holds_main_thread)
         try:
-            message = {**header, "id": call.number, "call_id": call_id}
+            message = {**header, **call.header, "id": call.number, "call_id": call_id}
             if attachments:
                 message["attached"] = len(attachments)
             self._worker.socket.write(encode("call", message, parts), attachments)
@@ -483,7 +481,10 @@ class WorkerConnection:
             return False
         try:
             for frame in worker.socket.feed(data):
-                self._handle_frame(frame)
+                if self.ready.done():
+                    self.calls.handle(frame)
+                else:
+                    self._handle_start(frame)
             self.calls.flush_output()
         except (ChannelError, KeyError, TypeError, ValueError) as error:
             self.worker_exited(f"it broke the protocol of the call channel: {error}")
@@ -494,10 +495,8 @@ class WorkerConnection:
         if worker is self._worker and not self._suspended:
             self.worker_exited("it closed its call channel")
 
-    def _handle_frame(self, frame: Frame) -> None:
-        if self.ready.done():
-            self.calls.handle(frame)
-        elif frame.op == "ready":
+    def _handle_start(self, frame: Frame) -> None:
+        if frame.op == "ready":
             self.ready.set_result(None)
         elif frame.op == "failed":
             self.lose(f"it could not be confined: {str(frame.header.get('error'))[:2000]}")

@@ -431,6 +431,7 @@ class ForkSnapshot:
         number: Its position in time.
         known_tools: Keys of the tools that the worker had then.
         settled: Done when it is known whether the fork is there.
+        socket: What it answers on, and its process once it has.
         drop_reason: Why it is not there; empty while it is.
         last_fork_s: Processor time of the fork before it, as reported by the worker.
     """
@@ -461,27 +462,22 @@ class ForkSnapshot:
         self.known_tools = known_tools
         self.drop_reason = ""
         self.last_fork_s = 0.0
-        self._socket = sock
+        self.socket = sock
         self._counts = counts
         self._unsettled = unsettled
         self.settled = asyncio.get_running_loop().create_task(self._settle())
 
     def __repr__(self) -> str:
-        return f"<ForkSnapshot {self.number} pid={self._socket.pid} {self.point.label} {self.drop_reason}>"
-
-    @property
-    def pid(self) -> int:
-        """The fork's process id as the kernel told it; 0 before it has answered."""
-        return self._socket.pid
+        return f"<ForkSnapshot {self.number} pid={self.socket.pid} {self.point.label} {self.drop_reason}>"
 
     @property
     def is_alive(self) -> bool:
         """Whether it can be restored, as far as is known."""
-        return not self.drop_reason and self._socket.pidfd >= 0 and _is_alive(self._socket.pidfd)
+        return not self.drop_reason and self.socket.pidfd >= 0 and _is_alive(self.socket.pidfd)
 
     async def _settle(self) -> None:
         try:
-            header = await self._socket.receive("parked", within_s=_FORK_ANSWER_S)
+            header = await self.socket.receive("parked", within_s=_FORK_ANSWER_S)
         except SandboxError as error:
             self.drop(f"the fork failed: {error}")
             return
@@ -491,16 +487,16 @@ class ForkSnapshot:
         unsettled, self._unsettled = self._unsettled, ()
         if unsettled:
             await asyncio.wait([snapshot.settled for snapshot in unsettled])
-            self._counts = self._counts.without({snapshot.pid for snapshot in unsettled})
+            self._counts = self._counts.without({snapshot.socket.pid for snapshot in unsettled})
         fork_s = header.get("last_fork_s")
         self.last_fork_s = float(fork_s) if isinstance(fork_s, int | float) else 0.0
-        label, lost = label_snapshot(observe(self.pid, self._counts, header))
+        label, lost = label_snapshot(observe(self.socket.pid, self._counts, header))
         self.point = replace(self.point, label=label, lost=lost)
-        _prefer_for_oom_kill(self.pid)
+        _prefer_for_oom_kill(self.socket.pid)
 
     def measure_memory(self) -> int:
         """Return the memory in bytes that is kept for this snapshot alone, and note it in `point`."""
-        memory_bytes = private_bytes(self.pid) if self.is_alive else 0
+        memory_bytes = private_bytes(self.socket.pid) if self.is_alive else 0
         self.point = replace(self.point, memory_bytes=memory_bytes)
         return memory_bytes
 
@@ -544,7 +540,7 @@ class ForkSnapshot:
             raise SandboxError(self.drop_reason or "it was ended")
         sock = ForkSocket(supervisor)
         try:
-            socket.send_fds(self._socket.sock, [encode(op, header)], [sock.peer.fileno(), *files])
+            socket.send_fds(self.socket.sock, [encode(op, header)], [sock.peer.fileno(), *files])
         except OSError as error:
             sock.close(kill=False)
             raise SandboxError(f"it is gone ({error.strerror})") from None
@@ -554,7 +550,7 @@ class ForkSnapshot:
     def drop(self, reason: str) -> None:
         """End the fork; `reason` is why it cannot be restored any more."""
         self.drop_reason = self.drop_reason or reason
-        self._socket.close(kill=True)
+        self.socket.close(kill=True)
 
 
 def _prefer_for_oom_kill(pid: int) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from aisotools.sandbox.host.failures import Recovery, timeout_result, worker_die
 from aisotools.sandbox.host.monitor import pss_bytes
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.host.snapshots import MemoryBudget, SnapshotHistory
-from aisotools.sandbox.limits import LimitExceeded, explain_failure, was_killed
+from aisotools.sandbox.limits import LimitExceeded, explain_failure
 from aisotools.sandbox.process import spawn, tree
 from aisotools.sandbox.results import result_from_worker
 
@@ -136,6 +136,11 @@ class LocalSandbox:
         """The process above everything that runs in the sandbox; 0 when nothing does."""
         return self._connection.supervisor if self._connection is not None else 0
 
+    @property
+    def worker_pid(self) -> int:
+        """The worker's process id; 0 when there is none."""
+        return self._connection.pid if self._connection is not None else 0
+
     def status(self) -> SandboxStatus:
         """Return the status right now, with the memory in use."""
         return self._status(_tree_bytes(self.supervisor))
@@ -192,9 +197,8 @@ class LocalSandbox:
     async def _run(
         self, connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int] = ()
     ) -> ToolResult:
-        watch = self.displays.header(request.call.id)
         try:
-            pending = _send(connection, request, watch, attachments)
+            pending = _send(connection, request, attachments)
         except WorkerDied as error:
             return worker_died_result(error, await self._last_recovery())
         except ChannelError as error:
@@ -207,12 +211,14 @@ class LocalSandbox:
             else:
                 result = await self._result(connection, request, pending)
             exceeded = pending.exceeded_limit
-            if exceeded is None and connection.monitor is not None and was_killed(result):
+            if exceeded is None and connection.monitor is not None and _was_killed(result):
                 # The kernel kills for processor time before the monitor looks again.
                 exceeded = connection.monitor.post_mortem()
             if exceeded is not None:
                 return exceeded.apply_to(result)
-            return explain_failure(result, self._spec.limits, self._spec.level)
+            if result.is_error:
+                return explain_failure(result, self._spec.limits, self._spec.level)
+            return result
         except asyncio.CancelledError:
             # Cancelled while user code runs: stop the code, then let the cancellation through. Shielded
             # against further cancellations, however many: the slot must not be released while the code still
@@ -224,7 +230,6 @@ class LocalSandbox:
             raise
         finally:
             connection.calls.finish(pending)
-            self.displays.withdraw_questions(request.call.id)
 
     async def _result(
         self, connection: WorkerConnection, request: SandboxCall, pending: PendingCall
@@ -461,13 +466,8 @@ class LocalSandbox:
             raise
 
 
-def _send(
-    connection: WorkerConnection,
-    request: SandboxCall,
-    watch: Mapping[str, Any],
-    attachments: Sequence[int] = (),
-) -> PendingCall:
-    """Send a call, and its tool if the worker does not have it; `watch` goes into its header."""
+def _send(connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int] = ()) -> PendingCall:
+    """Send a call, and its tool if the worker does not have it."""
     call, tool, caps = request.call, request.shipment, request.output_caps
     header: dict[str, Any] = {
         "key": tool.key,
@@ -477,7 +477,6 @@ def _send(
         "session_key": request.session_key,
         "read_only": request.read_only,
         "caps": caps,
-        **watch,
     }
     parts = [to_json(call.arguments)]
     if tool.import_path:
@@ -492,7 +491,8 @@ def _send(
         holds_main_thread=tool.concurrency != "overlap",
         attachments=attachments,
     )
-    connection.known_tools.add(tool.key)
+    if not tool.import_path:
+        connection.known_tools.add(tool.key)
     return pending
 
 
@@ -501,3 +501,8 @@ def _tree_bytes(supervisor: int) -> int:
     if not supervisor:
         return 0
     return sum(map(pss_bytes, (supervisor, *tree.below(supervisor, tree.table()))))
+
+
+def _was_killed(result: ToolResult) -> bool:
+    """Return whether the call ended because somebody, or the kernel, killed its worker or its command."""
+    return "worker_died" in result.metadata or result.content.rstrip().endswith("[exit code 137]")

@@ -54,7 +54,8 @@ class CallScheduler:
     def release(self, kind: Concurrency) -> None:
         """Return a slot and grant what has become possible."""
         self._running[kind] -= 1
-        self._wake_waiters()
+        if self._waiters:
+            self._wake_waiters()
 
     def _is_free_for(self, kind: Concurrency) -> bool:
         running = self._running

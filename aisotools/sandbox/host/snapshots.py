@@ -142,7 +142,10 @@ class SnapshotStore:
 
     def all(self) -> list[ForkSnapshot]:
         """Return every snapshot, the undone ones last."""
-        return [*self.snapshots, *(snapshot for way in self.undone for snapshot in way)]
+        snapshots = list(self.snapshots)
+        for way in self.undone:
+            snapshots += way
+        return snapshots
 
     @property
     def current(self) -> ForkSnapshot | None:
@@ -151,7 +154,8 @@ class SnapshotStore:
 
     def pids(self) -> list[int]:
         """Return the processes that hold snapshots."""
-        return [snapshot.pid for snapshot in self.all() if snapshot.pid and not snapshot.drop_reason]
+        snapshots = self.all()
+        return [one.socket.pid for one in snapshots if one.socket.pid and not one.drop_reason]
 
     def eviction_reason(self, call_id: str) -> str:
         """Return why no snapshot from before `call_id` exists."""
@@ -205,7 +209,7 @@ class SnapshotStore:
 
     def _note_pid(self, snapshot: ForkSnapshot) -> None:
         self._unsettled.discard(snapshot)
-        self._fork_pids.add(snapshot.pid)
+        self._fork_pids.add(snapshot.socket.pid)
 
     def _on_settled(self, snapshot: ForkSnapshot) -> None:
         if snapshot.drop_reason:
