@@ -375,7 +375,9 @@ def truncate_result(
         call_id: Id of the call.
         readable: True if the model has a tool that reads stored results.
     """
-    max_chars, max_lines = _caps_for(result.metadata.get(CAP), caps)
+    max_chars, max_lines = caps.content_chars, None
+    if CAP in result.metadata:
+        max_chars, max_lines = _caps_for(result.metadata[CAP], caps)
     content = result.content
     cut = None
     if max_lines is not None or len(content) > max_chars:

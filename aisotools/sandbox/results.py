@@ -258,7 +258,9 @@ def result_from_worker(pieces: Sequence[bytes], caps: OutputCaps, output: Printe
     if problem or not isinstance(data, dict | None):
         data = None
         notes["data_dropped"] = problem or "The data is no object."
-    metadata, problem = _decode(pieces[3], "metadata", _metadata_bytes(caps))
+    metadata, problem = None, ""
+    if pieces[3]:
+        metadata, problem = _decode(pieces[3], "metadata", _metadata_bytes(caps))
     if problem or not isinstance(metadata, dict | None):
         metadata = None
         notes["metadata_dropped"] = problem or "The metadata is no object."

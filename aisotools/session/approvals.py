@@ -97,22 +97,27 @@ class ApprovalManager:
             approver: Who is asked this time, instead of the session's approver.
         """
         requests = [await self._request(decision, env) for decision in decisions]
-        approver = approver or self.approver or default_approver()
+        if approver is None:
+            approver = default_approver() if self.approver is None else self.approver
+        needs_sandbox = False
         for request in requests:
             self._event_log.add(ApprovalAsked, request.call.id, request=request)
-        if approver is not None and any(request.facts.runs_in == "sandbox" for request in requests):
+            needs_sandbox = needs_sandbox or request.facts.runs_in == "sandbox"
+        if approver is not None and needs_sandbox:
             self._start(env.sandbox)
-        answers = [Approval("cancel", reason="The call was cancelled.") for _ in requests]
+        answers = [Approval("cancel", reason="The call was cancelled.")] * len(requests)
         try:
             answers = await self._ask(approver, requests)
         finally:
             for request, answer in zip(requests, answers, strict=True):
                 self._event_log.add(ApprovalAnswered, request.call.id, request_id=request.id, approval=answer)
         decided_by = "policy" if approver is None else "approver"
-        return [
-            self._decide(decision.prepared, answer, request.reasons, decided_by, env=env, policy=policy)
-            for decision, request, answer in zip(decisions, requests, answers, strict=True)
-        ]
+        answered = []
+        for decision, request, answer in zip(decisions, requests, answers, strict=True):
+            answered.append(
+                self._decide(decision.prepared, answer, request.reasons, decided_by, env=env, policy=policy)
+            )
+        return answered
 
     async def _request(self, decision: CallDecision, env: CallEnvironment) -> ApprovalRequest:
         prepared = decision.prepared

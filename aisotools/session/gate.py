@@ -305,14 +305,16 @@ class Gate:
         result = _CANCELLED
         try:
             whole = await work
-            result = truncate_result(
+            truncated = truncate_result(
                 whole,
                 self.caps,
                 self.results,
                 tool=call.name,
                 call_id=call.id,
                 readable="read_result" in self.registry,
-            ).with_metadata(tool=call.name, call_id=call.id)
+            )
+            metadata = {**truncated.metadata, "tool": call.name, "call_id": call.id}
+            result = dataclasses.replace(truncated, metadata=metadata)
         except Exception as error:  # whoever makes calls in a loop must survive every one of them
             _log.exception("The call %s of %s failed in the gate itself", call.id, call.name)
             result = ToolResult.error(
@@ -365,7 +367,7 @@ class Gate:
             decided_by = "typed" if call.origin == "person" else "policy"
             return CallDecision(prepared, Decision.ASK if ask else decision, decided_by, reasons)
         if decision is Decision.ASK and not ask:
-            grant = self.grants.find(prepared)
+            grant = self._approvals.grants.find(prepared)
             if grant is not None:
                 return CallDecision(prepared, Decision.ALLOW, "grant", (f"you allowed {grant.description}",))
         return CallDecision(prepared, decision, "policy", reasons)

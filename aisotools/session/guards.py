@@ -23,11 +23,11 @@ from typing import Protocol
 from aisotools.core.events import CallFinished, CallStarted, SessionEvent
 from aisotools.core.exceptions import SandboxError
 from aisotools.core.protocols import Sandbox
-from aisotools.core.types import Facts, Json, ToolResult
+from aisotools.core.types import Facts, Json, ToolCall, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy, normalize_path
 from aisotools.workspace.protected import MOST_FOLDERS, ProtectedFileChange, ProtectedFiles
-from aisotools.workspace.read_tracker import FileTouch, ReadCache, SupportsTouches
+from aisotools.workspace.read_tracker import ReadCache, SupportsTouches
 
 
 class Guard(Protocol):
@@ -112,7 +112,8 @@ class Protection:
         """Take note of calls that begin and end."""
         if isinstance(event, CallStarted):
             if not self._running:
-                self._stop_settling()
+                if self._settling is not None:
+                    self._stop_settling()
                 self._unseen = True
                 if self._files.took_s < _BEARABLE_S:
                     self._look_between()
@@ -208,7 +209,11 @@ class Protection:
 
 def _declared(prepared: PreparedCall) -> frozenset[str]:
     """The notebooks that the call said it writes."""
-    return frozenset(normalize_path(path) for path in prepared.facts.writes if path.endswith(".ipynb"))
+    notebooks = set()
+    for path in prepared.facts.writes:
+        if path.endswith(".ipynb"):
+            notebooks.add(normalize_path(path))
+    return frozenset(notebooks)
 
 
 def _listed(changes: Sequence[ProtectedFileChange]) -> str:
@@ -248,7 +253,7 @@ class ReadGuard:
     def __init__(self, reads: ReadCache) -> None:
         """Keep `reads`."""
         self._reads = reads
-        self._before: dict[str, dict[str, bytes]] = {}
+        self._contents: dict[str, dict[str, bytes]] = {}
 
     async def before(self, prepared: PreparedCall) -> None:
         """Refuse what was not read; see `aisotools.session.guards.Guard`.
@@ -256,25 +261,30 @@ class ReadGuard:
         Raises:
             ToolError: Naming the file and what to read.
         """
-        touches = _touches(prepared)
+        if not isinstance(prepared.tool, SupportsTouches):
+            return
+        touches = prepared.tool.touches(prepared.arguments)
         self._reads.check(touches)
-        kept = {touch.path: self._reads.content(touch.path) for touch in touches}
-        self._before[prepared.original.id] = {path: data for path, data in kept.items() if data is not None}
+        contents = self._contents[prepared.original.id] = {}
+        for touch in touches:
+            data = self._reads.content(touch.path)
+            if data is not None:
+                contents[touch.path] = data
 
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """What a call wrote is known to who made it; see `aisotools.session.guards.Guard`."""
-        before = self._before.pop(prepared.original.id, {})
+        contents = self._contents.pop(prepared.original.id, {})
         if result is None or result.is_error:
             return result
-        for touched, data in before.items():
+        for touched, data in contents.items():
             now = self._reads.content(touched)
             if now is not None:
                 self._reads.note_edit(touched, data, now)
         if _runs(prepared, "sandbox_write", "write"):
-            self._heard_of_writing(prepared.arguments)
+            self._note_write(prepared.arguments)
         return result
 
-    def _heard_of_writing(self, arguments: Mapping[str, Json]) -> None:
+    def _note_write(self, arguments: Mapping[str, Json]) -> None:
         path, content = arguments.get("path"), arguments.get("content")
         if isinstance(path, str) and isinstance(content, str):
             written = self._reads.content(path)
@@ -300,24 +310,18 @@ class ReadGuard:
         if lines.rstrip(b"\n") != text.encode("utf-8", "surrogatepass").rstrip(b"\n"):
             return result
         self._reads.note_read(path, data, first, first + count - 1)
-        return self._shortened(prepared, result, path, first, first + count - 1)
-
-    def _shortened(
-        self, prepared: PreparedCall, result: ToolResult, path: str, first: int, last: int
-    ) -> ToolResult:
         call = prepared.original
-        if call.origin != "model":
+        if call.origin != "model" or not self._reads.follows(call.agent_id):
             return result
+        return self._shortened(call, result, path, first, first + count - 1)
+
+    def _shortened(self, call: ToolCall, result: ToolResult, path: str, first: int, last: int) -> ToolResult:
         since = self._reads.unchanged_since(call.agent_id, path, first, last)
         if since is None or len(result.content) < _SHORT_CHARS:
             self._reads.note_shown(call.agent_id, path, call.id, first, last)
             return result
         told = f"[Unchanged since {since}: lines {first}-{last} of {path} are as that result shows them.]"
         return dataclasses.replace(result, content=told, truncation=None).with_metadata(unchanged_since=since)
-
-
-def _touches(prepared: PreparedCall) -> Sequence[FileTouch]:
-    return prepared.tool.touches(prepared.arguments) if isinstance(prepared.tool, SupportsTouches) else ()
 
 
 def _runs(prepared: PreparedCall, tool: str, operation: str) -> bool:

@@ -197,7 +197,7 @@ class WorkspaceHistory:
         """
         call = prepared.original
         started_s = time.perf_counter()
-        outside = self._path_outside(prepared)
+        outside = self._path_outside(prepared) if prepared.facts.runs_in == "host" else None
         token = await self._shared.lock.enter(self)
         try:
             snapshot = await self._scan(
@@ -277,8 +277,6 @@ class WorkspaceHistory:
 
     def _path_outside(self, prepared: PreparedCall) -> Path | None:
         """Return the path outside the workspace that a host tool says it changes, if it can be covered."""
-        if prepared.facts.runs_in != "host":
-            return None
         declared = undo_path(prepared.tool, prepared.arguments)
         if declared is None:
             return None
@@ -500,6 +498,8 @@ def _refuse_large(done: int, total: int) -> None:
 
 def list_uncovered(snapshot: Snapshot) -> tuple[str, ...]:
     """Return what a checkpoint does not cover, each with its reason."""
+    if not snapshot.uncovered_count:
+        return ()
     paths = [
         f"{printable('/'.join(path)) or 'the workspace'} ({reason})" for path, reason in snapshot.uncovered
     ]

@@ -147,7 +147,7 @@ class Ledger:
             "prev": self._last,
         }
         text = to_json(told, inf_nan_mode="strings", serialize_unknown=True)[:-1]
-        mac = _mac(self._key, text)
+        mac = hmac.digest(self._key, text, "sha256").hex()
         line = b'%s,"mac":"%s"}\n' % (text, mac.encode())
         try:
             written = os.write(self._file, line)
@@ -537,7 +537,7 @@ def _(event: CallDecided, secret: frozenset[str]) -> dict[str, Any]:
         "decision": event.decision,
         "decided_by": event.decided_by,
         "effect": event.effect,
-        "reasons": redact(event.reasons),
+        "reasons": list(map(redact_text, event.reasons)),
         "arguments": _arguments(event.arguments, secret),
         "digest": event.digest,
     }

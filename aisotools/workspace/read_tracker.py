@@ -156,6 +156,10 @@ class ReadCache:
         """Let results for this agent say 'unchanged since'; it promises to tell what it trims."""
         self._context.setdefault(agent_id, {})
 
+    def follows(self, agent_id: str) -> bool:
+        """Whether results for this agent may say 'unchanged since'."""
+        return agent_id in self._context
+
     def trimmed(self, agent_id: str, call_ids: Iterable[str] | None = None) -> None:
         """These results are no longer in the agent's context; without ids, none is."""
         shown = self._context.get(agent_id)

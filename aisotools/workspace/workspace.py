@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -93,7 +94,7 @@ class Workspace:
 
     def relative(self, path: str, *, follow: bool = True) -> str:
         """Where `path` really leads, relative to the workspace; the last component need not exist."""
-        with self.locate(path, follow=follow) as spot:
+        with paths.locate(self._root, path, follow=follow) as spot:
             return spot.path
 
     def stat(self, path: str, *, follow: bool = True) -> Entry:
@@ -109,7 +110,7 @@ class Workspace:
             IsADirectoryError: If it is a folder.
             WorkspaceError: If it is a FIFO, a socket or a device.
         """
-        with self.locate(path) as spot:
+        with paths.locate(self._root, path) as spot:
             file = _open_regular(spot.directory, spot.name, spot.path)
         try:
             yield file
@@ -125,7 +126,11 @@ class Workspace:
         """
         with self.open(path) as file:
             size = os.fstat(file).st_size
-            data = read_to_end(file, size, max_bytes + 1) if size <= max_bytes else b""
+            data = b""
+            if size <= max_bytes:
+                data = os.read(file, size + 1)  # one byte more, so that a short read proves the end
+                if len(data) > size:  # the file has grown since its size was taken
+                    data += read_to_end(file, 0, max_bytes + 1 - len(data))
         size = max(size, len(data))
         if size > max_bytes:
             raise WorkspaceError(f"{paths.shown(path)!r} has {size:,} bytes; at most {max_bytes:,} are read.")
@@ -217,10 +222,14 @@ def _lstat(spot: ResolvedPath) -> os.stat_result | None:
 def _open_regular(directory: int, name: str, path: str) -> int:
     # Looked at before it is opened, because opening a FIFO or a device can have effects of its own; and
     # again afterwards, because it may have been swapped.
-    require_regular(os.stat(name, dir_fd=directory, follow_symlinks=False), path)
+    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    if not stat.S_ISREG(status.st_mode):
+        require_regular(status, path)
     file = os.open(name, READ_FLAGS, dir_fd=directory)
     try:
-        require_regular(os.fstat(file), path)
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            require_regular(status, path)
     except BaseException:
         os.close(file)
         raise

@@ -284,7 +284,8 @@ class CallTable:
 
     def finish(self, call: PendingCall) -> None:
         """Remove a call and withdraw its questions. What it left running may still print."""
-        self._displays.withdraw_questions(call.call_id)
+        if call.header:
+            self._displays.withdraw_questions(call.call_id)
         if self._pending.pop(call.number, None) is not None:
             self._finished[call.number] = call.call_id, call.output.remainder()
             if len(self._finished) > _REMEMBERED_CALLS:
@@ -391,7 +392,7 @@ class CallTable:
             self._listener.emitted(call.call_id, name[:200], payload)
 
     def _handle_done(self, number: object, pieces: tuple[bytes, ...]) -> None:
-        call = self._find(number)
+        call = self._pending.get(number) if type(number) is int else None
         # Forged, repeated, or late: the call may have failed at its deadline while the result was on its way.
         if call is None or call.future.done():
             self._count_junk()

@@ -51,6 +51,9 @@ class FrameSocket:
     `on_readable` is called when there is something to read. Writes are buffered; when more than
     `MAX_BUFFERED_BYTES` wait, the peer has stopped reading, and `on_overflow` is called instead of growing
     without bound.
+
+    Attributes:
+        reader: Turns the bytes that `read` returns into frames.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class FrameSocket:
         self._socket = sock
         self._on_readable = on_readable
         self._on_overflow = on_overflow
-        self._reader = FrameReader()
+        self.reader = FrameReader()
         self._buffer = bytearray()
         self.resume_reading()
 
@@ -86,20 +89,12 @@ class FrameSocket:
         """Return the bytes that have arrived: None if there are none yet, empty at the end of the stream."""
         try:
             # Little at a time, so that the loop stays free; more once a large frame is on its way.
-            large = self._reader.pending_bytes > READ_BYTES
+            large = self.reader.pending_bytes > READ_BYTES
             return self._socket.recv(4 * READ_BYTES if large else READ_BYTES)
         except BlockingIOError:
             return None
         except OSError:
             return b""
-
-    def feed(self, data: bytes) -> list[Frame]:
-        """Return the frames that `data` completes.
-
-        Raises:
-            ChannelError: If the stream is malformed.
-        """
-        return self._reader.feed(data)
 
     def write(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send `data`, with `descriptors` attached to its first byte; buffer what cannot go at once.
@@ -480,7 +475,7 @@ class WorkerConnection:
             self._loop.call_later(_EXIT_NEWS_S, self._on_channel_closed, worker)
             return False
         try:
-            for frame in worker.socket.feed(data):
+            for frame in worker.socket.reader.feed(data):
                 if self.ready.done():
                     self.calls.handle(frame)
                 else:
