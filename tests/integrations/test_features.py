@@ -39,7 +39,7 @@ from smolagents import AgentImage
 from aisotools.core.exceptions import UsageError
 from aisotools.integrations import langchain, openai_agents, smolagents
 from aisotools.integrations.mcp.api import SessionServer, serve_http
-from aisotools.integrations.mcp.tools import taken_result
+from aisotools.integrations.mcp.tools import from_mcp_result
 from aisotools.integrations.pydantic_ai import PydanticAITool, SessionToolset
 from aisotools.session.session import Session
 from tests.conftest import OpenSession
@@ -120,7 +120,7 @@ class OverMcp(Bridge):
             return str(side * side)
 
         async with Client(theirs) as one:
-            return Seen(text=taken_result(await one.call_tool("square", {"side": 3}), "theirs").content)
+            return Seen(text=from_mcp_result(await one.call_tool("square", {"side": 3}), "theirs").content)
 
 
 class UnderPydanticAI(Bridge):

@@ -30,25 +30,26 @@ from aisotools.tools.validation import short_repr
 
 
 async def serve_stdio(session: Session, *, registry: ToolRegistry | None = None) -> None:
-    """Answer the client at standard input and output until it closes them.
+    """Serve the client at standard input and output until it closes them.
 
-    Meanwhile the process's own standard output is standard error, so nothing but the protocol gets into it.
+    Meanwhile the process's standard output is redirected to standard error: only the protocol uses it.
 
     Args:
-        session: Makes the calls; it is opened by the first one and closed by whoever made it. If it has no
-            approver, the client's person is asked where the client has a way to, else nobody.
-        registry: Which of its tools; all without it.
+        session: Makes the calls. The first call opens it; closing it is the caller's task. If it has no
+            approver, the client's user is asked if the client supports elicitation; otherwise calls that need
+            approval are denied.
+        registry: Tools to offer; None for all tools of the session.
 
     Raises:
-        RuntimeError: If somebody already serves at standard input and output.
+        RuntimeError: If standard input and output are being served already.
     """
-    answering = SessionServer(session, registry=registry, unattended=True)
+    session_server = SessionServer(session, registry=registry, unattended=True)
     try:
         async with stdio_server() as (incoming, outgoing):
-            options = answering.server.create_initialization_options()
-            await answering.server.run(incoming, outgoing, options)
+            options = session_server.server.create_initialization_options()
+            await session_server.server.run(incoming, outgoing, options)
     finally:
-        answering.close()
+        session_server.close()
 
 
 @asynccontextmanager
@@ -60,25 +61,25 @@ async def serve_http(
     host: str = "127.0.0.1",
     registry: ToolRegistry | None = None,
 ) -> AsyncIterator[HttpServer]:
-    """Answer MCP clients of this machine over HTTP as long as the context is held.
+    """Serve MCP clients of this machine over HTTP for the duration of the context.
 
     Args:
-        session: Makes the calls. If it has no approver, the client's person is asked where the client has a
-            way to, else whoever is at this process.
-        port: Where; a free one without it.
-        token: What clients must send as `Authorization: Bearer TOKEN`; a random one without it.
-        host: An address of this machine alone.
-        registry: Which of its tools; all without it.
+        session: Makes the calls. If it has no approver, the client's user is asked if the client supports
+            elicitation, otherwise the user of this process.
+        port: Port to listen on; 0 for a free one.
+        token: Clients must send it as `Authorization: Bearer TOKEN`; None for a random one.
+        host: A loopback address.
+        registry: Tools to offer; None for all tools of the session.
 
     Raises:
         UsageError: If other machines could reach the address, the port is taken, or the token is short.
     """
-    answering = SessionServer(session, registry=registry)
+    session_server = SessionServer(session, registry=registry)
     try:
-        async with serving(answering.server, host=host, port=port, token=token) as server:
+        async with serving(session_server.server, host=host, port=port, token=token) as server:
             yield server
     finally:
-        answering.close()
+        session_server.close()
 
 
 async def add_mcp_server(
@@ -94,44 +95,46 @@ async def add_mcp_server(
     timeout_s: float | None = None,
     session: Session | None = None,
 ) -> McpServer:
-    """Bring the tools of an MCP server into a registry, as `NAME_TOOL`.
+    """Register the tools of an MCP server, as `NAME_TOOL`.
 
-    They run on the host side of the gate, so every call of them is asked about unless a person declared the
-    tool to be read only; a server's own hints loosen nothing.
+    They run outside the sandbox, so every call needs approval unless the tool is declared read only in
+    `effects`. The server's own hints are ignored.
 
     Args:
-        registry: Takes the tools.
-        name: What the server is called here; stands before the names of its tools.
-        command: A program to start, and its arguments. It runs with the user's own rights, in no sandbox.
-        url: The address of a server that runs already; exactly one of the two.
-        env: What the program finds in its environment besides the usual; secrets of this process are not.
-        cwd: The program's folder; the current one without it.
-        token: What the server at `url` wants to see as `Authorization: Bearer TOKEN`.
-        effects: What tools do by your word, by the server's own names: `{"search": Effect.READ_ONLY}`. It
-            holds as long as the server says the same of the tool as now.
-        timeout_s: Deadline of each call in seconds; the session's without it.
-        session: Ends the server when it is closed.
+        registry: Receives the tools.
+        name: Name of the server, prefixed to the names of its tools.
+        command: Program to start, with arguments. It runs with the user's rights, outside the sandbox.
+        url: Address of a running server; give exactly one of `command` and `url`.
+        env: Environment variables for the program, besides a short list of inherited ones.
+        cwd: The program's working directory; None for the current one.
+        token: Bearer token for `url`.
+        effects: Declared effects, by the server's own tool names: `{"search": Effect.READ_ONLY}`. A
+            declaration ends when the server changes what it says about the tool.
+        timeout_s: Deadline of each call in seconds; None for the session's.
+        session: Closing it disconnects the server.
 
     Returns:
-        The server, connected; `await server.close()` takes its tools away again.
+        The connected server; `await server.close()` removes its tools.
 
     Raises:
-        UsageError: If command and address are both there or both missing, or one will not do.
-        SignatureError: If the name is none that can stand before the name of a tool.
+        UsageError: If both or neither of `command` and `url` are given, or one is malformed.
+        SignatureError: If `name` cannot be part of a tool name.
         ToolError: If the server cannot be reached, or does not speak MCP.
     """
     if (command is None) == (url is None):
         raise UsageError(f"The MCP server {name!r} needs exactly one of command=[...] and url='https://...'.")
-    if isinstance(command, str) or (command is not None and not all(isinstance(w, str) for w in command)):
+    if isinstance(command, str) or (
+        command is not None and not all(isinstance(word, str) for word in command)
+    ):
         raise UsageError(
             f"command={short_repr(command)}: give a list of words, such as ['npx', 'some-server']."
         )
     if command is not None and not command:
         raise UsageError("command=[]: name a program to start.")
     if token is not None and (url is None or not token.isprintable() or not token.isascii()):
-        raise UsageError("A token goes with url=, and has only visible ASCII characters.")
+        raise UsageError("token= needs url=, and may have visible ASCII characters only.")
     check_name(f"{name}_")
-    reach = ServerEndpoint(
+    endpoint = ServerEndpoint(
         command=tuple(command or ()),
         env=environment(os.environ, env) if command is not None else {},
         cwd=cwd,
@@ -139,10 +142,10 @@ async def add_mcp_server(
         token=token,
     )
     declared = {tool: _effect(tool, effect) for tool, effect in (effects or {}).items()}
-    server = McpServer(registry, name, reach, effects=declared, timeout_s=timeout_s)
+    server = McpServer(registry, name, endpoint, effects=declared, timeout_s=timeout_s)
     await server.connect()
     if session is not None:
-        session.subscribe(lambda event: _end_with(server, event))
+        session.subscribe(lambda event: _close_with_session(server, event))
     return server
 
 
@@ -150,13 +153,13 @@ def _effect(tool: str, effect: Effect | str) -> Effect:
     try:
         return Effect(effect)
     except ValueError:
-        known = ", ".join(one.value for one in Effect)
-        raise UsageError(f"effects[{tool!r}]={effect!r} is no effect. Use one of {known}.") from None
+        known = ", ".join(known.value for known in Effect)
+        raise UsageError(f"effects[{tool!r}]={effect!r} is not an effect. Use one of {known}.") from None
 
 
-def _end_with(server: McpServer, event: SessionEvent) -> None:
+def _close_with_session(server: McpServer, event: SessionEvent) -> None:
     if isinstance(event, SessionEnded):
-        server.end()
+        server.begin_close()
 
 
 __all__ = ["HttpServer", "McpServer", "SessionServer", "add_mcp_server", "serve_http", "serve_stdio"]

@@ -1,4 +1,4 @@
-"""The tools of an MCP server in our registry, for as long as somebody wants them there."""
+"""Client side of MCP: the tools of a server, kept up to date in a registry."""
 
 from __future__ import annotations
 
@@ -22,68 +22,73 @@ from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import HeadTailBuffer
 from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.integrations.mcp.tools import (
-    MOST_TOOLS,
+    MAX_TOOLS,
     RemoteTool,
     ToolRejected,
-    offer_of,
-    our_name,
-    taken_result,
+    check_offer,
+    from_mcp_result,
+    local_name,
 )
-from aisotools.integrations.mcp.transport import STDERR_TAIL_BYTES, ServerEndpoint, Streams, words
+from aisotools.integrations.mcp.transport import STDERR_TAIL_BYTES, ServerEndpoint, Streams, describe_error
 from aisotools.policy.prompts import visible
 from aisotools.tools.registry import ToolRegistry
 
 _log = logging.getLogger(__name__)
 
-_CONNECT_S = 30.0
-_MOST_PAGES = 32
-_RELIST_S = 1.0
-_PROGRESS_S, _MOST_PROGRESS = 0.1, 500
-_MESSAGE_CHARS = 2_000
-_ANSWER: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
+_CONNECT_TIMEOUT_S = 30.0
+_MAX_PAGES = 32
+_MIN_RELIST_INTERVAL_S = 1.0
+"""A server may announce changes of its list as often as it likes; it is not read more often."""
+_MIN_PROGRESS_INTERVAL_S = 0.1
+_MAX_PROGRESS_REPORTS = 500
+_MAX_MESSAGE_CHARS = 2_000
+_CALL_RESPONSE: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
 
 
 class McpServer:
-    """A server that was added: its tools stand in a registry until it is closed.
+    """A connected MCP server, whose tools are registered until it is closed.
 
-    It connects again by itself when a call finds the connection gone, and follows changes of the server's
-    list. A tool that changed is another one: what was decided or remembered about it does not hold any more,
-    nor does what a person declared about it.
+    A call that finds the connection lost connects again. Changes of the server's list are followed. A tool
+    that changed gets a new version, so approvals, grants and declarations for the old one no longer apply.
 
     Attributes:
-        name: What it is called here.
-        reach: How it is reached.
-        refused: Tools that were not taken, each with why.
-        undeclared: Tools that changed after a person had declared what they do.
+        name: Name of the server in this registry.
+        endpoint: How it is reached.
+        refused: Reasons why tools were not registered, by the server's names.
+        undeclared: Tools that changed after their effect was declared, so that the declaration ended.
     """
 
     def __init__(
         self,
         registry: ToolRegistry,
         name: str,
-        reach: ServerEndpoint,
+        endpoint: ServerEndpoint,
         *,
         effects: Mapping[str, Effect] | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Describe it; `connect` reaches it. See `aisotools.integrations.mcp.api.add_mcp_server`."""
-        self.name, self.reach = name, reach
+        """Describe a server; `connect` connects. See `aisotools.integrations.mcp.api.add_mcp_server`."""
+        self.name = name
+        self.endpoint = endpoint
         self.refused: dict[str, str] = {}
         self.undeclared: set[str] = set()
-        self._registry, self._effects, self._timeout_s = registry, dict(effects or {}), timeout_s
-        self._declared_for: dict[str, str] = {}
-        self._current: dict[str, RemoteTool] = {}
+        self._registry = registry
+        self._effects = dict(effects or {})
+        self._timeout_s = timeout_s
+        self._declared_digests: dict[str, str] = {}
+        self._tools: dict[str, RemoteTool] = {}
         self._client: Client | None = None
-        self._owner: asyncio.Task[None] | None = None
+        self._connection: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
-        self._over, self._changed = asyncio.Event(), asyncio.Event()
-        self._ended_because = ""
+        self._ended = asyncio.Event()
+        self._list_changed = asyncio.Event()
+        self._end_reason = ""
         self._stderr = HeadTailBuffer(0, STDERR_TAIL_BYTES)
         self._loop = asyncio.get_running_loop()
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<McpServer {self.name}: {self.reach.told}, {len(self._current)} tools, {self.state}>"
+        return f"<McpServer {self.name}: {self.endpoint.description}, {len(self._tools)} tools, {self.state}>"
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -101,168 +106,176 @@ class McpServer:
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """The names under which its tools are registered."""
-        return tuple(self._current)
+        """Names of its registered tools."""
+        return tuple(self._tools)
 
     @property
     def protocol(self) -> str:
-        """The protocol revision that was agreed on; empty without a connection."""
+        """Negotiated protocol revision, or empty without a connection."""
         return self._client.protocol_version if self._client is not None else ""
 
-    # ---- connecting, and staying so
+    # -- connecting
 
     async def connect(self) -> None:
-        """Reach the server and take its tools, unless it is connected.
+        """Connect and register the tools, unless connected.
 
         Raises:
-            ToolError: If it cannot be reached, or does not speak MCP; not recoverable.
-            UsageError: If it was closed.
+            ToolError: If the server cannot be reached or does not speak MCP; not recoverable.
+            UsageError: If `close` was called.
         """
         async with self._connecting:
             if self._closed:
                 raise UsageError(f"The MCP server {self.name!r} was removed; add it again.")
             if self._client is not None:
                 return
-            self._over.clear()
+            self._ended.clear()
             ready: asyncio.Future[None] = self._loop.create_future()
-            self._owner = self._loop.create_task(self._live(ready))
+            self._connection = self._loop.create_task(self._run_connection(ready))
             try:
-                async with asyncio.timeout(_CONNECT_S):
+                async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                     await ready
             except BaseException as error:
                 ready.cancel()
-                self._owner.cancel()
-                await asyncio.wait([self._owner])
+                self._connection.cancel()
+                await asyncio.wait([self._connection])
                 if isinstance(error, AisotoolsError) or not isinstance(error, Exception):
                     raise
-                raise ToolError(self._why_not(error), recoverable=False) from None
+                raise ToolError(self._connect_error(error), recoverable=False) from None
 
-    def _why_not(self, error: BaseException) -> str:
-        told = (
-            f"it did not answer within {_CONNECT_S:g} s" if isinstance(error, TimeoutError) else words(error)
+    def _connect_error(self, error: BaseException) -> str:
+        reason = (
+            f"it did not answer within {_CONNECT_TIMEOUT_S:g} s"
+            if isinstance(error, TimeoutError)
+            else describe_error(error)
         )
         stderr = self._stderr.tail_text().strip()
-        said = f" It said: {visible(stderr)}" if stderr else ""
-        return f"The MCP server {self.name!r} ({self.reach.told}) cannot be used: {told}.{said}"
+        stderr = f" It said: {visible(stderr)}" if stderr else ""
+        return f"The MCP server {self.name!r} ({self.endpoint.description}) cannot be used: {reason}.{stderr}"
 
-    async def _live(self, ready: asyncio.Future[None]) -> None:
-        """Hold one connection from its beginning to its end; the library wants both in one task."""
+    async def _run_connection(self, ready: asyncio.Future[None]) -> None:
+        """Hold one connection. Set `ready` when the tools are registered, or to the error."""
+        # A task of its own: the library's contexts must be entered and left in the same task.
         try:
-            async with self.reach.open(self._stderr, self._lost) as streams:
-                connection: Any = _Given(streams)
+            async with self.endpoint.open(self._stderr, self._on_end) as streams:
+                connection: Any = _OpenStreams(streams)
                 async with Client(
                     connection,
-                    message_handler=self._heard,
+                    message_handler=self._on_message,
                     client_info=types.Implementation(name="aisotools", version=version("aisotools")),
                     cache=None,
                 ) as client:
-                    self._offer(await _listed(client))
+                    self._update_tools(await _list_tools(client))
                     self._client = client
                     ready.set_result(None)
-                    async with self._listening(client):
-                        await self._follow(client)
+                    async with self._subscribed(client):
+                        await self._follow_changes(client)
         except Exception as error:
             if not ready.done():
                 ready.set_exception(error)
             else:
-                _log.info("The connection to the MCP server %s ended: %s", self.name, words(error))
+                _log.info("The connection to the MCP server %s ended: %s", self.name, describe_error(error))
         finally:
             self._client = None
             if not ready.done():
-                ready.set_exception(ConnectionError(self._ended_because or "the connection ended"))
+                ready.set_exception(ConnectionError(self._end_reason or "the connection ended"))
 
-    def _lost(self, why: str) -> None:
-        self._ended_because = why
-        self._over.set()
+    def _on_end(self, reason: str) -> None:
+        self._end_reason = reason
+        self._ended.set()
 
-    async def _heard(self, message: IncomingMessage) -> None:
+    async def _on_message(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
-            self._changed.set()
+            self._list_changed.set()
 
     @asynccontextmanager
-    async def _listening(self, client: Client) -> AsyncIterator[None]:
-        """Hear of changes also where they must be subscribed to."""
+    async def _subscribed(self, client: Client) -> AsyncIterator[None]:
+        # Older revisions send the notification unasked; newer ones only to subscribers.
         tools = client.server_capabilities.tools
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or not (tools and tools.list_changed):
             yield
             return
 
-        async def listen() -> None:
+        async def subscribe() -> None:
             try:
                 async with client.listen(tools_list_changed=True) as events:
                     async for _ in events:
-                        self._changed.set()
+                        self._list_changed.set()
             except Exception as error:
-                _log.info("The MCP server %s tells no changes: %s", self.name, words(error))
+                _log.info(
+                    "No change notifications from the MCP server %s: %s", self.name, describe_error(error)
+                )
 
-        listening = asyncio.ensure_future(listen())
+        subscription = asyncio.ensure_future(subscribe())
         try:
             yield
         finally:
-            listening.cancel()
-            await asyncio.wait([listening])
+            subscription.cancel()
+            await asyncio.wait([subscription])
 
-    async def _follow(self, client: Client) -> None:
-        """Take the list anew whenever it changed, but not as often as a server may want, until the end."""
-        over = asyncio.ensure_future(self._over.wait())
+    async def _follow_changes(self, client: Client) -> None:
+        """Read the list again whenever it changed, until the connection ends."""
+        ended = asyncio.ensure_future(self._ended.wait())
         try:
-            while not over.done():
-                changed = asyncio.ensure_future(self._changed.wait())
-                await asyncio.wait([over, changed], return_when=asyncio.FIRST_COMPLETED)
+            while not ended.done():
+                changed = asyncio.ensure_future(self._list_changed.wait())
+                await asyncio.wait([ended, changed], return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
-                if over.done():
+                if ended.done():
                     return
-                self._changed.clear()
-                self._offer(await _listed(client))
-                await asyncio.wait([over], timeout=_RELIST_S)
+                self._list_changed.clear()
+                self._update_tools(await _list_tools(client))
+                await asyncio.wait([ended], timeout=_MIN_RELIST_INTERVAL_S)
         finally:
-            over.cancel()
+            ended.cancel()
 
-    # ---- its tools
+    # -- tools
 
-    def _offer(self, told: Sequence[types.Tool]) -> None:
-        """Have exactly these tools in the registry; those that did not change stay the ones they are."""
-        before, names = self._current, set[str]()
+    def _update_tools(self, listed: Sequence[types.Tool]) -> None:
+        """Register exactly the listed tools. Unchanged ones keep their objects, and so their grants."""
+        before = self._tools
+        names = set[str]()
         self.refused = {}
-        self._current = {}
-        for one in told:
+        self._tools = {}
+        for listing in listed:
+            label = visible(listing.name, "")[:128]
             try:
-                offer = offer_of(one)
-            except ToolRejected as why:
-                self.refused[visible(one.name, "")[:128]] = str(why)
+                offer = check_offer(listing)
+            except ToolRejected as reason:
+                self.refused[label] = str(reason)
                 continue
             tool = RemoteTool(
                 offer,
-                name=our_name(self.name, one.name, names),
+                name=local_name(self.name, listing.name, names),
                 server=self.name,
-                origin=self.reach.told,
-                host=self.reach.host,
-                declared=self._declared(one.name, offer.digest),
+                origin=self.endpoint.description,
+                host=self.endpoint.host,
+                declared=self._declared_effect(listing.name, offer.digest),
                 execute=self._execute,
                 timeout_s=self._timeout_s,
             )
             old = before.pop(tool.name, None)
             if old is not None and old.version == tool.version and self._registry.get(tool.name) is old:
-                self._current[tool.name] = old
+                self._tools[tool.name] = old
                 continue
-            self._withdraw(tool.name, old)
+            self._unregister(tool.name, old)
             try:
                 self._registry.register(tool)
             except (RegistryError, TypeError) as error:
-                self.refused[visible(one.name, "")[:128]] = str(error)
+                self.refused[label] = str(error)
             else:
-                self._current[tool.name] = tool
+                self._tools[tool.name] = tool
         for name, old in before.items():
-            self._withdraw(name, old)
+            self._unregister(name, old)
 
-    def _withdraw(self, name: str, tool: RemoteTool | None) -> None:
+    def _unregister(self, name: str, tool: RemoteTool | None) -> None:
+        # Someone may have registered another tool under the name in the meantime; that one stays.
         if tool is not None and self._registry.get(name) is tool:
             self._registry.unregister(name)
 
-    def _declared(self, name: str, digest: str) -> Effect | None:
-        """What a person declared of a tool, as long as it is the one that was there then."""
+    def _declared_effect(self, name: str, digest: str) -> Effect | None:
+        """Return the declared effect of a tool, or None if it changed since the declaration was made."""
         effect = self._effects.get(name)
-        if effect is not None and self._declared_for.setdefault(name, digest) != digest:
+        if effect is not None and self._declared_digests.setdefault(name, digest) != digest:
             self.undeclared.add(name)
         return None if name in self.undeclared else effect
 
@@ -270,94 +283,102 @@ class McpServer:
         self, tool: RemoteTool, arguments: Mapping[str, Json], context: ToolContext
     ) -> ToolResult:
         if asyncio.get_running_loop() is self._loop:
-            return await self._passed(tool, arguments, context)
-        there = asyncio.run_coroutine_threadsafe(self._passed(tool, arguments, context), self._loop)
-        return await asyncio.wrap_future(there)
+            return await self._send_call(tool, arguments, context)
+        future = asyncio.run_coroutine_threadsafe(self._send_call(tool, arguments, context), self._loop)
+        return await asyncio.wrap_future(future)
 
-    async def _passed(
+    async def _send_call(
         self, tool: RemoteTool, arguments: Mapping[str, Json], context: ToolContext
     ) -> ToolResult:
-        """Make a call on the server, once: what may have run is not tried again."""
+        """Make a call on the server. It is never repeated: a call that failed may have run."""
         try:
             await self.connect()
         except (ToolError, UsageError) as error:
             return ToolResult.error(str(error), recoverable=False, error_kind="environment")
         client = self._client
-        if client is None or self._current.get(tool.name) is not tool:
-            told = f"{tool.name} was not run: its server changed or withdrew it since it was decided about."
-            return ToolResult.error(f"{told} Call it again.", recoverable=True, error_kind="denied")
+        if client is None or self._tools.get(tool.name) is not tool:
+            # Race: the list changed after the approval. What would run is not what was approved.
+            message = f"{tool.name} was not run: its server changed or withdrew it after it was approved."
+            return ToolResult.error(f"{message} Call it again.", recoverable=True, error_kind="denied")
         params = types.CallToolRequestParams(name=tool.offer.name, arguments=dict(arguments))
         try:
-            # Not `call_tool`: that would check the answer by a schema of the server's, patterns included.
-            answer = await client.session.send_request(
-                types.CallToolRequest(params=params), _ANSWER, progress_callback=_ServerProgress(context)
+            # Not `call_tool`: it validates the result by the server's own schema, which may be hostile.
+            response = await client.session.send_request(
+                types.CallToolRequest(params=params),
+                _CALL_RESPONSE,
+                progress_callback=_ServerProgress(context),
             )
         except MCPError as error:
-            return self._failed(tool.name, error)
+            return self._error_result(tool.name, error)
         except (ValidationError, ValueError) as error:
-            told = f"{tool.name}: the server answered something that is no MCP result ({words(error)})."
-            return ToolResult.error(told, recoverable=False)
-        if isinstance(answer, types.InputRequiredResult):
-            told = f"{tool.name}: the server wants to ask a person or a model first; it is not let."
-            return ToolResult.error(told, recoverable=False)
-        return taken_result(answer, self.name)
+            message = f"{tool.name}: the server's response is not an MCP result ({describe_error(error)})."
+            return ToolResult.error(message, recoverable=False)
+        if isinstance(response, types.InputRequiredResult):
+            message = f"{tool.name}: the server wants to ask a person or a model first. That is not allowed."
+            return ToolResult.error(message, recoverable=False)
+        return from_mcp_result(response, self.name)
 
-    def _failed(self, name: str, error: MCPError) -> ToolResult:
-        said = visible(error.message)[:_MESSAGE_CHARS]
-        gone = error.code == types.CONNECTION_CLOSED or said == "Session terminated"
-        if not gone and not (self.reach.url and error.code == types.INTERNAL_ERROR):
+    def _error_result(self, name: str, error: MCPError) -> ToolResult:
+        message = visible(error.message)[:_MAX_MESSAGE_CHARS]
+        is_lost = error.code == types.CONNECTION_CLOSED or message == "Session terminated"
+        if not is_lost and not (self.endpoint.url and error.code == types.INTERNAL_ERROR):
             invalid = error.code == types.INVALID_PARAMS
-            return ToolResult.error(f"{name}: {said}", error_kind="invalid" if invalid else "failed")
+            return ToolResult.error(f"{name}: {message}", error_kind="invalid" if invalid else "failed")
         self._client = None
-        self._over.set()
-        why = self._ended_because or said
-        told = f"{name}: the connection to its MCP server ended during the call ({why}). "
-        told += "Whether it did anything is not known. The next call connects again."
-        return ToolResult.error(told, recoverable=False, error_kind="environment")
+        self._ended.set()
+        reason = self._end_reason or message
+        content = (
+            f"{name}: the connection to its MCP server ended during the call ({reason}). "
+            "Whether it did anything is not known. The next call connects again."
+        )
+        return ToolResult.error(content, recoverable=False, error_kind="environment")
 
     async def close(self) -> None:
-        """End the connection, and the server if we started it; take its tools out of the registry."""
-        self.end()
-        if self._owner is not None:
-            await asyncio.wait([self._owner])
+        """Disconnect, stop the server if it was started here, and unregister its tools."""
+        self.begin_close()
+        if self._connection is not None:
+            await asyncio.wait([self._connection])
 
-    def end(self) -> None:
-        """Begin to close, without waiting; from the loop that it was added on."""
+    def begin_close(self) -> None:
+        """Start closing without waiting. Call it on the event loop on which the server was added."""
         self._closed = True
-        self._over.set()
-        for name, tool in self._current.items():
-            self._withdraw(name, tool)
-        self._current = {}
+        self._ended.set()
+        for name, tool in self._tools.items():
+            self._unregister(name, tool)
+        self._tools = {}
 
 
-class _Given(contextlib.nullcontext[Streams]):
-    """Streams that somebody else opens and closes, as the library takes them."""
+class _OpenStreams(contextlib.nullcontext[Streams]):
+    """Streams that the transport opens and closes, in the form that the library takes."""
 
 
 class _ServerProgress:
-    """Passes on what a server reports about one call, as far as a person could read it."""
+    """Forwards the progress reports of one call, at a rate that a person can read."""
 
     def __init__(self, context: ToolContext) -> None:
-        self._context, self._last_s, self._told = context, 0.0, 0
+        self._context = context
+        self._last_s = 0.0
+        self._count = 0
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
         now = time.monotonic()
-        if now - self._last_s < _PROGRESS_S or self._told >= _MOST_PROGRESS:
+        if now - self._last_s < _MIN_PROGRESS_INTERVAL_S or self._count >= _MAX_PROGRESS_REPORTS:
             return
-        self._last_s, self._told = now, self._told + 1
-        text = visible((message or "")[:_MESSAGE_CHARS])
+        self._last_s = now
+        self._count += 1
+        text = visible((message or "")[:_MAX_MESSAGE_CHARS])
         self._context.emit("progress", progress=progress, total=total, message=text)
 
 
-async def _listed(client: Client) -> list[types.Tool]:
-    """The tools of a server; a list without an end is cut."""
-    found: list[types.Tool] = []
+async def _list_tools(client: Client) -> list[types.Tool]:
+    """Return the tools of a server, at most `MAX_TOOLS`."""
+    tools: list[types.Tool] = []
     cursor: str | None = None
-    async with asyncio.timeout(_CONNECT_S):
-        for _ in range(_MOST_PAGES):
+    async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+        for _ in range(_MAX_PAGES):
             page = await client.list_tools(cursor=cursor)
-            found += page.tools
+            tools += page.tools
             cursor = page.next_cursor
-            if cursor is None or len(found) >= MOST_TOOLS:
+            if cursor is None or len(tools) >= MAX_TOOLS:
                 break
-    return found[:MOST_TOOLS]
+    return tools[:MAX_TOOLS]

@@ -1,10 +1,7 @@
-"""What an MCP server says about its tools, as our tools. All of it is a stranger's word.
+"""Conversion between MCP's tools and results and ours.
 
-Nothing that a server says loosens anything: its hints count for nothing, its descriptions are cleaned of what
-cannot be seen, its schemas are bounded in size, in depth and in what following their references comes to.
-What a person declares about a tool holds for that very version of it.
-
-A result as MCP tells it: content for the model, structured content for programs, pictures for people.
+A server is untrusted: its hints are ignored, its descriptions are cleaned of invisible characters, and its
+schemas are bounded in size, in depth and in what their references expand to.
 """
 
 from __future__ import annotations
@@ -25,23 +22,37 @@ from aisotools.policy.prompts import visible
 from aisotools.tools.adapter import declared_effect
 from aisotools.tools.validation import schema_error, validate_against_untrusted
 
-MOST_TOOLS = 256
-"""How many tools of one server are taken."""
+MAX_TOOLS = 256
+"""Tools of one server that are registered."""
 
-_SCHEMA_BYTES = 64 << 10
-_DEEPEST = 40
-_MOST_NODES = 5_000
-_DESCRIPTION_CHARS = 4_000
-_INNER_CHARS = 1_000
-_NAME_CHARS = 64
-_TEXTS = ("description", "title", "$comment")
+META = "aisotools"
+"""Prefix of our own names in `_meta`."""
+
+WRAPPED = "result"
+"""The key of a structured result that is not an object; clients of older revisions accept objects only."""
+
+_MAX_SCHEMA_BYTES = 64 << 10
+_MAX_DEPTH = 40
+_MAX_NODES = 5_000
+"""Nodes of a schema with its references expanded."""
+_MAX_RECURSION = 2
+"""How often a reference is followed within itself."""
+_MAX_DESCRIPTION_CHARS = 4_000
+_MAX_INNER_TEXT_CHARS = 1_000
+_MAX_SERVER_NAME_CHARS = 128
+_MAX_NAME_CHARS = 64
+_DIGEST_CHARS = 32
+_TEXT_KEYS = ("description", "title", "$comment")
+
+
+# ---- tools of a server
 
 Execute = Callable[["RemoteTool", Mapping[str, Json], ToolContext], Awaitable[ToolResult]]
 """Makes a call on the server."""
 
 
 class ToolRejected(Exception):
-    """A tool that is not taken; the message says why."""
+    """Raised for a tool that is not registered; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +60,10 @@ class OfferedTool:
     """One tool of a server, bounded and cleaned.
 
     Attributes:
-        name: What the server calls it.
-        description: For a model.
+        name: The server's name for it.
+        description: Description for a model.
         schema: JSON Schema of its arguments.
-        digest: Changes with anything the server says about it.
+        digest: Hash of everything the server says about it.
     """
 
     name: str
@@ -61,79 +72,86 @@ class OfferedTool:
     digest: str
 
 
-def offer_of(told: types.Tool) -> OfferedTool:
-    """What a server says about a tool, as far as it can be taken.
+def check_offer(listing: types.Tool) -> OfferedTool:
+    """Check and clean a tool as a server lists it.
 
     Raises:
-        Unfit: If it is too large, or its schema is none.
+        ToolRejected: If its name or schema is malformed or too large.
     """
-    if not told.name or len(told.name) > 128:
-        raise ToolRejected("its name has no or more than 128 characters")
-    said = told.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"icons"})
-    said.pop("_meta", None)  # a server may count there, and would change its tools with each listing
+    if not listing.name or len(listing.name) > _MAX_SERVER_NAME_CHARS:
+        raise ToolRejected(f"its name has no or more than {_MAX_SERVER_NAME_CHARS} characters")
+    fields = listing.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"icons"})
+    # Not part of the digest: a server may put a counter there, and every listing would be a new version.
+    fields.pop("_meta", None)
     try:
-        whole = json.dumps(said, sort_keys=True, default=str)
+        canonical = json.dumps(fields, sort_keys=True, default=str)
     except (ValueError, RecursionError):
         raise ToolRejected("what the server says about it cannot be written as JSON") from None
-    schema = _cleaned(told.input_schema, 0)
-    if len(json.dumps(schema)) > _SCHEMA_BYTES:
-        raise ToolRejected(f"the schema of its arguments has more than {_SCHEMA_BYTES >> 10} KiB")
+    schema = _clean_schema(listing.input_schema, 0)
+    if len(json.dumps(schema)) > _MAX_SCHEMA_BYTES:
+        raise ToolRejected(f"the schema of its arguments has more than {_MAX_SCHEMA_BYTES >> 10} KiB")
     schema.setdefault("type", "object")
-    _count(schema, schema, [_MOST_NODES], ())
+    _check_expansion(schema, schema, [_MAX_NODES], ())
     flaw = schema_error(schema)
     if flaw:
         raise ToolRejected(flaw)
     return OfferedTool(
-        name=told.name,
-        description=_text(told.description or told.title or told.name, _DESCRIPTION_CHARS),
+        name=listing.name,
+        description=_clean_text(listing.description or listing.title or listing.name, _MAX_DESCRIPTION_CHARS),
         schema=schema,
-        digest=hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:32],
+        digest=_digest(canonical),
     )
 
 
-def _text(said: str, most: int) -> str:
-    text = visible(said[: most + 1])
-    return text if len(text) <= most else text[: most - 3] + "..."
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
 
 
-def _cleaned(node: Any, depth: int) -> Any:
-    """A schema in which every text for people can be seen, and none is long."""
-    if depth > _DEEPEST:
-        raise ToolRejected(f"the schema of its arguments is nested more than {_DEEPEST} deep")
+def _clean_text(text: str, max_chars: int) -> str:
+    cleaned = visible(text[: max_chars + 1])
+    return cleaned if len(cleaned) <= max_chars else cleaned[: max_chars - 3] + "..."
+
+
+def _clean_schema(node: Any, depth: int) -> Any:
+    """Return the schema with every text for people made visible and bounded."""
+    if depth > _MAX_DEPTH:
+        raise ToolRejected(f"the schema of its arguments is nested more than {_MAX_DEPTH} deep")
     if isinstance(node, list):
-        return [_cleaned(one, depth + 1) for one in node]
+        return [_clean_schema(item, depth + 1) for item in node]
     if not isinstance(node, dict):
         return node
-    return {
-        str(key): _text(value, _INNER_CHARS)
-        if key in _TEXTS and isinstance(value, str)
-        else _cleaned(value, depth + 1)
-        for key, value in node.items()
-    }
+    cleaned: dict[str, Any] = {}
+    for key, value in node.items():
+        if key in _TEXT_KEYS and isinstance(value, str):
+            cleaned[str(key)] = _clean_text(value, _MAX_INNER_TEXT_CHARS)
+        else:
+            cleaned[str(key)] = _clean_schema(value, depth + 1)
+    return cleaned
 
 
-def _count(node: Any, root: Mapping[str, Any], left: list[int], within: tuple[str, ...]) -> None:
-    """Walk the schema as whoever spells its references out would, and give up when that has no end."""
+def _check_expansion(node: Any, root: Mapping[str, Any], left: list[int], within: tuple[str, ...]) -> None:
+    """Reject a schema whose expansion has too many nodes, or references that cannot be followed."""
+    # Billion laughs: a few references that each double the next expand to more than any validator can hold.
     left[0] -= 1
     if left[0] < 0:
         raise ToolRejected("following the references in its schema has no end")
     if isinstance(node, list):
-        for one in node:
-            _count(one, root, left, within)
+        for item in node:
+            _check_expansion(item, root, left, within)
     if not isinstance(node, dict):
         return
     for key, value in node.items():
         if key in {"$dynamicRef", "$recursiveRef"} and isinstance(value, str):
             raise ToolRejected(f"its schema uses {key}, which is not followed")
         if key == "$ref" and isinstance(value, str):
-            target = _named(root, value)
-            if within.count(value) < 2:
-                _count(target, root, left, (*within, value))
+            target = _resolve_reference(root, value)
+            if within.count(value) < _MAX_RECURSION:
+                _check_expansion(target, root, left, (*within, value))
         elif key not in {"$defs", "definitions"}:
-            _count(value, root, left, within)
+            _check_expansion(value, root, left, within)
 
 
-def _named(root: Mapping[str, Any], reference: str) -> Any:
+def _resolve_reference(root: Mapping[str, Any], reference: str) -> Any:
     if not reference.startswith("#"):
         raise ToolRejected("its schema refers to something outside itself")
     node: Any = root
@@ -145,18 +163,17 @@ def _named(root: Mapping[str, Any], reference: str) -> Any:
     return node
 
 
-def our_name(server: str, name: str, taken: set[str]) -> str:
-    """The name a server's tool bears here: the server's and its own, made one that a tool may bear."""
-    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{server}_{name}")
-    if len(plain) > _NAME_CHARS or plain in taken:
-        mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-        plain = f"{plain[: _NAME_CHARS - 9]}_{mark}"
-    taken.add(plain)
-    return plain
+def local_name(server: str, name: str, used: set[str]) -> str:
+    """Return a valid, unused name `SERVER_NAME` for a server's tool, and add it to `used`."""
+    local = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{server}_{name}")
+    if len(local) > _MAX_NAME_CHARS or local in used:
+        local = f"{local[: _MAX_NAME_CHARS - 9]}_{_digest(name)[:8]}"
+    used.add(local)
+    return local
 
 
 class RemoteTool:
-    """One tool of a server, as one of ours; it is called from the host, outside the sandbox."""
+    """A server's tool in our registry. Calls go to the server from the host, outside the sandbox."""
 
     def __init__(
         self,
@@ -173,20 +190,23 @@ class RemoteTool:
         """Wrap `offer`.
 
         Args:
-            offer: What the server says.
-            name: What it is called here.
-            server: The server's name.
-            origin: What is reached: a command or an address.
-            host: The machine that is reached; empty for a program on this one.
-            declared: What every call does by a person's word.
+            offer: The checked listing.
+            name: Name in the registry.
+            server: Name of the server.
+            origin: Its command or address.
+            host: Its host name; empty for a program on this machine.
+            declared: Effect declared by the user, or None.
             execute: Makes a call.
-            timeout_s: Deadline of a call in seconds; the session's without it.
+            timeout_s: Deadline of a call in seconds; None for the session's.
         """
-        self.offer, self.effect, self.timeout_s = offer, declared, timeout_s
-        self._name, self._host, self._execute = name, host, execute
+        self.offer = offer
+        self.effect = declared
+        self.timeout_s = timeout_s
+        self._name = name
+        self._host = host
+        self._execute = execute
         self.source = f"MCP server {server}: {origin}"
-        parts = [name, origin, offer.digest, str(declared)]
-        self.version = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        self.version = _digest("\0".join([name, origin, offer.digest, str(declared)]))
         self.description = f"[MCP server {server}] {offer.description}"
 
     def __repr__(self) -> str:
@@ -198,47 +218,45 @@ class RemoteTool:
         return self._name
 
     def parameters_schema(self) -> Mapping[str, Json]:
-        """JSON Schema of its arguments, as the server tells it."""
+        """Return the server's JSON Schema of the arguments."""
         return self.offer.schema
 
     def validate_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
-        """The arguments as JSON, checked as far as that is cheap; the server checks them again."""
+        """Validate as far as that is cheap with a hostile schema. The server validates again."""
         return validate_against_untrusted(self.offer.schema, arguments, self.name)
 
     def classify(self, arguments: Mapping[str, Json]) -> Effect:  # noqa: ARG002 - named by the contract
-        """What a call may do: what a person declared, else what the place suggests; never a server's hint."""
+        """Return the declared effect, or one derived from where the server runs; never the server's hint."""
         return self.effect or (Effect.REMOTE_ACTION if self._host else Effect.LOCAL_MUTATION)
 
     def gather_facts(self, arguments: Mapping[str, Json]) -> Facts:
-        """What a policy should know: nobody sees what a server does, unless a person says it only reads."""
+        """Return the facts of a call. They are uncertain unless the tool is declared read only."""
         effect = self.classify(arguments)
         reads = effect is Effect.READ_ONLY
         hosts = (self._host,) if self._host else ()
         return Facts(effect=effect, hosts=hosts, certain=reads, outside=not reads, runs_in="host")
 
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
-        """Call it on the server."""
+        """Make the call on the server."""
         return await self._execute(self, arguments, context)
 
 
-META = "aisotools"
-"""Before the names of what we tell beyond the protocol, in `_meta`."""
-
-WRAPPED = "result"
-"""The key of a structured result that is no object itself; clients of older revisions take only objects."""
+# ---- our tools and results for clients
 
 
-def told_result(result: ToolResult) -> types.CallToolResult:
-    """Our result as MCP tells it.
+def to_mcp_result(result: ToolResult) -> types.CallToolResult:
+    """Convert a result to MCP's form.
 
-    What is not an object is wrapped as `{"result": ...}`. The kind of an error, and whether another call may
-    do better, stand in `_meta`, since the protocol has no words for them.
+    A value that is not an object is wrapped as `{"result": ...}`. The kind of an error, and whether it is
+    recoverable, are in `_meta`, since the protocol has no fields for them.
     """
     content: list[types.ContentBlock] = [types.TextContent(type="text", text=result.content)]
     pictures = list(images(result))
-    content += [types.ImageContent(type="image", data=one.base64, mime_type=one.mime) for one in pictures]
+    content += [
+        types.ImageContent(type="image", data=image.base64, mime_type=image.mime) for image in pictures
+    ]
     if result.kind == "binary" and not pictures:
-        content += _blobs(result)
+        content += _embedded_resources(result)
     meta: dict[str, Any] = {}
     if result.is_error:
         meta = {f"{META}/errorKind": result.error_kind, f"{META}/recoverable": result.recoverable}
@@ -248,23 +266,23 @@ def told_result(result: ToolResult) -> types.CallToolResult:
             "shownChars": result.truncation.shown_chars,
             "ref": result.truncation.ref,
         }
-    told: dict[str, Any] = {"content": content, "is_error": result.is_error}
-    structured = _structured(result)
+    fields: dict[str, Any] = {"content": content, "is_error": result.is_error}
+    structured = _structured_content(result)
     if structured is not None:
-        told["structured_content"] = structured
+        fields["structured_content"] = structured
     if meta:
-        told["_meta"] = meta
-    return types.CallToolResult(**told)
+        fields["_meta"] = meta
+    return types.CallToolResult(**fields)
 
 
-def _structured(result: ToolResult) -> dict[str, Any] | None:
-    """The whole value as an object; None where the content already says all of it."""
+def _structured_content(result: ToolResult) -> dict[str, Any] | None:
+    """Return the value as an object, or None if the content already has all of it."""
     if result.value is None or result.kind == "binary" or result.value == result.content:
         return None
     return dict(result.value) if isinstance(result.value, Mapping) else {WRAPPED: result.value}
 
 
-def _blobs(result: ToolResult) -> list[types.ContentBlock]:
+def _embedded_resources(result: ToolResult) -> list[types.ContentBlock]:
     call = str(result.metadata.get("call_id", "result"))
     return [
         types.EmbeddedResource(
@@ -276,21 +294,16 @@ def _blobs(result: ToolResult) -> list[types.ContentBlock]:
     ]
 
 
-def taken_result(told: types.CallToolResult, server: str) -> ToolResult:
-    """What a server answered, as our result. Everything in it is a stranger's.
-
-    Args:
-        told: The answer.
-        server: Who gave it, for messages.
-    """
+def from_mcp_result(response: types.CallToolResult, server: str) -> ToolResult:
+    """Convert the result of a call on `server`, whose name is used in messages. All of it is untrusted."""
     texts: list[str] = []
     data: dict[str, str] = {}
     displays: list[dict[str, str]] = []
-    for block in told.content:
+    for block in response.content:
         if isinstance(block, types.TextContent):
             texts.append(block.text)
         elif isinstance(block, types.ImageContent | types.AudioContent):
-            texts.append(f"[{block.mime_type[:80]}, {_size(block.data)} bytes]")
+            texts.append(f"[{block.mime_type[:80]}, {_decoded_bytes(block.data)} bytes]")
             bundle = {block.mime_type[:80]: block.data}
             if data:
                 displays.append(bundle)
@@ -301,17 +314,19 @@ def taken_result(told: types.CallToolResult, server: str) -> ToolResult:
         elif isinstance(block.resource, types.TextResourceContents):
             texts.append(block.resource.text)
         else:
-            texts.append(f"[resource {block.resource.uri[:500]}, {_size(block.resource.blob)} bytes]")
-    value = told.structured_content
+            texts.append(
+                f"[resource {block.resource.uri[:500]}, {_decoded_bytes(block.resource.blob)} bytes]"
+            )
+    value = response.structured_content
     content = "\n".join(texts)
     if not content and value is not None:
         content = ToolResult.json(value).content
     metadata: dict[str, Any] = {"server": server}
     if displays:
         metadata["displays"] = tuple(displays)
-    if told.is_error:
+    if response.is_error:
         return ToolResult(
-            content=content or f"{server} says that the call failed, and not why.",
+            content=content or f"{server} reports that the call failed, without a reason.",
             is_error=True,
             recoverable=True,
             error_kind="failed",
@@ -321,26 +336,21 @@ def taken_result(told: types.CallToolResult, server: str) -> ToolResult:
             metadata=metadata,
         )
     whole = content if value is None and not data else value
-    kind: Literal["json", "binary", "text"]
-    kind = "json" if value is not None else "binary" if data and len(texts) == 1 else "text"
+    kind: Literal["json", "binary", "text"] = "text"
+    if value is not None:
+        kind = "json"
+    elif data and len(texts) == 1:
+        kind = "binary"
     return ToolResult(content=content, kind=kind, value=whole, data=data, metadata=metadata)
 
 
-def _size(encoded: str) -> int:
-    """Bytes of what base64 text holds, without decoding a stranger's megabytes to know."""
+def _decoded_bytes(encoded: str) -> int:
+    """Return the length of base64 text decoded, without decoding a stranger's megabytes."""
     return len(encoded) * 3 // 4 - encoded[-2:].count("=")
 
 
-def told_tool(tool: Tool, form: Mapping[str, Any]) -> types.Tool:
-    """A tool as MCP lists it.
-
-    Args:
-        tool: Ours.
-        form: Its export for MCP.
-    """
+def to_mcp_tool(tool: Tool, export: Mapping[str, Any]) -> types.Tool:
+    """Build the listing of a tool from its export for MCP."""
     effect = declared_effect(tool)
     meta = {f"{META}/effect": str(effect)} if isinstance(effect, Effect) else None
-    return types.Tool.model_validate({**form, **({"_meta": meta} if meta else {})})
-
-
-__all__ = ["META", "WRAPPED", "taken_result", "told_result", "told_tool"]
+    return types.Tool.model_validate({**export, **({"_meta": meta} if meta else {})})

@@ -1,13 +1,7 @@
-"""Connections to MCP servers that hold whatever a server sends within bounds.
+"""Transports of the Model Context Protocol: bounded connections to servers, and a local HTTP server.
 
-The library's own read a line of any length into memory, pass on more of the environment than a server needs,
-and want a standard error that is a file, which a notebook's is not.
-
-An MCP server over HTTP, for programs of this machine that know its token.
-
-Any web page a person visits can send requests to a port of their machine, by its address or by a name that
-comes to mean 127.0.0.1 while the page is open (DNS rebinding). So a request must name this server as its
-host, may come from no other origin, and must bear the token.
+The library's own stdio client reads lines of any length, passes on more of the environment than a server
+needs, and wants a standard error with a file descriptor, which a notebook does not have.
 """
 
 from __future__ import annotations
@@ -42,36 +36,51 @@ from aisotools.core.truncation import HeadTailBuffer
 from aisotools.policy.prompts import visible
 from aisotools.tools.validation import MAX_ARGUMENT_BYTES, short_repr
 
-_MESSAGE_CHARS = 2_000
-MOST_BYTES = 32 << 20
-"""How long one message of a server may be."""
+MAX_MESSAGE_BYTES = 32 << 20
+"""The longest message of a server."""
 
 INHERITED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
     *("SYSTEMROOT", "COMSPEC", "PATHEXT", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "TEMP"),
 )
-"""What a server's process gets of the environment, besides what a person names."""
+"""Environment variables that a server's process inherits."""
 
 STDERR_TAIL_BYTES = 2_000
 """How much of the end of a server's standard error appears in error messages."""
 
-_STEP_S = 1.0
-_TIMEOUT = httpx2.Timeout(30.0, read=3_600.0)  # a call may take long; its own deadline ends it
+PATH = "/mcp"
+MIN_TOKEN_CHARS = 32
+
+_MAX_ERROR_CHARS = 2_000
+_EXIT_GRACE_S = 1.0
+"""Wait before each stronger way to end a server's process."""
+_HTTP_TIMEOUT = httpx2.Timeout(30.0, read=3_600.0)
+"""The read timeout is long: a call has a deadline of its own."""
+_MAX_REQUESTS = 256
+_SHUTDOWN_GRACE_S = 1
 
 Streams = tuple[Any, Any]
-"""What the library reads from, and what it writes to."""
+"""The memory streams that the library reads messages from and writes them to."""
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+# ---- connecting to servers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerEndpoint:
-    """How a server is reached: exactly one of a command and an address.
+    """How to reach a server: exactly one of `command` and `url` is set.
 
     Attributes:
-        command: A program that is started, and its arguments.
+        command: Program to start, with arguments.
         env: The program's whole environment.
-        cwd: The program's folder; the current one without it.
-        url: The address of a server that runs already.
-        token: What that server wants to see.
+        cwd: The program's working directory; None for the current one.
+        url: Address of a running server.
+        token: Bearer token for `url`.
     """
 
     command: tuple[str, ...] = ()
@@ -81,35 +90,35 @@ class ServerEndpoint:
     token: str | None = field(default=None, repr=False)
 
     @property
-    def told(self) -> str:
-        """The command or address, for people."""
+    def description(self) -> str:
+        """The command or address, for messages."""
         return visible(self.url or shlex.join(self.command), "")[:200]
 
     @property
     def host(self) -> str:
-        """The machine that is reached; empty for a program on this one."""
+        """Host name of the server; empty for a program on this machine."""
         return urlsplit(self.url).hostname or ""
 
     def open(
-        self, tail: HeadTailBuffer, ended: Callable[[str], object]
+        self, stderr: HeadTailBuffer, on_end: Callable[[str], object]
     ) -> AbstractAsyncContextManager[Streams]:
-        """A connection to the server, for as long as the context is held; see `stdio_transport`."""
+        """Return a context manager that connects; see `stdio_transport`."""
         if self.url:
             return http_transport(self.url, token=self.token)
-        return stdio_transport(self.command, env=self.env, cwd=self.cwd, tail=tail, ended=ended)
+        return stdio_transport(self.command, env=self.env, cwd=self.cwd, stderr=stderr, on_end=on_end)
 
 
-def words(error: BaseException) -> str:
-    """What went wrong, without the groups that libraries wrap it in."""
+def describe_error(error: BaseException) -> str:
+    """Return type and message of an error, without the exception groups that libraries wrap it in."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {visible(str(error))[:_MESSAGE_CHARS].rstrip('.')}"
+    return f"{type(error).__name__}: {visible(str(error))[:_MAX_ERROR_CHARS].rstrip('.')}"
 
 
-def environment(environ: Mapping[str, str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a server's process: an allow-list, and what a person gives it."""
-    kept = {name: environ[name] for name in INHERITED if name in environ}
-    return {**kept, **(given or {})}
+def environment(environ: Mapping[str, str], extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a server's process: the allowed part of `environ`, and `extra`."""
+    inherited = {name: environ[name] for name in INHERITED if name in environ}
+    return {**inherited, **(extra or {})}
 
 
 @asynccontextmanager
@@ -118,17 +127,17 @@ async def stdio_transport(
     *,
     env: Mapping[str, str],
     cwd: str | os.PathLike[str] | None,
-    tail: HeadTailBuffer,
-    ended: Callable[[str], object],
+    stderr: HeadTailBuffer,
+    on_end: Callable[[str], object],
 ) -> AsyncIterator[Streams]:
-    """Start a server and speak with it by its standard input and output; it ends with the context.
+    """Start a server and connect to its standard input and output. It is stopped at the end of the context.
 
     Args:
-        command: The program and its arguments.
+        command: Program and arguments.
         env: Its whole environment.
-        cwd: Its folder; the current one without it.
-        tail: Takes what it writes to standard error.
-        ended: Told why, when it ends or breaks the rules.
+        cwd: Its working directory; None for the current one.
+        stderr: Receives its standard error.
+        on_end: Called with the reason when the connection ends, or a message is too long.
 
     Raises:
         UsageError: If it cannot be started.
@@ -142,7 +151,7 @@ async def stdio_transport(
             env=dict(env),
             cwd=cwd,
             start_new_session=True,
-            limit=MOST_BYTES,
+            limit=MAX_MESSAGE_BYTES,
         )
     except (OSError, ValueError) as error:
         raise UsageError(f"{command[0]!r} cannot be started: {error}. Check the command.") from None
@@ -150,13 +159,14 @@ async def stdio_transport(
     writing, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     tasks = [
         asyncio.ensure_future(work)
-        for work in (_read(process, incoming, ended), _write(process, outgoing), _hear(process, tail))
+        for work in (_receive(process, incoming, on_end), _send(process, outgoing), _drain(process, stderr))
     ]
     try:
         yield reading, writing
     finally:
+        # Shielded: a cancelled caller must not leave the process behind.
         with anyio.CancelScope(shield=True):
-            await _end(process)
+            await _stop(process)
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -164,28 +174,31 @@ async def stdio_transport(
                 stream.close()
 
 
-async def _read(process: Process, incoming: Any, ended: Callable[[str], object]) -> None:
-    """Pass on what the server says, message by message."""
+async def _receive(process: Process, incoming: Any, on_end: Callable[[str], object]) -> None:
     assert process.stdout is not None
-    why = "it ended"
+    reason = "it ended"
     try:
         while line := await process.stdout.readline():
             try:
-                message: Any = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-                said: SessionMessage | Exception = SessionMessage(message)
+                parsed: Any = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+                message: SessionMessage | Exception = SessionMessage(parsed)
             except ValueError as error:
-                said = error
-            await incoming.send(said)
+                message = error  # the session logs it and goes on
+            await incoming.send(message)
     except ValueError:
-        why = f"it sent a message of more than {MOST_BYTES >> 20} MiB"
+        # From `readline`: the line is longer than the limit of the stream.
+        reason = f"it sent a message of more than {MAX_MESSAGE_BYTES >> 20} MiB"
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError) as error:
-        why = f"the connection broke ({type(error).__name__})"
+        reason = f"the connection broke ({type(error).__name__})"
     finally:
-        ended(why)
+        on_end(reason)
         incoming.close()
+    # After an error: a pipe with unread data is paused, never sees its end, and would stay open.
+    while await process.stdout.read(1 << 16):
+        pass
 
 
-async def _write(process: Process, outgoing: Any) -> None:
+async def _send(process: Process, outgoing: Any) -> None:
     assert process.stdin is not None
     async for message in outgoing:
         line = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
@@ -193,124 +206,122 @@ async def _write(process: Process, outgoing: Any) -> None:
             process.stdin.write(line)
             await process.stdin.drain()
         except OSError:
-            return  # its end is told by who reads
+            return  # the process ended; `_receive` reports it
 
 
-async def _hear(process: Process, tail: HeadTailBuffer) -> None:
+async def _drain(process: Process, stderr: HeadTailBuffer) -> None:
     assert process.stderr is not None
-    while more := await process.stderr.read(1 << 16):
-        tail.append(more)
+    while data := await process.stderr.read(1 << 16):
+        stderr.append(data)
 
 
-async def _end(process: Process) -> None:
-    """End a server and everything it started: politely, firmly, at last by force."""
+async def _stop(process: Process) -> None:
+    # As the protocol asks: close its input, then SIGTERM, then SIGKILL, each after a grace period.
     assert process.stdin is not None
     process.stdin.close()
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
-            await asyncio.wait_for(process.wait(), _STEP_S)
+            await asyncio.wait_for(process.wait(), _EXIT_GRACE_S)
             break
         except TimeoutError:
-            _signal(process, number)
-    _signal(process, signal.SIGKILL)  # what it left in its group
+            _signal_group(process, number)
+    # Whatever it started in its process group ends with it.
+    _signal_group(process, signal.SIGKILL)
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), _STEP_S)
+        await asyncio.wait_for(process.wait(), _EXIT_GRACE_S)
 
 
-def _signal(process: Process, number: signal.Signals) -> None:
+def _signal_group(process: Process, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
 
-# ---- HTTP
-
-
 def checked_url(url: str, *, secret: bool) -> str:
-    """The address, if it may be used.
+    """Return the address of a server unchanged, if it may be used.
 
     Args:
-        url: Where a server is.
-        secret: Whether a token goes there.
+        url: The address.
+        secret: True if a token is sent there.
 
     Raises:
-        UsageError: If it is none, holds a password, or would show the token to everybody on the way.
+        UsageError: If it is malformed, contains a password, or would send the token unencrypted.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise UsageError(f"{url[:200]!r} is no address of an MCP server; it starts with https:// or http://.")
+        raise UsageError(
+            f"{url[:200]!r} is not the address of an MCP server. Give one that starts with https:// or http://."
+        )
     if parts.username is not None or parts.password is not None:
         raise UsageError("Leave name and password out of the address, and name a variable with the token.")
-    if secret and parts.scheme == "http" and not _is_here(parts.hostname):
-        raise UsageError(f"The token would go to {parts.hostname} for everybody to read; use https.")
+    if secret and parts.scheme == "http" and not _is_loopback(parts.hostname):
+        raise UsageError(f"The token would be sent to {parts.hostname} unencrypted. Use https.")
     return url
 
 
-def _is_here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
 
-class _Bounded(httpx2.AsyncByteStream):
-    """The body of an answer, as far as one may be long."""
+class _BoundedStream(httpx2.AsyncByteStream):
+    """A response body that fails beyond `max_bytes`."""
 
-    def __init__(self, body: httpx2.AsyncByteStream, most: int) -> None:
-        self._body, self._left = body, most
+    def __init__(self, body: httpx2.AsyncByteStream, max_bytes: int) -> None:
+        self._body = body
+        self._left = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for chunk in self._body:
             self._left -= len(chunk)
             if self._left < 0:
-                raise httpx2.ReadError(f"The server sent more than {MOST_BYTES >> 20} MiB in one answer.")
+                raise httpx2.ReadError(
+                    f"The server sent more than {MAX_MESSAGE_BYTES >> 20} MiB in one response."
+                )
             yield chunk
 
     async def aclose(self) -> None:
         await self._body.aclose()
 
 
-async def _bound(response: httpx2.Response) -> None:
-    """Hold an answer within bounds, before anything of it is read."""
+async def _bound_response(response: httpx2.Response) -> None:
+    # Called before the body is read. A compressed body could grow beyond any bound.
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise httpx2.DecodingError("The server sent a compressed answer, which was not asked for.")
+        raise httpx2.DecodingError("The server sent a compressed response, which was not requested.")
+    # The response to a GET is an endless stream of events, each bounded by `max_sse_event_size`.
     if response.request.method == "POST" and isinstance(response.stream, httpx2.AsyncByteStream):
-        response.stream = _Bounded(response.stream, MOST_BYTES)
+        response.stream = _BoundedStream(response.stream, MAX_MESSAGE_BYTES)
 
 
 @asynccontextmanager
 async def http_transport(url: str, *, token: str | None) -> AsyncIterator[Streams]:
-    """Speak with a server over HTTP."""
+    """Connect to a server over HTTP."""
     headers = {"Accept-Encoding": "identity"}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
     async with (
         httpx2.AsyncClient(
-            headers=headers, timeout=_TIMEOUT, follow_redirects=False, event_hooks={"response": [_bound]}
+            headers=headers,
+            timeout=_HTTP_TIMEOUT,
+            follow_redirects=False,
+            event_hooks={"response": [_bound_response]},
         ) as client,
-        streamable_http_client(url, http_client=client, max_sse_event_size=MOST_BYTES) as streams,
+        streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
     ):
         yield streams
 
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-PATH = "/mcp"
-SHORTEST_TOKEN = 32
-
-_MOST_REQUESTS = 256
-_GRACE_S = 1
+# ---- serving over HTTP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpServer:
-    """A server that answers.
+    """A running server.
 
     Attributes:
-        url: Where.
-        token: What a client must send as `Authorization: Bearer TOKEN`.
+        url: Its address.
+        token: Clients must send it as `Authorization: Bearer TOKEN`.
     """
 
     url: str
@@ -321,7 +332,7 @@ class HttpServer:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Leaves the signals of this process alone: they are the notebook's, or the program's."""
+    """A server without signal handlers: those of this process belong to the notebook, or to the program."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -336,11 +347,12 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-def guarded(app: App, *, port: int, token: str) -> App:
-    """`app`, for those who name this machine as the host, come from no other origin, and bear the token."""
-    hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost", "[::1]")}
-    origins = {b"http://" + host for host in hosts}
-    wanted = f"Bearer {token}".encode()
+def require_token(app: App, token: str) -> App:
+    """Wrap an ASGI app so that HTTP requests without the token are answered with status 401.
+
+    The protocol library checks `Host` and `Origin` behind it; see `serving`.
+    """
+    expected = f"Bearer {token}".encode()
 
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -348,58 +360,44 @@ def guarded(app: App, *, port: int, token: str) -> App:
             return
         if scope["type"] != "http":
             raise UsageError(f"This server speaks HTTP only, not {scope['type']}.")
-        flaw = _flaw(scope["headers"])
-        if flaw is None:
+        credentials = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
+        # compare_digest: the time taken must not show how much of a guessed token is right.
+        if len(credentials) == 1 and hmac.compare_digest(credentials[0], expected):
             await app(scope, receive, send)
         else:
-            await _refuse(send, *flaw)
-
-    def _flaw(headers: list[tuple[bytes, bytes]]) -> tuple[int, str] | None:
-        given: dict[bytes, list[bytes]] = {}
-        for name, value in headers:
-            given.setdefault(name.lower(), []).append(value)
-        host = given.get(b"host", [])
-        if len(host) != 1 or host[0].lower() not in hosts:
-            return 421, "This server answers only to its own address on this machine."
-        if any(origin not in origins for origin in given.get(b"origin", ())):
-            return 403, "Requests of other origins are refused."
-        bearer = given.get(b"authorization", [])
-        if len(bearer) != 1 or not hmac.compare_digest(bearer[0], wanted):
-            return 401, "Send the token of this server: Authorization: Bearer TOKEN."
-        return None
+            await _send_unauthorized(send)
 
     return guard
 
 
-async def _refuse(send: Send, status: int, told: str) -> None:
-    headers = [(b"content-type", b"text/plain; charset=utf-8")]
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": told.encode()})
+async def _send_unauthorized(send: Send) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"www-authenticate", b"Bearer")]
+    await send({"type": "http.response.start", "status": 401, "headers": headers})
+    body = b"Send the token of this server: Authorization: Bearer TOKEN."
+    await send({"type": "http.response.body", "body": body})
 
 
 def checked_token(token: str | None) -> str:
-    """The token, or a fresh random one.
+    """Return `token`, or a random one for None.
 
     Raises:
-        UsageError: If it is short enough to be guessed, or cannot stand in a header.
+        UsageError: If it is too short, or cannot stand in a header.
     """
     if token is None:
         return secrets.token_urlsafe(32)
-    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+    if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
         raise UsageError(
-            f"The token must have at least {SHORTEST_TOKEN} visible ASCII characters, such as "
-            "secrets.token_urlsafe(32); leave it out to have one made."
+            f"The token must have at least {MIN_TOKEN_CHARS} visible ASCII characters, such as "
+            "secrets.token_urlsafe(32); leave it out to get a random one."
         )
     return token
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """A socket that only this machine reaches.
+def _bind_loopback(host: str, port: int) -> socket.socket:
+    """Return a bound socket that only this machine reaches.
 
     Raises:
-        UsageError: If the address is another, or the port is taken.
+        UsageError: If `host` is not a loopback address, or the port is taken.
     """
     try:
         address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
@@ -411,40 +409,44 @@ def _listening(host: str, port: int) -> socket.socket:
             "Use 127.0.0.1; for others, put a proxy with TLS and its own users before it."
         )
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((str(address), port))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((str(address), port))
     except (OSError, OverflowError) as error:
-        listening.close()
+        sock.close()
         raise UsageError(f"Port {port} cannot be used: {error}. Give another, or 0 for a free one.") from None
-    return listening
+    return sock
 
 
 @asynccontextmanager
 async def serving(
     server: Server[Any], *, host: str, port: int, token: str | None
 ) -> AsyncIterator[HttpServer]:
-    """Answer clients over HTTP as long as the context is held.
+    """Serve MCP over HTTP for the duration of the context.
+
+    Any web page that a person visits can send requests to a port of their machine, also by a name that comes
+    to mean 127.0.0.1 while the page is open (DNS rebinding). So requests must carry the token, name this
+    server as their `Host`, and have no foreign `Origin`.
 
     Raises:
-        UsageError: If the address, the port or the token will not do.
+        UsageError: If the address is not a loopback one, the port is taken, or the token is too short.
     """
     token = checked_token(token)
-    listening = _listening(host, port)
-    name, port = listening.getsockname()[:2]
+    sock = _bind_loopback(host, port)
+    name, port = sock.getsockname()[:2]
     address = f"{f'[{name}]' if ':' in name else name}:{port}"
     app = server.streamable_http_app(
         streamable_http_path=PATH,
         max_request_body_size=MAX_ARGUMENT_BYTES + (1 << 20),
-        max_sessions=_MOST_REQUESTS,
+        max_sessions=_MAX_REQUESTS,
         transport_security=TransportSecuritySettings(
             allowed_hosts=[address, f"localhost:{port}"],
             allowed_origins=[f"http://{address}", f"http://localhost:{port}"],
         ),
     )
     config = uvicorn.Config(
-        guarded(app, port=port, token=token),
+        require_token(app, token),
         log_config=None,
         access_log=False,
         http="h11",
@@ -452,20 +454,21 @@ async def serving(
         proxy_headers=False,
         server_header=False,
         lifespan="on",
-        limit_concurrency=_MOST_REQUESTS,
-        timeout_graceful_shutdown=_GRACE_S,
+        limit_concurrency=_MAX_REQUESTS,
+        timeout_graceful_shutdown=_SHUTDOWN_GRACE_S,
     )
-    running = _Uvicorn(config)
-    task = asyncio.get_running_loop().create_task(running.serve(sockets=[listening]))
+    uvicorn_server = _Uvicorn(config)
+    task = asyncio.get_running_loop().create_task(uvicorn_server.serve(sockets=[sock]))
     try:
-        ready = asyncio.ensure_future(running.ready.wait())
+        # Whichever comes first: a failed startup ends the task and never sets `ready`.
+        ready = asyncio.ensure_future(uvicorn_server.ready.wait())
         await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         if task.done():
             task.result()
-            raise UsageError(f"The server could not be started on {address}; the log says why.")
+            raise UsageError(f"The server could not be started on {address}. Read the log.")
         yield HttpServer(url=f"http://{address}{PATH}", token=token)
     finally:
-        running.should_exit = True
+        uvicorn_server.should_exit = True
         await asyncio.wait([task])
-        listening.close()
+        sock.close()

@@ -180,7 +180,7 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
 
 def _told(server: McpServer) -> str:
     """One server in a few lines. What it says of itself is a stranger's."""
-    lines = [f"{server.name}: {server.reach.told} ({server.state}{_revision(server)})"]
+    lines = [f"{server.name}: {server.endpoint.description} ({server.state}{_revision(server)})"]
     lines.append(f"  tools: {', '.join(server.tools) or 'none'}")
     lines += [f"  not taken: {visible(name, '')}: {visible(why, '')}" for name, why in server.refused.items()]
     lines += [

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,12 @@ import pytest
 
 pytest.importorskip("mcp")
 
-from mcp import types
-
-from aisotools.core.exceptions import ArgumentError, SignatureError, ToolError, UsageError
-from aisotools.core.types import Approval, Effect, ToolResult
-from aisotools.integrations.mcp.api import McpServer, add_mcp_server, serve_http
-from aisotools.integrations.mcp.tools import OfferedTool, RemoteTool, ToolRejected, offer_of, our_name
-from aisotools.integrations.mcp.transport import environment
+from aisotools.core.exceptions import UsageError
+from aisotools.core.types import Approval, Effect
+from aisotools.integrations.mcp.api import add_mcp_server, serve_http
+from aisotools.integrations.mcp.client import McpServer
+from aisotools.integrations.mcp.tools import RemoteTool
+from aisotools.integrations.mcp.transport import ServerEndpoint
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
 from aisotools.session.session import Session
@@ -194,18 +191,15 @@ async def test_a_server_that_dies_is_told_and_started_again(trusting: Session, t
 
 async def test_calls_have_deadlines(trusting: Session) -> None:
     server = await stranger(trusting, "sleep")
-    began = time.monotonic()
     result = await trusting.call("s_act", timeout_s=0.3)
     assert result.is_error
     assert "longer than 0.3 s" in result.content
-    assert time.monotonic() - began < 5
     await server.close()
-    assert time.monotonic() - began < 10
 
 
 async def test_answers_that_are_none_and_questions_that_are_not_for_servers(trusting: Session) -> None:
     server = await stranger(trusting, "junk")
-    assert "no MCP result" in (await trusting.call("s_act")).content
+    assert "is not an MCP result" in (await trusting.call("s_act")).content
     await server.close()
     server = await stranger(trusting, "asking")
     assert (await trusting.call("s_act")).content == "True True True"
@@ -214,10 +208,8 @@ async def test_answers_that_are_none_and_questions_that_are_not_for_servers(trus
 
 async def test_an_output_schema_is_not_run_against_the_answer(trusting: Session) -> None:
     server = await stranger(trusting, "output")
-    began = time.monotonic()
     result = await trusting.call("s_act")
     assert result.value == {"s": "a" * 40 + "!"}
-    assert time.monotonic() - began < 5
     await server.close()
 
 
@@ -233,130 +225,26 @@ async def test_names_are_made_fit_and_clashes_told(open_session: OpenSession) ->
     assert session.registry.list() == [session.registry["s_taken"]]
 
 
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [
-        ({"command": ["/no/such/program"]}, "cannot be started"),
-        ({"command": [sys.executable, "-c", "import sys; sys.exit('no luck today')"]}, "no luck today"),
-        ({"command": []}, "name a program"),
-        ({"command": "npx server"}, "give a list of words"),
-        ({}, "exactly one"),
-        ({"url": "ftp://a.example"}, "no address"),
-        ({"url": "http://a.example/mcp", "token": "x"}, "use https"),
-        ({"url": "https://me:secret@a.example/mcp"}, "Leave name and password out"),
-        ({"command": ["x"], "effects": {"a": "harmless"}}, "no effect"),
-    ],
-)
-async def test_what_cannot_be_added_is_told(how: dict[str, Any], told: str) -> None:
-    registry = ToolRegistry()
-    with pytest.raises((UsageError, ToolError), match=told):
-        await add_mcp_server(registry, "s", **how)
-    assert not registry.list()
+# ---- without a server
 
 
-async def test_a_name_must_be_one() -> None:
-    with pytest.raises(SignatureError):
-        await add_mcp_server(ToolRegistry(), "a b", command=["x"])
+def endpoint() -> ServerEndpoint:
+    return ServerEndpoint(command=("no-such-program-anywhere",))
 
 
-def test_the_environment_is_an_allow_list() -> None:
-    given = {"PATH": "/bin", "OPENAI_API_KEY": "secret", "LD_PRELOAD": "x", "HOME": "/h"}
-    assert environment(given, {"TOKEN": "t"}) == {"PATH": "/bin", "HOME": "/h", "TOKEN": "t"}
+async def test_a_server_that_cannot_be_started_is_named_with_its_command() -> None:
+    server = McpServer(ToolRegistry(), "s", endpoint())
+    with pytest.raises(
+        UsageError, match=r"'no-such-program-anywhere' cannot be started: .* Check the command"
+    ):
+        await server.connect()
+    assert (server.state, server.tools, server.protocol) == ("lost", (), "")
+    assert repr(server) == "<McpServer s: no-such-program-anywhere, 0 tools, lost>"
 
 
-# ---- what a server says about a tool
-
-
-def told(**schema: Any) -> types.Tool:
-    return types.Tool(name="t", description="d\u202e\x1b[2J" + "x" * 9_000, input_schema=schema)
-
-
-def test_descriptions_are_cleaned_and_short() -> None:
-    offer = offer_of(told(type="object", properties={"description": {"description": "a\u202eb"}}))
-    assert "\u202e" not in offer.description
-    assert len(offer.description) == 4_000
-    assert offer.schema["properties"]["description"]["description"] == "a\\u202eb"
-
-
-def chain(length: int) -> dict[str, Any]:
-    """Each definition names the next one twice: spelled out, that is 2 ** length."""
-
-    def next_two(n: int) -> dict[str, Any]:
-        return {"properties": {side: {"$ref": f"#/$defs/d{n + 1}"} for side in "ab"}}
-
-    defs = {f"d{n}": next_two(n) for n in range(length)} | {f"d{length}": {}}
-    return {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": defs}
-
-
-def nested(depth: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "object"}
-    for _ in range(depth):
-        schema = {"type": "object", "properties": {"x": schema}}
-    return schema
-
-
-@pytest.mark.parametrize(
-    ("schema", "why"),
-    [
-        (chain(40), "no end"),
-        (nested(60), "nested more than"),
-        ({"type": "object", "properties": {f"p{n}": {"enum": ["x" * 50]} for n in range(2_000)}}, "64 KiB"),
-        ({"type": "object", "$ref": "file:///etc/passwd"}, "outside itself"),
-        ({"type": "object", "properties": {"x": {"$ref": "http://a.example/s"}}}, "outside itself"),
-        ({"type": "object", "properties": {"x": {"$ref": "#/$defs/no"}}}, "not there"),
-        ({"type": "object", "properties": {"x": {"$dynamicRef": "#a"}}}, "not followed"),
-        ({"type": "object", "properties": {"x": {"type": "strnig"}}}, "broken"),
-        ({"type": "array"}, "of type 'object'"),
-    ],
-)
-def test_schemas_that_are_none_or_have_no_end_are_not_taken(schema: dict[str, Any], why: str) -> None:
-    began = time.monotonic()
-    with pytest.raises(ToolRejected, match=why):
-        offer_of(told(**schema))
-    assert time.monotonic() - began < 5
-
-
-def remote(**schema: Any) -> RemoteTool:
-    async def never(tool: RemoteTool, arguments: Any, context: Any) -> ToolResult:
-        raise AssertionError
-
-    offer = OfferedTool(name="t", description="d", schema={"type": "object", **schema}, digest="0")
-    return RemoteTool(offer, name="t", server="s", origin="o", host="", declared=None, execute=never)
-
-
-def test_arguments_are_checked_but_never_by_a_strangers_pattern() -> None:
-    evil = {"type": "string", "pattern": "^(a+)+$"}
-    tool = remote(
-        properties={"s": evil, "n": {"type": "integer"}},
-        patternProperties={"^(a+)+$": {"type": "string"}},
-        additionalProperties=False,
-        required=["n"],
-    )
-    began = time.monotonic()
-    hostile = {"s": "a" * 40 + "!", "n": 1, "a" * 40 + "!": "x"}
-    assert tool.validate_arguments(hostile) == hostile
-    with pytest.raises(ArgumentError, match="n is missing"):
-        tool.validate_arguments({"s": "a"})
-    with pytest.raises(ArgumentError, match="integer"):
-        tool.validate_arguments({"n": "1"})
-    assert time.monotonic() - began < 2
-
-
-def test_a_schema_that_grows_with_the_arguments_is_given_up() -> None:
-    twice = {"$ref": "#/$defs/a"}
-    tool = remote(
-        properties={"x": twice}, **{"$defs": {"a": {"properties": {"x": {"allOf": [twice, twice, twice]}}}}}
-    )
-    deep: dict[str, Any] = {}
-    for _ in range(60):
-        deep = {"x": deep}
-    began = time.monotonic()
-    assert json.dumps(tool.validate_arguments(deep)) == json.dumps(deep)
-    assert time.monotonic() - began < 2
-
-
-def test_names_are_unique_and_legal() -> None:
-    taken: set[str] = set()
-    names = [our_name("s", name, taken) for name in ("a b", "a/b", "a_b", "ü", "x" * 200, "x" * 201)]
-    assert len(set(names)) == len(names)
-    assert all(len(name) <= 64 and name.isascii() for name in names)
+async def test_a_closed_server_does_not_connect() -> None:
+    server = McpServer(ToolRegistry(), "s", endpoint())
+    await server.close()
+    assert server.state == "closed"
+    with pytest.raises(UsageError, match="'s' was removed; add it again"):
+        await server.connect()

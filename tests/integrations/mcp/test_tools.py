@@ -1,0 +1,228 @@
+"""Conversion between MCP's tools and results and ours; a server is hostile."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp")
+
+from mcp import types
+
+from aisotools.core.exceptions import ArgumentError
+from aisotools.core.protocols import ToolContext
+from aisotools.core.types import Effect, ToolResult
+from aisotools.integrations.mcp.tools import (
+    META,
+    OfferedTool,
+    RemoteTool,
+    ToolRejected,
+    check_offer,
+    from_mcp_result,
+    local_name,
+    to_mcp_result,
+    to_mcp_tool,
+)
+
+# ---- what a server says about a tool
+
+
+def listing(**schema: Any) -> types.Tool:
+    return types.Tool(name="t", description="d\u202e\x1b[2J" + "x" * 9_000, input_schema=schema)
+
+
+def test_descriptions_are_cleaned_and_short() -> None:
+    offer = check_offer(listing(type="object", properties={"description": {"description": "a\u202eb"}}))
+    assert "\u202e" not in offer.description
+    assert len(offer.description) == 4_000
+    assert offer.schema["properties"]["description"]["description"] == "a\\u202eb"
+
+
+def chain(length: int) -> dict[str, Any]:
+    """Each definition names the next one twice: spelled out, that is 2 ** length."""
+
+    def next_two(n: int) -> dict[str, Any]:
+        return {"properties": {side: {"$ref": f"#/$defs/d{n + 1}"} for side in "ab"}}
+
+    defs = {f"d{n}": next_two(n) for n in range(length)} | {f"d{length}": {}}
+    return {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": defs}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"x": schema}}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (chain(40), "no end"),
+        (nested(60), "nested more than"),
+        ({"type": "object", "properties": {f"p{n}": {"enum": ["x" * 50]} for n in range(2_000)}}, "64 KiB"),
+        ({"type": "object", "$ref": "file:///etc/passwd"}, "outside itself"),
+        ({"type": "object", "properties": {"x": {"$ref": "http://a.example/s"}}}, "outside itself"),
+        ({"type": "object", "properties": {"x": {"$ref": "#/$defs/no"}}}, "not there"),
+        ({"type": "object", "properties": {"x": {"$dynamicRef": "#a"}}}, "not followed"),
+        ({"type": "object", "properties": {"x": {"type": "strnig"}}}, "broken"),
+        ({"type": "array"}, "of type 'object'"),
+    ],
+)
+def test_schemas_that_are_none_or_have_no_end_are_not_taken(schema: dict[str, Any], message: str) -> None:
+    with pytest.raises(ToolRejected, match=message):
+        check_offer(listing(**schema))
+
+
+def remote(**schema: Any) -> RemoteTool:
+    async def never(tool: RemoteTool, arguments: Any, context: Any) -> ToolResult:
+        raise AssertionError
+
+    offer = OfferedTool(name="t", description="d", schema={"type": "object", **schema}, digest="0")
+    return RemoteTool(offer, name="t", server="s", origin="o", host="", declared=None, execute=never)
+
+
+def test_arguments_are_checked_but_never_by_a_strangers_pattern() -> None:
+    evil = {"type": "string", "pattern": "^(a+)+$"}
+    tool = remote(
+        properties={"s": evil, "n": {"type": "integer"}},
+        patternProperties={"^(a+)+$": {"type": "string"}},
+        additionalProperties=False,
+        required=["n"],
+    )
+    hostile = {"s": "a" * 40 + "!", "n": 1, "a" * 40 + "!": "x"}
+    assert tool.validate_arguments(hostile) == hostile
+    with pytest.raises(ArgumentError, match="n is missing"):
+        tool.validate_arguments({"s": "a"})
+    with pytest.raises(ArgumentError, match="integer"):
+        tool.validate_arguments({"n": "1"})
+
+
+def test_a_schema_that_grows_with_the_arguments_is_given_up() -> None:
+    twice = {"$ref": "#/$defs/a"}
+    tool = remote(
+        properties={"x": twice}, **{"$defs": {"a": {"properties": {"x": {"allOf": [twice, twice, twice]}}}}}
+    )
+    deep: dict[str, Any] = {}
+    for _ in range(60):
+        deep = {"x": deep}
+    assert json.dumps(tool.validate_arguments(deep)) == json.dumps(deep)
+
+
+def test_names_are_unique_and_legal() -> None:
+    taken: set[str] = set()
+    names = [local_name("s", name, taken) for name in ("a b", "a/b", "a_b", "ü", "x" * 200, "x" * 201)]
+    assert len(set(names)) == len(names)
+    assert all(len(name) <= 64 and name.isascii() for name in names)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 129])
+def test_names_have_a_length(name: str) -> None:
+    with pytest.raises(ToolRejected, match="128 characters"):
+        check_offer(types.Tool(name=name, input_schema={"type": "object"}))
+
+
+def test_the_digest_covers_all_but_meta_and_icons() -> None:
+    def digest(**more: Any) -> str:
+        return check_offer(types.Tool(name="t", input_schema={"type": "object"}, **more)).digest
+
+    assert digest() == digest(_meta={"count": 1})
+    assert digest() != digest(title="T")
+    assert digest() != digest(annotations=types.ToolAnnotations(read_only_hint=True))
+
+
+@pytest.mark.parametrize(
+    ("host", "declared", "effect", "certain"),
+    [
+        ("", None, Effect.LOCAL_MUTATION, False),
+        ("a.example", None, Effect.REMOTE_ACTION, False),
+        ("a.example", Effect.READ_ONLY, Effect.READ_ONLY, True),
+        ("", Effect.DESTRUCTIVE, Effect.DESTRUCTIVE, False),
+    ],
+)
+def test_facts_come_from_the_declaration_and_the_place(
+    host: str, declared: Effect | None, effect: Effect, certain: bool
+) -> None:
+    tool = remote_tool(host, declared)
+    facts = tool.gather_facts({})
+    assert (tool.classify({}), facts.effect, facts.certain, facts.outside) == (
+        effect,
+        effect,
+        certain,
+        not certain,
+    )
+    assert facts.hosts == ((host,) if host else ())
+    assert tool.version != remote_tool(host, declared, digest="1").version
+
+
+async def executed(tool: RemoteTool, arguments: Any, context: Any) -> ToolResult:
+    return ToolResult.json({"tool": tool.name, "arguments": dict(arguments)})
+
+
+def remote_tool(host: str, declared: Effect | None, digest: str = "0") -> RemoteTool:
+    offer = OfferedTool(name="t", description="d", schema={"type": "object"}, digest=digest)
+    return RemoteTool(
+        offer, name="s_t", server="s", origin="o", host=host, declared=declared, execute=executed
+    )
+
+
+async def test_a_call_goes_to_the_server() -> None:
+    tool = remote_tool("", None)
+    result = await tool.execute({"a": 1}, ToolContext())
+    assert result.value == {"tool": "s_t", "arguments": {"a": 1}}
+    assert tool.description == "[MCP server s] d"
+    assert repr(tool) == "<tool s_t (host) from MCP server s: o>"
+
+
+# ---- results
+
+
+def test_results_for_clients() -> None:
+    plain = to_mcp_result(ToolResult(content="text", value="text"))
+    assert (plain.structured_content, plain.meta, plain.is_error) == (None, None, False)
+    assert to_mcp_result(ToolResult.json({"a": 1})).structured_content == {"a": 1}
+    assert to_mcp_result(ToolResult.json([1])).structured_content == {"result": [1]}
+    error = to_mcp_result(ToolResult.error("no", recoverable=False, error_kind="denied"))
+    assert error.is_error
+    assert error.meta == {f"{META}/errorKind": "denied", f"{META}/recoverable": False}
+    binary = to_mcp_result(ToolResult.binary(b"abc", "application/x-data").with_metadata(call_id="c"))
+    resource = binary.content[1]
+    assert isinstance(resource, types.EmbeddedResource)
+    assert str(resource.resource.uri) == "aisotools://result/c"
+
+
+def answer(*content: types.ContentBlock, **more: Any) -> ToolResult:
+    return from_mcp_result(types.CallToolResult(content=list(content), **more), "s")
+
+
+def test_results_of_servers() -> None:
+    text = types.TextContent(type="text", text="hello")
+    image = types.ImageContent(type="image", data="AAAA", mime_type="image/png")
+    link = types.ResourceLink(type="resource_link", uri="file:///x", name="x", description="the file")
+    assert (answer(text).content, answer(text).kind, answer(text).value) == ("hello", "text", "hello")
+    assert answer(text).metadata == {"server": "s"}
+    structured = answer(structured_content={"a": 1})
+    assert (structured.kind, structured.value) == ("json", {"a": 1})
+    assert '"a"' in structured.content
+    picture = answer(image)
+    assert (picture.kind, picture.content, picture.data) == (
+        "binary",
+        "[image/png, 3 bytes]",
+        {"image/png": "AAAA"},
+    )
+    assert answer(text, image, image).metadata["displays"] == ({"image/png": "AAAA"},)
+    assert answer(link).content == "[resource file:///x: the file]"
+
+
+def test_errors_of_servers() -> None:
+    failed = answer(is_error=True)
+    assert (failed.is_error, failed.recoverable, failed.error_kind) == (True, True, "failed")
+    assert failed.content == "s reports that the call failed, without a reason."
+
+
+def test_a_tool_is_listed_with_its_effect() -> None:
+    tool = remote_tool("", Effect.READ_ONLY)
+    listed = to_mcp_tool(tool, {"name": "t", "inputSchema": {"type": "object"}})
+    assert listed.meta == {f"{META}/effect": "read_only"}

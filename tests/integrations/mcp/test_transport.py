@@ -1,0 +1,194 @@
+"""Transports: environment, addresses, tokens, the token check, and processes that end with the context."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp")
+
+from mcp import types
+from mcp.shared.message import SessionMessage
+
+from aisotools.core.exceptions import UsageError
+from aisotools.core.truncation import HeadTailBuffer
+from aisotools.integrations.mcp import transport
+from aisotools.integrations.mcp.transport import (
+    MIN_TOKEN_CHARS,
+    ServerEndpoint,
+    checked_token,
+    checked_url,
+    describe_error,
+    environment,
+    require_token,
+    stdio_transport,
+)
+
+TOKEN = "t" * MIN_TOKEN_CHARS
+
+
+def test_the_environment_is_an_allow_list() -> None:
+    given = {"PATH": "/bin", "OPENAI_API_KEY": "secret", "LD_PRELOAD": "x", "HOME": "/h"}
+    assert environment(given, {"TOKEN": "t"}) == {"PATH": "/bin", "HOME": "/h", "TOKEN": "t"}
+
+
+def test_an_endpoint_describes_itself_without_its_token() -> None:
+    web = ServerEndpoint(url="https://a.example:8/mcp", token=TOKEN)
+    assert (web.description, web.host) == ("https://a.example:8/mcp", "a.example")
+    assert TOKEN not in repr(web)
+    program = ServerEndpoint(command=("npx", "a b\u202e"), env={"KEY": "secret"})
+    assert (program.description, program.host) == ("npx 'a b\\u202e'", "")
+    assert "secret" not in repr(program)
+
+
+def test_errors_are_described_without_groups() -> None:
+    error = ExceptionGroup("outer", [ExceptionGroup("inner", [ValueError("the reason.")])])
+    assert describe_error(error) == "ValueError: the reason"
+
+
+@pytest.mark.parametrize(
+    ("url", "secret", "message"),
+    [
+        ("ftp://a.example", False, "not the address"),
+        ("https://", False, "not the address"),
+        ("https://me@a.example", False, "Leave name and password out"),
+        ("http://a.example", True, "unencrypted"),
+        ("http://127.0.0.1.a.example", True, "unencrypted"),
+    ],
+)
+def test_addresses_that_are_refused(url: str, secret: bool, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        checked_url(url, secret=secret)
+
+
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        ("http://a.example", False),
+        ("https://a.example", True),
+        ("http://127.0.0.1:8", True),
+        ("http://localhost", True),
+        ("http://[::1]:8", True),
+    ],
+)
+def test_addresses_that_are_used(url: str, secret: bool) -> None:
+    assert checked_url(url, secret=secret) == url
+
+
+def test_tokens() -> None:
+    assert checked_token(TOKEN) == TOKEN
+    assert len(checked_token(None)) >= MIN_TOKEN_CHARS
+    assert checked_token(None) != checked_token(None)
+    for bad in (TOKEN[1:], TOKEN + " x", TOKEN + "\n", TOKEN + "\u00e9"):
+        with pytest.raises(UsageError, match="at least 32 visible ASCII"):
+            checked_token(bad)
+
+
+# ---- the token check
+
+
+async def status_for(*headers: tuple[bytes, bytes]) -> int:
+    """Return the status that a guarded app answers with; the app itself answers 200."""
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("nothing is read before the token is checked")
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    await require_token(app, TOKEN)({"type": "http", "headers": list(headers)}, receive, send)
+    return int(sent[0]["status"])
+
+
+async def test_only_the_token_passes() -> None:
+    good = (b"authorization", f"Bearer {TOKEN}".encode())
+    assert await status_for(good) == 200
+    assert await status_for((b"Authorization", good[1])) == 200
+    assert await status_for() == 401
+    assert await status_for((b"authorization", b"Bearer " + b"u" * 32)) == 401
+    assert await status_for((b"authorization", b"bearer " + TOKEN.encode())) == 401
+    assert await status_for((b"authorization", TOKEN.encode())) == 401
+    assert await status_for(good, good) == 401  # a proxy and the app may disagree about which counts
+
+
+async def test_other_protocols_are_refused_and_the_lifespan_passes() -> None:
+    passed: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        passed.append(scope["type"])
+
+    async def nothing(*_: Any) -> Any:
+        raise AssertionError
+
+    await require_token(app, TOKEN)({"type": "lifespan"}, nothing, nothing)
+    with pytest.raises(UsageError, match="HTTP only, not websocket"):
+        await require_token(app, TOKEN)({"type": "websocket"}, nothing, nothing)
+    assert passed == ["lifespan"]
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"Port {port} cannot be used"):
+            transport._bind_loopback("127.0.0.1", port)
+
+
+# ---- servers that are started
+
+ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)\nsys.stderr.write('bye')"
+
+
+def connect(code: str, stderr: HeadTailBuffer, ends: list[str]) -> Any:
+    command = (sys.executable, "-S", "-c", code)
+    return stdio_transport(command, env={}, cwd=None, stderr=stderr, on_end=ends.append)
+
+
+async def test_messages_pass_both_ways_and_stderr_is_stored() -> None:
+    stderr, ends = HeadTailBuffer(0, 100), list[str]()
+    async with connect(ECHO, stderr, ends) as (reading, writing):
+        ping = types.JSONRPCRequest(jsonrpc="2.0", id=1, method="ping")
+        await writing.send(SessionMessage(ping))
+        echoed = await reading.receive()
+        assert echoed.message == ping
+        assert not ends
+    assert ends == ["it ended"]
+
+
+async def test_a_line_that_is_no_message_is_passed_on_as_an_error() -> None:
+    async with connect("print('hello', flush=True); input()", HeadTailBuffer(0, 100), []) as (reading, _):
+        assert isinstance(await reading.receive(), ValueError)
+
+
+async def test_a_message_that_is_too_long_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "MAX_MESSAGE_BYTES", 1 << 10)
+    ended = asyncio.Event()
+    reasons: list[str] = []
+
+    def on_end(reason: str) -> None:
+        reasons.append(reason)
+        ended.set()
+
+    command = (sys.executable, "-S", "-c", "print('x' * 100_000, flush=True); input()")
+    stderr = HeadTailBuffer(0, 100)
+    async with stdio_transport(command, env={}, cwd=None, stderr=stderr, on_end=on_end):
+        await ended.wait()
+    assert reasons == ["it sent a message of more than 0 MiB"]
+
+
+async def test_a_program_that_cannot_be_started() -> None:
+    with pytest.raises(UsageError, match="'/no/such' cannot be started"):
+        async with stdio_transport(
+            ("/no/such",), env={}, cwd=None, stderr=HeadTailBuffer(0, 1), on_end=lambda _reason: None
+        ):
+            pytest.fail("it started")
