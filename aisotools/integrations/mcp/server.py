@@ -355,7 +355,7 @@ class _ClientProgress:
         self._call_id = call_id
         self._contexts = contexts
         # Made with the first event: most calls report nothing.
-        self._queue: asyncio.Queue[_Report | None] | None = None
+        self._queue: asyncio.Queue[_ProgressReport | None] | None = None
         self._sender: asyncio.Task[None] | None = None
         self._last_progress = 0.0
 
@@ -400,7 +400,7 @@ class _ClientProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class _Report:
+class _ProgressReport:
     """A progress report. All of it comes out of a sandbox.
 
     Attributes:
@@ -414,11 +414,13 @@ class _Report:
     message: str
 
 
-def _report(event: CallEmitted | CallOutput) -> _Report:
+def _report(event: CallEmitted | CallOutput) -> _ProgressReport:
     if isinstance(event, CallOutput):
-        return _Report(None, None, event.text[:_MAX_MESSAGE_CHARS])
+        return _ProgressReport(None, None, event.text[:_MAX_MESSAGE_CHARS])
     message = str(event.payload.get("message", event.name))[:_MAX_MESSAGE_CHARS]
-    return _Report(_number(event.payload.get("progress")), _number(event.payload.get("total")), message)
+    return _ProgressReport(
+        _number(event.payload.get("progress")), _number(event.payload.get("total")), message
+    )
 
 
 def _number(value: object) -> float | None:
