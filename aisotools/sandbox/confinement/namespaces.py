@@ -19,6 +19,7 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -261,6 +262,7 @@ class NamespaceEntry:
         plan: What it is to see; it cannot look at the host's files any more.
         trees: Descriptors of what the plan shows of the host, by path.
         adopted: A pipe with one byte for each process inside, written when the supervisor is their parent.
+            Only the supervisor holds its other end, as long as it lives.
     """
 
     plan: rootfs.RootPlan
@@ -310,9 +312,11 @@ def start(
         message = json.loads(answer or '{"error": "the builder ended"}')
         if "error" in message:
             raise SandboxError(f"Namespaces of its own could not be made for the worker: {message['error']}.")
-        os.write(releasing, b"12")
-    finally:
+    except BaseException:
         os.close(releasing)
+        raise
+    # Never closed: its end tells those inside that this process has ended, see `_bind_to_supervisor`.
+    os.write(releasing, b"12")
     return NamespaceProcesses(message["worker"], message["init"])
 
 
@@ -346,8 +350,14 @@ def _build(
 def _bind_to_supervisor(adopted: int) -> None:
     if not os.read(adopted, 1):
         os._exit(1)
-    os.close(adopted)
     syscalls.call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # Race: the supervisor was killed after it wrote that byte and before the line above, which then never
+    # fires. The parent's number does not show it, since that is 0 in here in any case. The pipe does.
+    lifeline = select.poll()
+    lifeline.register(adopted, select.POLLHUP)
+    if any(events & select.POLLHUP for _, events in lifeline.poll(0)):
+        os._exit(1)
+    os.close(adopted)
 
 
 def _run_init(adopted: int) -> NoReturn:

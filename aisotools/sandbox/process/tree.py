@@ -376,7 +376,8 @@ def kill_all(find: Callable[[], set[int]], *, within_s: float) -> dict[int, int]
             frozen |= new
         for pid in frozen:
             send_signal(pid, signal.SIGKILL)
-        # Their own children are ours now, if we are the subreaper: the next round finds them.
+        # Their own children are ours now, if we are the subreaper: the next round finds them. Reap in each
+        # round: process 1 of a namespace stays, killed as it is, until all zombies in there are reaped.
         ended |= reap()
         if not frozen or time.monotonic() > deadline_s:
             return ended

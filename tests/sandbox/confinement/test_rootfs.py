@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from aisotools.sandbox.confinement import namespaces, rootfs
+from aisotools.sandbox.confinement import rootfs
 from aisotools.sandbox.confinement.rootfs import Attribute, HostEntry, RootPlan, plan_root
 
 FOLDER, FILE = HostEntry(kind="folder"), HostEntry(kind="file")
@@ -174,37 +173,3 @@ def test_the_search_is_bounded(tmp_path: Path) -> None:
     deep.mkdir(parents=True)
     (deep / "conftest.py").write_text("")
     assert rootfs.find_protected(str(tmp_path), NAMES) == []
-
-
-# ---------------------------------------------------------------- who the worker is
-
-ALL_IDS = "         0          0 4294967295\n"
-
-
-def test_a_root_user_has_ids_to_spare() -> None:
-    first, second = namespaces.spare_id(ALL_IDS, 1), namespaces.spare_id(ALL_IDS, 2)
-    assert first is not None
-    assert second is not None
-    assert first != second
-    assert 1 << 29 < first < 1 << 31  # above what accounts and containers have, and still a positive number
-
-
-def test_in_a_container_of_few_ids_one_of_the_last_is_taken() -> None:
-    for seed in (0, 1, 4095, 4096, 123456):
-        found = namespaces.spare_id("0 100000 65536\n", seed)
-        assert found is not None
-        assert 60000 < found < 65535
-
-
-@pytest.mark.parametrize("table", ["0 1000 1\n", "", "0 100000 500\n"])
-def test_without_ids_to_spare_there_is_none(table: str) -> None:
-    assert namespaces.spare_id(table, 7) is None
-
-
-def test_an_ordinary_user_stays_who_it_is() -> None:
-    if os.geteuid() == 0:
-        found = namespaces.identity(5)
-        assert not found.is_ours
-        assert 0 not in found.outer
-    else:
-        assert namespaces.identity(5).is_ours
