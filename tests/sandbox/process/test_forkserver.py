@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import ast
+import fcntl
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aisotools.sandbox.process import spawn, tree
+from aisotools.sandbox.confinement import levels, seccomp, syscalls
+from aisotools.sandbox.frames import Frame, FrameReader
+from aisotools.sandbox.limits import Limits
+from aisotools.sandbox.process import forkserver, spawn, tree
+from tests.sandbox.alone import in_one_thread
 from tests.sandbox.rig import rig
 
 GONE_S = 2.0
@@ -183,3 +189,162 @@ async def test_no_worker_holds_a_namespace_of_an_isolated_one(tmp_path: Path) ->
 
 def descriptors(pid: int) -> list[str]:
     return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]  # noqa: PTH115 - what it links to is no path
+
+
+# ---- requests, one by one
+
+
+@contextmanager
+def server() -> Iterator[spawn.ForkServerHandle]:
+    """A fork server of the test's own."""
+    made = spawn.ForkServerHandle()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def spec(workspace: Path, level: str = "limited") -> spawn.WorkerSpec:
+    return spawn.WorkerSpec(level=level, workspace=str(workspace), limits=Limits())
+
+
+@contextmanager
+def worker(server: spawn.ForkServerHandle, wanted: spawn.WorkerSpec) -> Iterator[spawn.WorkerHandles]:
+    ends = server.spawn(wanted)
+    for end in (ends.channel, ends.control):
+        end.settimeout(30)
+    try:
+        yield ends
+    finally:
+        for end in (ends.channel, ends.control, ends.out, ends.err):
+            end.close()
+
+
+def first_frame(ends: spawn.WorkerHandles) -> Frame:
+    reader = FrameReader()
+    frames: list[Frame] = []
+    while not frames:
+        data = ends.channel.recv(1 << 16)
+        assert data, "the channel ended without a frame"
+        frames += reader.feed(data)
+    return frames[0]
+
+
+def message(ends: spawn.WorkerHandles) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ends.control.recv(1 << 16))
+    return found
+
+
+def test_a_worker_that_cannot_be_confined_says_which_step_failed(tmp_path: Path) -> None:
+    level = spawn.detection().level
+    assert level is not None
+    missing = tmp_path / "missing"
+    with server() as made, worker(made, spec(missing, level)) as ends:
+        frame = first_frame(ends)
+        assert frame.op == "failed"
+        assert str(missing) in str(frame.header["error"])
+
+
+def test_a_request_without_its_descriptors_makes_nothing_and_others_are_served(tmp_path: Path) -> None:
+    with server() as made:
+        before = made.preloaded()
+        made._socket.send(b'{"op": "spawn", "level": "limited"}')
+        assert made.preloaded() == before
+        assert tree.below(made.pid, tree.table()) == set()
+        with worker(made, spec(tmp_path)) as ends:
+            assert first_frame(ends).op == "ready"
+
+
+def test_what_a_killed_supervisor_leaves_is_cleaned_up_and_other_workers_go_on(tmp_path: Path) -> None:
+    with server() as made, worker(made, spec(tmp_path)) as one, worker(made, spec(tmp_path)) as two:
+        for ends in (one, two):
+            assert first_frame(ends).op == "ready"
+        killed, other = message(one), message(two)
+        assert killed["op"] == other["op"] == "started"
+        assert Path(killed["scratch"]).is_dir()
+        # Stopped, it cannot die with its parent by itself: the fork server has to find it.
+        os.kill(killed["worker"], signal.SIGSTOP)
+        os.kill(killed["supervisor"], signal.SIGKILL)
+        while Path(killed["scratch"]).exists():
+            time.sleep(0.001)
+        assert tree.parent_of(killed["worker"]) == 0
+        assert tree.parent_of(other["worker"]) == other["supervisor"]
+        assert Path(other["scratch"]).is_dir()
+
+
+def test_it_stays_while_a_worker_is_left_and_goes_with_the_last(tmp_path: Path) -> None:
+    made = spawn.ForkServerHandle()
+    with worker(made, spec(tmp_path)) as ends:
+        assert first_frame(ends).op == "ready"
+        pid = made.pid
+        made.retire()
+        supervisor = message(ends)["supervisor"]
+        assert tree.parent_of(supervisor) == pid
+    while tree.exists(pid):
+        time.sleep(0.001)
+    made.close()
+
+
+def test_filters_are_compiled_before_the_fork() -> None:
+    arch = syscalls.architecture()
+    if arch is None:
+        pytest.skip("this machine has no system call table")
+
+    def compile_twice() -> dict[str, Any]:
+        seccomp.build_filter.cache_clear()
+        request = {"level": "guarded", "landlock_abi": 1}
+        forkserver._compile_filters(request)
+        made = seccomp.build_filter.cache_info().currsize
+        seccomp.build_filter(arch, "guarded", levels.landlock_abi("guarded", 1))
+        seccomp.build_filter(arch, "limited", 0)
+        return {"made": made, "missed": seccomp.build_filter.cache_info().misses - made}
+
+    assert in_one_thread(compile_twice) == {"made": 2, "missed": 0}
+
+
+def open_numbers() -> set[int]:
+    found = set()
+    for number in range(256):
+        with suppress(OSError):
+            os.fstat(number)
+            found.add(number)
+    return found
+
+
+def install_descriptors(answer: int) -> None:
+    names = ("channel", "control", "out", "err")
+    high = []
+    for name in names:
+        reading, writing = os.pipe()
+        os.write(writing, name.encode())
+        high.append(fcntl.fcntl(reading, fcntl.F_DUPFD, 50))
+    os.dup2(high[1], 3)  # the control socket has the number that the channel is to get
+    os.dup2(high[0], 4)  # and the other way round
+    forkserver._install_descriptors([4, 3, high[2], high[3]], keep=frozenset({answer}))
+    found = {
+        "open": sorted(open_numbers() - {answer}),
+        "read": [os.read(number, 100).decode() for number in (3, 4, 1, 2)],
+        "null": os.read(0, 1).decode(),
+        "inherited": [os.get_inheritable(number) for number in range(5)],
+    }
+    os.write(answer, json.dumps(found).encode())
+
+
+def test_descriptors_get_their_numbers_whichever_they_had() -> None:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            install_descriptors(fcntl.fcntl(writing, fcntl.F_DUPFD, 90))
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        found = json.load(file)
+    os.waitpid(pid, 0)
+    assert found == {
+        "open": [0, 1, 2, 3, 4],
+        "read": ["channel", "control", "out", "err"],
+        "null": "",
+        "inherited": [True, True, True, False, False],
+    }
