@@ -211,8 +211,8 @@ def spec(workspace: Path, level: str = "limited") -> spawn.WorkerSpec:
 @contextmanager
 def worker(server: spawn.ForkServerHandle, wanted: spawn.WorkerSpec) -> Iterator[spawn.WorkerHandles]:
     ends = server.spawn(wanted)
-    for end in (ends.channel, ends.control):
-        end.settimeout(30)
+    for connection in (ends.channel, ends.control):
+        connection.settimeout(30)
     try:
         yield ends
     finally:
