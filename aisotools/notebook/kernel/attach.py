@@ -1,15 +1,11 @@
-"""Attaching a Jupyter client to a live session: a front in a process of its own, which the session starts.
+"""Attach Jupyter clients to a live session, through a kernel process that the session starts.
 
-The session owns the worker and runs every cell of the client through its gate. The front gets a socket to
-the session, and a descriptor of the worker by which it can be sent an interrupt and nothing else: so Stop
-works even while this process is busy.
+The session owns the worker and runs every cell of the client through its gate. The kernel process gets a
+socket to the session and a pidfd of the worker, by which it can signal the worker and nothing else: so an
+interrupt works even while the session's process is busy.
 
-Frames between a session and the front that is attached to it: two processes of ours, over a socket pair.
-
-Questions are numbered and answered; everything else goes one way. What runs in neither process is user code,
-but much of what is said here came out of a sandbox, and is filtered by the front as ever.
-
-A front's side of an attachment: a desk whose session is in another process.
+Both ends are processes of this package, so frames are trusted in form. Much of their content came out of a
+sandbox; the kernel process filters it like any other output.
 """
 
 from __future__ import annotations
@@ -48,230 +44,243 @@ from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.worker.output import ExecuteOptions
 from aisotools.session.session import Session
 
+READY_TIMEOUT_S = 20.0
+"""Time for the kernel process to start."""
+
 _READ_BYTES = 1 << 18
-_BACKLOG_BYTES = 256 << 20
+# A peer that leaves this much unread has stopped reading; the connection is closed.
+_MAX_BACKLOG_BYTES = 256 << 20
+# Time for an interrupt to take effect before the session is asked to stop the call.
+_INTERRUPT_GRACE_S = 0.15
+_EXIT_POLL_S = 0.02
+_EXIT_TIMEOUT_S = 2.0
 
 
 class AttachSocket:
-    """One end of the socket pair."""
+    """One end of a socket pair that carries requests, replies and notifications."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Use `open`."""
-        self._reader, self._writer = reader, writer
-        self._answers: dict[int, asyncio.Future[Any]] = {}
-        self._asked = 0
+        self._reader = reader
+        self._writer = writer
+        self._replies: dict[int, asyncio.Future[Any]] = {}
+        self._sequence = 0
 
     @classmethod
     async def open(cls, end: socket.socket) -> Self:
-        """Take over a connected socket."""
+        """Take ownership of a connected socket."""
         return cls(*await asyncio.open_unix_connection(sock=end))
 
-    async def run(self, take: Callable[[Frame], None]) -> None:
-        """Have `take` take every frame that is no answer, until the other end is gone."""
+    async def serve(self, on_frame: Callable[[Frame], None]) -> None:
+        """Call `on_frame` with every frame but replies, until the other end is gone."""
         frames = FrameReader()
         try:
             while data := await self._reader.read(_READ_BYTES):
                 for frame in frames.feed(data):
                     if frame.op == "answer":
-                        self._answered(frame)
+                        self._resolve(frame)
                     else:
-                        take(frame)
+                        on_frame(frame)
         except (OSError, ChannelError):
             return
         finally:
             self.close()
 
-    def send(self, op: str, parse_payload: Any = None, parts: tuple[bytes, ...] = (), **header: Any) -> None:
-        """Say something; `parse_payload` is any JSON."""
+    def send(self, op: str, payload: Any = None, parts: tuple[bytes, ...] = (), **header: Any) -> None:
+        """Send a frame with a JSON payload. Does nothing once the other end is gone."""
         transport = self._writer.transport
         if transport.is_closing():
             return
-        if transport.get_write_buffer_size() > _BACKLOG_BYTES:
-            self.close()  # it has stopped reading
+        if transport.get_write_buffer_size() > _MAX_BACKLOG_BYTES:
+            self.close()
             return
-        body = to_json(parse_payload, inf_nan_mode="strings", serialize_unknown=True)
+        body = to_json(payload, inf_nan_mode="strings", serialize_unknown=True)
         self._writer.write(encode(op, header, (body, *parts)))
 
-    async def ask(self, op: str, parse_payload: Any = None) -> Any:
-        """Ask something, and wait for the answer.
+    async def request(self, op: str, payload: Any = None) -> Any:
+        """Send a request and return the reply.
 
         Raises:
             ChannelError: If the other end is gone.
         """
-        self._asked += 1
-        seq = self._asked
-        answer = self._answers[seq] = asyncio.get_running_loop().create_future()
-        self.send(op, parse_payload, seq=seq)
+        self._sequence += 1
+        seq = self._sequence
+        reply = self._replies[seq] = asyncio.get_running_loop().create_future()
+        self.send(op, payload, seq=seq)
+        # Race: the other end was gone before this reply was registered, so nobody failed it yet.
         if self._writer.transport.is_closing():
             self.close()
         try:
-            return await answer
+            return await reply
         finally:
-            self._answers.pop(seq, None)
+            self._replies.pop(seq, None)
 
-    def answer(self, frame: Frame, parse_payload: Any) -> None:
-        """Answer a question."""
-        self.send("answer", parse_payload, seq=frame.header["seq"])
+    def reply(self, frame: Frame, payload: Any) -> None:
+        """Reply to a request."""
+        self.send("answer", payload, seq=frame.header["seq"])
 
     def close(self) -> None:
-        """Let go; whoever waits for an answer hears that there is none."""
+        """Close the socket. Pending requests fail with ChannelError."""
         self._writer.close()
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(ChannelError("The session is gone."))
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(ChannelError("The session is gone."))
 
-    def _answered(self, frame: Frame) -> None:
-        answer = self._answers.get(frame.header["seq"])
-        if answer is not None and not answer.done():
-            answer.set_result(parse_payload(frame))
+    def _resolve(self, frame: Frame) -> None:
+        reply = self._replies.get(frame.header["seq"])
+        if reply is not None and not reply.done():
+            reply.set_result(parse_payload(frame))
 
 
 def parse_payload(frame: Frame) -> Any:
-    """The JSON that a frame says."""
+    """Return the JSON payload of a frame."""
     return from_json(frame.parts[0])
 
 
 def parse_object(frame: Frame) -> Mapping[str, Any]:
-    """The JSON object that a frame says.
+    """Return the JSON object that is the payload of a frame.
 
     Raises:
-        ChannelError: If it says something else.
+        ChannelError: If the payload is not an object.
     """
     value = parse_payload(frame)
     if not isinstance(value, dict):
-        raise ChannelError(f"The frame {frame.op!r} says no object.")
+        raise ChannelError(f"The payload of frame {frame.op!r} is {type(value).__name__}, not an object.")
     return value
 
-
-READY_TIMEOUT_S = 20.0
-"""How long a front may take to start."""
 
 _numbers = itertools.count(1)
 _live: set[Attachment] = set()
 
 
 class Attachment:
-    """A front attached to a session.
+    """A kernel process attached to a session; the session's end.
 
     Attributes:
-        connection_file: What a Jupyter client connects by, as in `jupyter console --existing FILE`.
+        connection_file: For Jupyter clients, as in `jupyter console --existing FILE`.
+        ready: Resolved with that path once the kernel process accepts clients.
     """
 
     def __init__(
-        self, session: Session, sandbox: LocalSandbox, wire: AttachSocket, pids: socket.socket
+        self, session: Session, sandbox: LocalSandbox, channel: AttachSocket, pidfds: socket.socket
     ) -> None:
         """Use `attach`."""
         self.connection_file = Path()
-        self._session, self._wire, self._pids = session, wire, pids
+        self._session = session
+        self._channel = channel
+        self._pidfds = pidfds
         self._process: subprocess.Popen[bytes] | None = None
-        self._desk = KernelSession(session, sandbox, self)
-        self._stop = session.subscribe(self._hear)
+        self._backend = KernelSession(session, sandbox, self)
+        self._unsubscribe = session.subscribe(self._on_event)
         self._calls: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def start(self, process: subprocess.Popen[bytes], worker: int) -> None:
-        """Serve the front, which runs as `process`."""
+        """Serve the kernel process. `worker` is the pid of the session's worker."""
         self._process = process
-        self._tell_worker(worker)
-        self._soon(self._serve())
+        self._send_worker(worker)
+        self._spawn(self._serve())
         _live.add(self)
 
     async def close(self) -> None:
-        """End the front; the session goes on."""
-        self._wire.close()
-        if self._process is not None:
-            for _ in range(100):
-                if self._process.poll() is not None:
-                    return
-                await asyncio.sleep(0.02)
-            self._process.kill()
-            await asyncio.to_thread(self._process.wait)
+        """End the kernel process; the session goes on."""
+        self._channel.close()
+        if self._process is None:
+            return
+        # The kernel process exits by itself when its channel closes. Kill it only if it does not.
+        for _ in range(round(_EXIT_TIMEOUT_S / _EXIT_POLL_S)):
+            if self._process.poll() is not None:
+                return
+            await asyncio.sleep(_EXIT_POLL_S)
+        self._process.kill()
+        await asyncio.to_thread(self._process.wait)
 
     async def _serve(self) -> None:
         try:
-            await self._wire.run(self._take)
+            await self._channel.serve(self._on_frame)
         finally:
-            self._stop()
-            self._desk.close()
-            self._pids.close()
+            self._unsubscribe()
+            self._backend.close()
+            self._pidfds.close()
             _live.discard(self)
             if not self.ready.done():
-                self.ready.set_exception(UsageError("The front ended before it was ready."))
+                self.ready.set_exception(UsageError("The kernel process ended before it was ready."))
             if self._process is not None:
                 await asyncio.to_thread(self._process.wait)
 
-    # ---- what the front says
+    # ---- requests of the kernel process
 
-    def _take(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         if frame.op == "interrupt":
-            self._soon(self._desk.interrupt())
+            self._spawn(self._backend.interrupt())
         elif frame.op in _REQUESTS:
-            self._soon(self._serve_request(frame))
+            self._spawn(self._serve_request(frame))
 
     async def _serve_request(self, frame: Frame) -> None:
-        self._wire.answer(frame, await _REQUESTS[frame.op](self, parse_object(frame)))
+        self._channel.reply(frame, await _REQUESTS[frame.op](self, parse_object(frame)))
 
-    async def _hello(self, asked: Mapping[str, Any]) -> Any:
+    async def _hello(self, payload: Mapping[str, Any]) -> Any:
         if not self.ready.done():
-            self.ready.set_result(asked["connection_file"])
+            self.ready.set_result(payload["connection_file"])
         return {"level": self._session.level, "count": self._session.status().calls + 1}
 
-    async def _execute(self, asked: Mapping[str, Any]) -> Any:
-        cell = _cell(asked)
+    async def _execute(self, payload: Mapping[str, Any]) -> Any:
+        cell = _cell(payload)
         self._calls.add(cell.call_id)
-        return asdict(await self._desk.execute(cell))
+        return asdict(await self._backend.execute(cell))
 
-    async def _complete(self, asked: Mapping[str, Any]) -> Any:
-        return asdict(await self._desk.complete(asked["code"], asked["cursor"]))
+    async def _complete(self, payload: Mapping[str, Any]) -> Any:
+        return asdict(await self._backend.complete(payload["code"], payload["cursor"]))
 
-    async def _inspect(self, asked: Mapping[str, Any]) -> Any:
-        return await self._desk.inspect(asked["code"], asked["cursor"], asked["detail"])
+    async def _inspect(self, payload: Mapping[str, Any]) -> Any:
+        return await self._backend.inspect(payload["code"], payload["cursor"], payload["detail"])
 
-    async def _is_complete(self, asked: Mapping[str, Any]) -> Any:
-        return asdict(await self._desk.is_complete(asked["code"]))
+    async def _is_complete(self, payload: Mapping[str, Any]) -> Any:
+        return asdict(await self._backend.is_complete(payload["code"]))
 
-    # ---- what the session tells: implements `aisotools.notebook.kernel.session.Page`
+    # ---- events of the session: implements `aisotools.notebook.kernel.session.OutputSink`
 
     def printed(self, call_id: str, stream: str, text: str) -> None:
-        """A call printed something; those of others are not the front's business."""
+        """Forward printed text, of calls that the kernel process has made only."""
         if call_id in self._calls:
-            self._wire.send("printed", [call_id, stream, text])
+            self._channel.send("printed", [call_id, stream, text])
 
     def show(self, call_id: str, shown: DisplayMessage) -> None:
-        """A call showed something."""
-        said = {"call_id": call_id, "what": shown.kind, "bundle": shown.bundle, "how": shown.details}
-        self._wire.send("show", said, shown.buffers)
+        """Forward a display."""
+        payload = {"call_id": call_id, "what": shown.kind, "bundle": shown.bundle, "how": shown.details}
+        self._channel.send("show", payload, shown.buffers)
 
     def dropped(self, call_id: str) -> None:
-        """A call showed too much at once."""
-        self._wire.send("dropped", call_id)
+        """Report that displays of a call were dropped."""
+        self._channel.send("dropped", call_id)
 
     def lost(self, reason: str) -> None:
-        """A worker ended."""
-        self._wire.send("lost", reason)
+        """Report that a worker ended."""
+        self._channel.send("lost", reason)
 
     async def ask(self, call_id: str, prompt: str, *, password: bool) -> str | None:
-        """A call asks for a line."""
-        asked = {"call_id": call_id, "prompt": prompt, "password": password}
-        line = await self._wire.ask("line", asked)
+        """Ask the client for a line. Return None if there is none."""
+        payload = {"call_id": call_id, "prompt": prompt, "password": password}
+        line = await self._channel.request("line", payload)
         return line if isinstance(line, str) else None
 
-    def _hear(self, event: SessionEvent) -> None:
+    def _on_event(self, event: SessionEvent) -> None:
         if isinstance(event, SandboxStarted):
-            self._tell_worker(event.pid)
+            self._send_worker(event.pid)
         elif isinstance(event, SessionEnded):
-            self._wire.close()
+            self._channel.close()
 
-    def _tell_worker(self, pid: int) -> None:
-        with contextlib.suppress(OSError):  # it is gone again; the next one is told as well
+    def _send_worker(self, pid: int) -> None:
+        # Race: the worker may have ended again. Its replacement is announced by another event.
+        with contextlib.suppress(OSError):
             worker = os.pidfd_open(pid)
             try:
-                socket.send_fds(self._pids, [b"w"], [worker])
+                socket.send_fds(self._pidfds, [b"w"], [worker])
             finally:
                 os.close(worker)
 
-    def _soon(self, work: Any) -> None:
+    def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -286,13 +295,13 @@ _REQUESTS: Mapping[str, Callable[[Attachment, Mapping[str, Any]], Any]] = {
 }
 
 
-def _cell(asked: Mapping[str, Any]) -> CellRequest:
-    manner = ExecuteOptions(**asked["manner"])
-    return CellRequest(call_id=asked["call_id"], code=asked["code"], manner=manner)
+def _cell(payload: Mapping[str, Any]) -> CellRequest:
+    options = ExecuteOptions(**payload["options"])
+    return CellRequest(call_id=payload["call_id"], code=payload["code"], options=options)
 
 
 def new_connection_file() -> Path:
-    """Where the next front of this process will tell how to connect to it."""
+    """Return the path of the connection file of the next kernel process."""
     return Path(jupyter_runtime_dir()) / f"kernel-aisotools-{os.getpid()}-{next(_numbers)}.json"
 
 
@@ -302,12 +311,12 @@ async def attach(
     """Let Jupyter clients connect to a session.
 
     Args:
-        session: Opened if it is not yet.
-        connection_file: Where to tell how to connect; in Jupyter's runtime folder without it.
-        trust_output: Whether all output is passed on as it is, because a person trusts it.
+        session: Started if it is not yet.
+        connection_file: Path to write; by default in Jupyter's runtime folder.
+        trust_output: Pass on all output unfiltered, because a person trusts it.
 
     Raises:
-        UsageError: If this session has no sandbox of ours, or the front does not start.
+        UsageError: If the session has no local sandbox, or the kernel process does not start.
     """
     await session.start()
     sandbox = session.sandbox
@@ -316,82 +325,83 @@ async def attach(
             f"{session!r} runs in a {type(sandbox).__name__}, which no client can be attached to."
         )
     path = new_connection_file() if connection_file is None else connection_file
-    ours, pids, process = _started(path, trust_output=trust_output)
-    made = Attachment(session, sandbox, await AttachSocket.open(ours), pids)
-    made.start(process, session.status().pid)
+    sock, pidfds, process = _start_process(path, trust_output=trust_output)
+    attachment = Attachment(session, sandbox, await AttachSocket.open(sock), pidfds)
+    attachment.start(process, session.status().pid)
     try:
-        made.connection_file = Path(await asyncio.wait_for(made.ready, READY_TIMEOUT_S))
+        attachment.connection_file = Path(await asyncio.wait_for(attachment.ready, READY_TIMEOUT_S))
     except TimeoutError:
-        await made.close()
-        raise UsageError(f"The front did not start within {READY_TIMEOUT_S:g} s.") from None
-    return made
+        await attachment.close()
+        raise UsageError(f"The kernel process did not start within {READY_TIMEOUT_S:g} s.") from None
+    return attachment
 
 
-def _started(
+def _start_process(
     path: Path, *, trust_output: bool
 ) -> tuple[socket.socket, socket.socket, subprocess.Popen[bytes]]:
-    """A front, and our ends of its two sockets."""
-    ours, theirs = socket.socketpair()
-    pids, their_pids = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs, their_pids:
-        options = [f"--SandboxKernel.attached={theirs.fileno()},{their_pids.fileno()}"]
+    """Start a kernel process. Return the local ends of its two sockets, and the process."""
+    local, remote = socket.socketpair()
+    # One message for each descriptor: a stream could merge two and lose which is newer.
+    local_pidfds, remote_pidfds = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with remote, remote_pidfds:
+        options = [f"--SandboxKernel.attached={remote.fileno()},{remote_pidfds.fileno()}"]
         if trust_output:
             options.append("--SandboxKernel.trust_output=True")
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "aisotools.notebook.kernel.kernel", "-f", str(path), *options],
-            pass_fds=[theirs.fileno(), their_pids.fileno()],
+            pass_fds=[remote.fileno(), remote_pidfds.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # an interrupt of ours is not one of its cells
+            # Ctrl-C in this terminal must not interrupt the cells of its clients.
+            start_new_session=True,
         )
-    return ours, pids, process
-
-
-_PATIENCE_S = 0.15
+    return local, local_pidfds, process
 
 
 class AttachedSession:
-    """Does what `aisotools.notebook.kernel.session.Desk` does, over a wire."""
+    """The kernel process's end: a `KernelBackend` whose session is in another process."""
 
-    def __init__(self, wire: AttachSocket, pids: socket.socket, page: OutputSink) -> None:
+    def __init__(self, channel: AttachSocket, pidfds: socket.socket, sink: OutputSink) -> None:
         """Use `open_remote`."""
-        self._wire, self._pids, self._page = wire, pids, page
+        self._channel = channel
+        self._pidfds = pidfds
+        self._sink = sink
         self._worker: int | None = None
         self._running = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        pids.setblocking(False)
-        asyncio.get_running_loop().add_reader(pids, self._take_worker)
+        pidfds.setblocking(False)
+        asyncio.get_running_loop().add_reader(pidfds, self._receive_worker)
 
-    async def serve(self, at_end: Callable[[], None]) -> None:
-        """Pass on what the session tells, until it is gone."""
-        await self._wire.run(self._take)
-        asyncio.get_running_loop().remove_reader(self._pids)
-        at_end()
+    async def serve(self, on_end: Callable[[], None]) -> None:
+        """Forward the session's output to the sink until the session is gone, then call `on_end`."""
+        await self._channel.serve(self._on_frame)
+        asyncio.get_running_loop().remove_reader(self._pidfds)
+        on_end()
 
     async def execute(self, cell: CellRequest) -> CellResult:
         """Run a cell."""
         self._running += 1
         try:
-            answer = await self._wire.ask("execute", asdict(cell))
+            answer = await self._channel.request("execute", asdict(cell))
         finally:
             self._running -= 1
         return CellResult(error=answer["error"], printed=answer["printed"], notes=tuple(answer["notes"]))
 
     async def complete(self, code: str, cursor: int) -> Completion:
-        """What may stand at the cursor."""
-        answer = await self._wire.ask("complete", {"code": code, "cursor": cursor})
+        """Return the completions at the cursor."""
+        answer = await self._channel.request("complete", {"code": code, "cursor": cursor})
         matches = tuple(CompletionMatch(**match) for match in answer["matches"])
         return Completion(start=answer["start"], end=answer["end"], matches=matches)
 
     async def inspect(self, code: str, cursor: int, detail: int) -> str | None:
-        """What the object at the cursor is."""
-        answer = await self._wire.ask("inspect", {"code": code, "cursor": cursor, "detail": detail})
+        """Return the documentation of the object at the cursor."""
+        answer = await self._channel.request("inspect", {"code": code, "cursor": cursor, "detail": detail})
         return answer if isinstance(answer, str) else None
 
     async def is_complete(self, code: str) -> CodeCompleteness:
-        """Whether code can run as it is."""
-        return CodeCompleteness(**await self._wire.ask("is_complete", {"code": code}))
+        """Return whether code can run as it is."""
+        return CodeCompleteness(**await self._channel.request("is_complete", {"code": code}))
 
     async def message(
         self, cell: CellRequest, kind: str, content: Mapping[str, Any], buffers: Sequence[bytes]
@@ -399,44 +409,47 @@ class AttachedSession:
         """Drop a widget's message: its page belongs to the session's own notebook."""
 
     async def interrupt(self) -> None:
-        """Stop whatever runs: directly, and through the session if that does not help."""
+        """Stop the running cell: by a signal to the worker, and through the session if that has no effect."""
         if self._worker is not None:
             try:
                 signal.pidfd_send_signal(self._worker, signal.SIGINT)
             except ProcessLookupError:
                 return
-            await asyncio.sleep(_PATIENCE_S)
+            await asyncio.sleep(_INTERRUPT_GRACE_S)
         if self._running or self._worker is None:
-            self._wire.send("interrupt")
+            self._channel.send("interrupt")
 
-    def _take(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         if frame.op == "printed":
-            self._page.printed(*parse_payload(frame))
+            self._sink.printed(*parse_payload(frame))
         elif frame.op == "show":
-            said = parse_object(frame)
+            payload = parse_object(frame)
             shown = DisplayMessage(
-                kind=said["what"], bundle=said["bundle"], details=said["how"], buffers=frame.parts[1:]
+                kind=payload["what"],
+                bundle=payload["bundle"],
+                details=payload["how"],
+                buffers=frame.parts[1:],
             )
-            self._page.show(said["call_id"], shown)
+            self._sink.show(payload["call_id"], shown)
         elif frame.op == "dropped":
-            self._page.dropped(parse_payload(frame))
+            self._sink.dropped(parse_payload(frame))
         elif frame.op == "lost":
-            self._page.lost(parse_payload(frame))
+            self._sink.lost(parse_payload(frame))
         elif frame.op == "line":
             task = asyncio.ensure_future(self._ask(frame))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _ask(self, frame: Frame) -> None:
-        said = parse_object(frame)
-        line = await self._page.ask(said["call_id"], said["prompt"], password=said["password"])
-        self._wire.answer(frame, line)
+        payload = parse_object(frame)
+        line = await self._sink.ask(payload["call_id"], payload["prompt"], password=payload["password"])
+        self._channel.reply(frame, line)
 
-    def _take_worker(self) -> None:
-        """Get hold of the worker, a new one in place of the former."""
-        data, descriptors, _, _ = socket.recv_fds(self._pids, 16, 4)
+    def _receive_worker(self) -> None:
+        """Receive the pidfd of the current worker and close the former one."""
+        data, descriptors, _, _ = socket.recv_fds(self._pidfds, 16, 4)
         if not data:
-            asyncio.get_running_loop().remove_reader(self._pids)
+            asyncio.get_running_loop().remove_reader(self._pidfds)
             return
         for worker in descriptors:
             if self._worker is not None:
@@ -445,24 +458,26 @@ class AttachedSession:
 
 
 async def open_remote(
-    wire_fd: int, pids_fd: int, page: OutputSink, connection_file: str, at_end: Callable[[], None]
+    channel_fd: int, pidfds_fd: int, sink: OutputSink, connection_file: str, on_end: Callable[[], None]
 ) -> SessionConnection:
-    """Use the session at the other end of two inherited sockets.
+    """Connect to the session at the other end of two inherited sockets.
 
     Args:
-        wire_fd: The one that carries frames.
-        pids_fd: The one that carries descriptors of workers.
-        page: Hears what its calls show.
-        connection_file: What clients connect by; the session is told.
-        at_end: Called when the session is gone.
+        channel_fd: Socket that carries frames.
+        pidfds_fd: Socket that carries pidfds of workers.
+        sink: Receives the output of its calls.
+        connection_file: Path for clients; sent to the session.
+        on_end: Called when the session is gone.
     """
-    wire = await AttachSocket.open(socket.socket(fileno=wire_fd))
-    desk = AttachedSession(wire, socket.socket(fileno=pids_fd), page)
-    serving = asyncio.ensure_future(desk.serve(at_end))
-    hello = await wire.ask("hello", {"connection_file": connection_file})
+    channel = await AttachSocket.open(socket.socket(fileno=channel_fd))
+    backend = AttachedSession(channel, socket.socket(fileno=pidfds_fd), sink)
+    serving = asyncio.ensure_future(backend.serve(on_end))
+    hello = await channel.request("hello", {"connection_file": connection_file})
 
     async def close() -> None:
-        wire.close()
+        channel.close()
         await asyncio.wait([serving], timeout=1.0)
 
-    return SessionConnection(desk=desk, level=hello["level"], notices=(), close=close, count=hello["count"])
+    return SessionConnection(
+        backend=backend, level=hello["level"], notices=(), close=close, count=hello["count"]
+    )

@@ -1,10 +1,8 @@
-"""The front: the Jupyter side of a sandboxed kernel, in a process of its own that runs no user code.
+"""The Jupyter side of a sandboxed kernel, in a process of its own that runs no user code.
 
-It speaks the Jupyter protocol, and has a session run the cells in a confined worker: every cell is a call of
-the `python` tool that a person has typed, through the session's gate. What comes back is hostile and passes
-`aisotools.notebook.kernel.output`. Its interpreter is always free, so that an interrupt stops any cell.
-
-What was typed at a front, for its history: in memory, the latest first to be forgotten last.
+Every cell is a call of the `python` tool that a person typed, and goes through the gate of a session to a
+confined worker. All output is untrusted and passes `aisotools.notebook.kernel.output`. The interpreter of
+this process is always free, so an interrupt stops any cell.
 """
 
 from __future__ import annotations
@@ -41,22 +39,22 @@ from aisotools.notebook.kernel.session import (
 )
 from aisotools.sandbox.worker.output import ExecuteOptions
 
-MOST = 10_000
-"""How many inputs are kept."""
+MAX_INPUTS = 10_000
+"""Inputs kept in the history; the oldest are dropped."""
 
 
 class InputHistory:
-    """The inputs of one front."""
+    """The inputs of one kernel, in memory."""
 
     def __init__(self) -> None:
-        """Start with none."""
-        self._inputs: deque[tuple[int, str]] = deque(maxlen=MOST)
+        """Start empty."""
+        self._inputs: deque[tuple[int, str]] = deque(maxlen=MAX_INPUTS)
 
     def add(self, count: int, code: str) -> None:
-        """Keep the input of cell `count`."""
+        """Add the input of cell `count`."""
         self._inputs.append((count, code))
 
-    def tell(
+    def query(
         self,
         access: str,
         *,
@@ -68,21 +66,21 @@ class InputHistory:
         unique: bool = False,
         **_: Any,
     ) -> list[tuple[int, int, Any]]:
-        """Inputs as a `history_reply` has them: session, number, text; with `output`, text and no output.
+        """Return inputs as a `history_reply` holds them: session, number, text.
 
         Args:
-            access: `tail` for the latest `n`; `range` for `start` up to before `stop`; `search` for those
-                that fit `pattern`.
-            output: Whether pairs are wanted.
-            start: See `access`.
-            stop: See `access`.
-            n: At most so many, the latest.
-            pattern: With `*` and `?`.
-            unique: Each text once.
+            access: `tail` for the latest `n`; `range` for `start` up to before `stop`; `search` for inputs
+                that match `pattern`.
+            output: Return pairs of text and None instead of text; outputs are not stored.
+            start: First number of a range.
+            stop: End of a range, exclusive.
+            n: Return at most this many, the latest.
+            pattern: A glob with `*` and `?`.
+            unique: Return each text once, with its latest number.
         """
         found = list(self._inputs)
         if access == "range":
-            first, last = start or 0, MOST * MOST if stop is None else stop
+            first, last = start or 0, MAX_INPUTS**2 if stop is None else stop
             found = [(count, code) for count, code in found if first <= count < last]
         elif access == "search":
             found = [(c, code) for c, code in found if fnmatch.fnmatchcase(code, pattern or "*")]
@@ -95,7 +93,7 @@ class InputHistory:
         return [(0, count, (code, None) if output else code) for count, code in found]
 
 
-_LEAVING = frozenset({"exit", "quit", "exit()", "quit()"})
+_EXIT_COMMANDS = frozenset({"exit", "quit", "exit()", "quit()"})
 
 
 class SandboxKernel(Kernel):
@@ -117,31 +115,33 @@ class SandboxKernel(Kernel):
         help="Pass on all output as it is: widgets and scripts of the notebook may act on the page.",
     ).tag(config=True)
     attached = Unicode(
-        help="Two inherited sockets, as `4,5`, to a session elsewhere; without them one is opened here.",
+        help="Descriptors of two inherited sockets, as `4,5`, to a session in another process; "
+        "without them a session is opened in this one.",
     ).tag(config=True)
     opener: Callable[[JupyterOutput], Awaitable[SessionConnection]] = staticmethod(open_local)
-    """Finds or makes the session; tests bring their own."""
+    """Opens the session; tests replace it."""
 
     def __init__(self, **kwargs: Any) -> None:
-        """Be ready; the session opens in the background."""
+        """Initialize the kernel. `start` opens the session in the background."""
         super().__init__(**kwargs)
-        self._execute_sleep = 0.0  # there is no output of our own to wait for
+        # ipykernel waits after each cell for output of its own streams; this process has none.
+        self._execute_sleep = 0.0
         self._filter = DisplayFilter(trusted=self.trust_output)
-        self._page = JupyterOutput(self._filter, self._publish, self._question, self._answer)
+        self._output = JupyterOutput(self._filter, self._publish, self._request_input, self._poll_input)
         self._count = 1
-        self._past = InputHistory()
+        self._history = InputHistory()
         self._notices: list[str] = []
-        self._opened: asyncio.Task[SessionConnection] | None = None
-        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._connecting: asyncio.Task[SessionConnection] | None = None
+        self._main_loop: asyncio.AbstractEventLoop | None = None
         for kind in ("comm_open", "comm_msg", "comm_close"):
             self.shell_handlers[kind] = self.comm_request
         self.control_handlers.pop("debug_request", None)
 
     @property
-    def banner(self) -> str:  # type: ignore[override]  # it depends on what has opened by now
-        """What a console shows first."""
-        opened = self._opened
-        level = opened.result().level if opened is not None and _succeeded(opened) else ""
+    def banner(self) -> str:  # type: ignore[override]  # it depends on whether the session is open yet
+        """The banner of consoles."""
+        connecting = self._connecting
+        level = connecting.result().level if connecting is not None and _succeeded(connecting) else ""
         where = f" at level {level}" if level else ""
         return (
             f"aisotools {self.implementation_version}: cells run in a sandbox{where}, not on this computer."
@@ -149,7 +149,7 @@ class SandboxKernel(Kernel):
 
     @property
     def kernel_info(self) -> dict[str, Any]:
-        """What clients are told; there is neither a debugger nor a subshell."""
+        """The `kernel_info_reply`; there is neither a debugger nor a subshell."""
         return {
             "protocol_version": protocol_version,
             "implementation": self.implementation,
@@ -167,32 +167,32 @@ class SandboxKernel(Kernel):
 
     @execution_count.setter
     def execution_count(self, _count: int) -> None:
-        """Cells that are kept count, and no others; see `do_execute`."""
+        """Ignore ipykernel's count: only cells stored in the history count; see `do_execute`."""
 
     def start(self) -> None:
-        """Serve, and open the session meanwhile."""
+        """Serve requests, and open the session meanwhile."""
         super().start()
-        self._own_loop = asyncio.get_event_loop()
-        self._own_loop.add_signal_handler(signal.SIGINT, self._interrupt_soon)
-        self._opened = self._own_loop.create_task(self._open())
+        self._main_loop = asyncio.get_event_loop()
+        self._main_loop.add_signal_handler(signal.SIGINT, self._interrupt_soon)
+        self._connecting = self._main_loop.create_task(self._open())
 
     async def _open(self) -> SessionConnection:
         if self.attached:
-            wire, pids = map(int, self.attached.split(","))
+            channel_fd, pidfds_fd = map(int, self.attached.split(","))
             assert isinstance(self.parent, SandboxKernelApp)
             path = self.parent.abs_connection_file
-            opened = await open_remote(wire, pids, self._page, path, self.io_loop.stop)
+            connection = await open_remote(channel_fd, pidfds_fd, self._output, path, self.io_loop.stop)
         else:
-            opened = await type(self).opener(self._page)
-        self._count = opened.count
-        self._notices += opened.notices
-        return opened
+            connection = await type(self).opener(self._output)
+        self._count = connection.count
+        self._notices += connection.notices
+        return connection
 
     def pre_handler_hook(self) -> None:
-        """Nothing: the signal for interrupts has a handler for good."""
+        """Do nothing: SIGINT has a permanent handler, see `start`."""
 
     def post_handler_hook(self) -> None:
-        """Nothing either."""
+        """Do nothing, as `pre_handler_hook`."""
 
     # ---- requests
 
@@ -208,49 +208,51 @@ class SandboxKernel(Kernel):
         cell_id: Any = None,  # noqa: ARG002 - likewise
     ) -> dict[str, Any]:
         """Run a cell in the sandbox."""
-        kept = store_history and not silent
+        is_stored = store_history and not silent
         count = self._count
         if not code.strip():
             return self._reply(count, {})
-        manner = ExecuteOptions(
+        options = ExecuteOptions(
             silent=silent,
-            store_history=kept,
+            store_history=is_stored,
             count=count,
             stdin=bool(allow_stdin),
             comms=self.trust_output,
         )
-        cell = CellRequest(call_id=uuid.uuid4().hex, code=code, manner=manner)
-        self._page.begin(cell.call_id, Request(ident=self._ident(), parent=self.get_parent("shell")), count)
-        outcome = await self._outcome(cell)
-        if kept:
-            self._past.add(count, code)
+        cell = CellRequest(call_id=uuid.uuid4().hex, code=code, options=options)
+        self._output.begin(cell.call_id, Request(ident=self._ident(), parent=self.get_parent("shell")), count)
+        outcome = await self._run(cell)
+        if is_stored:
+            self._history.add(count, code)
             self._count += 1
-        payload, error = self._page.end(cell.call_id, outcome)
+        payload, error = self._output.end(cell.call_id, outcome)
         if error is not None:
             return {**error, "status": "error", "execution_count": count, "payload": payload}
-        if code.strip() in _LEAVING:
+        if code.strip() in _EXIT_COMMANDS:
             payload.append({"source": "ask_exit", "keepkernel": False})
         expressions = dict.fromkeys(user_expressions or {}, _NO_EXPRESSIONS)
         return self._reply(count, {"payload": payload, "user_expressions": expressions})
 
-    async def _outcome(self, cell: CellRequest) -> CellResult:
+    async def _run(self, cell: CellRequest) -> CellResult:
         try:
-            opened = await self._session()
-        except Exception as error:  # whatever keeps the session from opening is told in every cell
+            connection = await self._connection()
+        except Exception as error:
+            # Whatever keeps the session from opening is the error of every cell until it opens.
             return CellResult(error={"ename": type(error).__name__, "evalue": str(error), "traceback": ""})
         notices, self._notices = self._notices, []
         for notice in notices:
-            self._page.say(cell.call_id, f"[{notice}]\n")
-        if cell.code.strip() in _LEAVING:
+            self._output.say(cell.call_id, f"[{notice}]\n")
+        if cell.code.strip() in _EXIT_COMMANDS:
             return CellResult()
-        return await opened.desk.execute(cell)
+        return await connection.backend.execute(cell)
 
     async def do_complete(self, code: str, cursor_pos: int | None) -> dict[str, Any]:
-        """Ask the worker what may stand at the cursor."""
+        """Return the completions at the cursor."""
         cursor = len(code) if cursor_pos is None else cursor_pos
+        backend = await self._backend()
         found = Completion(start=cursor, end=cursor)
-        if (desk := await self._desk()) is not None:
-            found = await desk.complete(code, cursor)
+        if backend is not None:
+            found = await backend.complete(code, cursor)
         texts = [self._filter.text(match.text) for match in found.matches]
         types = [
             {
@@ -275,18 +277,18 @@ class SandboxKernel(Kernel):
         code: str,
         cursor_pos: int,
         detail_level: int = 0,
-        omit_sections: object = (),  # noqa: ARG002 - all sections are told
+        omit_sections: object = (),  # noqa: ARG002 - all sections are returned
     ) -> dict[str, Any]:
-        """Ask the worker what the object at the cursor is."""
-        desk = await self._desk()
-        text = None if desk is None else await desk.inspect(code, cursor_pos, detail_level)
+        """Return the documentation of the object at the cursor."""
+        backend = await self._backend()
+        text = None if backend is None else await backend.inspect(code, cursor_pos, detail_level)
         data = {} if text is None else {"text/plain": self._filter.text(text)}
         return {"status": "ok", "found": bool(data), "data": data, "metadata": {}}
 
     async def do_is_complete(self, code: str) -> dict[str, Any]:
-        """Ask the worker whether code can run as it is."""
-        desk = await self._desk()
-        found = CodeCompleteness() if desk is None else await desk.is_complete(code)
+        """Return whether code can run as it is."""
+        backend = await self._backend()
+        found = CodeCompleteness() if backend is None else await backend.is_complete(code)
         reply: dict[str, Any] = {"status": found.status}
         if found.status == "incomplete":
             reply["indent"] = " " * found.indent
@@ -299,64 +301,65 @@ class SandboxKernel(Kernel):
         raw: bool,  # noqa: ARG002 - inputs are kept as they were typed
         **how: Any,
     ) -> dict[str, Any]:
-        """Tell what was typed here."""
-        return {"status": "ok", "history": self._past.tell(hist_access_type, output=output, **how)}
+        """Return the inputs of this kernel."""
+        return {"status": "ok", "history": self._history.query(hist_access_type, output=output, **how)}
 
     async def comm_request(self, _stream: Any, ident: Any, message: Mapping[str, Any]) -> None:
-        """A page's message to a widget: given to it if a person trusts the notebook, else dropped."""
+        """Deliver a page's message to a widget if output is trusted; drop it otherwise."""
         if not self.trust_output:
             return
         call_id = uuid.uuid4().hex
-        self._page.begin(call_id, Request(ident=ident, parent=message), self._count)
-        manner = ExecuteOptions(comms=True, store_history=False)
+        self._output.begin(call_id, Request(ident=ident, parent=message), self._count)
+        options = ExecuteOptions(comms=True, store_history=False)
         buffers = [bytes(buffer) for buffer in message.get("buffers", ())]
         kind = str(message["header"]["msg_type"])
-        desk = await self._desk()
-        if desk is not None:
-            await desk.message(
-                CellRequest(call_id=call_id, code="", manner=manner), kind, message["content"], buffers
+        backend = await self._backend()
+        if backend is not None:
+            await backend.message(
+                CellRequest(call_id=call_id, code="", options=options), kind, message["content"], buffers
             )
 
     async def interrupt_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Stop the running cell. Runs on the thread of the control channel."""
-        assert self._own_loop is not None
-        self._own_loop.call_soon_threadsafe(self._interrupt_soon)
+        assert self._main_loop is not None
+        self._main_loop.call_soon_threadsafe(self._interrupt_soon)
         self._messages.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
     def _interrupt_soon(self) -> None:
-        if self._opened is not None and _succeeded(self._opened):
-            task = asyncio.ensure_future(self._opened.result().desk.interrupt())
-            _KEPT.add(task)
-            task.add_done_callback(_KEPT.discard)
+        if self._connecting is not None and _succeeded(self._connecting):
+            task = asyncio.ensure_future(self._connecting.result().backend.interrupt())
+            _tasks.add(task)
+            task.add_done_callback(_tasks.discard)
 
     async def do_shutdown(self, restart: bool) -> dict[str, Any]:
         """Close the session. Runs on the thread of the control channel."""
-        assert self._own_loop is not None
-        closing = asyncio.run_coroutine_threadsafe(self._close(), self._own_loop)
+        assert self._main_loop is not None
+        closing = asyncio.run_coroutine_threadsafe(self._close(), self._main_loop)
         await asyncio.wait_for(asyncio.wrap_future(closing), timeout=10.0)
         return {"status": "ok", "restart": restart}
 
     async def _close(self) -> None:
-        if self._opened is None:
+        if self._connecting is None:
             return
-        if self._opened.done():
-            if _succeeded(self._opened):
-                await self._opened.result().close()
+        if self._connecting.done():
+            if _succeeded(self._connecting):
+                await self._connecting.result().close()
             return
-        self._opened.cancel()
+        self._connecting.cancel()
 
-    async def _session(self) -> SessionConnection:
-        assert self._opened is not None
-        opened = self._opened
-        if opened.done() and not _succeeded(opened):
-            assert self._own_loop is not None
-            opened = self._opened = self._own_loop.create_task(self._open())
-        return await asyncio.shield(opened)
+    async def _connection(self) -> SessionConnection:
+        assert self._connecting is not None
+        connecting = self._connecting
+        if connecting.done() and not _succeeded(connecting):
+            assert self._main_loop is not None
+            connecting = self._connecting = self._main_loop.create_task(self._open())
+        # Several requests wait for one connection: cancelling one of them must not cancel it for all.
+        return await asyncio.shield(connecting)
 
-    async def _desk(self) -> KernelBackend | None:
-        """The session's desk; None if it cannot be opened, which the next cell will tell."""
+    async def _backend(self) -> KernelBackend | None:
+        """The session's backend; None if the session cannot be opened, which the next cell reports."""
         try:
-            return (await self._session()).desk
+            return (await self._connection()).backend
         except AisotoolsError:
             self.log.warning("The session cannot be opened", exc_info=True)
             return None
@@ -382,11 +385,11 @@ class SandboxKernel(Kernel):
             buffers=list(message.buffers) or None,
         )
 
-    def _question(self, content: dict[str, Any], request: Request) -> None:
+    def _request_input(self, content: dict[str, Any], request: Request) -> None:
         parent = dict(request.parent)
         self._messages.send(self.stdin_socket, "input_request", content, parent=parent, ident=request.ident)
 
-    def _answer(self) -> Mapping[str, Any] | None:
+    def _poll_input(self) -> Mapping[str, Any] | None:
         _, reply = self._messages.recv(self.stdin_socket, zmq.NOBLOCK)
         return reply
 
@@ -395,7 +398,8 @@ class SandboxKernel(Kernel):
         return {"status": "ok", "execution_count": count, "payload": [], "user_expressions": {}, **more}
 
 
-_KEPT: set[Any] = set()
+# The event loop holds tasks weakly; a task that nobody awaits could be collected while it runs.
+_tasks: set[Any] = set()
 _NO_EXPRESSIONS = {
     "status": "error",
     "ename": "NotSupported",
@@ -409,42 +413,43 @@ def _succeeded(task: asyncio.Task[SessionConnection]) -> bool:
 
 
 class SandboxKernelApp(IPKernelApp):
-    """Starts a front as Jupyter starts kernels."""
+    """Starts the kernel process as Jupyter starts kernels."""
 
-    name = "aisotools-front"
+    name = "aisotools-kernel"
     kernel_class = SandboxKernel
-    outstream_class: Any = None  # nothing that this process prints is for the page
+    outstream_class: Any = None  # what this process prints is not output of cells
     classes: Any = [SandboxKernel]  # noqa: RUF012 - as traitlets wants it
 
     def init_sockets(self) -> None:
-        """Encrypt also what nobody else has made keys for, as a server does."""
-        if self.curve_secretkey is None and "attached" in self.config.Front:
+        """Encrypt the sockets of an attached kernel: no server has made keys for it."""
+        if self.curve_secretkey is None and "attached" in self.config.SandboxKernel:
             self.curve_publickey, self.curve_secretkey = zmq.curve_keypair()
         super().init_sockets()
 
     def init_control(self, context: Any) -> None:
-        """Requests are taken by the main loop, which is always free."""
+        """Serve the shell channel on the main loop, which is always free."""
         super().init_control(context)
         self.shell_channel_thread.io_loop.close()
         self.shell_channel_thread = None
 
     def init_signal(self) -> None:
-        """The front itself handles the signal for interrupts, once it runs."""
+        """Do nothing: the kernel handles SIGINT itself, see `SandboxKernel.start`."""
 
     def init_path(self) -> None:
-        """The current folder is the notebook's: nothing is ever imported from there."""
+        """Do nothing: the current folder is the notebook's, and nothing may be imported from there."""
 
     def init_pdb(self) -> None:
-        """No code of a user runs here."""
+        """Do nothing: no user code runs in this process."""
 
 
 def main() -> None:
-    """Run a front; the arguments are those of a Jupyter kernel."""
+    """Run a kernel process; the arguments are those of a Jupyter kernel."""
     from aisotools.sandbox.process.spawn import server
 
     os.umask(0o077)
     if not any(argument.startswith("--SandboxKernel.attached") for argument in sys.argv):
-        server()  # gets ready while everything else is set up
+        # The fork server starts while everything else is set up.
+        server()
     app = SandboxKernelApp.instance()
     app.initialize()
     app.start()

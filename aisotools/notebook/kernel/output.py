@@ -1,11 +1,9 @@
-"""The page of a front: what cells show goes to the request that ran them, and they may ask for a line.
+"""Turn the output of a sandbox into Jupyter messages.
 
-What a front passes on to Jupyter, made safe: pure, from what a worker showed to messages.
-
-Jupyter trusts what a running cell puts out, and this comes out of a sandbox. Text keeps its colours and
-nothing else; of a MIME bundle what `notebook.render` makes of it is passed on; messages of widgets and text
-for new cells are not. An update reaches only displays of this front, because it gives them names of its own.
-A person may lift all of this, for a notebook that they trust.
+Jupyter trusts the output of a running cell, and this output comes from a sandbox. Text keeps its colours and
+nothing else; MIME bundles are sanitized by `notebook.render`; widget messages and text for new cells are
+dropped. Updates reach displays of this kernel only, because it gives them ids of its own. A person may lift
+all of this for a notebook that they trust.
 """
 
 from __future__ import annotations
@@ -21,17 +19,17 @@ from aisotools.notebook.render.results import sanitize_bundle
 from aisotools.notebook.render.text import coloured, one_line
 from aisotools.sandbox.host.calls import DisplayMessage
 
-MOST_NAMES = 10_000
-"""How many displays with a name of their own are remembered."""
+MAX_DISPLAY_IDS = 10_000
+"""Displays whose ids are remembered; updates of older ones are dropped."""
 
 COMMS_DROPPED = "[widgets stay in the sandbox: their messages to the page are dropped]\n"
-"""The one line that stands for the messages of widgets."""
+"""Shown once per cell in place of widget messages."""
 
 NEXT_INPUT_DROPPED = "[text for a new cell is dropped: a sandbox does not write into the notebook]\n"
-"""The one line that stands for text which a cell wanted to put into another."""
+"""Shown once per cell in place of text for a new cell."""
 
-SHOWS_DROPPED = "[more was shown at once than can be passed on: some of it is left out]\n"
-"""The one line that stands for a flood."""
+DISPLAYS_DROPPED = "[more was shown at once than can be passed on: some of it is left out]\n"
+"""Shown once per cell that displays faster than can be passed on."""
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _ERROR_CHARS = 10_000
@@ -40,12 +38,12 @@ _SIZES = ("width", "height")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message for the page.
+    """A Jupyter message on the iopub channel.
 
     Attributes:
         type: Its type, such as `display_data`.
-        content: What it says.
-        metadata: Of the message itself.
+        content: Its content.
+        metadata: Metadata of the message itself.
         buffers: Binary parts.
     """
 
@@ -56,30 +54,30 @@ class Message:
 
 
 class DisplayFilter:
-    """Turns what workers show into messages; one per front."""
+    """Turns displays of workers into safe messages; one per kernel."""
 
     def __init__(self, *, trusted: bool = False) -> None:
-        """Pass on what is safe, or, if a person said so, everything."""
+        """Filter, unless a person trusts all output."""
         self.trusted = trusted
-        self._names: dict[str, str] = {}
+        self._display_ids: dict[str, str] = {}
 
     def text(self, text: str) -> str:
-        """Printed text."""
+        """Return printed text, filtered."""
         return text if self.trusted else coloured(text)
 
     def bundle(self, bundle: Mapping[str, Any]) -> dict[str, Any]:
-        """A MIME bundle."""
+        """Return a MIME bundle, filtered."""
         if self.trusted:
             return dict(bundle)
         return sanitize_bundle({mime: data for mime, data in bundle.items() if mime != _WIDGET})
 
     def stream(self, name: str, text: str) -> Message:
-        """Printed text as a message."""
+        """Return the message for printed text."""
         return Message(type="stream", content={"name": name, "text": self.text(text)})
 
-    def error(self, told: Mapping[str, Any]) -> Message:
-        """What was raised: its name, its message, and where."""
-        name, message, trace = (self._word(told, key) for key in ("ename", "evalue", "traceback"))
+    def error(self, payload: Mapping[str, Any]) -> Message:
+        """Return the message for an error with `ename`, `evalue` and `traceback`."""
+        name, message, trace = (self._text_entry(payload, key) for key in ("ename", "evalue", "traceback"))
         content = {
             "ename": one_line(name, 200) or "Error",
             "evalue": self.text(message[:_ERROR_CHARS]),
@@ -88,32 +86,32 @@ class DisplayFilter:
         return Message(type="error", content=content)
 
     def display(self, shown: DisplayMessage) -> Message | None:
-        """Something displayed, updated, or removed; None if it has no place on the page."""
+        """Return the message for a display, an update or a removal; None for an unknown display id."""
         if shown.kind == "clear":
             return Message(type="clear_output", content={"wait": shown.details.get("wait") is True})
-        name = shown.details.get("display_id")
-        name = name if isinstance(name, str) else ""
-        if shown.kind == "update" and name not in self._names:
+        display_id = shown.details.get("display_id")
+        name = display_id if isinstance(display_id, str) else ""
+        if shown.kind == "update" and name not in self._display_ids:
             return None
         data = self.bundle(shown.bundle)
         content = {
             "data": data,
             "metadata": self._metadata(shown.details.get("metadata"), data),
-            "transient": {"display_id": self._own_name(name)} if name else {},
+            "transient": {"display_id": self._own_display_id(name)} if name else {},
         }
         return Message(
             type="update_display_data" if shown.kind == "update" else "display_data", content=content
         )
 
     def result(self, shown: DisplayMessage, count: int) -> Message:
-        """The value of a cell."""
+        """Return the message for the value of a cell."""
         data = self.bundle(shown.bundle)
         metadata = self._metadata(shown.details.get("metadata"), data)
         content = {"execution_count": count, "data": data, "metadata": metadata}
         return Message(type="execute_result", content=content)
 
     def comm(self, shown: DisplayMessage) -> Message | None:
-        """A widget's message to its page; None unless a person trusts it."""
+        """Return the message of a widget to its page; None unless output is trusted."""
         kind = shown.details.get("kind")
         if not self.trusted or kind not in {"comm_open", "comm_msg", "comm_close"}:
             return None
@@ -126,50 +124,52 @@ class DisplayFilter:
         )
 
     def payload(self, shown: DisplayMessage) -> dict[str, Any] | None:
-        """What a reply carries besides: a page to read; and text for a new cell if a person trusts it."""
+        """Return the payload of a reply: a pager page, or, if output is trusted, text for a new cell."""
         if shown.kind == "page":
-            data = {"text/plain": self._word(shown.bundle, "text/plain")}
+            data = {"text/plain": self._text_entry(shown.bundle, "text/plain")}
             page = dict(shown.bundle) if self.trusted else {"text/plain": coloured(data["text/plain"])}
             return {"source": "page", "data": page, "start": 0}
         if not self.trusted:
             return None
         replace = shown.details.get("replace") is True
-        text = self._word(shown.bundle, "text/plain")
+        text = self._text_entry(shown.bundle, "text/plain")
         return {"source": "set_next_input", "text": text, "replace": replace}
 
-    def _own_name(self, name: str) -> str:
-        if name not in self._names:
-            if len(self._names) >= MOST_NAMES:
-                del self._names[next(iter(self._names))]
-            self._names[name] = uuid.uuid4().hex
-        return self._names[name]
+    def _own_display_id(self, name: str) -> str:
+        if name not in self._display_ids:
+            if len(self._display_ids) >= MAX_DISPLAY_IDS:
+                del self._display_ids[next(iter(self._display_ids))]
+            self._display_ids[name] = uuid.uuid4().hex
+        return self._display_ids[name]
 
-    def _metadata(self, told: object, data: Mapping[str, Any]) -> dict[str, Any]:
-        """How large pictures are shown; anything else only if a person trusts it."""
-        if not isinstance(told, Mapping):
+    def _metadata(self, metadata: object, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Sizes of images; everything else only if output is trusted."""
+        if not isinstance(metadata, Mapping):
             return {}
         if self.trusted:
-            return dict(told)
+            return dict(metadata)
         sizes = {}
         for mime in data:
-            meant = told.get(mime)
-            if mime.startswith("image/") and isinstance(meant, Mapping):
+            requested = metadata.get(mime)
+            if mime.startswith("image/") and isinstance(requested, Mapping):
                 sizes[mime] = {
                     side: length
                     for side in _SIZES
-                    if type(length := meant.get(side)) is int and 0 < length <= 10_000
+                    if type(length := requested.get(side)) is int and 0 < length <= 10_000
                 }
         return {mime: size for mime, size in sizes.items() if size}
 
     @staticmethod
-    def _word(told: Mapping[str, Any], key: str) -> str:
-        text = told.get(key)
+    def _text_entry(mapping: Mapping[str, Any], key: str) -> str:
+        text = mapping.get(key)
         return text if isinstance(text, str) else ""
 
 
-_REMEMBERED = 256
-_PAYLOADS = 10
+# Cells whose late output still finds its place: background threads print after their cell has ended.
+_MAX_CELLS = 256
+_MAX_PAYLOADS = 10
 _POLL_S = 0.02
+# Jupyter clients send this for Ctrl-D.
 _END_OF_INPUT = "\x04"
 
 
@@ -178,8 +178,8 @@ class Request:
     """A request of a client.
 
     Attributes:
-        ident: Whose it is.
-        parent: The message; what comes of it is an answer to that.
+        ident: ZeroMQ identity of the client.
+        parent: The request message; output refers to it.
     """
 
     ident: Any
@@ -188,56 +188,59 @@ class Request:
 
 @dataclass(slots=True, kw_only=True)
 class _RunningCell:
-    """A cell, while it runs and as long as something of it may still show.
+    """A cell that runs, or ended recently.
 
     Attributes:
-        request: What is answered.
+        request: The request that runs it.
         count: Its number.
-        payload: What its reply carries besides.
-        error: The error it has shown, as it was passed on.
-        told: Lines of ours that it has had already.
-        ended: Whether its reply was made.
+        payload: The payload of its reply.
+        error: The content of the error message it has sent.
+        remarks: Lines of this package that were shown with it.
+        ended: Whether its reply was sent.
     """
 
     request: Request
     count: int
     payload: list[dict[str, Any]] = field(default_factory=list)
     error: Mapping[str, Any] | None = None
-    told: set[str] = field(default_factory=set)
+    remarks: set[str] = field(default_factory=set)
     ended: bool = False
 
 
 class JupyterOutput:
-    """Implements `aisotools.notebook.kernel.session.Page` with Jupyter messages."""
+    """An `OutputSink` that sends Jupyter messages to the request that ran the cell."""
 
     def __init__(
         self,
-        passing: DisplayFilter,
+        display_filter: DisplayFilter,
         publish: Callable[[Message, Request], None],
-        question: Callable[[dict[str, Any], Request], None],
-        answer: Callable[[], Mapping[str, Any] | None],
+        request_input: Callable[[dict[str, Any], Request], None],
+        poll_input: Callable[[], Mapping[str, Any] | None],
     ) -> None:
-        """Be empty.
+        """Start without cells.
 
         Args:
-            passing: Makes messages of what is shown.
+            display_filter: Turns displays into messages.
             publish: Sends a message to every client.
-            question: Sends one client a request for a line.
-            answer: What a client has answered, or None if there is nothing yet; does not wait.
+            request_input: Asks one client for a line.
+            poll_input: Returns the next reply of a client, or None if there is none yet; does not wait.
         """
-        self._passing, self._publish, self._question, self._answer = passing, publish, question, answer
+        self._filter = display_filter
+        self._publish = publish
+        self._request_input = request_input
+        self._poll_input = poll_input
         self._running: dict[str, _RunningCell] = {}
         self._latest = ""
 
     def begin(self, call_id: str, request: Request, count: int) -> None:
-        """Cell `count` is about to run as this call."""
+        """Register cell `count`, which is about to run as this call."""
         self._running[call_id] = _RunningCell(request=request, count=count)
         self._latest = call_id
-        if len(self._running) > _REMEMBERED:
+        if len(self._running) > _MAX_CELLS:
             del self._running[next(iter(self._running))]
 
     def end(self, call_id: str, outcome: CellResult) -> tuple[list[dict[str, Any]], Mapping[str, Any] | None]:
-        """The cell has ended; what its reply carries, and the error it ended with."""
+        """End a cell. Return the payload of its reply and the content of its error, if any."""
         running = self._running[call_id]
         running.ended = True
         for note in outcome.notes:
@@ -246,29 +249,29 @@ class JupyterOutput:
             return running.payload, None
         if running.error is not None:
             return running.payload, running.error
-        error = dict(self._passing.error(outcome.error).content)
+        error = dict(self._filter.error(outcome.error).content)
         if not outcome.printed:
             error["traceback"] = error["traceback"] or [f"{error['ename']}: {error['evalue']}"]
             self._publish(Message(type="error", content=error), running.request)
         return running.payload, error
 
     def say(self, call_id: str, text: str, *, once: bool = False) -> None:
-        """A line of ours below a cell."""
+        """Print a line of this package below a cell."""
         running = self._running.get(call_id)
-        if running is not None and not (once and text in running.told):
-            running.told.add(text)
-            self._publish(self._passing.stream("stderr", text), running.request)
+        if running is not None and not (once and text in running.remarks):
+            running.remarks.add(text)
+            self._publish(self._filter.stream("stderr", text), running.request)
 
-    # ---- what a desk tells
+    # ---- OutputSink
 
     def printed(self, call_id: str, stream: str, text: str) -> None:
-        """A call printed something; what is nobody's is shown with the latest cell."""
+        """Publish printed text; text that belongs to no call goes to the latest cell."""
         running = self._running.get(call_id or self._latest)
         if running is not None:
-            self._publish(self._passing.stream(stream, text), running.request)
+            self._publish(self._filter.stream(stream, text), running.request)
 
     def show(self, call_id: str, shown: DisplayMessage) -> None:
-        """A call showed something."""
+        """Publish a display."""
         running = self._running.get(call_id)
         message = None if running is None else self._message(call_id, running, shown)
         if running is not None and message is not None:
@@ -276,45 +279,46 @@ class JupyterOutput:
 
     def _message(self, call_id: str, running: _RunningCell, shown: DisplayMessage) -> Message | None:
         if shown.kind == "result":
-            return self._passing.result(shown, running.count)
+            return self._filter.result(shown, running.count)
         if shown.kind == "error":
-            message = self._passing.error(shown.bundle)
+            message = self._filter.error(shown.bundle)
             running.error = message.content
             return message
         if shown.kind == "comm":
-            return self._passing.comm(shown)
+            return self._filter.comm(shown)
         if shown.kind == "comm_dropped":
             self.say(call_id, COMMS_DROPPED, once=True)
             return None
         if shown.kind in {"page", "next_input"}:
-            payload = self._passing.payload(shown)
+            payload = self._filter.payload(shown)
             if payload is None:
                 self.say(call_id, NEXT_INPUT_DROPPED, once=True)
-            elif len(running.payload) < _PAYLOADS:
+            elif len(running.payload) < _MAX_PAYLOADS:
                 running.payload.append(payload)
             return None
-        return self._passing.display(shown)
+        return self._filter.display(shown)
 
     def dropped(self, call_id: str) -> None:
-        """A call showed too much at once."""
-        self.say(call_id, SHOWS_DROPPED, once=True)
+        """Say once that displays of a call were dropped."""
+        self.say(call_id, DISPLAYS_DROPPED, once=True)
 
     def lost(self, reason: str) -> None:
-        """A worker ended, and its variables with it; a cell that it was running will say so itself."""
+        """Say below an ended cell that the worker is gone; a running cell reports it with its own error."""
         if self._latest in self._running and self._running[self._latest].ended:
             self.say(self._latest, f"[the sandbox is gone, and its variables with it: {reason}]\n")
 
     async def ask(self, call_id: str, prompt: str, *, password: bool) -> str | None:
-        """Ask the client that runs the cell for a line."""
+        """Ask the client that runs the cell for a line. Return None at the end of input."""
         running = self._running.get(call_id)
         if running is None:
             return None
-        while self._answer() is not None:
-            pass  # what came before the question is no answer to it
-        content = {"prompt": self._passing.text(prompt), "password": password}
-        self._question(content, running.request)
+        # Discard stale replies: a line typed for an interrupted cell must not answer this request.
+        while self._poll_input() is not None:
+            pass
+        content = {"prompt": self._filter.text(prompt), "password": password}
+        self._request_input(content, running.request)
         while True:
-            reply = self._answer()
+            reply = self._poll_input()
             value = reply["content"].get("value") if reply is not None else None
             if isinstance(value, str):
                 return None if value == _END_OF_INPUT else value

@@ -1,4 +1,4 @@
-"""How Jupyter starts a sandboxed kernel: as any local one, told what only the server knows.
+"""Start sandboxed kernels from Jupyter, as local ones, with settings that only the server knows.
 
 The kernelspec `aisotools` names this provisioner, by an entry point of `jupyter_client`.
 """
@@ -21,13 +21,13 @@ from aisotools.core.exceptions import UsageError
 from aisotools.workspace.lock import SERVER_ROOT
 
 KERNEL_NAME = "aisotools"
-"""What the kernel is called on a command line."""
+"""Name of the kernelspec."""
 
 _SPEC = Path(__file__).resolve().parents[2] / "kernelspec"
 
 
 class SandboxProvisioner(LocalProvisioner):
-    """Starts the front of a sandboxed kernel."""
+    """Starts the process of a sandboxed kernel."""
 
     trust_output = Bool(
         default_value=False,
@@ -36,7 +36,7 @@ class SandboxProvisioner(LocalProvisioner):
     ).tag(config=True)
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
-        """Tell the front the server's root folder, and whether a person trusts its output."""
+        """Pass on the server's root folder, and whether output is trusted."""
         environ = dict(kwargs.get("env") or os.environ)
         environ.pop(SERVER_ROOT, None)
         if root := self._server_root():
@@ -47,13 +47,14 @@ class SandboxProvisioner(LocalProvisioner):
                 *kwargs.get("extra_arguments", ()),
                 "--SandboxKernel.trust_output=True",
             ]
-        found: dict[str, Any] = await super().pre_launch(**kwargs)
-        return found
+        launch_options: dict[str, Any] = await super().pre_launch(**kwargs)
+        return launch_options
 
     def _server_root(self) -> str:
-        """The root folder of the server that this runs in; empty outside a server."""
+        """Root folder of the server that this runs in; empty outside a server."""
         owner: Any = self.parent
         while owner is not None:
+            # Jupyter's configurables form a chain of parents; only some of them have a `root_dir`.
             root = getattr(owner, "root_dir", "")
             if isinstance(root, str) and root:
                 return str(Path(root).expanduser().absolute())
@@ -65,12 +66,12 @@ def install_kernelspec(*, user: bool = False, prefix: str | None = None, trust_o
     """Install the kernelspec for this Python.
 
     Args:
-        user: For this user only.
-        prefix: For the installation there; for the whole system if neither this nor `user` is given.
-        trust_output: Whether its kernels pass on all output as it is.
+        user: Install for this user only.
+        prefix: Install under this prefix; for the whole system if neither this nor `user` is given.
+        trust_output: Whether its kernels pass on all output unfiltered.
 
     Returns:
-        The folder that was made.
+        The folder of the kernelspec.
 
     Raises:
         UsageError: If the folder cannot be written.
@@ -86,9 +87,11 @@ def install_kernelspec(*, user: bool = False, prefix: str | None = None, trust_o
             spec["display_name"] = "Python (aisotools sandbox, output trusted)"
         path.write_text(json.dumps(spec, indent=2) + "\n", "utf-8")
         try:
-            made = KernelSpecManager().install_kernel_spec(str(source), KERNEL_NAME, user=user, prefix=prefix)
+            folder = KernelSpecManager().install_kernel_spec(
+                str(source), KERNEL_NAME, user=user, prefix=prefix
+            )
         except OSError as error:
             raise UsageError(
                 f"The kernelspec cannot be installed: {error}. Use --user or --sys-prefix."
             ) from None
-    return Path(made)
+    return Path(folder)

@@ -1,11 +1,8 @@
-"""What a front does with a session: runs cells in it through its gate, and hears them while they run.
+"""A session as a Jupyter kernel uses it: run cells through its gate, complete, inspect, receive output.
 
-What a front asks of a worker besides running cells; the answers are hostile and are checked here.
-
-An enquiry is a call that changes nothing on purpose, of a tool that only workers have. It waits until the
-worker is free and gives up soon, so that typing never waits for a cell.
-
-The session of a front, in the notebook's folder if that may be a workspace, else in one below it.
+Completion and inspection are read-only calls of tools that only workers have. They wait until the worker is
+free and time out soon, so that typing never waits for a cell. Their results are untrusted and are checked
+here.
 """
 
 from __future__ import annotations
@@ -33,13 +30,16 @@ from aisotools.session.session import Session
 from aisotools.workspace.lock import SERVER_ROOT, refuse_workspace, state_folder
 
 INTROSPECTION_TIMEOUT_S = 2.0
-"""How long an answer may take."""
+"""Time for a completion or inspection to run."""
 
 _MODULE = "aisotools.sandbox.worker.ipython"
-_WAIT_S = 1.0
-_MESSAGE_S = 60.0
-_CODE_CHARS = 1 << 20
-_MATCHES, _MATCH_CHARS, _TEXT_CHARS = 1_000, 2_000, 200_000
+# Time for a busy worker to become free before a completion or inspection is given up.
+_QUEUE_TIMEOUT_S = 1.0
+_WIDGET_MESSAGE_TIMEOUT_S = 60.0
+_MAX_CODE_CHARS = 1 << 20
+_MAX_MATCHES = 1_000
+_MAX_MATCH_CHARS = 2_000
+_MAX_TEXT_CHARS = 200_000
 _CAPS = OutputCaps(content_chars=2_000, stream_bytes=1 << 16, value_bytes=2 << 20, data_bytes=1 << 20)
 _MESSAGES = frozenset({"comm_open", "comm_msg", "comm_close"})
 
@@ -49,9 +49,9 @@ class CompletionMatch:
     """One completion.
 
     Attributes:
-        text: What to put there.
-        type: What it is, such as `function`; may be empty.
-        signature: How it is called; may be empty.
+        text: Text to insert.
+        type: Kind of object, such as `function`; may be empty.
+        signature: Call signature; may be empty.
     """
 
     text: str
@@ -61,12 +61,12 @@ class CompletionMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What may stand at the cursor.
+    """The completions at a cursor.
 
     Attributes:
-        start: From which character of the code on it is replaced.
-        end: Up to which one.
-        matches: What may stand there; empty also when the worker is busy.
+        start: First character of the code that a match replaces.
+        end: End of the replaced range, exclusive.
+        matches: The completions; empty also when the worker is busy.
     """
 
     start: int
@@ -80,7 +80,7 @@ class CodeCompleteness:
 
     Attributes:
         status: `complete`, `incomplete`, `invalid` or `unknown`.
-        indent: By how many spaces its next line would be indented.
+        indent: Indentation of its next line, in spaces.
     """
 
     status: str = "unknown"
@@ -88,7 +88,7 @@ class CodeCompleteness:
 
 
 async def complete(sandbox: Sandbox, code: str, cursor: int) -> Completion:
-    """What may stand at `cursor`, counted in characters of `code`."""
+    """Return the completions at `cursor`, which counts characters of `code`."""
     cursor = max(0, min(cursor, len(code)))
     nothing = Completion(start=cursor, end=cursor)
     answer = await _ask(sandbox, "complete", {"code": code, "cursor": cursor}, code)
@@ -97,20 +97,23 @@ async def complete(sandbox: Sandbox, code: str, cursor: int) -> Completion:
     start, end = answer.get("start"), answer.get("end")
     if type(start) is not int or type(end) is not int or not 0 <= start <= end <= len(code):
         return nothing
-    matches = tuple(match for told in answer["matches"][:_MATCHES] if (match := _match(told)) is not None)
+    matches = tuple(filter(None, map(_parse_match, answer["matches"][:_MAX_MATCHES])))
     return Completion(start=start, end=end, matches=matches)
 
 
 async def inspect(sandbox: Sandbox, code: str, cursor: int, *, detail: int = 0) -> str | None:
-    """What the object at `cursor` is, in words; untrusted, with the colours of a terminal. None: unknown."""
-    asked = {"code": code, "cursor": max(0, min(cursor, len(code))), "detail": 1 if detail else 0}
-    answer = await _ask(sandbox, "inspect", asked, code)
+    """Return the documentation of the object at `cursor`, or None.
+
+    The text is untrusted and holds terminal colours.
+    """
+    arguments = {"code": code, "cursor": max(0, min(cursor, len(code))), "detail": 1 if detail else 0}
+    answer = await _ask(sandbox, "inspect", arguments, code)
     text = answer.get("text/plain") if isinstance(answer, Mapping) else None
-    return text[:_TEXT_CHARS] if isinstance(text, str) else None
+    return text[:_MAX_TEXT_CHARS] if isinstance(text, str) else None
 
 
 async def is_complete(sandbox: Sandbox, code: str) -> CodeCompleteness:
-    """Whether `code` can run as it is, or goes on."""
+    """Return whether `code` can run as it is."""
     answer = await _ask(sandbox, "is_complete", {"code": code}, code)
     if not isinstance(answer, Mapping) or answer.get("status") not in {"complete", "incomplete", "invalid"}:
         return CodeCompleteness()
@@ -123,26 +126,28 @@ async def is_complete(sandbox: Sandbox, code: str) -> CodeCompleteness:
 async def send_message(
     sandbox: Sandbox, kind: str, content: Mapping[str, Any], buffers: Sequence[bytes], *, call_id: str
 ) -> None:
-    """Give a widget in the worker a message of its page, and run what the widget does about it.
+    """Deliver a page's message to a widget in the worker, and run the widget's handlers.
 
     Raises:
-        ValueError: If there is no such kind of message.
+        ValueError: If `kind` is not a type of widget message.
     """
     if kind not in _MESSAGES:
-        raise ValueError(f"{kind!r} is no message of a widget; use one of {', '.join(sorted(_MESSAGES))}.")
+        raise ValueError(f"{kind!r} is not a widget message. Use one of {', '.join(sorted(_MESSAGES))}.")
     packed = [base64.b64encode(buffer).decode("ascii") for buffer in buffers]
-    asked = {"kind": kind, "content": dict(content), "buffers": packed}
-    await sandbox.call(_request("take_message", asked, call_id, _MESSAGE_S, OutputCaps(), read_only=False))
+    arguments = {"kind": kind, "content": dict(content), "buffers": packed}
+    await sandbox.call(
+        _request("take_message", arguments, call_id, _WIDGET_MESSAGE_TIMEOUT_S, OutputCaps(), read_only=False)
+    )
 
 
 async def _ask(sandbox: Sandbox, name: str, arguments: Mapping[str, Json], code: str) -> Json:
-    """The answer of a tool of the worker's own, or None."""
-    if len(code) > _CODE_CHARS:
+    """Call a tool that only workers have. Return its value, or None if there is none in time."""
+    if len(code) > _MAX_CODE_CHARS:
         return None
     request = _request(name, arguments, uuid.uuid4().hex, INTROSPECTION_TIMEOUT_S, _CAPS, read_only=True)
     asking = asyncio.ensure_future(sandbox.call(request))
     try:
-        async with asyncio.timeout(_WAIT_S + INTROSPECTION_TIMEOUT_S + 1.0):
+        async with asyncio.timeout(_QUEUE_TIMEOUT_S + INTROSPECTION_TIMEOUT_S + 1.0):
             return (await asking).value
     except TimeoutError:
         return None
@@ -166,29 +171,29 @@ def _request(
     )
 
 
-def _match(told: object) -> CompletionMatch | None:
-    if not isinstance(told, Mapping):
+def _parse_match(match: object) -> CompletionMatch | None:
+    if not isinstance(match, Mapping):
         return None
-    text, kind, signature = (told.get(name) for name in ("text", "type", "signature"))
+    text, kind, signature = (match.get(name) for name in ("text", "type", "signature"))
     if not isinstance(text, str) or not isinstance(kind, str) or not isinstance(signature, str):
         return None
-    if len(text) > _MATCH_CHARS:
+    if len(text) > _MAX_MATCH_CHARS:
         return None
-    return CompletionMatch(text=text, type=kind[:100], signature=signature[:_MATCH_CHARS])
+    return CompletionMatch(text=text, type=kind[:100], signature=signature[:_MAX_MATCH_CHARS])
 
 
 CELL_TIMEOUT_S = 86_400.0
-"""How long a cell may run: as in any notebook, a person ends it."""
+"""Deadline of a cell, one day: as in any notebook, a person interrupts it."""
 
 
 class OutputSink(DisplaySink, Protocol):
-    """Where a front's cells show what they give."""
+    """Receives the output of a kernel's cells."""
 
     def printed(self, call_id: str, stream: str, text: str) -> None:
-        """A call printed `text`; an empty id is nobody's call."""
+        """Handle printed text; an empty id belongs to no call."""
 
     def lost(self, reason: str) -> None:
-        """A worker ended, and its variables with it."""
+        """Handle the end of a worker, and of its variables with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,23 +202,23 @@ class CellRequest:
 
     Attributes:
         call_id: The id of its call.
-        code: What a person typed.
-        manner: How it is to run.
+        code: The source that a person typed.
+        options: How to run it.
     """
 
     call_id: str
     code: str
-    manner: ExecuteOptions
+    options: ExecuteOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellResult:
-    """How a cell ended.
+    """The outcome of a cell.
 
     Attributes:
-        error: Name, message and traceback of what went wrong, all untrusted; None if nothing did.
-        printed: Whether the cell has told its error in text that it printed.
-        notes: What else there is to say about it, in sentences of ours.
+        error: Name, message and traceback of the error, all untrusted; None on success.
+        printed: Whether the cell has printed its error already.
+        notes: Further sentences about it, written by this package.
     """
 
     error: Mapping[str, str] | None = None
@@ -222,40 +227,42 @@ class CellResult:
 
 
 class KernelBackend(Protocol):
-    """What a front can do, wherever its session is."""
+    """What a kernel needs of a session, in this or another process."""
 
     async def execute(self, cell: CellRequest) -> CellResult:
         """Run a cell."""
 
     async def complete(self, code: str, cursor: int) -> Completion:
-        """What may stand at the cursor."""
+        """Return the completions at the cursor."""
 
     async def inspect(self, code: str, cursor: int, detail: int) -> str | None:
-        """What the object at the cursor is, in words."""
+        """Return the documentation of the object at the cursor, or None."""
 
     async def is_complete(self, code: str) -> CodeCompleteness:
-        """Whether code can run as it is."""
+        """Return whether code can run as it is."""
 
     async def message(
         self, cell: CellRequest, kind: str, content: Mapping[str, Any], buffers: Sequence[bytes]
     ) -> None:
-        """Give a widget a message of its page."""
+        """Deliver a page's message to a widget."""
 
     async def interrupt(self) -> None:
-        """Stop whatever runs."""
+        """Stop the running cell."""
 
 
 class KernelSession:
-    """A session and its sandbox, as a front uses them."""
+    """A `KernelBackend` for a session in this process."""
 
-    def __init__(self, session: Session, sandbox: LocalSandbox, page: OutputSink) -> None:
-        """Have everything that `session` prints and loses told to `page`."""
-        self._session, self._sandbox, self._page = session, sandbox, page
-        self._stop = session.subscribe(self._hear)
+    def __init__(self, session: Session, sandbox: LocalSandbox, sink: OutputSink) -> None:
+        """Send the output of `session` to `sink`, until `close`."""
+        self._session = session
+        self._sandbox = sandbox
+        self._sink = sink
+        self._unsubscribe = session.subscribe(self._on_event)
 
     async def execute(self, cell: CellRequest) -> CellResult:
         """Run a cell: the `python` tool, typed by a person."""
-        self._sandbox.displays.watch(cell.call_id, self._page, cell.manner)
+        self._sandbox.displays.watch(cell.call_id, self._sink, cell.options)
         try:
             result = await self._session.call(
                 "python", {"code": cell.code}, origin="person", call_id=cell.call_id, timeout_s=CELL_TIMEOUT_S
@@ -265,41 +272,41 @@ class KernelSession:
         return cell_result(result)
 
     async def complete(self, code: str, cursor: int) -> Completion:
-        """What may stand at the cursor."""
+        """Return the completions at the cursor."""
         return await complete(self._sandbox, code, cursor)
 
     async def inspect(self, code: str, cursor: int, detail: int) -> str | None:
-        """What the object at the cursor is."""
+        """Return the documentation of the object at the cursor, or None."""
         return await inspect(self._sandbox, code, cursor, detail=detail)
 
     async def is_complete(self, code: str) -> CodeCompleteness:
-        """Whether code can run as it is."""
+        """Return whether code can run as it is."""
         return await is_complete(self._sandbox, code)
 
     async def message(
         self, cell: CellRequest, kind: str, content: Mapping[str, Any], buffers: Sequence[bytes]
     ) -> None:
-        """Give a widget a message of its page; `cell` stands for what it then shows."""
-        self._sandbox.displays.watch(cell.call_id, self._page, cell.manner)
+        """Deliver a page's message to a widget. What it displays belongs to `cell`."""
+        self._sandbox.displays.watch(cell.call_id, self._sink, cell.options)
         await send_message(self._sandbox, kind, content, buffers, call_id=cell.call_id)
 
     async def interrupt(self) -> None:
-        """Stop whatever runs."""
+        """Stop the running cell."""
         await self._session.interrupt()
 
     def close(self) -> None:
-        """Hear no more; the session goes on."""
-        self._stop()
+        """Stop receiving output; the session goes on."""
+        self._unsubscribe()
 
-    def _hear(self, event: SessionEvent) -> None:
+    def _on_event(self, event: SessionEvent) -> None:
         if isinstance(event, CallOutput):
-            self._page.printed(event.call_id, event.stream, event.text)
+            self._sink.printed(event.call_id, event.stream, event.text)
         elif isinstance(event, SandboxLost):
-            self._page.lost(event.reason)
+            self._sink.lost(event.reason)
 
 
 def cell_result(result: ToolResult) -> CellResult:
-    """What a front tells of a cell's result besides what was shown."""
+    """Return the outcome of a cell from the result of its call."""
     notes = []
     dropped = result.metadata.get("dropped_bytes")
     if type(dropped) is int and dropped > 0:
@@ -309,18 +316,19 @@ def cell_result(result: ToolResult) -> CellResult:
     value = result.value if isinstance(result.value, Mapping) else {}
     error = value.get("error")
     if isinstance(error, Mapping):
-        texts = {key: error.get(key) for key in ("ename", "evalue", "traceback")}
-        told = {key: text if isinstance(text, str) else "" for key, text in texts.items()}
-        return CellResult(error=told, notes=tuple(notes))
-    if value.get("stderr"):  # a magic that was used wrongly says so there
-        told = {"ename": "UsageError", "evalue": "see what the cell printed", "traceback": ""}
-        return CellResult(error=told, printed=True, notes=tuple(notes))
-    usual = "Denied" if result.error_kind == "denied" else "SandboxError"
-    name = next((name for key, name in _NAMES.items() if result.metadata.get(key) is True), usual)
+        entries = {key: error.get(key) for key in ("ename", "evalue", "traceback")}
+        texts = {key: text if isinstance(text, str) else "" for key, text in entries.items()}
+        return CellResult(error=texts, notes=tuple(notes))
+    # A magic that was used wrongly prints its error and raises none.
+    if value.get("stderr"):
+        usage = {"ename": "UsageError", "evalue": "see what the cell printed", "traceback": ""}
+        return CellResult(error=usage, printed=True, notes=tuple(notes))
+    default = "Denied" if result.error_kind == "denied" else "SandboxError"
+    name = next((name for key, name in _ERROR_NAMES.items() if result.metadata.get(key) is True), default)
     return CellResult(error={"ename": name, "evalue": result.content, "traceback": ""}, notes=tuple(notes))
 
 
-_NAMES = {"worker_died": "WorkerDied", "stopped": "KeyboardInterrupt", "timed_out": "TimeoutError"}
+_ERROR_NAMES = {"worker_died": "WorkerDied", "stopped": "KeyboardInterrupt", "timed_out": "TimeoutError"}
 
 
 _LIMITS = Limits(stream_bytes=8 << 20)
@@ -328,58 +336,58 @@ _LIMITS = Limits(stream_bytes=8 << 20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionConnection:
-    """A session that a front uses.
+    """A kernel's connection to its session.
 
     Attributes:
-        desk: What the front does with it.
-        level: Its confinement level.
-        notices: What a person should know, in sentences.
-        close: Ends it, or only lets go of it if it is another's.
-        count: The number of its next cell.
+        backend: Runs cells and answers requests.
+        level: The session's confinement level.
+        notices: Sentences to show with the first cell.
+        close: Closes the session, or only the connection if the session is in another process.
+        count: Number of the next cell.
     """
 
-    desk: KernelBackend
+    backend: KernelBackend
     level: str
     notices: tuple[str, ...]
     close: Callable[[], Awaitable[None]]
     count: int = 1
 
 
-async def open_local(page: OutputSink, *, environ: Mapping[str, str] | None = None) -> SessionConnection:
+async def open_local(sink: OutputSink, *, environ: Mapping[str, str] | None = None) -> SessionConnection:
     """Open a session for the notebook that this process is the kernel of.
 
     Args:
-        page: Hears what its calls show.
-        environ: Where settings are looked up; the process's environment without it.
+        sink: Receives the output of its calls.
+        environ: Source of settings; by default the process's environment.
 
     Raises:
         AisotoolsError: If it cannot be opened.
     """
     environ = os.environ if environ is None else environ
-    here = Path.cwd()
-    because = _why_not(here, environ)
-    if because is None:
+    folder = Path.cwd()
+    refusal = _refusal_reason(folder, environ)
+    if refusal is None:
         try:
-            return await _open_in(here, page, environ, ())
+            return await _open_in(folder, sink, environ, None)
         except WorkspaceRefused as error:
-            because = str(error)
-    return await _open_in(None, page, environ, (because,))
+            refusal = str(error)
+    return await _open_in(None, sink, environ, refusal)
 
 
 async def _open_in(
-    folder: Path | None, page: OutputSink, environ: Mapping[str, str], because: tuple[str, ...]
+    folder: Path | None, sink: OutputSink, environ: Mapping[str, str], refusal: str | None
 ) -> SessionConnection:
-    made: list[LocalSandbox] = []
+    sandboxes: list[LocalSandbox] = []
 
-    def make(wanted: WorkerSpec, listener: SandboxListener) -> LocalSandbox:
-        made.append(LocalSandbox(wanted, listener))
-        return made[-1]
+    def make_sandbox(spec: WorkerSpec, listener: SandboxListener) -> LocalSandbox:
+        sandboxes.append(LocalSandbox(spec, listener))
+        return sandboxes[-1]
 
     session = Session(
         folder,
         approver=DenyAll(),
         limits=_LIMITS,
-        sandbox=make,
+        sandbox=make_sandbox,
         environ=environ,
         protect_notebooks=False,  # Jupyter saves them while cells run
     )
@@ -388,30 +396,30 @@ async def _open_in(
     except BaseException:
         await session.close()
         raise
-    desk = KernelSession(session, made[-1], page)
+    backend = KernelSession(session, sandboxes[-1], sink)
 
     async def close() -> None:
-        desk.close()
+        backend.close()
         await session.close()
 
-    notices = tuple(f"the workspace is {session.workspace}: {reason}" for reason in because)
-    return SessionConnection(desk=desk, level=session.level, notices=notices, close=close)
+    notices = () if refusal is None else (f"the workspace is {session.workspace}: {refusal}",)
+    return SessionConnection(backend=backend, level=session.level, notices=notices, close=close)
 
 
-def _why_not(folder: Path, environ: Mapping[str, str]) -> str | None:
-    """Why this folder is not taken as the workspace without being asked; None if it is."""
+def _refusal_reason(folder: Path, environ: Mapping[str, str]) -> str | None:
+    """Why this folder must not become the workspace without being asked for; None if it may."""
     root = environ.get(SERVER_ROOT, "")
-    if root and _same(folder, Path(root)):
+    if root and _is_same_folder(folder, Path(root)):
         return "this is the root folder of the Jupyter server, which holds more than one notebook's files"
     try:
-        # At the strictest: the level is not known yet, and a checkout is no notebook's own folder anyway.
+        # At the strictest level: the real one is not known yet.
         refuse_workspace(folder, state_folder=state_folder(environ), level="confined", environ=environ)
     except WorkspaceError as error:
         return str(error)
     return None
 
 
-def _same(one: Path, other: Path) -> bool:
+def _is_same_folder(one: Path, other: Path) -> bool:
     try:
         return one.samefile(other)
     except OSError:

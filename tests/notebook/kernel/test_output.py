@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aisotools.notebook.kernel.output import MOST_NAMES, DisplayFilter, Message
+from aisotools.notebook.kernel.output import MAX_DISPLAY_IDS, DisplayFilter, Message
 from aisotools.notebook.render.text import coloured
 from aisotools.sandbox.host.calls import DisplayMessage
 from tests.notebook.hostile import HOSTILE, PNG, WIDGET
@@ -89,7 +89,7 @@ def test_an_update_reaches_only_our_own_display() -> None:
 
 def test_names_of_displays_are_forgotten_in_the_end() -> None:
     passing = DisplayFilter()
-    for number in range(MOST_NAMES + 1):
+    for number in range(MAX_DISPLAY_IDS + 1):
         passing.display(
             DisplayMessage(kind="display", bundle={"text/plain": ""}, details={"display_id": str(number)})
         )

@@ -56,8 +56,8 @@ async def opened_in(folder: Path, environ: dict[str, str]) -> tuple[str, tuple[s
     try:
         opened = await open_local(page, environ=environ)
         try:
-            cell = CellRequest(call_id="one", code="import os; print(os.getcwd())", manner=ExecuteOptions())
-            assert await opened.desk.execute(cell) == CellResult()
+            cell = CellRequest(call_id="one", code="import os; print(os.getcwd())", options=ExecuteOptions())
+            assert await opened.backend.execute(cell) == CellResult()
             return page.text.strip(), opened.notices
         finally:
             await opened.close()
