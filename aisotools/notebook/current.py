@@ -1,8 +1,4 @@
-"""The notebook's own session: the one the magics use.
-
-`%tools --set NAME`: which of the built-in tools a session has.
-
-The settings of the notebook: `%config AisoTools`, `ipython_config.py`, and one TOML file.
+"""The notebook's own session, which the magics use, and its settings.
 
 ::
 
@@ -12,8 +8,8 @@ The settings of the notebook: `%config AisoTools`, `ipython_config.py`, and one 
     [settings]                                # in aisotools.toml, in the Jupyter config folder
     call_timeout_s = 30
 
-A cell beats `ipython_config.py`, which beats the file. They are about the notebook's own session, the one of
-`current_session()`; a program says what it wants when it makes its `Session`.
+A cell overrides `ipython_config.py`, which overrides the file. The settings apply to the session of
+`current_session()` only; a program configures its own `Session` by arguments.
 """
 
 from __future__ import annotations
@@ -37,29 +33,8 @@ from aisotools.session.session import Session
 from aisotools.tools.adapter import source_of
 from aisotools.tools.registry import ToolRegistry
 
-
-def select_toolset(registry: ToolRegistry, name: str) -> str:
-    """Have exactly the built-in tools of a set registered, beside all tools that are none of ours.
-
-    Returns:
-        What was done, in words.
-
-    Raises:
-        UsageError: If there is no such set.
-    """
-    wanted = builtin_tools(name)
-    names = {tool.name for tool in wanted}
-    for tool in registry.list():
-        if source_of(tool) == "built-in" and tool.name in TOOLSETS["all"] and tool.name not in names:
-            registry.unregister(tool.name)
-    for tool in wanted:
-        if tool.name not in registry:
-            registry.register(tool)
-    return f"{len(registry)} tools: {', '.join(tool.name for tool in registry.list())}."
-
-
 MODES = ("plan", "safe", "auto")
-_LIMITS = tuple(field.name for field in dataclasses.fields(Limits))
+_LIMIT_NAMES = tuple(field.name for field in dataclasses.fields(Limits))
 _DEFAULT: Final = Limits()
 
 
@@ -131,13 +106,13 @@ class AisoTools(Configurable):
     stream_bytes: Any = Int(_DEFAULT.stream_bytes, help="Printed bytes kept of one call.").tag(config=True)
 
     def session_options(self, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-        """What a `Session` is made with.
+        """Return the keyword arguments for `Session`.
 
         Raises:
-            UsageError: If a setting does not fit; the message names it.
+            UsageError: If a setting is invalid; the message names it.
         """
         try:
-            limits = Limits(**{name: getattr(self, name) for name in _LIMITS})
+            limits = Limits(**{name: getattr(self, name) for name in _LIMIT_NAMES})
         except (TypeError, ValueError) as error:
             raise UsageError(f"AisoTools: {error}. Change it by %config AisoTools.") from None
         policy = None if self.mode is None else dataclasses.replace(user_policy(environ), mode=self.mode)
@@ -153,31 +128,31 @@ class AisoTools(Configurable):
 
 
 def settings_for(shell: Any, environ: Mapping[str, str] = os.environ) -> AisoTools:
-    """The settings of an IPython shell: its own configuration over the user's file.
+    """Return the settings of an IPython shell: its own configuration over the user's file.
 
     Raises:
-        UsageError: If the file is no good; nothing is loosened by a broken file.
+        UsageError: If the file is invalid. A broken file must not loosen anything, so no default replaces it.
     """
-    given = shell.config.get("AisoTools", {})
-    told = user_settings(environ)
+    configured = shell.config.get("AisoTools", {})
+    file_settings = user_settings(environ)
     path = user_file(environ)
-    unknown = sorted(set(told) - set(AisoTools.class_trait_names(config=True)))
+    unknown = sorted(set(file_settings) - set(AisoTools.class_trait_names(config=True)))
     if unknown:
         known = ", ".join(name for name, _ in setting_traits())
         raise UsageError(f"{path}, [settings]: unknown: {', '.join(unknown)}. Known: {known}.")
-    where = "The configuration of IPython"
+    source = "The configuration of IPython"
     try:
         settings = AisoTools(parent=shell)
-        where = f"{path}, [settings]"
-        for name in told.keys() - given.keys():
-            setattr(settings, name, told[name])
+        source = f"{path}, [settings]"
+        for name in file_settings.keys() - configured.keys():
+            setattr(settings, name, file_settings[name])
     except TraitError as error:
-        raise UsageError(f"{where}: {error}") from None
+        raise UsageError(f"{source}: {error}") from None
     return settings
 
 
 def setting_traits() -> Iterator[tuple[str, TraitType[Any, Any]]]:
-    """The settings in the order of the class, each with its trait."""
+    """Yield name and trait of each setting, in the order of the class."""
     traits = AisoTools.class_traits(config=True)
     for name in vars(AisoTools):
         if name in traits:
@@ -185,25 +160,25 @@ def setting_traits() -> Iterator[tuple[str, TraitType[Any, Any]]]:
 
 
 def settings_table() -> str:
-    """All settings with what they take and their defaults, as a table in Markdown."""
+    """Return a Markdown table of all settings: name, accepted values, default, meaning."""
     lines = ["| setting | takes | default | meaning |", "|---|---|---|---|"]
     for name, trait in setting_traits():
         default = trait.default()
-        lines.append(f"| `{name}` | {_takes(trait)} | `{default!r}` | {trait.help} |")
+        lines.append(f"| `{name}` | {_accepted_values(trait)} | `{default!r}` | {trait.help} |")
     return "\n".join(lines) + "\n"
 
 
-def _takes(trait: TraitType[Any, Any]) -> str:
-    values = getattr(trait, "values", None)
-    if values:
-        words = [f"`{value}`" for value in values]
+def _accepted_values(trait: TraitType[Any, Any]) -> str:
+    if isinstance(trait, Enum):
+        words = [f"`{value}`" for value in trait.values or ()]
     else:
-        words = [
-            {"Unicode": "text", "List": "a list of texts", "Float": "seconds", "Int": "a whole number"}.get(
-                type(trait).__name__, "`True` or `False`"
-            )
-        ]
-    return ", ".join([*words, *(["`None`"] if trait.allow_none else [])])
+        words = [_TYPE_WORDS.get(type(trait).__name__, "`True` or `False`")]
+    if trait.allow_none:
+        words.append("`None`")
+    return ", ".join(words)
+
+
+_TYPE_WORDS = {"Unicode": "text", "List": "a list of texts", "Float": "seconds", "Int": "a whole number"}
 
 
 _session: Session | None = None
@@ -212,9 +187,9 @@ _closing: set[asyncio.Task[None]] = set()
 
 
 def current_session() -> Session:
-    """The notebook's own session, made on first use and again after it was closed.
+    """Return the notebook's own session, created on first use and again after it was closed.
 
-    Nothing is started before its first call. Replace it with `use_session`.
+    Its sandbox starts with the first call. Replace the session with `use_session`.
     """
     global _session  # noqa: PLW0603 - one per notebook is the point
     if _session is None or _session.closed:
@@ -226,7 +201,7 @@ def current_session() -> Session:
 
 
 def current_settings() -> AisoTools:
-    """The settings that `%config AisoTools` shows; the defaults before `%load_ext aisotools`."""
+    """Return the settings that `%config AisoTools` shows; the defaults before `%load_ext aisotools`."""
     global _settings  # noqa: PLW0603 - one per notebook is the point
     if _settings is None:
         _settings = AisoTools()
@@ -234,20 +209,20 @@ def current_settings() -> AisoTools:
 
 
 def use_settings(settings: AisoTools | None) -> None:
-    """Take these settings from now on, and follow what `%config` changes in them; None for the defaults."""
+    """Use these settings from now on and apply their changes by `%config`; None for the defaults."""
     global _settings  # noqa: PLW0603 - one per notebook is the point
     _settings = settings
     if settings is not None:
-        settings.observe(_changed, names=settings.trait_names(config=True))
+        settings.observe(_on_change, names=settings.trait_names(config=True))
 
 
-def _changed(change: Any) -> None:
-    """A setting was changed: apply it to the session that is there, or say when it will count."""
-    if _session is None or _session.closed or change.name in _LOOKED_UP:
+def _on_change(change: Any) -> None:
+    """Apply a changed setting to the existing session, or print when it takes effect."""
+    if _session is None or _session.closed or change.name in _DYNAMIC:
         return
     if change.name != "mode":
         print(
-            f"The notebook's session was made without this: {change.name} counts for the next one. "
+            f"{change.name} applies to the next session; the notebook's session exists already. "
             "Run `await aisotools.current_session().close()` to end this one."
         )
         return
@@ -255,12 +230,32 @@ def _changed(change: Any) -> None:
     _session.policy = dataclasses.replace(policy, mode=change.new or user_policy(os.environ).mode)
 
 
-_LOOKED_UP = {"model", "trust_output", "card_timeout_s"}
-"""Settings that are read at the moment they are needed."""
+# Settings that are read each time they are needed.
+_DYNAMIC = {"model", "trust_output", "card_timeout_s"}
+
+
+def select_toolset(registry: ToolRegistry, name: str) -> str:
+    """Register exactly the built-in tools of a set; all other tools stay registered.
+
+    Returns:
+        A sentence that lists the registered tools.
+
+    Raises:
+        UsageError: If there is no such set.
+    """
+    tools = builtin_tools(name)
+    names = {tool.name for tool in tools}
+    for tool in registry.list():
+        if source_of(tool) == "built-in" and tool.name in TOOLSETS["all"] and tool.name not in names:
+            registry.unregister(tool.name)
+    for tool in tools:
+        if tool.name not in registry:
+            registry.register(tool)
+    return f"{len(registry)} tools: {', '.join(tool.name for tool in registry.list())}."
 
 
 def full_text(result: ToolResult) -> str | None:
-    """The whole text of a result that was cut, if the notebook's session still keeps it."""
+    """Return the complete text of a result that was cut, if the notebook's session still stores it."""
     ref = result.truncation.ref if result.truncation is not None else None
     if _session is None or ref is None:
         return None
@@ -269,14 +264,14 @@ def full_text(result: ToolResult) -> str | None:
 
 
 def use_session(session: Session) -> Session:
-    """Make `session` the notebook's own and return it; the former one stays open."""
+    """Make `session` the notebook's own and return it. The former one stays open."""
     global _session  # noqa: PLW0603 - one per notebook is the point
     _session = session
     return session
 
 
 def close_current() -> asyncio.Task[None] | None:
-    """Close the notebook's session if there is one; inside a running loop it closes in the background."""
+    """Close the notebook's session, if any. Return a task when a running loop closes it in the background."""
     global _session
     session, _session = _session, None
     if session is None or session.closed:
@@ -287,6 +282,7 @@ def close_current() -> asyncio.Task[None] | None:
         asyncio.run(session.close())
         return None
     task = loop.create_task(session.close())
-    _closing.add(task)  # the loop alone would let it be collected
+    # The event loop holds tasks weakly; nobody awaits this one.
+    _closing.add(task)
     task.add_done_callback(_closing.discard)
     return task

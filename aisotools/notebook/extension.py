@@ -1,4 +1,4 @@
-"""`%load_ext aisotools` and its undoing."""
+"""`%load_ext aisotools` and `%unload_ext aisotools`."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _MATCHER = make_matcher()
 
 
 def load(shell: Any) -> None:
-    """Register magics, settings, rewriting of cells, how results look, who is asked; again is harmless.
+    """Register magics, settings, input transformer, formatters and approver. Loading twice is harmless.
 
     Raises:
-        UsageError: IPython's, in one line, if the user's file of settings is no good.
+        UsageError: If the user's settings file is invalid; IPython's error, shown in one line.
     """
     _load_settings(shell)
     shell.register_magics(AisotoolsMagics(shell))
@@ -47,15 +47,15 @@ def load(shell: Any) -> None:
     if rewrite not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(rewrite)
     formatter = shell.display_formatter.mimebundle_formatter
-    formatter.for_type(ToolResult, _shown_result)
+    formatter.for_type(ToolResult, _format_result)
     formatter.for_type(Changes, lambda changes, **_: changes_bundle(changes))
-    shell.display_formatter.formatters["text/plain"].for_type(types.CoroutineType, _shown_coroutine)
+    shell.display_formatter.formatters["text/plain"].for_type(types.CoroutineType, _format_coroutine)
     set_default_approver_factory(_notebook_approver)
     set_default_asker_factory(_notebook_asker)
 
 
 def unload(shell: Any) -> None:
-    """Take back what `load` did, and close the notebook's session."""
+    """Undo `load` and close the notebook's session."""
     from aisotools.notebook.current import close_current, use_settings
 
     shell.configurables[:] = [one for one in shell.configurables if not isinstance(one, AisoTools)]
@@ -108,15 +108,15 @@ def _notebook_approver() -> Approver | None:
     return NotebookApprover(hello_s=hello_s) if can_ask(get_ipython()) else None
 
 
-def _shown_result(result: ToolResult, **_: Any) -> dict[str, Any]:
+def _format_result(result: ToolResult, **_: Any) -> dict[str, Any]:
     from aisotools.notebook.current import full_text
     from aisotools.notebook.render.results import render_result
 
     return render_result(result, str(result.metadata.get("tool", "tool")), full_text(result))
 
 
-def _shown_coroutine(coroutine: types.CoroutineType[Any, Any, Any], printer: Any, _cycle: bool) -> None:
-    """What a forgotten `await` displays."""
+def _format_coroutine(coroutine: types.CoroutineType[Any, Any, Any], printer: Any, _cycle: bool) -> None:
+    """Explain a forgotten `await` instead of showing the coroutine."""
     code = coroutine.cr_code
     if code.co_filename.startswith(_PACKAGE):
         printer.text(

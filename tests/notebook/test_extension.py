@@ -1,7 +1,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+from IPython.core.error import UsageError
+
+from aisotools.core.exceptions import AisotoolsError
+from aisotools.notebook import extension
 from tests.notebook.client import Notebook
 from tests.notebook.conftest import usage_error
 
@@ -63,3 +70,16 @@ def test_load_use_reload_and_unload(kernel: Notebook) -> None:
 def test_it_loads_again(kernel: Notebook) -> None:
     assert not kernel.run("%load_ext aisotools").text
     assert kernel.run("r = %call python code='1 + 2'\nprint(r.content)").text == "3\n"
+
+
+def test_an_invalid_settings_file_stops_loading_before_anything_is_registered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(_shell: Any) -> Any:
+        raise AisotoolsError("settings: broken")
+
+    monkeypatch.setattr(extension, "settings_for", broken)
+    shell = SimpleNamespace(configurables=[])  # has nothing else: whatever is registered would fail
+    with pytest.raises(UsageError, match="settings: broken"):
+        extension.load(shell)
+    assert shell.configurables == []

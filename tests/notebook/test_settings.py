@@ -126,7 +126,10 @@ def test_settings_in_a_notebook(kernel: Notebook) -> None:
     assert kernel.run(SHOWN).text == "safe 2048 7.0 False\n"
     # The session is there now: a mode counts at once, the rest for the next session, which is said.
     assert not kernel.run("%config AisoTools.mode = 'plan'").text
-    assert "call_timeout_s counts for the next one" in kernel.run("%config AisoTools.call_timeout_s = 9").text
+    assert (
+        "call_timeout_s applies to the next session"
+        in kernel.run("%config AisoTools.call_timeout_s = 9").text
+    )
     assert kernel.run(SHOWN).text == "plan 2048 7.0 False\n"
     kernel.run("await s.close()")
     assert kernel.run(SHOWN).text == "plan 2048 9.0 False\n"

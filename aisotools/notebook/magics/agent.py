@@ -1,4 +1,4 @@
-"""`%%agent`: a model works on the task in the cell, seen live below it."""
+"""`%%agent`: a model works on the task in the cell, with a live trace below it."""
 
 from __future__ import annotations
 
@@ -29,30 +29,31 @@ USAGE = (
     "%%agent [-m MODEL] [-t TOOL,...] [-o VAR] [--max-steps N] [--approve ask|auto|deny] [--step] "
     "[--continue] [--background] [--vars]"
 )
-_WHICH = (
+_MODEL_HELP = (
     "Which model? -m human lets you be the model, -m local runs a small one here without a key, "
     "-m openai:NAME (or anthropic:, google:, ollama:) asks a provider, -m VARIABLE takes one that you made."
 )
-_PLACE = re.compile(r"\{\{|\}\}|\{([^\W\d]\w*)\}")
+_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^\W\d]\w*)\}")
 
 _last: Agent | None = None
-_waiting: set[asyncio.Future[None]] = set()
+# The event loop holds tasks weakly; one that nobody awaits could be collected while it runs.
+_background_tasks: set[asyncio.Future[None]] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLine:
-    """What was typed behind `%%agent`.
+    """The options of `%%agent`.
 
     Attributes:
-        model: A model's name or a variable; empty for the one used last.
+        model: A model's name or a variable; empty for the last one.
         tools: Names of the tools that may be called; None for all.
-        output: The variable that gets the result.
-        max_steps: How many answers the run may take; None for the usual.
-        approve: `ask` as the session does, `auto` for mode auto, `deny` for what would be asked.
-        step: Whether to pause before each request and each call.
-        goes_on: Whether the conversation of the last `%%agent` goes on.
-        background: Whether the cell ends at once and the run goes on.
-        fills_in: Whether `{name}` in the task stands for a variable.
+        output: Name of the variable for the result; empty for none.
+        max_steps: Limit of requests to the model; None for the default.
+        approve: `ask` as the session does, `auto` for mode auto, `deny` instead of asking.
+        step: Pause before each request and each call.
+        continues: Continue the conversation of the last `%%agent`.
+        background: Let the cell end at once and the run go on.
+        substitute: Replace `{name}` in the task by the variable's text.
     """
 
     model: str = ""
@@ -61,9 +62,9 @@ class AgentLine:
     max_steps: int | None = None
     approve: str = "ask"
     step: bool = False
-    goes_on: bool = False
+    continues: bool = False
     background: bool = False
-    fills_in: bool = False
+    substitute: bool = False
 
 
 class _Parser(argparse.ArgumentParser):
@@ -72,10 +73,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_agent(line: str) -> AgentLine:
-    """Read what was typed behind `%%agent`.
+    """Parse the options of `%%agent`.
 
     Raises:
-        UsageError: In one line, when it cannot be read.
+        UsageError: If they are invalid; one line.
     """
     parser = _Parser("%%agent", add_help=False, allow_abbrev=False)
     parser.add_argument("-m", "--model", default="")
@@ -84,9 +85,9 @@ def parse_agent(line: str) -> AgentLine:
     parser.add_argument("--max-steps", type=int)
     parser.add_argument("--approve", choices=("ask", "auto", "deny"), default="ask")
     parser.add_argument("--step", action="store_true")
-    parser.add_argument("-c", "--continue", dest="goes_on", action="store_true")
+    parser.add_argument("-c", "--continue", dest="continues", action="store_true")
     parser.add_argument("--background", action="store_true")
-    parser.add_argument("--vars", dest="fills_in", action="store_true")
+    parser.add_argument("--vars", dest="substitute", action="store_true")
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -101,76 +102,78 @@ def parse_agent(line: str) -> AgentLine:
 
 
 def fill_in(task: str, variables: Mapping[str, Any]) -> str:
-    """The task with `{name}` replaced by the text of a variable; `{{` and `}}` stand for braces.
+    """Return the task with `{name}` replaced by the text of a variable; `{{` and `}}` are literal braces.
 
     Raises:
-        UsageError: If there is no such variable.
+        UsageError: If a variable does not exist.
     """
 
-    def value(match: re.Match[str]) -> str:
+    def replacement(match: re.Match[str]) -> str:
         if match[0] in {"{{", "}}"}:
             return match[0][0]
         if match[1] not in variables:
             raise UsageError(f"%%agent --vars: there is no variable {match[1]!r}.")
         return str(variables[match[1]])
 
-    return _PLACE.sub(value, task)
+    return _PLACEHOLDER.sub(replacement, task)
 
 
 async def run_agent(line: str, body: str, variables: dict[str, Any]) -> None:
-    """Run the cell.
+    """Run an `%%agent` cell.
 
     Args:
-        line: What was typed behind `%%agent`.
+        line: Its options.
         body: The task.
-        variables: The notebook's own; the result goes there too.
+        variables: The notebook's namespace; also receives the result.
 
     Raises:
-        UsageError: In one line, for whatever the person who typed it can mend.
+        UsageError: For every error that the person can correct; one line.
     """
     options = parse_agent(line)
-    task = fill_in(body, variables) if options.fills_in else body
+    task = fill_in(body, variables) if options.substitute else body
     if not task.strip():
         raise UsageError("%%agent works on the lines below it; there are none.")
     session = current_session()
     try:
-        agent = _agent(options, session, variables)
+        agent = _make_agent(options, session, variables)
         if options.background:
-            _start(agent, task.strip(), options, variables)
+            _start_in_background(agent, task.strip(), options, variables)
             return
-        result = await _followed(agent, task.strip(), options)
+        result = await _run_followed(agent, task.strip(), options)
     except AisotoolsError as error:
         raise UsageError(str(error)) from None
     if options.output:
         variables[options.output] = result
 
 
-def _agent(options: AgentLine, session: Session, variables: Mapping[str, Any]) -> Agent:
-    """The agent to run: a new one, or the last with what was said before."""
+def _make_agent(options: AgentLine, session: Session, variables: Mapping[str, Any]) -> Agent:
+    """Make the agent: from scratch, or with the conversation of the last one."""
     global _last  # noqa: PLW0603 - the conversation of this notebook
     from aisotools.agent.agent import Agent
     from aisotools.agent.budgets import Budgets
 
     last = _last if _last is not None and _last.session is session else None
-    if options.goes_on and last is None:
-        raise UsageError("%%agent --continue: nothing was said before. Leave it out.")
+    if options.continues and last is None:
+        raise UsageError(
+            "%%agent --continue: there is no earlier conversation to continue. Leave the option out."
+        )
     if options.model:
         model = model_named(options.model, variables)
     elif last is not None:
         model = last.model
-    elif usual := current_settings().model:
-        model = model_named(usual, variables)
+    elif current_settings().model:
+        model = model_named(current_settings().model, variables)
     else:
-        raise UsageError(_WHICH)
+        raise UsageError(_MODEL_HELP)
     budgets = Budgets() if options.max_steps is None else Budgets(steps=options.max_steps)
-    tools = None if options.tools is None else _tools(options.tools, session)
-    said = last.messages if options.goes_on and last is not None else ()
+    tools = None if options.tools is None else _tool_names(options.tools, session)
+    messages = last.messages if options.continues and last is not None else ()
     _last = Agent(
         model,
         session,
         budgets=budgets,
         tools=tools,
-        messages=said,
+        messages=messages,
         stepper=_stepper(session) if options.step else None,
         chooser=_chooser(),
     )
@@ -178,98 +181,97 @@ def _agent(options: AgentLine, session: Session, variables: Mapping[str, Any]) -
 
 
 def last_agent() -> Agent | None:
-    """The agent of the last `%%agent`, or None."""
+    """Return the agent of the last `%%agent`, or None."""
     return _last
 
 
-def _tools(names: Collection[str], session: Session) -> list[str]:
-    """Names of tools; the name of a set stands for all tools of it that are registered."""
+def _tool_names(names: Collection[str], session: Session) -> list[str]:
+    """Expand names of tool sets to the registered tools of the set."""
     from aisotools.builtin import TOOLSETS
 
-    found: list[str] = []
+    expanded: list[str] = []
     for name in names:
         if name in session.registry:
-            found.append(name)
+            expanded.append(name)
         elif name in TOOLSETS:
-            found += [one for one in TOOLSETS[name] if one in session.registry]
+            expanded += [member for member in TOOLSETS[name] if member in session.registry]
         else:
-            session.registry[name]  # raises UnknownTool, with the nearest names
-    return list(dict.fromkeys(found))
+            # Raises UnknownTool with the nearest names.
+            session.registry[name]
+    return list(dict.fromkeys(expanded))
 
 
 def model_named(name: str, variables: Mapping[str, Any]) -> Model:
-    """The model that was meant: a variable's, one of ours, or a provider's.
+    """Return the model of a variable, a built-in one, or a provider's.
 
     Raises:
-        UsageError: If there is none; the message says what there is.
+        UsageError: If there is no such model; the message lists the possibilities.
     """
     value = variables.get(name)
     if value is not None:
         if not isinstance(value, Model) or isinstance(value, type):
-            raise UsageError(f"-m {name}: that variable holds {type(value).__name__}, which is no model.")
+            raise UsageError(f"-m {name}: the variable holds {type(value).__name__}, not a model.")
         return value
-    maker = _MODELS.get(name)
-    if maker is not None:
-        return maker()
+    factory = _MODEL_FACTORIES.get(name)
+    if factory is not None:
+        return factory()
     if ":" not in name:
-        raise UsageError(f"-m {name}: there is no variable of that name. {_WHICH}")
+        raise UsageError(f"-m {name}: there is no variable of that name. {_MODEL_HELP}")
     from aisotools.agent.models.provider import provider_model
 
     return provider_model(name)
 
 
-async def _followed(agent: Agent, task: str, options: AgentLine) -> RunResult:
+async def _run_followed(agent: Agent, task: str, options: AgentLine) -> RunResult:
     from aisotools.notebook.trace.view import follow
 
-    stop = _approving(agent.session, options.approve)
+    restore = _override_approval(agent.session, options.approve)
     try:
         work = agent.run(task)
         return await follow(agent, work, title=f"agent · {agent.model.name}", registry=agent.session.registry)
     finally:
-        stop()
+        restore()
 
 
-def _start(agent: Agent, task: str, options: AgentLine, variables: dict[str, Any]) -> None:
-    stop = _approving(agent.session, options.approve)
+def _start_in_background(agent: Agent, task: str, options: AgentLine, variables: dict[str, Any]) -> None:
+    restore = _override_approval(agent.session, options.approve)
     run: AgentRun = agent.start(task)
 
     async def wait() -> None:
         try:
             await run
         finally:
-            stop()
+            restore()
 
-    waiting = asyncio.ensure_future(wait())
-    _waiting.add(waiting)
-    waiting.add_done_callback(_waiting.discard)
+    waiter = asyncio.ensure_future(wait())
+    _background_tasks.add(waiter)
+    waiter.add_done_callback(_background_tasks.discard)
     if options.output:
         variables[options.output] = run
-    told = (
-        f"`await {options.output}` gives its result, `{options.output}.cancel()` stops it"
-        if options.output
-        else ""
-    )
-    print(f"The agent works in the background{': ' + told if told else ''}. %trace shows how far it is.")
+    usage = ""
+    if options.output:
+        usage = f": `await {options.output}` returns its result, `{options.output}.cancel()` stops it"
+    print(f"The agent works in the background{usage}. %trace shows its progress.")
 
 
-def _approving(session: Session, approve: str) -> Callable[[], None]:
-    """Have the session decide as `approve` says until what is returned is called."""
+def _override_approval(session: Session, approve: str) -> Callable[[], None]:
+    """Change how the session decides. Return a function that restores it."""
     if approve == "auto":
         policy = session.policy
         session.policy = Policy(mode="auto", rules=policy.rules)
 
-        def back() -> None:
+        def restore_policy() -> None:
             session.policy = policy
 
-        return back
+        return restore_policy
     if approve == "deny":
         approver = session.approver
         session.approver = DenyAll()
 
-        def asked_again() -> None:
+        def restore_approver() -> None:
             session.approver = approver
 
-        return asked_again
+        return restore_approver
     return lambda: None
 
 
@@ -297,4 +299,4 @@ def _local() -> Model:
     return LocalModel()
 
 
-_MODELS: dict[str, Callable[[], Model]] = {"human": _human, "local": _local}
+_MODEL_FACTORIES: dict[str, Callable[[], Model]] = {"human": _human, "local": _local}

@@ -1,6 +1,7 @@
-"""A call as it is typed: `NAME key=value ... | NAME --json OBJECT`, its values typed by the tool's schema.
+"""Parse tool calls typed as `NAME key=value ... | NAME --json OBJECT`, and complete them on Tab.
 
-Tab in our magics: names of tools, and of the arguments of the tool that stands there.
+Values are typed by the tool's schema. The command line uses the parser too, so nothing here needs IPython
+before `make_matcher` is called.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from aisotools.core.exceptions import UsageError
 from aisotools.core.types import Json
 
 CALL_USAGE = "%call NAME key=value ... | NAME --json '{...}'  [--ask] [--timeout SECONDS]"
-"""How it is typed in a notebook."""
+"""Usage of `%call`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLine:
-    """What was typed behind `%call`.
+    """A parsed `%call`.
 
     Attributes:
         name: The tool.
-        arguments: Its arguments, typed by its schema as far as that says.
-        ask: Whether to ask even if the policy would allow it.
+        arguments: Its arguments, typed by its schema where the schema is specific.
+        ask: Ask even if the policy would allow the call.
         timeout_s: Deadline, or None.
     """
 
@@ -38,14 +39,14 @@ class CallLine:
 
 
 def parse_call(line: str, schemas: Mapping[str, Mapping[str, Json]]) -> CallLine:
-    """Read what was typed behind `%call`.
+    """Parse the line of a `%call`.
 
     Args:
-        line: The text.
-        schemas: Of every known tool, by name.
+        line: The text behind `%call`.
+        schemas: The parameter schema of every tool, by name.
 
     Raises:
-        UsageError: In one line, when it cannot be read.
+        UsageError: If the line is invalid; one line.
     """
     try:
         words = shlex.split(line)
@@ -72,7 +73,7 @@ def parse_call(line: str, schemas: Mapping[str, Mapping[str, Json]]) -> CallLine
         else:
             key, equals, text = word.partition("=")
             if not equals or not key.isidentifier():
-                raise UsageError(f"%call {name}: {word!r} is no key=value. {CALL_USAGE}")
+                raise UsageError(f"%call {name}: {word!r} is not key=value. {CALL_USAGE}")
             arguments[key] = _typed_value(text, properties.get(key, {}))
     return CallLine(name=name, arguments=arguments, ask=ask, timeout_s=timeout_s)
 
@@ -98,13 +99,14 @@ def _seconds(text: str) -> float:
 
 
 def _typed_value(text: str, schema: Any) -> Json:
-    """A typed value where the schema wants no text: `n=3` is a number, `name=3` is text."""
+    """Parse a value as JSON unless the schema takes text: `n=3` is a number, `name=3` is text."""
     if "string" in _types(schema):
         return text
     try:
         return json.loads(text)
     except ValueError:
-        return text  # the gate says what would fit
+        # Not valid for this argument; the gate reports what would be.
+        return text
 
 
 def _types(schema: Any) -> set[str]:
@@ -127,11 +129,11 @@ _CALL = ("--json", "--ask", "--timeout")
 
 
 def complete_line(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> list[str] | None:
-    """What the last word of `text` may become; None where none of our magics is being typed.
+    """Return completions of the last word of `text`; None where no magic of this package is being typed.
 
     Args:
         text: The cell up to the cursor.
-        schemas: Of every known tool, by name.
+        schemas: The parameter schema of every tool, by name.
     """
     match = _LINE.search(text)
     if match is None:
@@ -146,13 +148,13 @@ def complete_line(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> list[s
     name, equals, value = last.partition("=")
     if equals:
         return [f"{name}={v}" for v in _values(properties.get(name, {})) if v.startswith(value)]
-    given = {word.partition("=")[0] for word in before}
+    present = {word.partition("=")[0] for word in before}
     flags = [flag for flag in _CALL if last.startswith("-") and flag.startswith(last)]
-    return [f"{name}=" for name in properties if name.startswith(last) and name not in given] + flags
+    return [f"{name}=" for name in properties if name.startswith(last) and name not in present] + flags
 
 
 def _values(schema: Any) -> list[str]:
-    """The few values that an argument can have, as they are typed."""
+    """The values of an enumerated argument, as they are typed."""
     if not isinstance(schema, Mapping):
         return []
     if schema.get("type") == "boolean":
@@ -162,7 +164,7 @@ def _values(schema: Any) -> list[str]:
 
 
 def make_matcher() -> Callable[[Any], Any]:
-    """A matcher for IPython's completer, which then shows nothing else."""
+    """Return a matcher for IPython's completer that suppresses all others."""
     from IPython.core.completer import SimpleCompletion, context_matcher
 
     @context_matcher()  # type: ignore[untyped-decorator]  # IPython's decorators are untyped
@@ -170,19 +172,22 @@ def make_matcher() -> Callable[[Any], Any]:
         before = context.text_until_cursor
         lines = context.full_text.split("\n")[: context.cursor_line]
         typed = "\n".join([*lines, before])
-        from aisotools.notebook.current import (
-            current_session,  # the command line parses calls without a notebook
-        )
+        # Lazy: the command line imports this module and has no notebook.
+        from aisotools.notebook.current import current_session
 
-        known = {tool.name: tool.parameters_schema() for tool in current_session().registry.list()}
-        found = complete_line(typed, known)
-        if found is None:
+        schemas = {tool.name: tool.parameters_schema() for tool in current_session().registry.list()}
+        matches = complete_line(typed, schemas)
+        if matches is None:
             return {"completions": [], "suppress": False}
         token, word = context.token, re.split(r"[ \t]", before)[-1]
         # IPython replaces its own idea of a word, which may begin behind `=` or `-`.
         cut = len(word) - len(token) if word.endswith(token) else 0
-        shown = [SimpleCompletion(text=one[cut:], type="tool") for one in found if one.startswith(word[:cut])]
-        return {"completions": shown, "suppress": True, "matched_fragment": token}
+        completions = [
+            SimpleCompletion(text=match[cut:], type="tool")
+            for match in matches
+            if match.startswith(word[:cut])
+        ]
+        return {"completions": completions, "suppress": True, "matched_fragment": token}
 
-    made: Callable[[Any], Any] = aisotools_matcher
-    return made
+    matcher: Callable[[Any], Any] = aisotools_matcher
+    return matcher

@@ -1,6 +1,6 @@
-"""What the rewritten magics run: `%call`, `%%sandbox`, `%sandbox restart`.
+"""Coroutines behind the rewritten magics, such as `%call`, `%%sandbox` and `%sandbox restart`.
 
-Values between the notebook and its sandbox: `%%sandbox -i NAME,... -o NAME,...` and `%sandbox vars`.
+`aisotools.notebook.magics.transform` turns these magics into `await run_magic(...)`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from aisotools.core.exceptions import AisotoolsError, ToolError
-from aisotools.core.exceptions import UsageError as WrongUse
+from aisotools.core.exceptions import UsageError as InvalidUsageError
 from aisotools.core.types import Json, ToolResult
 from aisotools.notebook.current import current_session
 from aisotools.notebook.magics.arguments import parse_call
@@ -30,11 +30,11 @@ USAGE = "%%sandbox [-i NAME,...] [-o NAME,...], with the code below it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellLine:
-    """What stands behind `%%sandbox`.
+    """The options of `%%sandbox`.
 
     Attributes:
-        inputs: Variables of the notebook to take in first.
-        outputs: Variables of the sandbox to take out afterwards.
+        inputs: Variables of the notebook to copy into the sandbox first.
+        outputs: Variables of the sandbox to copy back afterwards.
     """
 
     inputs: tuple[str, ...] = ()
@@ -42,10 +42,10 @@ class CellLine:
 
 
 def parse_cell_line(line: str) -> CellLine:
-    """Read what stands behind `%%sandbox`.
+    """Parse the options of `%%sandbox`.
 
     Raises:
-        UsageError: In one line, when it cannot be read.
+        UsageError: If they are invalid; one line.
     """
     try:
         words = shlex.split(line)
@@ -55,12 +55,12 @@ def parse_cell_line(line: str) -> CellLine:
     while words:
         option = words.pop(0)
         if option not in names or not words:
-            raise UsageError(f"{option!r} is not understood. {USAGE}")
+            raise UsageError(f"%%sandbox does not take {option!r}. {USAGE}")
         try:
             names[option] += [
                 check_variable(name.strip()) for name in words.pop(0).split(",") if name.strip()
             ]
-        except WrongUse as error:
+        except InvalidUsageError as error:
             raise UsageError(f"%%sandbox {option}: {error}") from None
     return CellLine(inputs=tuple(names["-i"]), outputs=tuple(names["-o"]))
 
@@ -68,24 +68,24 @@ def parse_cell_line(line: str) -> CellLine:
 async def run_sandbox_cell(
     session: Session, line: str, body: str, variables: MutableMapping[str, Any]
 ) -> None:
-    """Run a cell in the sandbox, with values of the notebook taken in before and out afterwards.
+    """Run a cell in the sandbox, and copy variables before and afterwards.
 
     Args:
-        session: Where.
-        line: What stands behind `%%sandbox`.
-        body: The lines below it.
-        variables: Those of the notebook.
+        session: The session to run it in.
+        line: The options of `%%sandbox`.
+        body: The code.
+        variables: The notebook's namespace.
 
     Raises:
-        UsageError: If a value is not there or cannot travel; for what is taken out, once the cell has run.
+        UsageError: If a variable does not exist or cannot be copied; for outputs, after the cell has run.
     """
-    wanted = parse_cell_line(line)
+    options = parse_cell_line(line)
     if not body.strip():
         raise UsageError("%%sandbox runs the lines below it in the sandbox; there are none.")
-    missing = [name for name in wanted.inputs if name not in variables]
+    missing = [name for name in options.inputs if name not in variables]
     if missing:
-        raise UsageError(f"There is no variable {missing[0]!r} here to take into the sandbox.")
-    for name in wanted.inputs:
+        raise UsageError(f"There is no variable {missing[0]!r} in the notebook to copy into the sandbox.")
+    for name in options.inputs:
         try:
             await session.put(name, variables[name])
         except ToolError as error:
@@ -93,17 +93,18 @@ async def run_sandbox_cell(
     result = await show_while_running(session, session.run_cell(body, origin="person"), "python")
     if result.is_error:
         return
-    taken: dict[str, Any] = {}
-    for name in wanted.outputs:
+    # All or nothing: a failing output must leave the notebook's variables as they are.
+    outputs: dict[str, Any] = {}
+    for name in options.outputs:
         try:
-            taken[name] = await session.get(name)
+            outputs[name] = await session.get(name)
         except ToolError as error:
             raise UsageError(f"{error} The cell itself has run.") from None
-    variables.update(taken)
+    variables.update(outputs)
 
 
 async def show_variables(session: Session, line: str) -> dict[str, str]:
-    """The sandbox's variables as a table.
+    """Return a table of the sandbox's variables.
 
     Raises:
         UsageError: If they cannot be listed.
@@ -138,11 +139,11 @@ async def run_magic(magic: str, line: str, body: str = "") -> ToolResult | Chang
     Args:
         magic: `call`, `undo`, `redo`, `changes`, `mcp`; `cell` for `%%sandbox`; `agent` for `%%agent`;
             `restart` for `%sandbox restart`.
-        line: What was typed behind it.
-        body: The lines below it.
+        line: The rest of its line.
+        body: The lines below a cell magic.
 
     Raises:
-        UsageError: In one line, for whatever the person who typed it can mend.
+        UsageError: For every error that the person can correct; one line.
     """
     try:
         if magic == "call":
@@ -166,10 +167,10 @@ async def run_magic(magic: str, line: str, body: str = "") -> ToolResult | Chang
 
 async def _call(line: str) -> ToolResult:
     session = current_session()
-    known = {tool.name: tool.parameters_schema() for tool in session.registry.list()}
-    typed = parse_call(line, known)
+    schemas = {tool.name: tool.parameters_schema() for tool in session.registry.list()}
+    call = parse_call(line, schemas)
     return await session.call(
-        typed.name, typed.arguments, origin="person", ask=typed.ask, timeout_s=typed.timeout_s
+        call.name, call.arguments, origin="person", ask=call.ask, timeout_s=call.timeout_s
     )
 
 
@@ -196,7 +197,7 @@ async def _agent_cell(line: str, body: str) -> None:
 
 async def _restart(line: str) -> None:
     if line:
-        raise UsageError(f"%sandbox restart takes nothing more, not {line!r}.")
+        raise UsageError(f"%sandbox restart takes no arguments, not {line!r}.")
     session = current_session()
     await session.restart()
     print(f"The sandbox was restarted ({session.level}); its variables are gone, the workspace is as it was.")

@@ -1,6 +1,8 @@
-"""`%trace export FILE`: the whole session as a notebook, or as one HTML page.
+"""`%trace export FILE`: write the session as a notebook, or as one self-contained HTML page.
 
-A session as one HTML page that stands alone: no script, nothing fetched, whatever the tools gave. Pure.
+The page runs no script and fetches nothing, whatever the tools returned. nbconvert cannot promise that: its
+templates load scripts from a CDN, none of them has a content security policy, and even with `sanitize_html`
+it keeps images of other servers and drops the sandboxed frames of results.
 """
 
 from __future__ import annotations
@@ -40,16 +42,18 @@ from aisotools.policy.prompts import visible
 from aisotools.session.session import Session
 
 Render = Callable[[ToolResult, str], Mapping[str, Any]]
-"""The MIME bundle of a result that may be shown."""
+"""Returns the safe MIME bundle of a result."""
 
-_MOST_TEXT_CHARS = 60_000
-_MOST_ARGUMENT_CHARS = 20_000
-_OPEN_LINES = 6
+_MAX_TEXT_CHARS = 60_000
+_MAX_ARGUMENT_CHARS = 20_000
+# Longer arguments are folded.
+_MAX_UNFOLDED_LINES = 6
+_MAX_UNFOLDED_CHARS = 600
 
-_NOTHING = '<p class="remark">Nothing happened.</p>'
+_EMPTY = '<p class="remark">Nothing happened.</p>'
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-"""What the page forbids itself, and with it whatever could have got into it."""
+"""The page's content security policy: a second barrier, should markup get past the sanitizer."""
 
 _STYLE = """
 :root{color-scheme:light dark;--page:#f6f7f9;--card:#fff;--ink:#1c2128;--soft:#59636e;--line:#d8dee4;
@@ -69,8 +73,8 @@ section{background:var(--card);border:1px solid var(--line);border-radius:8px;ma
 section.prompt{background:var(--prompt);border-color:transparent;margin-top:1.6rem;padding:.7rem 1rem}
 section.answer{padding:.7rem 1rem}
 .who{color:var(--soft);font-size:.8rem;margin:0 0 .3rem}
-.said{margin:0;white-space:pre-wrap;overflow-wrap:anywhere}
-.said pre,.args{font:.85rem/1.5 var(--jp-code-font-family);background:var(--page);border-radius:6px;
+.prose{margin:0;white-space:pre-wrap;overflow-wrap:anywhere}
+.prose pre,.args{font:.85rem/1.5 var(--jp-code-font-family);background:var(--page);border-radius:6px;
 padding:.55rem .75rem;margin:.45rem 0;white-space:pre-wrap;overflow-wrap:anywhere;
 max-height:32rem;overflow:auto}
 code{font-family:var(--jp-code-font-family);font-size:.9em}
@@ -105,14 +109,14 @@ def session_page(
     title: str,
     missing: Sequence[str] = (),
 ) -> str:
-    """The page of a session; secrets are left out, and the workspace's path.
+    """Return the HTML page of a session, without secrets and without the workspace's path.
 
     Args:
-        events: What happened; untrusted.
-        cleaner: Takes out what must not be shared.
+        events: The session's events; untrusted.
+        cleaner: Removes what must not be shared.
         render: Makes results safe to show.
-        title: Its heading.
-        missing: What the page lacks, in words.
+        title: Heading.
+        missing: Sentences about what the page lacks.
     """
     entries = entries_of(events)
     page = _Page(
@@ -120,7 +124,7 @@ def session_page(
         render,
         {entry.agent_id for entry in entries if isinstance(entry, RunStartEntry) and entry.parent_id},
     )
-    shown = "".join(page.shown(entry) for entry in entries)
+    sections = "".join(page.section(entry) for entry in entries)
     heading = html.escape(one_line(cleaner.clean(title), 200))
     notes = "".join(f'<p class="remark">{page.text(one)}</p>' for one in missing)
     return (
@@ -130,7 +134,7 @@ def session_page(
         '<meta name="referrer" content="no-referrer">'
         f"<title>{heading}</title><style>{_STYLE}</style></head>\n"
         f"<body><header><h1>{heading}</h1><p>{html.escape(_summary(entries))}</p></header>\n"
-        f"<main>{notes}{shown or _NOTHING}</main>\n"
+        f"<main>{notes}{sections or _EMPTY}</main>\n"
         f"<footer><p>{html.escape(_usage(entries))}</p></footer></body></html>\n"
     )
 
@@ -140,8 +144,8 @@ def _summary(entries: Sequence[Entry]) -> str:
     models = list(
         dict.fromkeys(one_line(entry.model) for entry in entries if isinstance(entry, RunStartEntry))
     )
-    made = time.strftime("%Y-%m-%d %H:%M", time.localtime())
-    return " · ".join([made, f"{calls} call{'' if calls == 1 else 's'}", *models])
+    date = time.strftime("%Y-%m-%d %H:%M", time.localtime())
+    return " · ".join([date, f"{calls} call{'' if calls == 1 else 's'}", *models])
 
 
 def _usage(entries: Sequence[Entry]) -> str:
@@ -153,45 +157,45 @@ def _usage(entries: Sequence[Entry]) -> str:
 
 
 class _Page:
-    """Turns entries into markup."""
+    """Renders the entries of one page."""
 
     def __init__(self, cleaner: Cleaner, render: Render, children: set[str]) -> None:
         self._cleaner, self._render, self._children = cleaner, render, children
 
     def text(self, text: str) -> str:
-        """A stranger's text as markup that says the same and does nothing."""
-        return html.escape(visible(readable(shorten(self._cleaner.clean(text), _MOST_TEXT_CHARS)), KEEP))
+        """Return untrusted text as inert HTML."""
+        return html.escape(visible(readable(shorten(self._cleaner.clean(text), _MAX_TEXT_CHARS)), KEEP))
 
-    def shown(self, entry: Entry) -> str:
+    def section(self, entry: Entry) -> str:
         match entry:
             case Prompted():
                 return self._section(
-                    "prompt", entry.agent_id, '<p class="who">Prompt</p>', self._said(entry.message.text)
+                    "prompt", entry.agent_id, '<p class="who">Prompt</p>', self._prose(entry.message.text)
                 )
             case Answered():
                 return self._answer(entry)
             case Called():
                 return self._call(entry)
-        told = remark(entry)
-        return f'<p class="remark">{self.text(told)}</p>\n' if told else ""
+        text = remark(entry)
+        return f'<p class="remark">{self.text(text)}</p>\n' if text else ""
 
     def _section(self, kind: str, agent_id: str, *parts: str) -> str:
         inner = " inner" if agent_id in self._children else ""
         return f'<section class="{kind}{inner}">{"".join(parts)}</section>\n'
 
-    def _said(self, text: str) -> str:
-        return f'<div class="said">{_light_markdown(self.text(text))}</div>'
+    def _prose(self, text: str) -> str:
+        return f'<div class="prose">{_light_markdown(self.text(text))}</div>'
 
     def _answer(self, entry: Answered) -> str:
         parts = entry.message.parts
-        said = "".join(part.text for part in parts if isinstance(part, TextPart)).strip()
-        thought = "".join(part.text for part in parts if isinstance(part, ThinkingPart)).strip()
-        if not said and not thought:
+        text = "".join(part.text for part in parts if isinstance(part, TextPart)).strip()
+        thoughts = "".join(part.text for part in parts if isinstance(part, ThinkingPart)).strip()
+        if not text and not thoughts:
             return ""
         usage = f" · {entry.usage.tokens:,} tokens" if entry.usage.tokens else ""
         who = f"{one_line(entry.message.model or 'model')} · step {entry.step}{usage}"
-        thinking = frame.details("thoughts", self._said(thought)) if thought else ""
-        answer = self._said(said) if said else ""
+        thinking = frame.details("thoughts", self._prose(thoughts)) if thoughts else ""
+        answer = self._prose(text) if text else ""
         return self._section(
             "answer", entry.agent_id, f'<p class="who">{html.escape(who)}</p>', thinking, answer
         )
@@ -218,23 +222,23 @@ class _Page:
     def _arguments(self, entry: Called) -> str:
         if not entry.arguments:
             return ""
-        told = self._cleaner.arguments(entry.name, entry.arguments)
+        arguments = self._cleaner.arguments(entry.name, entry.arguments)
         lines = []
-        for name, value in told.items():
+        for name, value in arguments.items():
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
             lines.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
         text = self._cleaner.clean("\n".join(lines))
-        shown = shorten(visible(readable(text), KEEP), _MOST_ARGUMENT_CHARS)
+        shown = shorten(visible(readable(text), KEEP), _MAX_ARGUMENT_CHARS)
         block = f'<pre class="args">{html.escape(shown)}</pre>'
         return (
             block
-            if shown.count("\n") < _OPEN_LINES and len(shown) < 600
+            if shown.count("\n") < _MAX_UNFOLDED_LINES and len(shown) < _MAX_UNFOLDED_CHARS
             else frame.details("arguments", block)
         )
 
     def _result(self, entry: Called) -> str:
         if entry.result is None:
-            return '<p class="remark">What came of it is not known.</p>'
+            return '<p class="remark">Its result is not known.</p>'
         name = self._cleaner.clean(entry.name)
         return str(self._render(self._cleaner.result(entry.result), name)["text/html"])
 
@@ -245,7 +249,7 @@ _BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
 
 
 def _light_markdown(escaped: str) -> str:
-    """Code and bold of Markdown, in text that is escaped already; anything else stays as it was written."""
+    """Render code and bold of Markdown in escaped text; everything else stays as written."""
     parts = _FENCE.split(escaped)
     for number, part in enumerate(parts):
         if number % 2:
@@ -256,14 +260,14 @@ def _light_markdown(escaped: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
-    """What was written.
+class ExportSummary:
+    """The outcome of an export.
 
     Attributes:
-        path: The file.
-        calls: How many calls are in it.
-        embedded: How many files of the workspace are in it.
-        missing: What is not, in words.
+        path: The written file.
+        calls: Number of calls in it.
+        embedded: Number of workspace files in it.
+        missing: Sentences about what it lacks.
     """
 
     path: Path
@@ -272,31 +276,31 @@ class Exported:
     missing: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        told = f"{self.path}: {self.calls} call{'' if self.calls == 1 else 's'}"
+        line = f"{self.path}: {self.calls} call{'' if self.calls == 1 else 's'}"
         if self.embedded:
-            told += f", and {self.embedded} file{'' if self.embedded == 1 else 's'} of the workspace"
-        return "\n".join([told + ".", *(f"Not in it: {one}" for one in self.missing)])
+            line += f", and {self.embedded} file{'' if self.embedded == 1 else 's'} of the workspace"
+        return "\n".join([line + ".", *(f"Not in it: {one}" for one in self.missing)])
 
 
-def export_session(session: Session, path: str | Path, *, title: str = "") -> Exported:
-    """Write what happened in a session so far to a file.
+def export_session(session: Session, path: str | Path, *, title: str = "") -> ExportSummary:
+    """Write the session so far to a file.
 
     Args:
         session: The session; open or closed.
-        path: Ends with `.ipynb` for a notebook that makes the calls again, with `.html` for a page.
-        title: Its heading; the file's name without it.
+        path: Ends with `.ipynb` for a notebook that repeats the calls, with `.html` for a page.
+        title: Heading; by default the file's name.
 
     Raises:
-        UsageError: If the ending is another one, or the file cannot be written.
+        UsageError: If the suffix is another one, or the file cannot be written.
     """
     target = Path(path).expanduser()
     title = title or target.stem
     calls = sum(isinstance(event, CallRequested) for event in session.events)
     cleaner = Cleaner(session.registry, str(session.workspace or ""))
-    render = _rendering(session, cleaner)
+    render = _make_renderer(session, cleaner)
     if target.suffix == ".html":
         page = session_page(session.events, cleaner=cleaner, render=render, title=title)
-        return Exported(path=write_whole(target, page), calls=calls)
+        return ExportSummary(path=write_whole(target, page), calls=calls)
     if target.suffix != ".ipynb":
         raise UsageError(
             f"{str(target)!r}: the name must end with .ipynb for a notebook, or .html for a page."
@@ -315,11 +319,11 @@ def export_session(session: Session, path: str | Path, *, title: str = "") -> Ex
         title=title,
     )
     write_notebook(notebook, target)
-    return Exported(path=target, calls=calls, embedded=len(files.texts), missing=files.missing)
+    return ExportSummary(path=target, calls=calls, embedded=len(files.texts), missing=files.missing)
 
 
-def _rendering(session: Session, cleaner: Cleaner) -> Callable[[ToolResult, str], Mapping[str, Any]]:
-    """Shows a result as `%call` does, the whole of a cut text included while it is kept."""
+def _make_renderer(session: Session, cleaner: Cleaner) -> Callable[[ToolResult, str], Mapping[str, Any]]:
+    """Render results as `%call` does, with the complete text of cut ones while it is stored."""
 
     def render(result: ToolResult, tool_name: str) -> Mapping[str, Any]:
         ref = result.truncation.ref if result.truncation is not None else None

@@ -32,7 +32,7 @@ _servers: WeakKeyDictionary[Session, dict[str, McpServer]] = WeakKeyDictionary()
 
 @magics_class
 class McpMagics(Magics):
-    """The plain form of a magic that must be awaited; see `aisotools.notebook.magics.transform`."""
+    """The positional form of a magic that must be awaited; see `aisotools.notebook.magics.transform`."""
 
     @no_var_expand
     @line_magic
@@ -54,16 +54,16 @@ def _must_await() -> NoReturn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Addition:
-    """What `%mcp add` was told.
+class McpServerLine:
+    """The options of `%mcp add`.
 
     Attributes:
-        name: What the server is called.
-        command: A program to start, and its arguments; empty for an address.
-        url: An address; empty for a program.
-        env: Names of variables that the program gets.
-        token_env: Name of the variable with the token; empty without one.
-        read_only: Tools that change nothing, by the person's word.
+        name: Name of the server.
+        command: Command line of a local server; empty for a URL.
+        url: URL of a remote server; empty for a command.
+        env: Names of environment variables to pass to the command.
+        token_env: Name of the variable with the token; empty for none.
+        read_only: Tools that the person declares to change nothing.
     """
 
     name: str
@@ -74,42 +74,42 @@ class Addition:
     read_only: tuple[str, ...] = ()
 
 
-def parse_addition(words: Sequence[str]) -> Addition:
-    """What stands behind `%mcp add`.
+def parse_server_line(words: Sequence[str]) -> McpServerLine:
+    """Parse the words behind `%mcp add`.
 
     Raises:
-        UsageError: If it is not what `USAGE` tells.
+        UsageError: If they are invalid; the message holds `USAGE`.
     """
     own = list(words)
     command: tuple[str, ...] = ()
     if "--" in own:
         cut = own.index("--")
         own, command = own[:cut], tuple(own[cut + 1 :])
-    given: dict[str, list[str]] = {"--env": [], "--token-env": [], "--read-only": []}
-    plain: list[str] = []
+    values: dict[str, list[str]] = {"--env": [], "--token-env": [], "--read-only": []}
+    positional: list[str] = []
     while own:
         word = own.pop(0)
         option, equals, value = word.partition("=")
-        if option in given:
+        if option in values:
             if not equals and not own:
                 raise UsageError(f"{option} needs a value. {USAGE}")
-            given[option].append(value if equals else own.pop(0))
+            values[option].append(value if equals else own.pop(0))
         elif word.startswith("--"):
             raise UsageError(f"%mcp add does not take {word}. {USAGE}")
         else:
-            plain.append(word)
-    url = "" if command else (plain.pop(1) if len(plain) == 2 else "")
-    if len(plain) != 1 or not (command or url):
+            positional.append(word)
+    url = "" if command else (positional.pop(1) if len(positional) == 2 else "")
+    if len(positional) != 1 or not (command or url):
         raise UsageError(USAGE)
-    if (command and given["--token-env"]) or (url and given["--env"]):
+    if (command and values["--token-env"]) or (url and values["--env"]):
         raise UsageError(f"--env goes with a command, --token-env with a URL. {USAGE}")
-    return Addition(
-        name=plain[0],
+    return McpServerLine(
+        name=positional[0],
         command=command,
         url=url,
-        env=tuple(given["--env"]),
-        token_env=(given["--token-env"] or [""])[-1],
-        read_only=tuple(name for names in given["--read-only"] for name in names.split(",") if name),
+        env=tuple(values["--env"]),
+        token_env=(values["--token-env"] or [""])[-1],
+        read_only=tuple(name for names in values["--read-only"] for name in names.split(",") if name),
     )
 
 
@@ -117,10 +117,10 @@ async def run_mcp_magic(line: str) -> None:
     """Run `%mcp`.
 
     Args:
-        line: What was typed behind it.
+        line: The rest of its line.
 
     Raises:
-        UsageError: In one line, for whatever the person who typed it can mend.
+        UsageError: For every error that the person can correct; one line.
     """
     if find_spec("mcp") is None:
         raise UsageError('MCP is not installed here. Install it with: pip install "aisotools[mcp]"')
@@ -132,32 +132,34 @@ async def run_mcp_magic(line: str) -> None:
     servers = _servers.setdefault(session, {})
     action, rest = (words[0], words[1:]) if words else ("list", [])
     if action == "add":
-        await _add(session, servers, parse_addition(rest))
+        await _add(session, servers, parse_server_line(rest))
     elif action == "list" and not rest:
-        print("\n".join(map(_told, servers.values())) or f"There are no MCP servers yet. {USAGE}")
+        print("\n".join(map(_describe_server, servers.values())) or f"There are no MCP servers yet. {USAGE}")
     elif action == "remove" and len(rest) == 1:
         await _remove(servers, rest[0])
     else:
         raise UsageError(USAGE)
 
 
-async def _add(session: Session, servers: dict[str, McpServer], wanted: Addition) -> None:
+async def _add(session: Session, servers: dict[str, McpServer], options: McpServerLine) -> None:
     from aisotools.integrations.mcp.api import add_mcp_server
 
-    if wanted.name in servers:
-        raise UsageError(f"There is an MCP server {wanted.name!r} already: %mcp remove {wanted.name}, first.")
+    if options.name in servers:
+        raise UsageError(
+            f"There is an MCP server {options.name!r} already. Remove it first: %mcp remove {options.name}"
+        )
     server = await add_mcp_server(
         session.registry,
-        wanted.name,
-        command=list(wanted.command) or None,
-        url=wanted.url or None,
-        env={name: _variable(name, os.environ) for name in wanted.env} or None,
-        token=_variable(wanted.token_env, os.environ) if wanted.token_env else None,
-        effects=dict.fromkeys(wanted.read_only, Effect.READ_ONLY),
+        options.name,
+        command=list(options.command) or None,
+        url=options.url or None,
+        env={name: _variable(name, os.environ) for name in options.env} or None,
+        token=_variable(options.token_env, os.environ) if options.token_env else None,
+        effects=dict.fromkeys(options.read_only, Effect.READ_ONLY),
         session=session,
     )
-    servers[wanted.name] = server
-    print(_told(server))
+    servers[options.name] = server
+    print(_describe_server(server))
 
 
 async def _remove(servers: dict[str, McpServer], name: str) -> None:
@@ -178,11 +180,13 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
         ) from None
 
 
-def _told(server: McpServer) -> str:
-    """One server in a few lines. What it says of itself is a stranger's."""
+def _describe_server(server: McpServer) -> str:
+    """Describe one server in a few lines. Names and reasons come from the server and are untrusted."""
     lines = [f"{server.name}: {server.endpoint.description} ({server.state}{_revision(server)})"]
     lines.append(f"  tools: {', '.join(server.tools) or 'none'}")
-    lines += [f"  not taken: {visible(name, '')}: {visible(why, '')}" for name, why in server.refused.items()]
+    lines += [
+        f"  not taken: {visible(name, '')}: {visible(reason, '')}" for name, reason in server.refused.items()
+    ]
     lines += [
         f"  {visible(name, '')} changed since you declared it, and is asked about now"
         for name in sorted(server.undeclared)

@@ -1,7 +1,4 @@
-"""`%policy` and `%approvals`: what may run, why, and what was allowed for the rest of the session.
-
-What `%policy` shows: a policy in sentences, as a page and as plain text. Pure.
-"""
+"""`%policy` and `%approvals`: the rules in force, the reasons for a decision, session-wide approvals."""
 
 from __future__ import annotations
 
@@ -34,10 +31,10 @@ MODES: Mapping[str, str] = {
     "safe": "what reads runs; everything else is asked about",
     "auto": "what stays in the workspace runs; what destroys, reaches out or leaves it is asked about",
 }
-"""What each mode does, in words."""
+"""Description of each mode."""
 
 _DECISIONS = {Decision.ALLOW: "run", Decision.ASK: "are asked about", Decision.DENY: "are denied"}
-_TYPED = (
+_PERSON_RULES = (
     "What you type in a cell runs in the sandbox without a card. A card asks when it runs on the host, or "
     "when it destroys what undo cannot bring back."
 )
@@ -59,58 +56,63 @@ _FACTS = {
 
 
 def policy_bundle(policy: Policy, grants: Sequence[Grant] = ()) -> dict[str, str]:
-    """A policy as a page: its mode, its rules, what narrows it, what is protected, what was allowed."""
-    first = f"Mode {policy.mode}: {MODES[policy.mode]}."
-    told = [first] if policy.mode == "plan" else [first, _TYPED]
-    sections: list[tuple[str, list[str]]] = [("", told)]
+    """Return a policy in sentences: mode, rules, bounds, protected paths and grants."""
+    mode_sentences = [f"Mode {policy.mode}: {MODES[policy.mode]}."]
+    if policy.mode != "plan":
+        mode_sentences.append(_PERSON_RULES)
+    sections: list[tuple[str, list[str]]] = [("", mode_sentences)]
     if policy.rules:
         title = "Rules (where several fit, the strictest decides)"
         sections.append((title, [rule_sentence(rule) for rule in policy.rules]))
     for bound in policy.bounds:
-        narrower = [f"Mode {bound.mode}: {MODES[bound.mode]}."]
-        narrower += [rule_sentence(rule) for rule in bound.rules]
-        sections.append(("Narrowed further (by the workspace's own file, or for an agent)", narrower))
+        sentences = [f"Mode {bound.mode}: {MODES[bound.mode]}."]
+        sentences += [rule_sentence(rule) for rule in bound.rules]
+        sections.append(("Narrowed further (by the workspace's own file, or for an agent)", sentences))
     protected = (
         f"No call may write {', '.join(PROTECTED_NAMES)}, nor anything in {', '.join(PROTECTED_FOLDERS)}: "
         "something outside the sandbox might run it. What is changed there all the same is put back."
     )
     sections.append(("Always protected", [protected]))
-    allowed = [f"{grant.id}. {grant.description}" for grant in grants]
-    if allowed:
-        sections.append(("You allowed, until the session ends (%approvals revoke NUMBER)", allowed))
+    granted = [f"{grant.id}. {grant.description}" for grant in grants]
+    if granted:
+        sections.append(("You allowed, until the session ends (%approvals revoke NUMBER)", granted))
     else:
         sections.append(("You allowed", ["Nothing beyond single calls."]))
     hint = "%policy plan, safe or auto sets the mode; %policy why NAME key=value explains a call."
-    return _page(f"policy \N{MIDDLE DOT} mode {policy.mode}", sections, hint)
+    return _sections_bundle(f"policy \N{MIDDLE DOT} mode {policy.mode}", sections, hint)
 
 
 def rule_sentence(rule: Rule) -> str:
-    """A rule as a sentence."""
-    whose = "Calls of any tool" if rule.tool == "*" else f"Calls of {rule.tool}"
-    words = " ".join(filter(None, [whose, when_words(rule), _DECISIONS[rule.decision]]))
+    """Return a rule as a sentence."""
+    calls = "Calls of any tool" if rule.tool == "*" else f"Calls of {rule.tool}"
+    words = " ".join(filter(None, [calls, when_words(rule), _DECISIONS[rule.decision]]))
     return f"{words}: {rule.reason.rstrip('.')}." if rule.reason else f"{words}."
 
 
 def when_words(rule: Rule) -> str:
-    """The further condition of a rule, in words; empty without one."""
+    """Return the condition of a rule in words; empty without one."""
     if rule.when is None:
         return ""
     if not isinstance(rule.when, Condition):
-        return f"for which {getattr(rule.when, '__name__', 'a function')} says so"
-    return " and ".join(_condition(key, value) for key, value in rule.when.expected.items())
+        return f"for which {getattr(rule.when, '__name__', 'a function')} returns true"
+    return " and ".join(_condition_words(key, value) for key, value in rule.when.expected.items())
 
 
-def _condition(key: str, wanted: Any) -> str:
+def _condition_words(key: str, pattern: Any) -> str:
     if key == "arguments":
-        return "with " + " and ".join(f"{name} like {_listed(value)}" for name, value in wanted.items())
-    return _FACTS[key, wanted] if isinstance(wanted, bool) else _CONDITIONS[key].format(_listed(wanted))
+        return "with " + " and ".join(
+            f"{name} like {_alternatives(value)}" for name, value in pattern.items()
+        )
+    if isinstance(pattern, bool):
+        return _FACTS[key, pattern]
+    return _CONDITIONS[key].format(_alternatives(pattern))
 
 
-def _listed(wanted: Any) -> str:
-    return " or ".join(map(str, wanted)) if isinstance(wanted, list | tuple) else str(wanted)
+def _alternatives(pattern: Any) -> str:
+    return " or ".join(map(str, pattern)) if isinstance(pattern, list | tuple) else str(pattern)
 
 
-def _page(title: str, sections: Sequence[tuple[str, Sequence[str]]], hint: str) -> dict[str, str]:
+def _sections_bundle(title: str, sections: Sequence[tuple[str, Sequence[str]]], hint: str) -> dict[str, str]:
     body, lines = "", [title]
     for heading, sentences in sections:
         shown = [readable(sentence) for sentence in sentences]
@@ -127,7 +129,7 @@ def _page(title: str, sections: Sequence[tuple[str, Sequence[str]]], hint: str) 
 
 @magics_class
 class PolicyMagics(Magics):
-    """The magics about what may run."""
+    """Magics for the policy and approvals."""
 
     @no_var_expand
     @line_magic
@@ -135,12 +137,12 @@ class PolicyMagics(Magics):
         """Show the policy, set its mode, or explain a call.
 
         `%policy` shows it; `%policy plan`, `safe` or `auto` sets the mode for this session; `%policy why NAME
-        key=value ...` tells what would happen to a call that a model makes, and why.
+        key=value ...` shows what would happen to a call that a model makes, and why.
         """
         word, _, rest = line.strip().partition(" ")
         session = current_session()
         if word == "why":
-            _display(_explained(session, rest))
+            _display(_explain(session, rest))
         elif word in get_args(Mode) and not rest:
             try:
                 session.policy = dataclasses.replace(session.policy, mode=cast("Mode", word))
@@ -158,16 +160,17 @@ class PolicyMagics(Magics):
     @no_var_expand
     @line_magic
     def approvals(self, line: str) -> None:
-        """List what was allowed for the session and ask again what is open; or take something back.
+        """List session-wide approvals and show pending prompts again; or revoke approvals.
 
-        `%approvals revoke 2` takes back the second grant, `%approvals revoke all` all of them.
+        `%approvals revoke 2` revokes the second grant, `%approvals revoke all` all of them.
         """
         options = parse_argstring(self.approvals, line)
         grants = current_session().grants
         if options.action is None:
             _display(approvals_bundle(current_session()))
+            # A page that was reloaded may have lost its card.
             for prompt in pending_prompts():
-                prompt.show()  # a page that was loaded again may have lost the card
+                prompt.show()
         elif options.action != "revoke" or options.which is None:
             raise UsageError("%approvals takes nothing, or `revoke NUMBER`, or `revoke all`.")
         elif options.which == "all":
@@ -182,7 +185,7 @@ class PolicyMagics(Magics):
 
 
 def approvals_bundle(session: Session) -> dict[str, str]:
-    """What was allowed for the rest of the session, and what is being asked."""
+    """Return a table of session-wide approvals and of pending prompts."""
     rows: list[tuple[str, ...]] = [
         (
             str(grant.id),
@@ -194,42 +197,42 @@ def approvals_bundle(session: Session) -> dict[str, str]:
     ]
     rows += [("asked", "", prompt.subject.title, "waiting") for prompt in pending_prompts()]
     if not rows:
-        told = "Nothing was allowed beyond single calls, and nothing is being asked."
-        return {"text/html": html.note(told), "text/plain": told}
+        message = "Nothing was allowed beyond single calls, and nothing is being asked."
+        return {"text/html": html.note(message), "text/plain": message}
     return table_bundle(("", "scope", "allows", "since"), rows)
 
 
-def _explained(session: Session, line: str) -> dict[str, str]:
+def _explain(session: Session, line: str) -> dict[str, str]:
     schemas = {tool.name: tool.parameters_schema() for tool in session.registry.list()}
     try:
-        typed = parse_call(line, schemas)
-        call = ToolCall("why", typed.name, typed.arguments, origin="model")
-        ticket = session.explain(call)
+        parsed = parse_call(line, schemas)
+        call = ToolCall("why", parsed.name, parsed.arguments, origin="model")
+        prepared = session.explain(call)
     except AisotoolsError as error:
         raise UsageError(str(error)) from None
-    facts = ticket.facts
-    grant = session.grants.find(ticket)
-    decision = ticket.evaluation.decision
+    facts = prepared.facts
+    grant = session.grants.find(prepared)
+    decision = prepared.evaluation.decision
     rows = [
-        ("a model's call", _DECIDED[decision], "; ".join(ticket.evaluation.reasons)),
+        ("a model's call", _DECISION_VERBS[decision], "; ".join(prepared.evaluation.reasons)),
         (
             "effect",
-            EFFECT_LABELS[ticket.effect],
+            EFFECT_LABELS[prepared.effect],
             "" if facts.certain else "not all could be seen",
         ),
-        *((name, ", ".join(values), "") for name, values in _seen(ticket) if values),
-        *(("rule", rule.decision.value, rule_sentence(rule)) for rule in ticket.evaluation.matched),
+        *((name, ", ".join(values), "") for name, values in _findings(prepared) if values),
+        *(("rule", rule.decision.value, rule_sentence(rule)) for rule in prepared.evaluation.matched),
     ]
     if decision is Decision.ASK and grant is not None:
         rows.append(("but", "allowed", f"you allowed {grant.description}"))
     return table_bundle(("", "", "because"), rows)
 
 
-_DECIDED = {Decision.ALLOW: "runs", Decision.ASK: "is asked about", Decision.DENY: "is denied"}
+_DECISION_VERBS = {Decision.ALLOW: "runs", Decision.ASK: "is asked about", Decision.DENY: "is denied"}
 
 
-def _seen(ticket: PreparedCall) -> list[tuple[str, tuple[str, ...]]]:
-    facts = ticket.facts
+def _findings(prepared: PreparedCall) -> list[tuple[str, tuple[str, ...]]]:
+    facts = prepared.facts
     return [
         ("runs", facts.commands),
         ("reads", facts.reads),

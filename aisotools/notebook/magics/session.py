@@ -1,9 +1,4 @@
-"""`%tools`, `%sandbox`, and the plain forms of the magics that must be awaited.
-
-`%sandbox attach`: lets a terminal's `jupyter console` reach the notebook's own session.
-
-`%%tool`: a function in a cell becomes a tool of the notebook's session; `%trace`: the last run.
-"""
+"""`%tools`, `%sandbox`, `%%tool`, `%trace`, and the plain forms of magics that must be awaited."""
 
 from __future__ import annotations
 
@@ -31,32 +26,31 @@ from aisotools.tools.export import PROVIDERS, Provider
 from aisotools.tools.function import tool
 from aisotools.tools.registry import ToolRegistry
 
-_attaching: set[asyncio.Task[Any]] = set()
+# The event loop holds tasks weakly; one that nobody awaits could be collected while it runs.
+_background_tasks: set[asyncio.Task[Any]] = set()
 
 
 def attach_soon(session: Session, *, trust_output: bool = False) -> None:
-    """Start a front for `session` in the background, and print what a client connects by.
+    """Start a kernel process for `session` in the background, and display its connection file.
 
-    The magic cannot wait; a front that does not start is told in the same place. With `trust_output` all
-    output is passed on as it is.
+    A plain magic cannot await, so a failure to start is reported later, in the same output. With
+    `trust_output` all output is passed on unfiltered.
     """
     from IPython.display import display
 
     from aisotools.notebook.kernel.attach import attach, new_connection_file
 
     path = new_connection_file()
-    told = f"In a terminal: jupyter console --existing {path}"
-    handle: Any = display({"text/plain": told}, raw=True, display_id=True)
+    command = f"In a terminal: jupyter console --existing {path}"
+    handle: Any = display({"text/plain": command}, raw=True, display_id=True)
 
-    async def start() -> None:
+    async def start_attachment() -> None:
         try:
             await attach(session, path, trust_output=trust_output)
         except (AisotoolsError, OSError) as error:
             handle.update({"text/plain": f"Not attached: {error}"}, raw=True)
 
-    task = asyncio.ensure_future(start())
-    _attaching.add(task)
-    task.add_done_callback(_attaching.discard)
+    _run_in_background(start_attachment())
 
 
 _FORMATS = ("json", *PROVIDERS)
@@ -64,7 +58,7 @@ _FORMATS = ("json", *PROVIDERS)
 
 @magics_class
 class AisotoolsMagics(Magics):
-    """The magics of aisotools."""
+    """Magics for tools, the sandbox and the agent."""
 
     @magic_arguments()
     @argument("name", nargs="?", help="a tool to show in full")
@@ -115,13 +109,13 @@ class AisotoolsMagics(Magics):
         if action == "status":
             _display(status_bundle(session.status(), session.policy.mode, PROTECTS))
         elif action == "interrupt":
-            self._soon(session.interrupt())
+            _run_in_background(session.interrupt())
         elif action == "attach":
             attach_soon(session, trust_output=current_settings().trust_output)
         elif action == "restart":
-            _must_await("%sandbox restart", "await current_session().restart()")
+            _refuse_plain_magic("%sandbox restart", "await current_session().restart()")
         elif action == "vars":
-            _must_await("%sandbox vars", "await current_session().call('variables')")
+            _refuse_plain_magic("%sandbox vars", "await current_session().call('variables')")
         else:
             raise UsageError(f"%sandbox takes status, restart, interrupt, vars or attach, not {action!r}.")
 
@@ -129,7 +123,7 @@ class AisotoolsMagics(Magics):
     @cell_magic("sandbox")  # type: ignore[arg-type]  # IPython types it for functions only
     def sandbox_cell(self, line: str, cell: str) -> None:  # noqa: ARG002 - called by IPython with both
         """Run the cell in the sandbox."""
-        _must_await("%%sandbox", "await current_session().run_cell(code)")
+        _refuse_plain_magic("%%sandbox", "await current_session().run_cell(code)")
 
     @no_var_expand
     @cell_magic
@@ -140,7 +134,7 @@ class AisotoolsMagics(Magics):
         `--approve ask|auto|deny` decides about its calls, `--step` pauses before each of them, `--continue`
         goes on with what was said before, `--background` ends the cell at once, `--vars` fills `{name}` in.
         """
-        _must_await("%%agent", "await Agent(model, current_session()).run(task)")
+        _refuse_plain_magic("%%agent", "await Agent(model, current_session()).run(task)")
 
     @no_var_expand
     @line_magic
@@ -152,20 +146,16 @@ class AisotoolsMagics(Magics):
         """
         if not line.strip():
             raise UsageError(f"Which tool? {CALL_USAGE}")
-        _must_await("%call", f"await current_session().call({line.split(maxsplit=1)[0]!r}, {{...}})")
-
-    def _soon(self, coroutine: Any) -> None:
-        import asyncio
-
-        task = asyncio.ensure_future(coroutine)
-        _KEPT.add(task)
-        task.add_done_callback(_KEPT.discard)
+        _refuse_plain_magic("%call", f"await current_session().call({line.split(maxsplit=1)[0]!r}, {{...}})")
 
 
-_KEPT: set[Any] = set()
+def _run_in_background(coroutine: Any) -> None:
+    task = asyncio.ensure_future(coroutine)
+    _background_tasks.add(task)
+    task.add_done_callback(_background_tasks.discard)
 
 
-def _must_await(magic: str, instead: str) -> NoReturn:
+def _refuse_plain_magic(magic: str, instead: str) -> NoReturn:
     raise UsageError(
         f"{magic} works at the top level of a cell after the one with %load_ext, not inside a function or "
         "another cell magic. "
@@ -174,7 +164,7 @@ def _must_await(magic: str, instead: str) -> NoReturn:
 
 
 def _print_definitions(registry: ToolRegistry, form: str, names: list[str]) -> None:
-    """Print tools as a client takes them, and below what had to be changed for it."""
+    """Print tool definitions in a client's format, and what had to be changed for it."""
     chosen = registry.filtered(names)
     if form == "json":
         print(json.dumps(chosen.definitions(), indent=2, ensure_ascii=False))
@@ -184,24 +174,18 @@ def _print_definitions(registry: ToolRegistry, form: str, names: list[str]) -> N
     lines = [
         line
         for name, changes in exports.changes.items()
-        for line in (f"What {form} is told differently of {name}:", *(f"  {one}" for one in changes))
+        for line in (f"Changed in {name} for {form}:", *(f"  {one}" for one in changes))
     ]
     if lines:
         _display({"text/plain": "\n".join(lines)})
 
 
-def _display(bundle: dict[str, str]) -> None:
-    from IPython.display import display
-
-    display(bundle, raw=True)
-
-
-_NOTHING = "No run was followed yet. `%%agent` follows its run, and so does `follow` of a session."
+_NO_TRACE = "No run was followed yet. `%%agent` follows its run, and so does `follow` of a session."
 
 
 @magics_class
 class ToolMagics(Magics):
-    """The magics that make tools and look back."""
+    """Magics that make tools and show the last run."""
 
     @magic_arguments()
     @argument("--name", help="what the tool is called; the function's name without it")
@@ -216,21 +200,21 @@ class ToolMagics(Magics):
         """
         options = parse_argstring(self.tool_cell, line)
         name = _last_function(cell)
-        namespace = self._define(cell)
-        found = namespace[name]
+        namespace = self._execute(cell)
+        definition = namespace[name]
         try:
-            made = found if isinstance(found, Tool) else _made(found, options)
-            if found is made and (options.name or options.effect or options.host):
+            new_tool = definition if isinstance(definition, Tool) else _make_tool(definition, options)
+            if definition is new_tool and (options.name or options.effect or options.host):
                 raise UsageError(f"{name} is a tool already: say its name and effect in @tool(...).")
             registry = current_session().registry
-            old = registry.get(made.name)
+            old = registry.get(new_tool.name)
             if old is not None and getattr(old, "cell", None) is not None:
-                registry.unregister(made.name)
-            registry.register(made)
+                registry.unregister(new_tool.name)
+            registry.register(new_tool)
         except AisotoolsError as error:
             raise UsageError(str(error)) from None
-        namespace[name] = made
-        _display_tool(tool_bundle(made))
+        namespace[name] = new_tool
+        _display(tool_bundle(new_tool))
 
     @no_var_expand
     @line_magic
@@ -241,12 +225,12 @@ class ToolMagics(Magics):
             return
         trace = last_trace()
         if trace is None:
-            _display_tool({"text/html": html.note(_NOTHING), "text/plain": _NOTHING})
+            _display({"text/html": html.note(_NO_TRACE), "text/plain": _NO_TRACE})
         else:
-            _display_tool(trace_bundle(trace))
+            _display(trace_bundle(trace))
 
-    def _define(self, cell: str) -> dict[str, Any]:
-        """Run the cell in the user's namespace, so that tracebacks and `inspect` find its source."""
+    def _execute(self, cell: str) -> dict[str, Any]:
+        """Run the cell in the user's namespace, cached so that tracebacks and `inspect` find its source."""
         shell: Any = self.shell
         source = shell.transform_cell(cell)
         name = shell.compile.cache(source, shell.execution_count, raw_code=cell)
@@ -256,21 +240,21 @@ class ToolMagics(Magics):
 
 
 def _last_function(cell: str) -> str:
-    """The name of the last function that a cell defines at its top level."""
+    """Return the name of the last function that a cell defines at its top level."""
     try:
         tree = ast.parse(cell)
     except SyntaxError as error:
-        raise UsageError(f"%%tool: line {error.lineno} is no Python: {error.msg}.") from None
+        raise UsageError(f"%%tool: line {error.lineno} is not valid Python: {error.msg}.") from None
     names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     if not names:
         raise UsageError("%%tool wants a function with type hints below it: def name(argument: type): ...")
     return names[-1]
 
 
-def _made(function: Any, options: Any) -> Tool:
-    known = [effect.value for effect in Effect]
-    if options.effect is not None and options.effect not in known:
-        raise UsageError(f"%%tool --effect takes {', '.join(known)}, not {options.effect!r}.")
+def _make_tool(function: Any, options: Any) -> Tool:
+    effects = [effect.value for effect in Effect]
+    if options.effect is not None and options.effect not in effects:
+        raise UsageError(f"%%tool --effect takes {', '.join(effects)}, not {options.effect!r}.")
     more: dict[str, Any] = {"name": options.name} if options.name else {}
     if options.effect:
         more["effect"] = Effect(options.effect)
@@ -293,7 +277,7 @@ def _export(line: str) -> None:
         raise UsageError(str(error)) from None
 
 
-def _display_tool(bundle: dict[str, str]) -> None:
+def _display(bundle: dict[str, str]) -> None:
     from IPython.display import display
 
     display(bundle, raw=True)

@@ -1,9 +1,9 @@
-"""Magics that await: a cell is rewritten so that `%call`, `%%sandbox` and `%%agent` become `await`.
+"""Rewrite cells so that `%call`, `%%sandbox` and `%%agent` become `await`.
 
 An IPython magic is a plain function and cannot await. So a line such as `x = %call NAME a=1` is turned into
 `x = await ...` before it is compiled, wherever top-level `await` is allowed. History and the saved notebook
-keep what was typed. Inside a function, or under another cell magic, nothing is rewritten: there the plain
-magic of the same name says how to write it instead.
+keep what was typed. Inside a function or under another cell magic nothing is rewritten; there the plain magic
+of the same name reports what to write instead.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _LAYOUT = frozenset(
 
 
 def rewrite(lines: list[str]) -> list[str]:
-    """The lines of a cell, with our magics awaited."""
-    if not any("%" in line for line in lines) or _under_a_magic():
+    """Return the lines of a cell with the magics of this package awaited."""
+    if not any("%" in line for line in lines) or _is_under_magic():
         return lines
     first = next((n for n, line in enumerate(lines) if line.strip() and line.lstrip()[0] != "#"), 0)
     if lines[first].startswith("%%"):
@@ -54,23 +54,23 @@ def rewrite(lines: list[str]) -> list[str]:
     number = 0
     while number < len(lines):
         match = _LINE.match(lines[number]) if number in starts else None
-        if match is None or _inside_definition(lines, starts, number):
+        if match is None or _is_inside_definition(lines, starts, number):
             rewritten.append(lines[number])
             number += 1
             continue
-        rest, used = _continued(match["rest"], lines[number + 1 :])
+        rest, used = _join_continuation(match["rest"], lines[number + 1 :])
         magic = match["magic"].split()[-1]
         target = match["target"] or ""
         rewritten.append(f"{match['indent']}{target}await {_RUN}({magic!r}, {rest.strip()!r})\n")
-        # Line numbers of tracebacks stay right.
+        # Keep the number of lines, so that tracebacks point at the right ones.
         rewritten.extend(["\n"] * used)
         number += 1 + used
     return rewritten
 
 
-def _under_a_magic() -> bool:
-    """Whether another magic, such as `%%time`, is about to run these lines; it would not await them."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - there is no other way to learn who transforms
+def _is_under_magic() -> bool:
+    """Whether another cell magic, such as `%%time`, is about to run these lines: it would not await them."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - IPython passes no context to transformers
     while frame is not None:
         if frame.f_code.co_name in {"run_cell_magic", "run_line_magic"}:
             return True
@@ -79,19 +79,20 @@ def _under_a_magic() -> bool:
 
 
 def _statement_starts(lines: list[str]) -> set[int]:
-    """Numbers of the lines that begin a statement, so that text in strings is left alone.
+    """Indexes of the lines that begin a statement, so that text in strings is left alone.
 
-    What stands behind a magic or `!` is no Python: a bracket or a quote in there must not swallow the lines
-    below it.
+    Text behind a magic or `!` is not Python: a bracket or a quote in it must not swallow the lines below. So
+    each such statement is blanked and the rest is tokenized again.
     """
     lines = list(lines)
     while True:
         starts = _tokenized_starts(lines)
-        found = next(((n, m) for n in sorted(starts) if (m := _ESCAPED.match(lines[n]))), None)
-        if found is None:
+        number = next((n for n in sorted(starts) if _ESCAPED.match(lines[n])), None)
+        if number is None:
             return starts
-        number, match = found
-        _, used = _continued(lines[number], lines[number + 1 :])
+        match = _ESCAPED.match(lines[number])
+        assert match is not None
+        _, used = _join_continuation(lines[number], lines[number + 1 :])
         lines[number] = f"{match['indent']}pass\n"
         lines[number + 1 : number + 1 + used] = ["\n"] * used
 
@@ -103,13 +104,14 @@ def _tokenized_starts(lines: list[str]) -> set[int]:
             significant = [t for t in tokens if t.type not in _LAYOUT]
             if significant:
                 starts.add(significant[0].start[0] - 1)
-    except SyntaxError:  # such as a dedent to nowhere; whoever compiles the cell says so
+    except SyntaxError:
+        # Such as a dedent to nowhere; IPython reports it when it compiles the cell.
         return set()
     return starts
 
 
-def _continued(rest: str, following: list[str]) -> tuple[str, int]:
-    """A line with the ones that a trailing backslash joins to it, and how many those are."""
+def _join_continuation(rest: str, following: list[str]) -> tuple[str, int]:
+    """Join the lines that trailing backslashes continue. Return the line and how many were joined."""
     used = 0
     while rest.rstrip("\n").endswith("\\") and used < len(following):
         rest = rest.rstrip("\n")[:-1] + following[used]
@@ -117,16 +119,16 @@ def _continued(rest: str, following: list[str]) -> tuple[str, int]:
     return rest, used
 
 
-def _inside_definition(lines: list[str], starts: set[int], number: int) -> bool:
-    """Whether a statement belongs to a function or class, where a cell's `await` does not reach."""
-    indent = _depth(lines[number])
+def _is_inside_definition(lines: list[str], starts: set[int], number: int) -> bool:
+    """Whether a statement belongs to a function or class, where top-level `await` is not allowed."""
+    indent = _indent_width(lines[number])
     for before in sorted((n for n in starts if n < number), reverse=True):
-        if _depth(lines[before]) < indent:
+        if _indent_width(lines[before]) < indent:
             if _DEFINITION.match(lines[before]):
                 return True
-            indent = _depth(lines[before])
+            indent = _indent_width(lines[before])
     return False
 
 
-def _depth(line: str) -> int:
+def _indent_width(line: str) -> int:
     return len(line) - len(line.lstrip())

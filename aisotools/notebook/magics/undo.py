@@ -1,4 +1,4 @@
-"""`%undo`, `%redo`, `%changes`: what calls did to the workspace, seen and taken back."""
+"""`%undo`, `%redo`, `%changes`: show and take back the changes of calls to the workspace."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _USAGE = {
     "redo": "%redo [N] [--force]",
     "changes": "%changes [--since CALL]",
 }
-_DIFF_CHARS = 20_000
-_CARD_CHARS = 200_000
-_SHOWN = 200
-_OPEN = 3
+_MAX_DIFF_CHARS = 20_000
+_MAX_CARD_CHARS = 200_000
+_MAX_SHOWN = 200
+# Diffs of the first paths are unfolded.
+_UNFOLDED = 3
 
 
 @magics_class
@@ -34,22 +35,22 @@ class UndoMagics(Magics):
     @line_magic
     def undo(self, line: str) -> None:  # noqa: ARG002 - called by IPython with it
         """Take back what the last calls changed: `%undo`, `%undo 3`, `%undo --to CALL`; `--force`."""
-        _must_await("undo", "await current_session().undo()")
+        _refuse_plain_magic("undo", "await current_session().undo()")
 
     @no_var_expand
     @line_magic
     def redo(self, line: str) -> None:  # noqa: ARG002 - called by IPython with it
         """Do again what was undone: `%redo`, `%redo 3`; `--force`."""
-        _must_await("redo", "await current_session().redo()")
+        _refuse_plain_magic("redo", "await current_session().redo()")
 
     @no_var_expand
     @line_magic
     def changes(self, line: str) -> None:  # noqa: ARG002 - called by IPython with it
         """Show what changed in the workspace: `%changes`, `%changes --since CALL`."""
-        _must_await("changes", "await current_session().changes()")
+        _refuse_plain_magic("changes", "await current_session().changes()")
 
 
-def _must_await(magic: str, instead: str) -> NoReturn:
+def _refuse_plain_magic(magic: str, instead: str) -> NoReturn:
     raise UsageError(
         f"%{magic} works at the top level of a cell of its own, not inside a function or another cell magic. "
         f"There, write: {instead}",
@@ -57,16 +58,16 @@ def _must_await(magic: str, instead: str) -> NoReturn:
 
 
 async def run_undo_magic(magic: str, line: str) -> ToolResult | Changes:
-    """Run one of the three.
+    """Run one of the three magics.
 
     Args:
         magic: `undo`, `redo` or `changes`.
-        line: What was typed behind it.
+        line: The rest of its line.
 
     Raises:
-        UsageError: In one line, for whatever the person who typed it can mend.
+        UsageError: For every error that the person can correct; one line.
     """
-    count, call, force = _parsed(magic, line)
+    count, call, force = _parse_options(magic, line)
     session = current_session()
     if magic == "changes":
         return await session.changes(call)
@@ -75,8 +76,8 @@ async def run_undo_magic(magic: str, line: str) -> ToolResult | Changes:
     return await session.undo(count or 1, to=call, force=force)
 
 
-def _parsed(magic: str, line: str) -> tuple[int | None, str | None, bool]:
-    """How many, which call, and whether by force."""
+def _parse_options(magic: str, line: str) -> tuple[int | None, str | None, bool]:
+    """Return the number of steps, the call id, and whether to force."""
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -101,34 +102,28 @@ def _parsed(magic: str, line: str) -> tuple[int | None, str | None, bool]:
 
 
 def changes_bundle(changes: Changes) -> dict[str, Any]:
-    """What changed as a card: a line per path, and the diffs of text files to unfold. Texts are untrusted."""
+    """Return the changes as a card: a line per path, with the diffs of text files. Texts are untrusted."""
+    shown = changes.every[:_MAX_SHOWN]
     body: list[str] = []
-    room = _CARD_CHARS
-    for number, change in enumerate(changes.every[:_SHOWN]):
-        diff = shorten(visible(change.diff, KEEP), min(_DIFF_CHARS, room))
+    room = _MAX_CARD_CHARS
+    for number, change in enumerate(shown):
+        diff = shorten(visible(change.diff, KEEP), min(_MAX_DIFF_CHARS, room))
         room = max(room - len(diff), 0)
-        body.append(_shown(change, diff, unfolded=number < _OPEN))
-    notes = [f"{len(changes) - _SHOWN:,} more changes."] if len(changes) > _SHOWN else []
-    notes += [f"Not covered by undo: {one_line(one, 200)}" for one in changes.uncovered]
+        body.append(_change_html(change, diff, unfolded=number < _UNFOLDED))
+    notes = [f"Not covered by undo: {one_line(one, 200)}" for one in changes.uncovered]
+    if len(changes) > _MAX_SHOWN:
+        notes.insert(0, f"{len(changes) - _MAX_SHOWN:,} more changes.")
     body += map(html.note, notes)
     title = f"workspace · {html.escape(changes.headline)}"
-    plain = "\n".join(
-        [
-            "workspace - " + changes.headline,
-            *(one_line(str(change), 400) for change in changes.every[:_SHOWN]),
-        ]
-    )
-    diffs = "\n\n".join(
-        visible(change.diff, KEEP).rstrip() for change in changes.every[:_SHOWN] if change.diff
-    )
-    told = "\n\n".join(filter(None, [plain, shorten(diffs, _DIFF_CHARS), "\n".join(notes)]))
-    return {"text/html": html.box(title, "".join(body)), "text/plain": told}
+    lines = ["workspace - " + changes.headline, *(one_line(str(change), 400) for change in shown)]
+    diffs = "\n\n".join(visible(change.diff, KEEP).rstrip() for change in shown if change.diff)
+    sections = ["\n".join(lines), shorten(diffs, _MAX_DIFF_CHARS), "\n".join(notes)]
+    return {"text/html": html.box(title, "".join(body)), "text/plain": "\n\n".join(filter(None, sections))}
 
 
-def _shown(change: PathChange, diff: str, *, unfolded: bool) -> str:
+def _change_html(change: PathChange, diff: str, *, unfolded: bool) -> str:
     line = one_line(str(change), 400)
     if not diff:
         return html.small_print(line)
-    return html.details(line, html.block(diff, exact=True)).replace(
-        "<details>", "<details open>" if unfolded else "<details>", 1
-    )
+    markup = html.details(line, html.block(diff, exact=True))
+    return markup.replace("<details>", "<details open>", 1) if unfolded else markup

@@ -69,7 +69,7 @@ def _bundle(trace: Trace, count: int, item_chars: int) -> dict[str, str]:
         rows.append(markup)
         lines += plain
     summary = " \N{MIDDLE DOT} ".join(filter(None, [trace.totals.summary(), trace.totals.outcome]))
-    body = html.details(summary or "nothing happened", "".join(rows))
+    body = html.details(summary, "".join(rows))
     return {
         "text/html": html.box(f"trace of {html.escape(trace.title)}", body),
         "text/plain": "\n".join([f"trace of {trace.title}: {summary}", *lines]),

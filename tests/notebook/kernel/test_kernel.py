@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from aisotools.notebook.kernel.kernel import InputHistory
 from aisotools.notebook.kernel.output import COMMS_DROPPED, NEXT_INPUT_DROPPED
 from tests.notebook.kernel.jupyter import Client, kernel
 
@@ -339,3 +340,37 @@ def _processes_in(folder: str) -> list[str]:
         except OSError:
             continue
     return found
+
+
+# ---- the history of inputs
+
+
+@pytest.fixture
+def history() -> InputHistory:
+    inputs = InputHistory()
+    for count, code in enumerate(("a = 1", "b = 2", "a = 1", "print(a)"), 1):
+        inputs.add(count, code)
+    return inputs
+
+
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [
+        ({"access": "tail", "n": 2}, [3, 4]),
+        ({"access": "tail", "n": 0}, []),
+        ({"access": "tail"}, [1, 2, 3, 4]),
+        ({"access": "range", "start": 2, "stop": 4}, [2, 3]),
+        ({"access": "range", "start": 3}, [3, 4]),
+        ({"access": "range"}, [1, 2, 3, 4]),
+        ({"access": "search", "pattern": "a*"}, [1, 3]),
+        ({"access": "search", "pattern": "a*", "unique": True}, [3]),
+        ({"access": "search", "pattern": "nosuch"}, []),
+        ({"access": "nosuch"}, []),
+    ],
+)
+def test_queries_of_the_history(history: InputHistory, query: dict[str, Any], numbers: list[int]) -> None:
+    assert [number for _, number, _ in history.query(**query)] == numbers
+
+
+def test_outputs_are_not_stored(history: InputHistory) -> None:
+    assert history.query("tail", output=True, n=1) == [(0, 4, ("print(a)", None))]

@@ -39,9 +39,9 @@ def test_what_is_typed_is_read() -> None:
         max_steps=3,
         approve="deny",
         step=True,
-        goes_on=True,
+        continues=True,
         background=True,
-        fills_in=True,
+        substitute=True,
     )
 
 
@@ -69,7 +69,7 @@ def test_variables_are_filled_in_and_nothing_else_is_evaluated() -> None:
 
 
 def test_models_by_name() -> None:
-    with pytest.raises(UsageError, match="holds int, which is no model"):
+    with pytest.raises(UsageError, match="holds int, not a model"):
         model_named("m", {"m": 5})
     with pytest.raises(UsageError, match="-m nosuch: there is no variable of that name"):
         model_named("nosuch", {})
@@ -125,7 +125,7 @@ def test_interpolation_is_opt_in(notebook: Notebook) -> None:
 def test_background_runs_go_on_after_the_cell(notebook: Notebook) -> None:
     notebook.run("m = scripted(('double', {'x': 1}), 'done')")
     run = notebook.run("%%agent -m m --background -o r\ngo")
-    assert "`await r` gives its result" in run.text
+    assert "`await r` returns its result" in run.text
     assert notebook.run("print((await r).text)").text.strip() == "done"
 
 

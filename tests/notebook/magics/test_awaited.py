@@ -38,11 +38,11 @@ def test_variables_are_shown(loaded: Notebook) -> None:
             "%%sandbox -o nothing_there\n1",
             "There is no variable 'nothing_there' in the sandbox. The cell itself",
         ),
-        ("%%sandbox -i print\n1", "There is no variable 'print' here"),
+        ("%%sandbox -i print\n1", "There is no variable 'print' in the notebook"),
         ("f = lambda: 1", ""),
         ("%%sandbox -i f\n1", "'f' is function, which cannot travel"),
         ("%%sandbox -i 1x\n1", "cannot be the name of a variable"),
-        ("%%sandbox -i\n1", "'-i' is not understood"),
+        ("%%sandbox -i\n1", "%%sandbox does not take '-i'"),
         ("%%sandbox -o a\n", "there are none"),
     ],
 )

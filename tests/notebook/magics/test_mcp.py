@@ -9,7 +9,7 @@ pytest.importorskip("mcp")
 
 from IPython.core.error import UsageError
 
-from aisotools.notebook.magics.mcp import Addition, parse_addition
+from aisotools.notebook.magics.mcp import McpServerLine, parse_server_line
 from tests.notebook.client import Notebook
 from tests.notebook.conftest import usage_error
 
@@ -76,11 +76,11 @@ def test_inside_a_function_it_says_what_to_write(notebook: Notebook) -> None:
 
 def test_what_is_typed_is_understood() -> None:
     typed = ["fs", "--env", "A", "--env=B", "--read-only", "a,b", "--", "npx", "-y", "server", "--flag"]
-    assert parse_addition(typed) == Addition(
+    assert parse_server_line(typed) == McpServerLine(
         name="fs", command=("npx", "-y", "server", "--flag"), env=("A", "B"), read_only=("a", "b")
     )
     typed = ["far", "https://a.example/mcp", "--token-env", "T"]
-    assert parse_addition(typed) == Addition(name="far", url="https://a.example/mcp", token_env="T")
+    assert parse_server_line(typed) == McpServerLine(name="far", url="https://a.example/mcp", token_env="T")
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_what_is_typed_is_understood() -> None:
 )
 def test_what_is_not_is_refused(typed: str) -> None:
     with pytest.raises(UsageError):
-        parse_addition(typed.split())
+        parse_server_line(typed.split())

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from aisotools.core.types import Decision
+from aisotools.notebook.magics.policy import MODES, policy_bundle, rule_sentence, when_words
+from aisotools.policy.rules import Policy, Rule
 from tests.notebook.client import WIDGET_VIEW, Notebook
 from tests.notebook.conftest import the_display, usage_error
 from tests.notebook.inert import assert_inert
@@ -101,3 +106,44 @@ def test_open_questions_are_listed_and_shown_again(notebook: Notebook) -> None:
     notebook.decide(run, "deny")
     notebook.until(run, lambda: run.ended)
     assert not any(WIDGET_VIEW in shown for shown in run.shown.values())
+
+
+# ---- sentences
+
+
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        (Rule(tool="*", decision=Decision.ALLOW), "Calls of any tool run."),
+        (Rule(tool="web*", decision=Decision.DENY, reason="never."), "Calls of web* are denied: never."),
+        (
+            Rule(tool="*", decision=Decision.ASK, when={"reads": "a", "outside": True}),
+            "Calls of any tool that read a path like a and that write outside the workspace are asked about.",
+        ),
+        (
+            Rule(tool="t", decision=Decision.ASK, when={"arguments": {"n": [1, 2]}, "outside": False}),
+            "Calls of t with n like 1 or 2 and that write nothing outside the workspace are asked about.",
+        ),
+    ],
+)
+def test_rules_as_sentences(rule: Rule, sentence: str) -> None:
+    assert rule_sentence(rule) == sentence
+
+
+def test_a_condition_in_code_is_named() -> None:
+    def at_night(_call: object, _facts: object) -> bool:
+        return True
+
+    assert (
+        when_words(Rule(tool="*", decision=Decision.DENY, when=at_night)) == "for which at_night returns true"
+    )
+    assert when_words(Rule(tool="*", decision=Decision.DENY)) == ""
+
+
+@pytest.mark.parametrize("mode", ["plan", "safe", "auto"])
+def test_a_policy_says_its_mode_and_what_is_always_protected(mode: Any) -> None:
+    bundle = policy_bundle(Policy(mode=mode))
+    assert f"Mode {mode}: {MODES[mode]}." in bundle["text/plain"]
+    assert "Always protected" in bundle["text/plain"]
+    assert ("What you type in a cell" in bundle["text/plain"]) is (mode != "plan")
+    assert_inert(bundle["text/html"])

@@ -3,10 +3,15 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from IPython.core.error import UsageError
 from jupyter_client.blocking.client import BlockingKernelClient
 
+from aisotools.notebook.magics import session as magics_module
+from aisotools.notebook.magics.session import AisotoolsMagics, ToolMagics
+from aisotools.tools.registry import ToolRegistry
 from tests.notebook.client import Notebook
 from tests.notebook.conftest import the_display, usage_error
 from tests.notebook.inert import assert_inert
@@ -52,7 +57,7 @@ def test_definitions_for_clients(notebook: Notebook) -> None:
     assert told["function"]["name"] == "shout"
     ran = notebook.run("%tools shout --format gemini")
     assert json.loads(ran.text)[0]["parameters"]["required"] == ["words"]
-    assert "told differently of shout" in the_display(ran)["text/plain"]
+    assert "Changed in shout for" in the_display(ran)["text/plain"]
     every = json.loads(notebook.run("%tools --format json").text)
     assert {"file", "sandbox_bash", "shout"} <= {definition["name"] for definition in every}
     assert every[-1]["parameters"]["required"] == ["words"]
@@ -66,15 +71,15 @@ def test_definitions_for_clients(notebook: Notebook) -> None:
         ("%tools --formt json", "unrecognized arguments: --formt"),
         ("%tools a b", "unrecognized arguments: b"),
         ("%sandbox statsu", "interrupt, vars or attach, not 'statsu'"),
-        ("%sandbox restart now", "takes nothing more, not 'now'"),
-        ("%%sandbox -i nosuch\n1", "There is no variable 'nosuch' here"),
-        ("%%sandbox restart\n", "'restart' is not understood"),
+        ("%sandbox restart now", "takes no arguments, not 'now'"),
+        ("%%sandbox -i nosuch\n1", "There is no variable 'nosuch' in the notebook"),
+        ("%%sandbox restart\n", "%%sandbox does not take 'restart'"),
         ("%%sandbox\n  \n", "there are none"),
         ("%call", "Which tool?"),
         ("%call shuot", "Did you mean shout?"),
         ("%call nothing_like_it", "Known: file, "),
-        ("%call shout words", "'words' is no key=value"),
-        ("%call shout --aks", "'--aks' is no key=value"),
+        ("%call shout words", "'words' is not key=value"),
+        ("%call shout --aks", "'--aks' is not key=value"),
         ("%call shout --json '{'", "--json wants an object"),
         ("%call shout --json '[1]'", "--json wants an object, not '[1]'"),
         ("%call shout --json", "--json wants an object"),
@@ -224,3 +229,43 @@ def test_help_is_there(notebook: Notebook) -> None:
         run = notebook.run(f"{magic}?")
         assert not run.error
         assert not run.text, magic
+
+
+# ---- without a kernel
+
+
+@pytest.mark.parametrize(
+    ("magic", "line", "instead"),
+    [
+        ("call", "file path=a", "await current_session().call('file', {...})"),
+        ("sandbox", "restart", "await current_session().restart()"),
+        ("sandbox", "vars", "await current_session().call('variables')"),
+        ("sandbox", "nosuch", "takes status, restart, interrupt, vars or attach"),
+        ("call", "", "Which tool?"),
+        ("tools", "nosuch", "nosuch"),
+        ("tools", "--format nosuch", "--format takes json"),
+        ("tools", "--set nosuch", "nosuch"),
+    ],
+)
+def test_a_plain_magic_says_what_to_write_instead(
+    monkeypatch: pytest.MonkeyPatch, magic: str, line: str, instead: str
+) -> None:
+    session = SimpleNamespace(registry=ToolRegistry([]))
+    monkeypatch.setattr(magics_module, "current_session", lambda: session)
+    magics = AisotoolsMagics(None)
+    with pytest.raises(UsageError) as error:
+        getattr(magics, magic)(line)
+    assert instead in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "cell", "problem"),
+    [
+        ("", "x = 1", "wants a function with type hints"),
+        ("", "def f(:", "line 1 is not valid Python"),
+    ],
+)
+def test_a_tool_cell_says_what_is_wrong(line: str, cell: str, problem: str) -> None:
+    magics = ToolMagics(None)
+    with pytest.raises(UsageError, match=problem):
+        magics.tool_cell(line, cell)

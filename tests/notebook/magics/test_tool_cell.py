@@ -46,7 +46,7 @@ def test_options(loaded: Notebook) -> None:
     ("cell", "told"),
     [
         ("%%tool\nx = 1", "wants a function"),
-        ("%%tool\ndef f(:", "line 1 is no Python"),
+        ("%%tool\ndef f(:", "line 1 is not valid Python"),
         ("%%tool --effect none\ndef f(x: int) -> int:\n    'Doc.'\n    return x", "--effect takes read_only"),
         ("%%tool\ndef f(x) -> int:\n    'Doc.'\n    return x", "x"),
         ("%%tool --name python\ndef f(x: int) -> int:\n    'Doc.'\n    return x", "python"),

@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-import itertools
-import time
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aisotools.core.events import (
     AgentFinished,
@@ -27,7 +23,7 @@ from aisotools.core.events import (
 )
 from aisotools.core.messages import AssistantMessage, CallPart, TextDelta, TextPart, Usage, UserMessage
 from aisotools.core.types import Approval, Decision, Effect, ToolCall, ToolResult
-from aisotools.notebook.render.text import HEAD_LINES, TAIL_LINES, Bar, TerminalScreen, bar_in, seconds
+from aisotools.notebook.render.text import HEAD_LINES, TAIL_LINES, Bar
 from aisotools.notebook.trace.model import Trace
 from aisotools.notebook.trace.view import MAX_STORED_CHARS, merge_ops, trace_bundle
 from tests.notebook.inert import assert_inert
@@ -221,70 +217,10 @@ def test_events_of_calls_that_nobody_knows_change_nothing() -> None:
     assert trace.items == []
 
 
-def test_ten_thousand_events_are_taken_in_quickly() -> None:
+def test_the_work_of_an_event_does_not_grow_with_the_events_before_it() -> None:
     trace = Trace()
-    began_s = time.process_time()
     trace.apply(requested(command="x"))
-    for n in range(10_000):
-        trace.apply(printed(f"line {n}\n"))
-    assert time.process_time() - began_s < 2
+    sizes = [len(repr(trace.apply(printed(f"line {n}\n")))) for n in range(10_000)]
     assert trace.items[0].screen.count == 10_000
-
-
-# ---- what a terminal would show
-
-
-@pytest.mark.parametrize(
-    ("chunks", "lines"),
-    [
-        (["a\nb"], ["a", "b"]),
-        (["a\r\nb\r\n"], ["a", "b"]),
-        (["a\r", "\nb"], ["a", "b"]),
-        (["abc\rx"], ["x"]),
-        (["abc\r", "x"], ["x"]),
-        (["\ra", "\rb", "\rc\n"], ["c"]),
-        (["\x1b[31mred\x1b[0m\n"], ["red"]),
-        (["\x1b[3", "1mred\x1b", "[0m\n"], ["red"]),
-        (["10%\r", "20%\r", "\n", "done\n"], ["20%", "done"]),
-        (["\n\n"], ["", ""]),
-        (["a\u202eb\n"], ["a\\u202eb"]),
-    ],
-)
-def test_a_screen(chunks: list[str], lines: list[str]) -> None:
-    screen = TerminalScreen()
-    for chunk in chunks:
-        screen.feed(chunk)
-    assert screen.lines() == lines
-
-
-def test_long_output_keeps_both_ends_and_counts() -> None:
-    screen = TerminalScreen()
-    screen.feed("".join(f"{n}\n" for n in range(1000)))
-    kept = screen.lines()
-    assert kept[0] == "0"
-    assert kept[-1] == "999"
-    assert kept[HEAD_LINES] == f"[... {1000 - HEAD_LINES - TAIL_LINES} lines left out ...]"
-    screen.feed("x" * 1_000_000)
-    assert len(screen.current) <= 2000
-
-
-@given(st.lists(st.text(alphabet="ab\r\n\x1b[]m;\x07 %|1", max_size=30), max_size=8))
-def test_how_output_is_cut_into_chunks_makes_no_difference(chunks: list[str]) -> None:
-    whole, parts = TerminalScreen(), TerminalScreen()
-    whole.feed("".join(chunks))
-    for chunk in chunks:
-        parts.feed(chunk)
-    if "\x1b" not in "".join(chunks):
-        assert parts.lines() == whole.lines()
-    assert "\x1b" not in "".join(parts.lines())
-
-
-def test_what_is_no_bar() -> None:
-    for line in ("", "100% of them", "a|b", "150%|##|", "|" * 5000 + "%", "%|" * 3000):
-        assert bar_in(line) is None
-    assert bar_in("  5%|▌ | 1/20") == Bar(5, "", "1/20")
-
-
-def test_durations() -> None:
-    assert list(map(seconds, (0.0123, 2.5, 130))) == ["12 ms", "2.5 s", "2 min 10 s"]
-    assert next(itertools.islice(map(seconds, (-1.0,)), 1)) == "0 ms"
+    assert max(sizes) < 500, "one operation for one line"
+    assert len(trace.items[0].screen.lines()) == HEAD_LINES + TAIL_LINES + 1
