@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ast
 import concurrent.futures
+import itertools
 import os
 import random
 import shutil
@@ -95,10 +96,6 @@ def mutants(source: str) -> Iterator[Mutant]:
             end = offsets[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]  # the same
             before = " ".join(data[start:end].decode().split())
             changed = (data[:start] + after.encode() + data[end:]).decode()
-            try:
-                ast.parse(changed)
-            except SyntaxError:
-                continue
             line: int = node.lineno  # type: ignore[attr-defined]  # the same
             yield Mutant(line, function, before[:120], after[:120], changed)
 
@@ -162,8 +159,17 @@ def _is_falsy(node: ast.AST) -> bool:
 def chosen(module: str, source: str, count: int, seed: int) -> list[Mutant]:
     """Return `count` of the module's mutants, the same ones for the same text and seed."""
     everything = list(mutants(source))
-    picked = random.Random(f"{module}:{seed}").sample(everything, min(count, len(everything)))
+    random.Random(f"{module}:{seed}").shuffle(everything)
+    picked = itertools.islice(filter(_is_code, everything), count)
     return sorted(picked, key=lambda mutant: mutant.line)
+
+
+def _is_code(mutant: Mutant) -> bool:
+    try:
+        ast.parse(mutant.source)
+    except SyntaxError:
+        return False
+    return True
 
 
 class Copy:
