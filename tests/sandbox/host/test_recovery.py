@@ -160,12 +160,20 @@ ROWS = {
         lost="threads: asyncio_0",
     ),
     "Popen": Row(
-        setup="import subprocess; p = subprocess.Popen(['sleep', '60'])",
+        # Popen returns before the kernel has given the child its new name: wait for a word of the child itself.
+        setup=(
+            "import os, subprocess\n"
+            "r, w = os.pipe()\n"
+            "p = subprocess.Popen(['sh', '-c', 'echo up; kill -STOP $$'], stdout=w)\n"
+            "word = os.read(r, 2)\n"
+            "os.close(r)\n"
+            "os.close(w)"
+        ),
         change="p.kill(); p.wait()",
         use="p.wait(timeout=5)",
         expected="ChildProcessError",
         label="partial",
-        lost="child processes: sleep",
+        lost="child processes: sh",
     ),
     "socket": Row(
         setup="import socket; a, b = socket.socketpair(); a.send(b'x')",
