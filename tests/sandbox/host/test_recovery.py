@@ -160,7 +160,7 @@ ROWS = {
         lost="threads: asyncio_0",
     ),
     "Popen": Row(
-        # Popen returns before the kernel has given the child its new name: wait for a word of the child itself.
+        # Popen returns before the kernel has renamed the child: wait for a word of the child itself.
         setup=(
             "import os, subprocess\n"
             "r, w = os.pipe()\n"
