@@ -9,17 +9,22 @@ from typing import Any
 import pytest
 
 from aisotools.core.exceptions import ArgumentError, PathOutside, SignatureError, ToolError
-from aisotools.core.protocols import Tool, ToolContext, ToolPayload
+from aisotools.core.protocols import SupportsClassification, SupportsShipment, Tool, ToolContext, ToolPayload
 from aisotools.core.types import Effect, Facts, Json, ToolResult
+from aisotools.testing.fakes import MockTool
 from aisotools.tools.adapter import (
     broken_tool_result,
+    cell_of,
     classify,
     deadline_of,
     definition_of,
+    examples_of,
     exception_result,
     gather_facts,
     payload_of,
+    renamed_tool,
     source_of,
+    supports,
     undo_path,
     validate_arguments,
     validate_value,
@@ -189,3 +194,26 @@ def test_a_tool_that_fails_when_asked_about_itself_is_named() -> None:
 
 def test_this_runs_without_a_loop() -> None:
     assert asyncio.run(Bare().execute({}, ToolContext())).content == "done"
+
+
+def test_a_member_that_is_none_counts_as_missing() -> None:
+    class Optional(MockTool):
+        classify = None  # type: ignore[assignment]  # as a class does that fills it in later
+        shipment = None  # type: ignore[assignment]  # the same
+
+    bare = Optional("bare")
+    assert not supports(bare, SupportsClassification)
+    assert classify(bare, {}) is Effect.LOCAL_MUTATION
+    assert payload_of(bare) is None
+
+
+def test_a_renamed_tool_supports_what_the_original_supports() -> None:
+    renamed = renamed_tool(MockTool("a", effect=Effect.READ_ONLY), "b")
+    assert supports(renamed, SupportsClassification)
+    assert not supports(renamed, SupportsShipment)
+
+
+def test_examples_and_cells_have_defaults() -> None:
+    assert examples_of(MockTool()) == ()
+    assert examples_of(MockTool(examples=[({}, "go")])) == [({}, "go")]
+    assert cell_of(MockTool()) is None
