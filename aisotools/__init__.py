@@ -1,7 +1,7 @@
 """Tool calling you can see, approve, interrupt and undo, in a notebook.
 
-Every public name is imported on first use, so that a child process, or a program that wants one part, does
-not pay for the others.
+Public names are imported on first use, so that worker processes and programs that use one part do not load
+the others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    # calls and what they give
+    # calls and results
     "Effect": "core.types",
     "ToolCall": "core.types",
     "ToolResult": "core.types",
@@ -24,7 +24,7 @@ _HOME = {
     "Tool": "core.protocols",
     "ToolContext": "core.protocols",
     "ToolRegistry": "tools.registry",
-    # deciding
+    # policy and approval
     "Policy": "policy.rules",
     "Rule": "policy.rules",
     "Evaluation": "policy.rules",
@@ -38,7 +38,7 @@ _HOME = {
     "ScriptedApprover": "policy.approvers",
     "ConsoleApprover": "session.approvers",
     "NotebookApprover": "notebook.approval.approver",
-    # running
+    # sessions and sandboxes
     "Session": "session.session",
     "SessionPool": "session.pool",
     "Limits": "sandbox.limits",
@@ -66,7 +66,7 @@ __all__ = ["__version__", "load_ipython_extension", "unload_ipython_extension", 
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its home on first use."""
+    """Import a public name from its module on first use."""
     try:
         home = _HOME[name]
     except KeyError:
@@ -77,26 +77,26 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Every public name, imported or not."""
+    """Return every public name, imported or not."""
     return sorted({*globals(), *__all__})
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """`%load_ext aisotools`: register the magics; prints nothing, starts nothing, contacts nothing."""
+    """Register the magics, for `%load_ext aisotools`. Nothing is printed, started or contacted."""
     from aisotools.notebook import extension
 
     extension.load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """`%unload_ext aisotools`: take back everything that loading did, and close the notebook's session."""
+    """Undo `load_ipython_extension` and close the notebook's session, for `%unload_ext aisotools`."""
     from aisotools.notebook import extension
 
     extension.unload(shell)
 
 
 if TYPE_CHECKING:
-    # What type checkers and editors see; tests/test_shape.py holds it equal to the table above.
+    # For type checkers and editors; tests/test_shape.py compares it with the table above.
     from aisotools.agent.agent import Agent
     from aisotools.agent.budgets import Budgets
     from aisotools.agent.models.human import HumanModel

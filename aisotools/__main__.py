@@ -1,4 +1,4 @@
-"""`python -m aisotools`: the command, also where its script is not on the path, as in a notebook."""
+"""`python -m aisotools`: the command, for where its script is not on the path, such as in a notebook."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Fakes, contract suites and a pytest plugin, for tests of programs that use aisotools.
 
-Names are imported on first use, so that the pytest plugin stays light.
+Names are imported on first use, so that loading the pytest plugin stays fast.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Every public name, imported or not."""
+    """Return every public name, imported or not."""
     return sorted({*globals(), *__all__})
 
 
 if TYPE_CHECKING:
-    # What type checkers and editors see; tests/test_shape.py holds it equal to the table above.
+    # For type checkers and editors; tests/test_shape.py compares it with the table above.
     from aisotools.agent.models.scripted import ScriptedModel
     from aisotools.policy.approvers import ScriptedApprover
     from aisotools.testing.contracts import (

@@ -1,8 +1,6 @@
-"""For tests of programs that use aisotools: fakes, and the contracts that fakes and real parts pass alike.
+"""Fakes for tests of programs that use aisotools: `MockTool` and `FakeSandbox`.
 
-The fakes are whole implementations that keep to memory. A contract is a class of test methods: subclass it in
-a test module under a name that starts with `Test`, say in `make` what is to be tested, and any runner that
-collects classes will do. Nothing here needs pytest.
+They are complete in-memory implementations, and pass the suites in `aisotools.testing.contracts`.
 """
 
 from __future__ import annotations
@@ -36,21 +34,21 @@ from aisotools.session.approvers import run_blocking
 from aisotools.tools.adapter import exception_result
 from aisotools.tools.function import FunctionTool
 
-_GRACE_S = 0.3
+_CANCEL_GRACE_S = 0.3  # for a cancelled tool to clean up
 _NEEDS_A_WORKER = ("aisotools.builtin.python:", "aisotools.builtin.shell:")
 
 
 class MockTool:
-    """A tool that gives prepared results and remembers how it was called.
+    """A tool that returns prepared results and records its calls.
 
-    It has the optional members of a tool only if they are asked for: without `effect` there is no `classify`,
-    with `runs_in="sandbox"` there is a `shipment`.
+    It has an optional member of a tool only if the matching argument is passed: `classify` for `effect`,
+    `shipment` for `runs_in="sandbox"`.
 
     Attributes:
         name: Its name.
-        description: What a model reads.
-        calls: The arguments of each call so far. In a sandbox of another process a copy of the tool is
-            called, and this stays empty.
+        description: Its description for models.
+        calls: The arguments of each call so far. Stays empty in a sandbox of other processes, where a copy of
+            the tool is called.
         contexts: The context of each call so far.
     """
 
@@ -76,52 +74,58 @@ class MockTool:
         timeout_s: float | None = None,
         examples: Sequence[tuple[Mapping[str, Json], str]] | None = None,
     ) -> None:
-        """Prepare it.
+        """Prepare the results.
 
         Args:
             name: Its name.
-            description: What a model reads.
-            parameters: JSON Schema of its arguments; any without it.
-            result: What a call gives: a `ToolResult`, a text or JSON value, a function of arguments and
+            description: Its description for models.
+            parameters: JSON Schema of its arguments. Default: any arguments.
+            result: The result of a call: a `ToolResult`, a text or JSON value, a function of arguments and
                 context (`async def` too), or a list or tuple of these, one for each call.
-            raises: What a call raises instead.
+            raises: The exception that a call raises instead.
             runs_in: Where it runs.
-            effect: What every call may do.
-            facts: What a policy is told of every call.
+            effect: The effect of every call.
+            facts: The facts of every call for the policy.
             undo_path: The path that every call changes.
             timeout_s: Deadline of a call in seconds.
-            examples: Pairs of arguments and what a person would say.
+            examples: Pairs of arguments and a request that they answer.
         """
-        self._given = {key: value for key, value in locals().items() if key != "self"}
+        # First in this function: `locals()` is exactly the arguments here, for a copy in another process.
+        self._options = {key: value for key, value in locals().items() if key != "self"}
         self._id = uuid.uuid4().hex
         _mocks[self._id] = self
-        self.name, self.description = name, description
+        self.name = name
+        self.description = description
         self._parameters = parameters if parameters is not None else {"type": "object"}
-        self._result, self._raises = result, raises
+        self._result = result
+        self._raises = raises
         self.calls: list[dict[str, Json]] = []
         self.contexts: list[ToolContext] = []
-        asked_for = {
-            "classify": effect and (lambda _: effect),
-            "gather_facts": facts and (lambda _: facts),
-            "extract_undo_path": undo_path and (lambda _: undo_path),
-            "shipment": self._ship if runs_in == "sandbox" else None,
-            "timeout_s": timeout_s,
-            "examples": examples,
-        }
-        self.__dict__.update({k: v for k, v in asked_for.items() if v is not None})
+        if effect is not None:
+            self.classify = lambda _: effect
+        if facts is not None:
+            self.gather_facts = lambda _: facts
+        if undo_path is not None:
+            self.extract_undo_path = lambda _: undo_path
+        if runs_in == "sandbox":
+            self.shipment = self._payload
+        if timeout_s is not None:
+            self.timeout_s = timeout_s
+        if examples is not None:
+            self.examples = examples
 
     def __repr__(self) -> str:
         return f"<MockTool {self.name}, called {len(self.calls)} times>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _same_mock, (self._id, _if_it_travels(self._given))
+        return _find_or_copy, (self._id, _if_picklable(self._options))
 
     def parameters_schema(self) -> Mapping[str, Json]:
-        """JSON Schema of the arguments."""
+        """Return the JSON Schema of the arguments."""
         return self._parameters
 
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
-        """Remember the call and give the next result."""
+        """Record the call and return the next result."""
         self.calls.append(dict(arguments))
         self.contexts.append(context)
         if self._raises is not None:
@@ -129,7 +133,9 @@ class MockTool:
         result: Any = self._result
         if isinstance(result, list | tuple):
             if len(self.calls) > len(result):
-                return ToolResult.error(f"{self.name} has no more results: all {len(result)} were given.")
+                return ToolResult.error(
+                    f"{self.name} has no result for call {len(self.calls)}; {len(result)} were prepared."
+                )
             result = result[len(self.calls) - 1]
         if callable(result):
             result = result(arguments, context)
@@ -139,73 +145,73 @@ class MockTool:
             return result
         return ToolResult.text(result) if isinstance(result, str) else ToolResult.json(result)
 
-    def _ship(self) -> ToolPayload:
+    def _payload(self) -> ToolPayload:
         return ToolPayload(key=self._id, payload=pickle.dumps(self), concurrency="overlap")
 
 
 _mocks: WeakValueDictionary[str, MockTool] = WeakValueDictionary()
 
 
-def _same_mock(known_as: str, given: Mapping[str, Any] | None) -> MockTool:
-    """In the process that made it the tool itself; anywhere else a copy."""
-    known = _mocks.get(known_as)
-    if known is None and given is None:
+def _find_or_copy(mock_id: str, options: Mapping[str, Any] | None) -> MockTool:
+    """Unpickle a mock: itself in the process that created it, a copy in any other."""
+    original = _mocks.get(mock_id)
+    if original is not None:
+        return original
+    if options is None:
         raise ToolError(
-            "This MockTool was given something that cannot be sent to another process. Give a plain result, "
-            "or use FakeSandbox.",
+            "An argument of this MockTool cannot be pickled for another process. Use a plain result, or "
+            "FakeSandbox.",
             recoverable=False,
         )
-    return known or MockTool(**(given or {}))
+    return MockTool(**options)
 
 
-def _if_it_travels(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _if_picklable(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
     try:
-        pickle.dumps(given)
-    except Exception:  # pickle raises whatever the parts raise
+        pickle.dumps(options)
+    except Exception:
+        # Pickling raises whatever the objects raise.
         return None
-    return given
-
-
-# ---- a sandbox
+    return options
 
 
 class FakeSandbox:
-    """A sandbox without processes or confinement: tools run in this one, on copies as in a worker.
+    """A sandbox without processes or confinement. Tools run in this process, on copies as in a worker.
 
-    Use it as `Session(sandbox=FakeSandbox)`. Deadlines, cancellation, turns and restarts are those of a real
-    one, except that a sync tool which is stopped goes on to its next line of Python, in a thread. What tools
-    print goes to this process's own streams. The built-ins `python` and `sandbox_bash` need a real worker and
-    say so.
+    Use it as `Session(sandbox=FakeSandbox)`. Deadlines, cancellation, scheduling and restarts behave as in a
+    real sandbox, except that a stopped sync tool continues in its thread until its next line of Python.
+    Output of tools goes to the streams of this process. The built-ins `python` and `sandbox_bash` need a real
+    worker; calls of them fail with a message that says so.
     """
 
     @staticmethod
     def detect() -> Detection:
-        """What it claims to hold, so that a session needs no fork server; override it for other levels."""
+        """Return the level it pretends to have, `confined`. Override it for another level."""
         return Detection("confined", ())
 
-    def __init__(self, wanted: WorkerSpec, listener: SandboxListener) -> None:
-        """Stand for the worker that `wanted` describes."""
-        self._wanted = wanted
+    def __init__(self, spec: WorkerSpec, listener: SandboxListener) -> None:
+        """Stand in for the worker that `spec` describes."""
+        self._spec = spec
         self._listener = listener
         self._scheduler = CallScheduler()
         self._worker: _Worker | None = None
         self._generation = 0
-        self._why_new = ""
+        self._start_reason = ""
         self._closed = False
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"generation {self._generation}"
-        return f"<FakeSandbox {self._wanted.level}, {state}>"
+        return f"<FakeSandbox {self._spec.level}, {state}>"
 
     async def start(self) -> SandboxStatus:
-        """Have a worker up; at once if there is one."""
-        self._up()
+        """Start a worker unless there is one."""
+        self._ensure_worker()
         return self.status()
 
     async def call(self, request: SandboxCall) -> ToolResult:
-        """Run `request`; stop it at its deadline, and when the awaiting task is cancelled."""
+        """Run `request`. It is stopped at its deadline, and when the awaiting task is cancelled."""
         async with self._scheduler.slot(request.shipment.concurrency):
-            worker = self._up()
+            worker = self._ensure_worker()
             work = worker.begin(request)
             try:
                 ends: list[asyncio.Future[Any]] = [work, worker.lost]
@@ -220,7 +226,7 @@ class FakeSandbox:
                     "lost; the next call gets a fresh worker.",
                     error_kind="environment",
                 ).with_metadata(worker_died=True, state_kept=False)
-            await asyncio.wait([work], timeout=_GRACE_S)
+            await asyncio.wait([work], timeout=_CANCEL_GRACE_S)
             if not done:
                 return ToolResult.error(
                     f"{request.call.name} timed out after {request.timeout_s:g} s. Variables are kept, "
@@ -231,58 +237,58 @@ class FakeSandbox:
             return work.result()
 
     async def interrupt(self) -> None:
-        """Stop whatever runs, keeping the worker."""
+        """Stop all running calls; the worker and its state stay."""
         if self._worker is not None:
             self._worker.cancel(*self._worker.running)
 
     async def restart(self) -> SandboxStatus:
-        """End the worker, with the state of its tools, and have a fresh one."""
+        """Replace the worker. The state of its tools is lost."""
         self.lose("the sandbox was restarted")
-        self._why_new = "it was restarted"
+        self._start_reason = "it was restarted"
         return await self.start()
 
     async def close(self) -> None:
-        """End the worker; nothing can be called afterwards."""
+        """End the worker. Later calls raise `SandboxError`."""
         self._closed = True
         self.lose("the session was closed")
 
     def status(self) -> SandboxStatus:
-        """The state right now."""
+        """Return the current state."""
         return SandboxStatus(
-            level=self._wanted.level,
+            level=self._spec.level,
             alive=self._worker is not None,
             generation=self._generation,
-            age_s=time.monotonic() - self._worker.since_s if self._worker is not None else 0.0,
+            age_s=time.monotonic() - self._worker.start_s if self._worker is not None else 0.0,
         )
 
     def lose(self, reason: str = "it was ended by SIGKILL") -> None:
-        """Let the worker die, as real ones do; calls under way fail, and the next gets a fresh one."""
+        """Let the worker die as in a crash: running calls fail, and the next call starts another worker."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.end(reason)
-            self._why_new = reason
+            self._start_reason = reason
             if not self._closed:
                 self._listener.lost(self._generation, reason)
 
-    def _up(self) -> _Worker:
+    def _ensure_worker(self) -> _Worker:
         if self._closed:
             raise SandboxError("The sandbox was closed.")
         if self._worker is None:
-            self._worker = _Worker(self._wanted, self._listener)
+            self._worker = _Worker(self._spec, self._listener)
             self._generation += 1
-            self._listener.started(self.status(), self._why_new)
+            self._listener.started(self.status(), self._start_reason)
         return self._worker
 
 
 class _Worker:
-    """One generation: the copies of tools it was sent, and the calls under way."""
+    """One generation: its copies of the tools, and the running calls."""
 
-    def __init__(self, wanted: WorkerSpec, listener: SandboxListener) -> None:
-        self._wanted = wanted
+    def __init__(self, spec: WorkerSpec, listener: SandboxListener) -> None:
+        self._spec = spec
         self._listener = listener
         self._tools: dict[str, Tool] = {}
         self._loop = asyncio.get_running_loop()
-        self.since_s = time.monotonic()
+        self.start_s = time.monotonic()
         self.running: dict[str, tuple[asyncio.Future[ToolResult], Cancellation]] = {}
         self.lost: asyncio.Future[str] = self._loop.create_future()
 
@@ -294,7 +300,7 @@ class _Worker:
         return work
 
     def cancel(self, *call_ids: str) -> None:
-        for work, cancellation in [self.running[one] for one in call_ids if one in self.running]:
+        for work, cancellation in [self.running[call_id] for call_id in call_ids if call_id in self.running]:
             cancellation.cancel()
             work.cancel()
 
@@ -306,42 +312,44 @@ class _Worker:
     async def _attempt(self, request: SandboxCall, cancellation: Cancellation) -> ToolResult:
         try:
             tool = self._tool(request.shipment)
-            arguments, context = _as_json(request.call.arguments), self._context(request, cancellation)
+            arguments = _json_copy(request.call.arguments)
+            context = self._context(request, cancellation)
             if isinstance(tool, FunctionTool) and not inspect.iscoroutinefunction(tool.function):
-                result = await run_blocking(lambda: _driven(tool.execute(arguments, context)))
+                result = await run_blocking(lambda: _run_coroutine(tool.execute(arguments, context)))
             else:
                 result = await tool.execute(arguments, context)
-            return _as_sent(result)
+            return _json_result(result)
         except SandboxError as error:
             return ToolResult.error(str(error), recoverable=False, error_kind="environment")
-        except (Exception, SystemExit) as error:  # whatever a tool raises is its result
+        except (Exception, SystemExit) as error:
+            # As in a worker: any exception of a tool is its result.
             return exception_result(error)
 
-    def _tool(self, shipment: ToolPayload) -> Tool:
-        if shipment.import_path.startswith(_NEEDS_A_WORKER):
+    def _tool(self, payload: ToolPayload) -> Tool:
+        if payload.import_path.startswith(_NEEDS_A_WORKER):
             raise SandboxError(
-                f"{shipment.import_path.rpartition(':')[2]} needs a real worker, and FakeSandbox has none. "
+                f"{payload.import_path.rpartition(':')[2]} needs a real worker, and FakeSandbox has none. "
                 "Test it with a real sandbox, or register a MockTool of that name.",
             )
-        if shipment.key not in self._tools:
-            module, _, attribute = shipment.import_path.partition(":")
+        if payload.key not in self._tools:
+            module, _, attribute = payload.import_path.partition(":")
             imported = getattr(importlib.import_module(module), attribute) if module else None
-            self._tools[shipment.key] = imported or pickle.loads(shipment.payload)  # noqa: S301 - our own
-        return self._tools[shipment.key]
+            self._tools[payload.key] = imported or pickle.loads(payload.payload)  # noqa: S301 - our own
+        return self._tools[payload.key]
 
     def _context(self, request: SandboxCall, cancellation: Cancellation) -> ToolContext:
         call = request.call
 
         def emit(name: str, payload: Mapping[str, Json]) -> None:
-            self._loop.call_soon_threadsafe(self._listener.emitted, call.id, name, _as_json(payload))
+            self._loop.call_soon_threadsafe(self._listener.emitted, call.id, name, _json_copy(payload))
 
         return ToolContext(
             agent_id=call.agent_id,
             session_key=request.session_key,
             turn_id=call.turn_id,
             call_id=call.id,
-            workspace_path=Path(self._wanted.workspace),
-            sandbox_config={"level": self._wanted.level, "workspace": self._wanted.workspace},
+            workspace_path=Path(self._spec.workspace),
+            sandbox_config={"level": self._spec.level, "workspace": self._spec.workspace},
             cancellation=cancellation,
             output_caps=request.output_caps,
             emitter=emit,
@@ -349,25 +357,25 @@ class _Worker:
         )
 
 
-def _driven(execution: Coroutine[Any, Any, ToolResult]) -> ToolResult:
-    """What a sync function gives, in a thread without a loop."""
+def _run_coroutine(execution: Coroutine[Any, Any, ToolResult]) -> ToolResult:
+    """Run the coroutine of a sync function in a thread without an event loop: it never suspends."""
     try:
         execution.send(None)
-    except StopIteration as done:
-        result: ToolResult = done.value
+    except StopIteration as stop:
+        result: ToolResult = stop.value
         return result
     finally:
         execution.close()
-    raise RuntimeError("a sync function has nothing to await here; make it async def")
+    raise RuntimeError("a sync function returned an awaitable; make it async def")
 
 
-def _as_json(value: Any) -> Any:
-    """A value as it is after it was sent: copied, and reduced to what JSON holds."""
+def _json_copy(value: Any) -> Any:
+    """Return the value as a worker receives it: copied, and reduced to JSON types."""
     from pydantic_core import from_json, to_json
 
     return from_json(to_json(value, inf_nan_mode="strings", serialize_unknown=True))
 
 
-def _as_sent(result: ToolResult) -> ToolResult:
+def _json_result(result: ToolResult) -> ToolResult:
     fields = ("content", "is_error", "recoverable", "error_kind", "kind", "value", "data", "metadata")
-    return ToolResult(**_as_json({name: getattr(result, name) for name in fields}))
+    return ToolResult(**_json_copy({name: getattr(result, name) for name in fields}))

@@ -1,12 +1,12 @@
-"""Fixtures for tests of programs that use aisotools; pytest finds them by itself once aisotools is installed.
+"""Pytest fixtures for programs that use aisotools. Pytest loads this plugin once aisotools is installed.
 
     async def test_my_tool(aiso_session):
         aiso_session.registry.register(my_tool)
         result = await aiso_session.call("my_tool", {"n": 1})
         assert result.value == 2
 
-A session opens itself at its first call, in the sandbox of this machine and in a folder of the test's own,
-and approves everything. For something else override the fixture `aiso_approver` or `aiso_sandbox`, or say
+The session starts at its first call, in the sandbox of this machine and in a folder of the test's own, and
+approves everything. Override the fixtures `aiso_approver` or `aiso_sandbox` to change that, or set
 `aiso_sandbox = fake` in pytest's configuration.
 """
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Say what may stand in pytest's configuration."""
+    """Declare the options of pytest's configuration file."""
     parser.addini("aiso_sandbox", "sandbox of the fixture aiso_session: real or fake", default="real")
 
 
 @pytest.fixture
 def aiso_workspace(tmp_path: Path) -> Path:
-    """An empty folder that a session may change."""
+    """Return an empty folder for the workspace of `aiso_session`."""
     folder = tmp_path / "workspace"
     folder.mkdir(exist_ok=True)
     return folder
@@ -40,7 +40,7 @@ def aiso_workspace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def aiso_approver() -> Approver:
-    """Who is asked by `aiso_session`; approves everything unless it is overridden."""
+    """Return the approver of `aiso_session`: `AllowAll`, unless overridden."""
     from aisotools.policy.approvers import AllowAll
 
     return AllowAll()
@@ -48,18 +48,19 @@ def aiso_approver() -> Approver:
 
 @pytest.fixture
 def aiso_sandbox(request: pytest.FixtureRequest) -> Any:
-    """What makes the sandbox of `aiso_session`: confined processes, or `FakeSandbox`."""
+    """Return the sandbox class of `aiso_session`: `LocalSandbox`, or `FakeSandbox` if configured."""
     from aisotools.sandbox.host.sandbox import LocalSandbox
     from aisotools.testing.fakes import FakeSandbox
 
-    wanted = str(request.config.getini("aiso_sandbox"))
-    known = {"real": LocalSandbox, "fake": FakeSandbox}
-    if wanted not in known:
-        raise pytest.UsageError(f"aiso_sandbox = {wanted}: give one of {', '.join(known)}.")
-    return known[wanted]
+    name = str(request.config.getini("aiso_sandbox"))
+    sandboxes = {"real": LocalSandbox, "fake": FakeSandbox}
+    if name not in sandboxes:
+        raise pytest.UsageError(f"aiso_sandbox = {name}: use one of {', '.join(sandboxes)}.")
+    return sandboxes[name]
 
 
-def _session(workspace: Path, approver: Approver, sandbox: Any) -> Session:
+def open_test_session(workspace: Path, approver: Approver, sandbox: Any) -> Session:
+    """Create a session that keeps its state beside `workspace` instead of in the user's home."""
     from aisotools.session.session import Session
 
     home = workspace.parent / "home"
@@ -75,8 +76,8 @@ if find_spec("pytest_asyncio") is not None:
     async def aiso_session(
         aiso_workspace: Path, aiso_approver: Approver, aiso_sandbox: Any
     ) -> AsyncIterator[Session]:
-        """A session with the built-in tools; closed after the test."""
-        session = _session(aiso_workspace, aiso_approver, aiso_sandbox)
+        """Return a session with the built-in tools; it is closed after the test."""
+        session = open_test_session(aiso_workspace, aiso_approver, aiso_sandbox)
         try:
             yield session
         finally:
@@ -85,9 +86,11 @@ if find_spec("pytest_asyncio") is not None:
 else:
 
     @pytest.fixture
-    def aiso_session(aiso_workspace: Path, aiso_approver: Approver, aiso_sandbox: Any) -> Iterator[Session]:
-        """A session with the built-in tools; closed after the test."""
-        session = _session(aiso_workspace, aiso_approver, aiso_sandbox)
+    def aisoopen_test_session(
+        aiso_workspace: Path, aiso_approver: Approver, aiso_sandbox: Any
+    ) -> Iterator[Session]:
+        """Return a session with the built-in tools; it is closed after the test."""
+        session = open_test_session(aiso_workspace, aiso_approver, aiso_sandbox)
         try:
             yield session
         finally:

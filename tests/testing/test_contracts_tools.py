@@ -65,7 +65,7 @@ class TestBuiltins(ToolContract):
         assert all(len(said) > 5 for _, said in getattr(tool, "examples", ()))
 
     def test_has_an_example(self) -> None:
-        assert self.fitting(self.make())
+        assert self.valid_arguments(self.make())
 
 
 @tool(effect=Effect.READ_ONLY, examples=[({"width": 2.0, "unit": "m"}, "an area, please")])

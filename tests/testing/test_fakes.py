@@ -86,7 +86,7 @@ async def test_a_mock_gives_its_results_in_order() -> None:
         "one",
         "two",
         "three",
-        "mock has no more results: all 3 were given.",
+        "mock has no result for call 4; 3 were prepared.",
     ]
 
 
@@ -114,7 +114,7 @@ def test_elsewhere_it_is_a_copy_or_says_why_not() -> None:
 
     assert elsewhere(MockTool("copied", result={"a": 1})) == "<MockTool copied, called 0 times>\n"
     assert ToolError.__name__ in elsewhere(MockTool(result=lambda a, c: 1))
-    assert "Give a plain result, or use FakeSandbox" in elsewhere(MockTool(result=lambda a, c: 1))
+    assert "Use a plain result, or FakeSandbox" in elsewhere(MockTool(result=lambda a, c: 1))
 
 
 # ---- FakeSandbox

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from aisotools.policy.approvers import AllowAll
+from aisotools.testing import pytest_plugin
+from aisotools.testing.fakes import FakeSandbox
+
 TESTS = """
 import pytest
 from aisotools import DenyAll, MockTool, tool
@@ -66,16 +70,39 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("sandbox", ["real", pytest.param("fake", marks=pytest.mark.slow)])
 def test_fixtures(tmp_path: Path, sandbox: str) -> None:
-    ran = run(tmp_path, "-o", f"aiso_sandbox={sandbox}")
-    assert "6 passed" in ran.stdout, ran.stdout + ran.stderr
+    outcome = run(tmp_path, "-o", f"aiso_sandbox={sandbox}")
+    assert "6 passed" in outcome.stdout, outcome.stdout + outcome.stderr
 
 
 @pytest.mark.slow
 def test_an_unknown_sandbox_is_refused(tmp_path: Path) -> None:
-    ran = run(tmp_path, "-o", "aiso_sandbox=none", "-k", "unused")
-    assert "aiso_sandbox = none: give one of real, fake" in ran.stdout + ran.stderr
+    outcome = run(tmp_path, "-o", "aiso_sandbox=none", "-k", "unused")
+    assert "aiso_sandbox = none: use one of real, fake" in outcome.stdout + outcome.stderr
 
 
 def test_pytest_finds_it() -> None:
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pytest11"] == {"aisotools": "aisotools.testing.pytest_plugin"}
+
+
+async def test_a_session_keeps_its_state_beside_the_workspace(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    session = pytest_plugin.open_test_session(workspace, AllowAll(), FakeSandbox)
+    try:
+        assert not (await session.call("file", {"operation": "list", "path": "."})).is_error
+        assert session.log_path is not None
+        assert session.log_path.is_relative_to(tmp_path / "home" / "state")
+    finally:
+        await session.close()
+
+
+def test_the_options_are_declared_with_the_real_sandbox_as_default() -> None:
+    class Parser:
+        options: list[tuple[str, object]] = []
+
+        def addini(self, name: str, help: str, default: object) -> None:  # noqa: A002 - pytest's own name
+            self.options.append((name, default))
+
+    pytest_plugin.pytest_addoption(Parser())  # type: ignore[arg-type]  # the one method that it uses
+    assert Parser.options == [("aiso_sandbox", "real")]
