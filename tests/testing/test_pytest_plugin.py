@@ -99,10 +99,12 @@ async def test_a_session_keeps_its_state_beside_the_workspace(tmp_path: Path) ->
 
 def test_the_options_are_declared_with_the_real_sandbox_as_default() -> None:
     class Parser:
-        options: list[tuple[str, object]] = []
+        def __init__(self) -> None:
+            self.options: list[tuple[str, object]] = []
 
         def addini(self, name: str, help: str, default: object) -> None:  # noqa: A002 - pytest's own name
             self.options.append((name, default))
 
-    pytest_plugin.pytest_addoption(Parser())  # type: ignore[arg-type]  # the one method that it uses
-    assert Parser.options == [("aiso_sandbox", "real")]
+    parser = Parser()
+    pytest_plugin.pytest_addoption(parser)  # type: ignore[arg-type]  # the one method that it uses
+    assert parser.options == [("aiso_sandbox", "real")]
