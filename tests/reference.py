@@ -14,6 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,7 @@ def diagram(package: shape.Package) -> str:
 
 
 def architecture_page() -> str:
-    """The layers, drawn and listed."""
+    """The packages drawn, three walks through them, and all modules."""
     members: dict[str, list[str]] = defaultdict(list)
     for name, box in groups(package()).items():
         members[box].append(name)
@@ -231,18 +232,18 @@ def architecture_page() -> str:
         WRITTEN,
         "# Architecture\n",
         (
-            "A module imports only from below. An arrow says *imports from*; what already follows from other "
-            "arrows is left out. `tests/test_shape.py` holds the package to it.\n"
+            "A module imports only from below. An arrow means *imports from*; what follows from other arrows "
+            "is left out. `tests/test_shape.py` checks it. [CONTRIBUTING](../../CONTRIBUTING.md) has the purpose "
+            "of each package, and a table of where to put what.\n"
         ),
         f"```mermaid\n{diagram(package())}\n```\n",
         (
-            "One call passes one gate, in `session/gate.py`: the name is resolved, arguments are validated, "
-            "facts are gathered, the policy decides, a person is asked if need be, a checkpoint is made, "
-            "the call runs in the sandbox under a deadline, its output is capped and cleaned, and each of "
-            "these steps is an event. Cards, transcripts, the ledger and replay are folds over these "
-            "events.\n"
+            "Cards, transcripts, the trace, the ledger and replay are folds over the events that are named "
+            "below.\n"
         ),
-        "| part | modules |",
+        WALKS,
+        "## Modules\n",
+        "| package | modules |",
         "|---|---|",
     ]
     for box in sorted(members):
@@ -250,6 +251,109 @@ def architecture_page() -> str:
         shown = ", ".join(f"`{name.removeprefix(box + '.')}`" for name in names)
         lines.append(f"| {box} | {shown} |")
     return "\n".join(lines) + "\n"
+
+
+WALKS = """\
+## One call
+
+A model asks for `python` with the code `print(1)`. An agent, a magic, the command line and a bridge to
+another framework all enter at the first step.
+
+1. **session**: `session.session.Session.call` makes a `core.types.ToolCall`. The first call of a session
+   also opens the workspace, the history and the sandbox.
+2. **session**: `session.gate.Gate.run` copies the arguments, so that the caller cannot change them any
+   more, and records `core.events.CallRequested`. No call runs without passing here.
+3. **policy**: `policy.prepared.prepare_call` finds out what the call is. The tool validates the arguments
+   (`tools.adapter.validate_arguments`) and names its facts (`tools.adapter.gather_facts`), and
+   `policy.rules.Policy.check` returns allow, ask or deny with reasons. For shell commands the facts come
+   from `policy.shell.classify.classify_shell`.
+4. **policy**: `policy.prepared.call_digest` binds the decision to the tool's version, the exact arguments
+   and the sandbox level. The gate compares it again just before the call runs, so that the call that was
+   shown is the call that runs.
+5. **session**: A call that is allowed is recorded as `core.events.CallDecided` and
+   `core.events.CallStarted`. If it may change something, the guards run around it (`session.guards.Guard`):
+   protected files, files read before, and the undo history.
+6. **sandbox**: `sandbox.host.sandbox.LocalSandbox.call` waits for its turn
+   (`sandbox.host.scheduler.CallScheduler`), takes a snapshot of the variables, and sends the call as frames
+   (`sandbox.frames`) to the worker process. A tool that runs on the host goes to
+   `session.gate.HostCalls.run` instead.
+7. **sandbox**: In the confined process, `sandbox.worker.worker.Worker.serve` receives it and runs the tool,
+   here `builtin.python`. Output streams back while it runs; the result comes last.
+8. **session**: The gate treats the result as hostile. It checks the value against the declared type
+   (`tools.adapter.validate_value`), cuts long text (`core.truncation.truncate_result`) and records
+   `core.events.CallFinished`.
+9. **notebook**: Whoever subscribed to the events shows the call: `notebook.trace.view` in a notebook,
+   `cli.run.TracePrinter` in a terminal. `session.ledger.Ledger` writes it down.
+
+## One approval
+
+The same way, for a call that the policy asks about, in a notebook.
+
+1. **policy**: `policy.rules.Policy.check` returned ask. `policy.grants.Grants.find` is asked first: a call
+   that a person has allowed for good is not asked about again.
+2. **session**: `session.approvals.ApprovalManager.resolve` builds a `core.types.ApprovalRequest` with a
+   preview of the change (`session.preview.preview_of`) and what can be undone, and records
+   `core.events.ApprovalAsked`. Meanwhile the sandbox starts.
+3. **policy**: `policy.approvers.request_approvals` calls the approver under a deadline. No approver, an
+   exception, a timeout and an answer of a wrong type are all denials.
+4. **notebook**: `notebook.approval.approver.NotebookApprover.ask_many` puts an
+   `notebook.approval.subjects.ApprovalSubject` on a card
+   (`notebook.approval.approver.NotebookPrompt.answer`). The first valid reply counts; if no page shows the
+   card, the input box of the kernel asks.
+5. **session**: `session.approvals.ApprovalManager.resolve` records `core.events.ApprovalAnswered`. Edited
+   arguments are validated and checked against the policy again; what is to be remembered goes to
+   `policy.grants.Grants.add`.
+6. **session**: The gate goes on as for a call that the policy allowed. A denial becomes a result with its
+   reason (`policy.prepared.denial_result`), which the model can read.
+
+## One undo
+
+A call has changed files and variables, and a person types `%undo`.
+
+1. **session**: Before that call ran, `session.history.WorkspaceHistory.before` took the lock of the
+   workspace, and `workspace.checkpoints.timeline.Checkpoints.begin` stored the content of what had changed
+   since the last scan. After it, `workspace.checkpoints.timeline.Checkpoints.end` recorded the result.
+2. **sandbox**: For the variables, `sandbox.host.snapshots.SnapshotHistory.take_snapshot` let the worker
+   fork. The fork sleeps and holds the variables as they were.
+3. **session**: `session.session.Session.undo` asks `session.history.WorkspaceHistory.undo`, which waits for
+   running calls and refuses if a background task could still change files.
+4. **workspace**: `workspace.checkpoints.timeline.Checkpoints.move` plans the restore with
+   `workspace.checkpoints.restore.plan_restore`. If somebody else has changed the same files since, nothing
+   is touched and the conflicts are listed.
+5. **workspace**: The move is recorded first, so that a crash in the middle can be completed. Then
+   `workspace.checkpoints.restore.restore` writes and removes files.
+6. **sandbox**: `sandbox.host.snapshots.SnapshotHistory.restore` wakes the fork, which takes the place of
+   the worker.
+7. **session**: The result says what came back and what did not, and `core.events.Undone` is recorded.
+   `session.session.Session.redo` goes the same way forward.
+"""
+"""Three ways through the packages. A name in backticks that starts with a package must exist."""
+
+_REFERENCE = re.compile(rf"`((?:{'|'.join(shape.LAYERS)})(?:\.\w+)+)`")
+
+
+def walk_references(text: str) -> list[str]:
+    """Return the dotted names of modules and their members in `text`."""
+    return _REFERENCE.findall(text)
+
+
+def missing_references(text: str) -> list[str]:
+    """Return the names in `text` of which there is no module, class or function."""
+    return [name for name in walk_references(text) if not _exists(name)]
+
+
+def _exists(name: str) -> bool:
+    module = name
+    while module not in package() and "." in module:
+        module = module.rpartition(".")[0]
+    if module not in package():
+        return False
+    value: object = import_module(f"aisotools.{module}")
+    for member in filter(None, name.removeprefix(module).split(".")):
+        if not hasattr(value, member):
+            return False
+        value = getattr(value, member)
+    return True
 
 
 # ---- settings, levels, commands

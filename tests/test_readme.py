@@ -33,6 +33,7 @@ from aisotools.testing.contracts import (
     SandboxContract,
     ToolContract,
 )
+from tests import shape
 from tests.conftest import OpenSession
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -233,6 +234,32 @@ def test_every_example_of_contributing_is_run_here() -> None:
         assert any(one in inside for one in re.findall(r'example\("([^"]+)"\)', source)), inside
 
 
+def test_the_picture_of_contributing_shows_the_packages_in_order() -> None:
+    picture = CONTRIBUTING.partition("## Architecture")[2].partition("### ")[0]
+    drawn = re.findall(r"^    ([a-z]+) {2,}", picture, re.MULTILINE)
+    assert drawn == [*reversed(shape.LAYERS)]
+
+
+def test_every_path_in_contributing_exists() -> None:
+    paths = re.findall(r"`((?:aisotools|tests)/[\w./]*)`", CONTRIBUTING)
+    assert len(paths) > 40
+    example_of_a_name = {"aisotools/a/b.py", "tests/a/test_b.py"}
+    assert [path for path in paths if not (ROOT / path).exists()] == sorted(example_of_a_name)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"{shape.SMALL_MODULE_LINES} lines",
+        f"{shape.MODULE_LINES} lines",
+        "tests.structure",
+        "tests.call_paths",
+    ],
+)
+def test_contributing_states_the_rules_of_today(words: str) -> None:
+    assert words in CONTRIBUTING
+
+
 class TestTheTool(ToolContract):
     arguments = ({}, {"reset": True})
 
@@ -284,5 +311,5 @@ async def test_the_sandbox_in_a_session(open_session: OpenSession) -> None:
 
 
 def test_the_levels_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    found = example("detect_in_subprocess()")["found"]
+    found = example("detect_in_subprocess()")["detection"]
     assert f"{found.level} protects: " in capsys.readouterr().out

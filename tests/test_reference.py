@@ -76,6 +76,32 @@ def test_the_diagram_shows_the_real_imports() -> None:
             assert (ids[one], ids[other]) in follows, f"{module.path}:{line} is not in the diagram"
 
 
+def test_every_name_in_the_walks_exists() -> None:
+    assert len(reference.walk_references(reference.WALKS)) > 40
+    missing = reference.missing_references(reference.WALKS)
+    assert not missing, f"correct WALKS in tests/reference.py: {', '.join(missing)}"
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("session.gate.Gate.run", False),
+        ("builtin.python", False),
+        ("session.gates.Gate", True),
+        ("session.gate.Gateway", True),
+        ("session.gate.Gate.jump", True),
+    ],
+)
+def test_a_name_that_does_not_exist_is_found(name: str, missing: bool) -> None:
+    assert reference.missing_references(f"It calls `{name}` first.") == ([name] if missing else [])
+
+
+def test_the_walks_pass_every_layer_that_a_call_needs() -> None:
+    packages = {name.partition(".")[0] for name in reference.walk_references(reference.WALKS)}
+    assert reference.WALKS in reference.architecture_page()
+    assert packages >= {"core", "workspace", "tools", "policy", "sandbox", "builtin", "session", "notebook"}
+
+
 def closed(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
     """The arrows and all that follows from them."""
     while more := {(a, d) for a, b in arrows for c, d in arrows if b == c} - arrows:

@@ -309,7 +309,7 @@ class Unforked(FakeSandbox):
     """A sandbox whose worker cannot be forked, and whose `python` writes a file."""
 
     async def call(self, request: SandboxCall) -> ToolResult:
-        Path(self._wanted.workspace, "made").write_text("by the call")  # noqa: ASYNC240 - one small file
+        Path(self._spec.workspace, "made").write_text("by the call")  # noqa: ASYNC240 - one small file
         return ToolResult.text("ran")
 
 
