@@ -233,8 +233,8 @@ def architecture_page() -> str:
         "# Architecture\n",
         (
             "A module imports only from below. An arrow means *imports from*; what follows from other arrows "
-            "is left out. `tests/test_shape.py` checks it. [CONTRIBUTING](../../CONTRIBUTING.md) has the purpose "
-            "of each package, and a table of where to put what.\n"
+            "is left out. `tests/test_shape.py` checks it. [CONTRIBUTING](../../CONTRIBUTING.md) says what "
+            "each package is for, and where to put what.\n"
         ),
         f"```mermaid\n{diagram(package())}\n```\n",
         (
@@ -274,8 +274,8 @@ another framework all enter at the first step.
    `core.events.CallStarted`. If it may change something, the guards run around it (`session.guards.Guard`):
    protected files, files read before, and the undo history.
 6. **sandbox**: `sandbox.host.sandbox.LocalSandbox.call` waits for its turn
-   (`sandbox.host.scheduler.CallScheduler`), takes a snapshot of the variables, and sends the call as frames
-   (`sandbox.frames`) to the worker process. A tool that runs on the host goes to
+   (`sandbox.host.scheduler.CallScheduler`), takes a snapshot of the variables unless the call only reads,
+   and sends the call as frames (`sandbox.frames`) to the worker process. A tool that runs on the host goes to
    `session.gate.HostCalls.run` instead.
 7. **sandbox**: In the confined process, `sandbox.worker.worker.Worker.serve` receives it and runs the tool,
    here `builtin.python`. Output streams back while it runs; the result comes last.
