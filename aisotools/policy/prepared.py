@@ -111,9 +111,11 @@ def prepare_call(
     # Everyone who is asked gets arguments of their own, so that nobody can change what the others see.
     try:
         facts = dataclasses.replace(gather_facts(tool, from_json(encoded)), runs_in=runs_in, level=level)
-        if can_undo is not None and assumed_effect(facts) is not Effect.READ_ONLY:
-            # A call that only reads leaves nothing to undo, and finding out takes time.
-            facts = dataclasses.replace(facts, undoable=can_undo(facts))
+        # A call that only reads leaves nothing to undo, and finding out takes time. What the tool itself says
+        # about undo does not count.
+        undoable = can_undo is not None and assumed_effect(facts) is not Effect.READ_ONLY and can_undo(facts)
+        if facts.undoable is not undoable:
+            facts = dataclasses.replace(facts, undoable=undoable)
     except Exception as error:
         facts = Facts(effect=Effect.DESTRUCTIVE, certain=False, runs_in=runs_in, level=level)
         reason = f"its effects could not be determined ({type(error).__name__}: {error}); fix its classify()"

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aisotools.core.types import Effect, Facts, Remember, ToolCall
-from aisotools.policy.grants import Grants, remember_scopes, shape_of
+from aisotools.policy.grants import Grant, Grants, Shape, remember_scopes, shape_of
 from aisotools.policy.prepared import PreparedCall, prepare_call
 from aisotools.policy.rules import Policy
 from aisotools.testing.fakes import MockTool
@@ -128,3 +131,196 @@ def test_no_grant_is_wider_than_what_was_shown(shown: Facts, other: Facts, scope
             assert asked is not None
             assert asked.commands <= told.commands
             assert asked.folders <= told.folders
+
+
+# ---- what a grant covers, decision by decision
+
+
+def granted(scope: Remember, facts: Facts, **arguments: object) -> Grants:
+    grants = Grants()
+    assert grants.add(scope, ticket(facts, **arguments)) is not None
+    return grants
+
+
+EFFECTS = list(Effect)
+
+
+@pytest.mark.parametrize("shown", EFFECTS)
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_a_shape_covers_up_to_the_effect_that_was_shown(shown: Effect, effect: Effect) -> None:
+    grants = granted("shape", Facts(effect=shown, writes=("out/a",)))
+    covered = grants.find(ticket(Facts(effect=effect, writes=("out/a",)))) is not None
+    reaches_out = effect is Effect.REMOTE_ACTION
+    assert covered is (effect <= shown and (not reaches_out or shown is Effect.REMOTE_ACTION))
+
+
+def test_a_grant_for_a_remote_action_covers_remote_actions() -> None:
+    facts = Facts(effect=Effect.REMOTE_ACTION, hosts=("x.example",))
+    grants = granted("shape", facts)
+    assert grants.find(ticket(facts)) is not None
+    assert grants.find(ticket(Facts(effect=Effect.REMOTE_ACTION, hosts=("y.example",)))) is None
+    local = granted("shape", Facts(effect=Effect.LOCAL_MUTATION, hosts=("x.example",)))
+    assert local.find(ticket(facts)) is None
+
+
+def test_an_exact_call_is_covered_even_if_it_is_uncertain_or_outside() -> None:
+    facts = Facts(certain=False, outside=True, hosts=("x.example",))
+    grants = granted("call", facts, x=1)
+    assert grants.find(ticket(facts, x=1)) is not None
+    assert grants.find(ticket(facts, x=2)) is None
+
+
+def test_an_exact_call_that_has_become_worse_is_not_covered() -> None:
+    grants = granted("call", Facts(), x=1)
+    assert grants.find(ticket(Facts(effect=Effect.DESTRUCTIVE), x=1)) is None
+
+
+@pytest.mark.parametrize("scope", ["shape", "tool"])
+@pytest.mark.parametrize("change", [{"certain": False}, {"outside": True}])
+def test_wider_scopes_cover_nothing_uncertain_or_outside(scope: Remember, change: dict[str, bool]) -> None:
+    grants = granted(scope, WRITES)
+    assert grants.find(ticket(WRITES)) is not None
+    assert grants.find(ticket(dataclasses.replace(WRITES, **change))) is None
+
+
+def test_a_grant_is_for_its_tool() -> None:
+    for scope in get_args(Remember):
+        grants = granted(scope, WRITES, x=1)
+        assert grants.find(ticket(WRITES, "mock", x=1)) is not None
+        assert grants.find(ticket(WRITES, "other", x=1)) is None
+
+
+@pytest.mark.parametrize(
+    ("other", "covered"),
+    [
+        (Shape(), True),
+        (Shape(commands=frozenset(["git add"])), True),
+        (Shape(folders=frozenset(["out"])), True),
+        (Shape(hosts=frozenset(["one"])), True),
+        (Shape(commands=frozenset(["git add", "ls"])), False),
+        (Shape(folders=frozenset(["out", "in"])), False),
+        (Shape(hosts=frozenset(["one", "two"])), False),
+    ],
+)
+def test_a_shape_covers_its_parts_only(other: Shape, covered: bool) -> None:
+    shape = Shape(commands=frozenset(["git add"]), folders=frozenset(["out"]), hosts=frozenset(["one"]))
+    assert shape.covers(other) is covered
+    assert shape.covers(shape)
+
+
+# ---- shapes
+
+
+@pytest.mark.parametrize(
+    ("command", "prefix"),
+    [
+        ("git push origin main", "git push"),
+        ("git push", "git push"),
+        ("git", "git"),
+        ("git -C x push", "git -C x push"),
+        ("git  ", "git"),
+        ("sort -u a", "sort"),
+        ("sort", "sort"),
+        ("pip install x", "pip install"),
+        ("./git push", "./git"),
+    ],
+)
+def test_a_command_is_remembered_with_its_subcommand(command: str, prefix: str) -> None:
+    assert shape_of(Facts(commands=(command,))) == Shape(commands=frozenset([prefix]))
+
+
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [
+        ("a", "."),
+        ("out/a", "out"),
+        ("./out//a", "out"),
+        ("out/../a", "."),
+        ("out/sub/a", "out/sub"),
+        ("../a", ".."),
+    ],
+)
+def test_a_file_is_remembered_by_its_folder(path: str, folder: str) -> None:
+    assert shape_of(Facts(writes=(path,))) == Shape(folders=frozenset([folder]))
+
+
+def test_a_shape_needs_something_certain_to_name() -> None:
+    assert shape_of(Facts(reads=("a",))) is None
+    assert shape_of(Facts(commands=("ls",), certain=False)) is None
+    assert shape_of(Facts(commands=("ls",))) == Shape(commands=frozenset(["ls"]))
+    assert shape_of(Facts(writes=("a",))) == Shape(folders=frozenset(["."]))
+    assert shape_of(Facts(hosts=("X.Example",))) == Shape(hosts=frozenset(["x.example"]))
+
+
+# ---- what is offered
+
+
+@pytest.mark.parametrize(
+    ("facts", "scopes"),
+    [
+        (Facts(), ["call", "tool"]),
+        (WRITES, ["call", "shape", "tool"]),
+        (Facts(outside=True, writes=("a",)), ["call"]),
+        (Facts(certain=False, writes=("a",)), ["call"]),
+        (Facts(hosts=("x.example",)), ["call", "shape"]),
+        (Facts(effect=Effect.DESTRUCTIVE, writes=("a",)), ["call", "shape"]),
+        (Facts(effect=Effect.DESTRUCTIVE), ["call"]),
+        (Facts(effect=Effect.REMOTE_ACTION), ["call", "tool"]),
+    ],
+)
+def test_only_what_can_be_said_exactly_is_offered(facts: Facts, scopes: list[str]) -> None:
+    prepared = ticket(facts)
+    assert list(remember_scopes(prepared)) == scopes
+    for scope in get_args(Remember):
+        assert (Grants().add(scope, prepared) is not None) is (scope in scopes)
+
+
+def test_a_grant_says_what_it_allows() -> None:
+    grant = Grants().add("shape", ticket(WRITES))
+    assert grant is not None
+    assert (grant.id, grant.scope, grant.tool, grant.effect) == (1, "shape", "mock", Effect.LOCAL_MUTATION)
+    assert grant.description == "mock running only git commit, writing only to out, up to local change"
+    assert grant.digest == ticket(WRITES).digest
+    assert grant.shape == shape_of(WRITES)
+    other = Grants().add("tool", ticket(WRITES))
+    assert other is not None
+    assert other.shape is None
+    assert other.granted_s >= grant.granted_s > 0
+
+
+def test_a_description_lists_everything_in_order() -> None:
+    facts = Facts(commands=("ls", "cat a"), writes=("b/x", "a/x"), hosts=("two", "one"))
+    assert remember_scopes(ticket(facts))["shape"] == (
+        "mock running only cat, ls, writing only to a, b, talking only to one, two, up to local change"
+    )
+
+
+# ---- revoking
+
+
+def test_each_revoked_grant_is_reported_once() -> None:
+    revoked: list[Grant] = []
+    grants = Grants(revoked.append)
+    one, two = grants.add("call", ticket(WRITES)), grants.add("tool", ticket(WRITES))
+    assert one is not None
+    assert two is not None
+    assert (one.id, two.id, len(grants)) == (1, 2, 2)
+    assert grants.revoke(3) is None
+    assert grants.revoke(1) is one
+    assert grants.revoke(1) is None
+    assert revoked == [one]
+    grants.clear()
+    assert revoked == [one, two]
+    assert len(grants) == 0
+    again = grants.add("call", ticket(WRITES))
+    assert again is not None
+    assert again.id == 3
+
+
+def test_the_oldest_grant_answers() -> None:
+    grants = Grants()
+    one, two = grants.add("call", ticket(WRITES)), grants.add("tool", ticket(WRITES))
+    assert one is not None
+    assert grants.find(ticket(WRITES)) is one
+    grants.revoke(one.id)
+    assert grants.find(ticket(WRITES)) is two

@@ -100,6 +100,67 @@ def test_a_classifier_that_fails_denies_and_is_named() -> None:
         "its effects could not be determined (KeyError: 'operation'); fix its classify()",
     )
     assert ticket.effect is Effect.DESTRUCTIVE
+    # Nothing may look certain, undoable or confined that was never classified.
+    assert ticket.facts == Facts(effect=Effect.DESTRUCTIVE, certain=False, runs_in="host", level="confined")
+
+
+def test_a_failing_check_of_undo_denies_and_hides_nothing() -> None:
+    def can_undo(facts: Facts) -> bool:
+        raise OSError("no history")
+
+    ticket = prepare_call(MockTool(), call(), Policy(mode="auto"), "confined", can_undo)
+    assert ticket.evaluation.decision is Decision.DENY
+    assert ticket.evaluation.reasons == (
+        "its effects could not be determined (OSError: no history); fix its classify()",
+    )
+    assert (ticket.facts.certain, ticket.facts.undoable) == (False, False)
+
+
+@pytest.mark.parametrize("undoable", [True, False])
+def test_whether_a_change_can_be_undone_is_asked_with_its_facts(undoable: bool) -> None:
+    asked: list[Facts] = []
+
+    def can_undo(facts: Facts) -> bool:
+        asked.append(facts)
+        return undoable
+
+    shown = Facts(effect=Effect.DESTRUCTIVE, writes=("a",))
+    ticket = prepare_call(MockTool(facts=shown), call(), Policy(), "guarded", can_undo)
+    assert ticket.facts.undoable is undoable
+    (facts,) = asked
+    assert (facts.writes, facts.level, facts.runs_in) == (("a",), "guarded", "host")
+    assert not prepare_call(MockTool(facts=shown), call(), Policy(), "guarded").facts.undoable
+
+
+def test_a_call_that_only_reads_is_never_asked_about_undo() -> None:
+    def can_undo(facts: Facts) -> bool:
+        raise AssertionError
+
+    reading = MockTool(effect=Effect.READ_ONLY)
+    assert prepare_call(reading, call(), Policy(), "confined", can_undo).evaluation.decision is Decision.ALLOW
+    uncertain = MockTool(facts=Facts(effect=Effect.READ_ONLY, certain=False))
+    with_undo = prepare_call(uncertain, call(), Policy(), "confined", lambda _facts: True)
+    assert with_undo.facts.undoable
+    assert with_undo.effect is Effect.LOCAL_MUTATION
+
+
+def test_the_level_and_place_are_the_gates_and_not_the_tools() -> None:
+    boasting = MockTool(facts=Facts(runs_in="sandbox", level="isolated", undoable=True))
+    facts = prepare_call(boasting, call(), Policy(), "limited").facts
+    assert (facts.runs_in, facts.level, facts.undoable) == ("host", "limited", False)
+
+
+def test_the_policy_decides_with_what_is_known() -> None:
+    rule = Rule(when=lambda call, facts: call.arguments == {"x": 1} and facts.level == "confined")
+    policy = Policy(mode="auto", rules=[rule])
+    assert prepare_call(MockTool(), call(x=1), policy, "confined").evaluation.decision is Decision.ASK
+    assert prepare_call(MockTool(), call(x=2), policy, "confined").evaluation.decision is Decision.ALLOW
+    assert prepare_call(MockTool(), call(x=1), policy, "guarded").evaluation.decision is Decision.ALLOW
+
+
+def test_parts_of_a_digest_cannot_run_together() -> None:
+    one = call_digest(MockTool("a"), b"{}", "bconfined")
+    assert one != call_digest(MockTool("ab"), b"{}", "confined")
 
 
 # ---- the digest

@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aisotools.core.types import Decision, Effect, Facts, Origin, ToolCall
-from aisotools.policy.rules import Evaluation, Mode, Policy, Rule, assumed_effect, is_unguarded
+from aisotools.policy.rules import (
+    Condition,
+    Evaluation,
+    Mode,
+    Policy,
+    Rule,
+    assumed_effect,
+    is_unguarded,
+    normalize_path,
+    parse_example,
+    protected_writes,
+)
 
 ALLOW, ASK, DENY = Decision.ALLOW, Decision.ASK, Decision.DENY
 EFFECTS = list(Effect)
@@ -42,6 +53,7 @@ RULES = st.lists(
     max_size=3,
 )
 MODES = st.sampled_from(get_args(Mode))
+POLICIES = st.builds(Policy, mode=MODES, rules=RULES)
 
 
 # ---- the table of modes
@@ -249,3 +261,392 @@ def test_without_a_sandbox_nothing_unguarded_runs_unasked(
 def test_asking_twice_gives_the_same(mode: Mode, rules: list[Rule], made: ToolCall, facts: Facts) -> None:
     policy = Policy(mode=mode, rules=rules)
     assert policy.check(made, facts) == policy.check(made, facts)
+
+
+# ---- conditions
+
+CONDITION_CALL = ToolCall("1", "file", {"path": "docs/a.md", "count": 3}, origin="model")
+CONDITION_FACTS = Facts(
+    effect=Effect.LOCAL_MUTATION,
+    reads=("in/a.csv",),
+    writes=("out/b.csv", "out/c.csv"),
+    hosts=("API.example.org",),
+    commands=("git push origin", "ls"),
+)
+
+
+@pytest.mark.parametrize(
+    ("expected", "any_of", "every_one"),
+    [
+        ({}, True, True),
+        ({"writes": "out/*"}, True, True),
+        ({"writes": ["out/b*"]}, True, False),
+        ({"writes": ["nowhere/*"]}, False, False),
+        ({"reads": ["in/*"]}, True, True),
+        ({"paths": ["in/*"]}, True, False),
+        ({"paths": ["in/*", "out/*"]}, True, True),
+        ({"hosts": ["*.example.org"]}, True, True),
+        ({"commands": ["git push*"]}, True, False),
+        ({"commands": ["git*", "ls"]}, True, True),
+        ({"effect": "local_mutation"}, True, True),
+        ({"effect": ["read_only", "destructive"]}, False, False),
+        ({"origin": ["model", "program"]}, True, True),
+        ({"origin": "person"}, False, False),
+        ({"outside": False}, True, True),
+        ({"outside": True}, False, False),
+        ({"certain": True}, True, True),
+        ({"arguments": {"path": "*.md"}}, True, True),
+        ({"arguments": {"path": ["*.txt", "docs/*"]}}, True, True),
+        ({"arguments": {"count": 3}}, True, True),
+        ({"arguments": {"count": 4}}, False, False),
+        ({"arguments": {"missing": "*"}}, False, False),
+        ({"writes": "out/*", "hosts": "elsewhere"}, False, False),
+    ],
+)
+def test_all_keys_must_hold_and_any_glob_of_a_list(
+    expected: dict[str, Any], any_of: bool, every_one: bool
+) -> None:
+    condition = Condition(expected)
+    assert condition.holds(CONDITION_CALL, CONDITION_FACTS, every=False) is any_of
+    assert condition.holds(CONDITION_CALL, CONDITION_FACTS, every=True) is every_one
+
+
+@pytest.mark.parametrize("key", ["paths", "reads", "writes", "hosts", "commands"])
+def test_what_is_missing_never_matches(key: str) -> None:
+    for every in (False, True):
+        assert not Condition({key: "*"}).holds(CONDITION_CALL, Facts(), every=every)
+
+
+def test_what_is_uncertain_is_never_allowed_by_a_pattern() -> None:
+    facts = Facts(writes=("out/b.csv",), certain=False)
+    assert Condition({"writes": "out/*"}).holds(CONDITION_CALL, facts, every=False)
+    assert not Condition({"writes": "out/*"}).holds(CONDITION_CALL, facts, every=True)
+    assert Condition({"writes": "out/*", "certain": False}).holds(CONDITION_CALL, facts, every=True)
+
+
+@pytest.mark.parametrize("path", ["out/../in/x", "./in/x", "in//x", "in/./x"])
+def test_a_spelling_cannot_dodge_a_pattern(path: str) -> None:
+    assert normalize_path(path) == "in/x"
+    assert Condition({"writes": "in/*"}).holds(CONDITION_CALL, Facts(writes=(path,)), every=True)
+    assert not Condition({"writes": "out/*"}).holds(CONDITION_CALL, Facts(writes=(path,)), every=True)
+
+
+@pytest.mark.parametrize(
+    ("expected", "said"),
+    [
+        ({"pats": "x"}, "has unknown keys: pats. Known: arguments"),
+        ({"arguments": "x"}, "table of argument names"),
+        ({"effect": "harmless"}, "harmless"),
+        ({"outside": "yes"}, "must be true or false, not 'yes'"),
+    ],
+)
+def test_a_mistake_is_named_when_the_condition_is_made(expected: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Condition(expected)
+
+
+def test_an_example_tells_call_and_facts() -> None:
+    call, facts = parse_example(
+        {"writes": ["a"], "effect": "destructive", "arguments": {"path": "a"}}, "file"
+    )
+    assert (call.name, call.arguments, call.origin) == ("file", {"path": "a"}, "model")
+    assert (facts.writes, facts.effect) == (("a",), Effect.DESTRUCTIVE)
+    assert facts.effect is Effect.DESTRUCTIVE  # not its word
+    with pytest.raises(ValueError, match="has unknown keys: colour"):
+        parse_example({"colour": "red"}, "file")
+
+
+NAMES = st.sampled_from(["a", "b/c", "../x", "*", "x.csv"])
+ANY_FACTS = st.builds(
+    Facts,
+    effect=st.sampled_from(Effect),
+    reads=st.lists(NAMES).map(tuple),
+    writes=st.lists(NAMES).map(tuple),
+    hosts=st.lists(NAMES).map(tuple),
+    commands=st.lists(NAMES).map(tuple),
+    outside=st.booleans(),
+    certain=st.booleans(),
+)
+EXPECTED = st.fixed_dictionaries(
+    {},
+    optional={
+        "writes": st.lists(NAMES, min_size=1),
+        "reads": NAMES,
+        "hosts": NAMES,
+        "commands": st.lists(NAMES, min_size=1),
+        "outside": st.booleans(),
+    },
+)
+
+
+@given(EXPECTED, ANY_FACTS)
+def test_what_holds_for_every_one_holds_for_one(expected: dict[str, Any], facts: Facts) -> None:
+    condition = Condition(expected)
+    if condition.holds(CONDITION_CALL, facts, every=True):
+        assert condition.holds(CONDITION_CALL, facts, every=False)
+
+
+@pytest.mark.parametrize(
+    ("expected", "holds"),
+    [
+        ({"effect": ["read_only"]}, False),
+        ({"effect": ["destructive", "local_mutation"]}, True),
+        ({"certain": False}, False),
+        ({"hosts": "API.example.org"}, False),  # hosts are compared in lower case
+        ({"hosts": "api.example.org"}, True),
+        ({"commands": "LS"}, False),
+        ({"arguments": {"count": 3, "path": "*.md"}}, True),
+        ({"arguments": {"count": 3, "path": "*.txt"}}, False),
+        ({"arguments": {"path": "*.md", "count": 4}}, False),
+        ({"arguments": {"path": 3}}, False),
+        ({"arguments": {"count": "3"}}, False),
+        ({"arguments": {}}, True),
+    ],
+)
+def test_each_kind_of_key(expected: dict[str, Any], holds: bool) -> None:
+    assert Condition(expected).holds(CONDITION_CALL, CONDITION_FACTS, every=False) is holds
+    assert Condition(expected).holds(CONDITION_CALL, CONDITION_FACTS, every=True) is holds
+
+
+@pytest.mark.parametrize("key", ["paths", "reads", "writes", "hosts", "commands"])
+def test_a_glob_must_be_text(key: str) -> None:
+    with pytest.raises(ValueError, match="text or a list of texts, not 3"):
+        Condition({key: 3}).holds(CONDITION_CALL, CONDITION_FACTS, every=False)
+    with pytest.raises(ValueError, match="text or a list of texts, not 3"):
+        Condition({"effect": 3})
+
+
+@pytest.mark.parametrize("key", ["outside", "certain"])
+def test_a_flag_must_be_a_flag(key: str) -> None:
+    assert Condition({key: True}) != Condition({key: False})
+    for value in (1, 0, None, "true"):
+        with pytest.raises(ValueError, match=f"`when.{key}` must be true or false"):
+            Condition({key: value})
+
+
+def test_an_empty_path_is_no_folder() -> None:
+    assert normalize_path("") == ""
+    assert normalize_path(".") == "."
+
+
+def test_an_example_may_be_a_shell_command() -> None:
+    made, facts = parse_example({"command": "touch a", "origin": "person"}, "file")
+    assert (made.name, made.arguments, made.origin) == ("sandbox_bash", {"command": "touch a"}, "person")
+    assert (facts.effect, facts.writes, facts.commands) == (Effect.LOCAL_MUTATION, ("a",), ("touch a",))
+    assert facts.certain
+    made, facts = parse_example({"command": "cat < a; curl x.example", "certain": False, "tool": "t"}, "file")
+    assert (made.name, facts.certain) == ("t", False)
+    assert (facts.reads, facts.hosts) == (("a",), ("x.example",))
+
+
+def test_an_example_may_name_another_tool() -> None:
+    made, facts = parse_example({"tool": "other"}, "file")
+    assert (made.name, facts) == ("other", Facts())
+
+
+# ---- rules and their conditions
+
+
+def test_a_rule_concerns_only_its_tools() -> None:
+    rule = Rule(tool="f*", decision=DENY)
+    assert rule.matches(call("file"), Facts())
+    assert not rule.matches(call("python"), Facts())
+    assert not rule.matches(call("FILE"), Facts())
+
+
+def test_a_rule_that_allows_needs_every_path_and_one_that_denies_any() -> None:
+    facts = Facts(writes=("data/a", "b"))
+    when = {"writes": "data/*"}
+    assert not Rule(when=when, decision=ALLOW).matches(call(), facts)
+    assert Rule(when=when, decision=ASK).matches(call(), facts)
+    assert Rule(when=when, decision=DENY).matches(call(), facts)
+    assert Rule(when=when, decision=ALLOW).matches(call(), Facts(writes=("data/a",)))
+
+
+def test_a_rule_that_allows_never_allows_what_is_uncertain() -> None:
+    policy = Policy(rules=[Rule(when={"writes": "*"}, decision=ALLOW)])
+    assert policy.check(call(), Facts(writes=("a",))).decision is ALLOW
+    assert policy.check(call(), Facts(writes=("a",), certain=False)).decision is ASK
+
+
+def test_a_condition_may_be_a_function_or_made_already() -> None:
+    condition = Condition({"outside": True})
+    for when in (condition, {"outside": True}, lambda call, facts: facts.outside):
+        rule = Rule(when=when, decision=DENY)
+        assert rule.matches(call(), Facts(outside=True))
+        assert not rule.matches(call(), Facts())
+    assert Rule(when={"outside": True}).when == condition
+    assert Rule(when=lambda call, facts: 0).matches(call(), Facts()) is False  # type: ignore[arg-type,return-value]  # any value counts
+
+
+def test_examples_are_checked_when_the_rule_is_made() -> None:
+    Rule(when={"writes": "a"}, match=[{"writes": ["a"]}], not_match=[{"writes": ["b"]}])
+    with pytest.raises(ValueError, match="does not match its example"):
+        Rule(when={"writes": "a"}, match=[{"writes": ["a"]}, {"writes": ["b"]}])
+    with pytest.raises(ValueError, match="`not_match` excludes"):
+        Rule(when={"writes": "a"}, not_match=[{"writes": ["b"]}, {"writes": ["a"]}])
+
+
+def test_all_matching_rules_are_named_and_the_reasons_of_the_strictest() -> None:
+    rules = [
+        Rule(decision=ASK, reason="one"),
+        Rule(decision=ALLOW, reason="two"),
+        Rule(tool="file", decision=ASK, reason="three"),
+        Rule(tool="other", decision=DENY),
+    ]
+    evaluation = Policy(rules=rules).check(call(), Facts(effect=Effect.READ_ONLY))
+    assert evaluation == Evaluation(ASK, reasons=("one", "three"), matched=tuple(rules[:3]))
+
+
+def test_an_asking_rule_leaves_a_person_to_the_mode() -> None:
+    policy = Policy(rules=[Rule(decision=ASK, reason="rule")])
+    assert policy.check(call(origin="person"), Facts()).reasons == ("you typed it",)
+    destructive = policy.check(call(origin="person"), Facts(effect=Effect.DESTRUCTIVE))
+    assert (destructive.decision, destructive.reasons) == (ASK, ("rule",))
+
+
+def test_without_a_sandbox_a_person_may_still_be_allowed_by_a_rule() -> None:
+    facts = Facts(level="limited", runs_in="sandbox", effect=Effect.DESTRUCTIVE)
+    policy = Policy(rules=[Rule(decision=ALLOW)])
+    assert policy.check(call(origin="person"), facts).decision is ALLOW
+    assert policy.check(call(origin="model"), facts).decision is ASK
+
+
+def test_plan_mode_obeys_rules_about_reading() -> None:
+    policy = Policy(mode="plan", rules=[Rule(decision=ASK, reason="even reading")])
+    evaluation = policy.check(call(), Facts(effect=Effect.READ_ONLY))
+    assert (evaluation.decision, evaluation.reasons) == (ASK, ("even reading",))
+    assert policy.check(call(), Facts()).reasons == (
+        "mode plan allows only reading, and this is a local change",
+    )
+
+
+def test_the_mode_names_the_effect() -> None:
+    reasons = {effect: Policy().check(call(), Facts(effect=effect)).reasons for effect in EFFECTS}
+    assert reasons == {
+        Effect.READ_ONLY: ("it only reads",),
+        Effect.REMOTE_ACTION: ("it is a remote action",),
+        Effect.LOCAL_MUTATION: ("it is a local change",),
+        Effect.DESTRUCTIVE: ("it is destructive",),
+    }
+
+
+def test_mode_auto_names_every_risk() -> None:
+    facts = Facts(
+        effect=Effect.DESTRUCTIVE,
+        hosts=("a", "b"),
+        outside=True,
+        certain=False,
+        level="limited",
+        runs_in="sandbox",
+    )
+    assert Policy(mode="auto").check(call(), facts) == Evaluation(
+        ASK,
+        reasons=(
+            "it is destructive",
+            "it talks to a, b",
+            "it writes outside the workspace",
+            "not everything it does could be determined beforehand",
+            "there is no sandbox at this level",
+        ),
+    )
+    assert Policy(mode="auto").check(call(), Facts()).reasons == (
+        "mode auto allows what stays in the workspace",
+    )
+
+
+# ---- bounds
+
+
+def test_a_bound_denies_and_asks_and_never_allows() -> None:
+    allowing = Policy(mode="auto")
+    assert allowing.check(call(), Facts()).decision is ALLOW
+    asking = allowing.narrowed(Policy())
+    assert asking.check(call(), Facts()) == Policy().check(call(), Facts())
+    denying = allowing.narrowed(Policy(mode="auto", rules=[Rule(decision=DENY, reason="no")]))
+    assert denying.check(call(), Facts()).reasons == ("no",)
+    assert Policy().narrowed(allowing).check(call(), Facts()).decision is ASK
+
+
+def test_bounds_add_up_and_the_first_of_the_strictest_speaks() -> None:
+    policy = (
+        Policy(mode="auto")
+        .narrowed(Policy(mode="auto", rules=[Rule(decision=ASK, reason="first")]))
+        .narrowed(Policy(mode="auto", rules=[Rule(decision=ASK, reason="second")]))
+        .narrowed(Policy(mode="auto"))
+    )
+    assert len(policy.bounds) == 3
+    assert policy.check(call(), Facts()).reasons == ("first",)
+    assert policy.narrowed(Policy(mode="plan")).check(call(), Facts()).decision is DENY
+
+
+@given(policy=POLICIES, bound=POLICIES, made=CALLS, facts=FACTS)
+def test_narrowing_gives_the_strictest_of_both(
+    policy: Policy, bound: Policy, made: ToolCall, facts: Facts
+) -> None:
+    decisions = [policy.check(made, facts).decision, bound.check(made, facts).decision]
+    assert policy.narrowed(bound).check(made, facts).decision is max(decisions)
+
+
+# ---- protected files
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "conftest.py",
+        "a/b/conftest.py",
+        "x.pth",
+        ".git/hooks/pre-commit",
+        "sub/.git/hooks/x",
+        "./a/../conftest.py",
+        "a/../.git/hooks/x",
+        "CONFTEST.py",
+        ".GIT/hooks/x",
+        "sitecustomize.py",
+        ".vscode/tasks.json",
+    ],
+)
+@pytest.mark.parametrize("mode", get_args(Mode))
+@pytest.mark.parametrize("origin", get_args(Origin))
+def test_no_policy_lets_a_protected_file_be_written(path: str, mode: Mode, origin: Origin) -> None:
+    policy = Policy(mode=mode, rules=[Rule(decision=ALLOW)])
+    evaluation = policy.check(call(origin=origin), Facts(writes=("fine.txt", path)))
+    assert evaluation == Evaluation(
+        DENY, reasons=(f"{path} is protected: something outside the sandbox may run it",)
+    )
+    assert protected_writes(Facts(writes=("fine.txt", path))) == (path,)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["a.py", "tests/test_conftest.py", "my.pth.txt", ".github/x", "hooks/pre-commit", "a.git/hooks/x", ""],
+)
+def test_other_files_are_not_protected(path: str) -> None:
+    assert protected_writes(Facts(writes=(path,))) == ()
+    assert protected_writes(Facts(reads=("conftest.py",))) == ()
+
+
+# ---- assumptions
+
+
+@pytest.mark.parametrize(
+    ("facts", "unguarded"),
+    [
+        (Facts(level="limited", runs_in="sandbox"), True),
+        (Facts(level="limited", runs_in="sandbox", path_guarded=True), False),
+        (Facts(level="limited", runs_in="host"), False),
+        (Facts(level="guarded", runs_in="sandbox"), False),
+    ],
+)
+def test_only_limited_without_a_path_guard_is_unguarded(facts: Facts, unguarded: bool) -> None:
+    assert is_unguarded(facts) is unguarded
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("certain", [True, False])
+@pytest.mark.parametrize("level", ["limited", "confined"])
+def test_the_assumed_effect_is_never_milder(effect: Effect, certain: bool, level: str) -> None:
+    assumed = assumed_effect(Facts(effect=effect, certain=certain, level=level, runs_in="sandbox"))
+    believed = certain and level == "confined"
+    assert assumed is (effect if believed or effect is not Effect.READ_ONLY else Effect.LOCAL_MUTATION)

@@ -1,0 +1,182 @@
+"""The languages of awk, sed and sqlite3: what is plainly harmless, and what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from aisotools.policy.shell.commands.scripting import COMMANDS, awk_doubt, sed_doubt
+from tests.policy.shell.commands.verdicts import judged, verdict
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("awk '{print $1}' a", "read_only"),
+        ("awk", "local_mutation?"),
+        ('awk "$x" a', "local_mutation?"),
+        ("awk '{print > \"x\"}' a", "local_mutation?"),
+        ("awk '$1 > 2' a", "read_only"),
+        ("awk '{print $1 > 2}' a", "local_mutation?"),
+        ("awk '{print 1; x = 2 > 1}' a", "read_only"),
+        ("awk 'BEGIN{system(\"rm\")}'", "local_mutation?"),
+        ("awk '{print | \"sh\"}'", "local_mutation?"),
+        ("awk '{print >> \"x\"}'", "local_mutation?"),
+        ("awk '{getline}'", "local_mutation?"),
+        ("awk '/a/ {n++} END {print n/2}'", "read_only"),
+        ("awk '{print length / 2}'", "read_only"),
+        ("awk '(1)/2/3'", "local_mutation?"),
+        ("awk '/[/'", "local_mutation?"),
+        ("awk '@f()'", "local_mutation?"),
+        ("awk '\"a'", "local_mutation?"),
+        ("awk -f x a", "local_mutation?"),
+        ("awk -v n=1 '{print n}' a", "read_only"),
+        ("awk -i x 1", "local_mutation?"),
+        ("awk '$1 || $2'", "read_only"),
+        ("awk '{print a[1]/2}'", "read_only"),
+        ("awk '#system\n1'", "read_only"),
+        ("awk '`x`'", "local_mutation?"),
+        ("sed p a", "read_only"),
+        ("sed -n 1,5p a", "read_only"),
+        ("sed s/a/b/ a", "read_only"),
+        ("sed 's/a/b/;p' a", "read_only"),
+        ("sed 's/a/b/w x' a", "local_mutation?"),
+        ("sed 's/a/b/e' a", "local_mutation?"),
+        ("sed 'w x' a", "local_mutation?"),
+        ("sed 1e a", "local_mutation?"),
+        ("sed -i p a", "local_mutation"),
+        ("sed -i.bak p a", "local_mutation"),
+        ("sed -i'*/x' p a", "local_mutation?"),
+        ("sed --in-place p a", "local_mutation"),
+        ("sed -f x a", "local_mutation?"),
+        ("sed -e p -e d a", "read_only"),
+        ('sed "$x" a', "local_mutation?"),
+        ("sed", "read_only"),
+        ("sed 's/[/]/b/' a", "local_mutation?"),
+        ("sed 'y/a/b/' a", "read_only"),
+        ("sed 's/a' a", "local_mutation?"),
+        ("sed 's/a\nb/c/' a", "local_mutation?"),
+        ("sed '/a/,/b/!d' a", "read_only"),
+        ("sed 's,a,b,g;t x;:x' a", "read_only"),
+        ("sed 's/a/b/gI 2' a", "local_mutation?"),
+        ("sed 5q a", "read_only"),
+        ("sed 'a text' a", "local_mutation?"),
+        ("sqlite3 -readonly a 'select 1'", "read_only"),
+        ("sqlite3 a 'select 1'", "local_mutation?"),
+        ("sqlite3 -readonly a", "local_mutation?"),
+        ("sqlite3 -readonly a .tables", "read_only"),
+        ("sqlite3 -readonly a '.shell x'", "local_mutation?"),
+        ("sqlite3 -readonly a 'select 1; select 2'", "local_mutation?"),
+        ("sqlite3 -readonly a 'select 1;'", "read_only"),
+        ("sqlite3 -readonly a 'delete from t'", "local_mutation?"),
+        ("sqlite3 -readonly a 'select load_extension(1)'", "local_mutation?"),
+        ("sqlite3 -readonly a 'select COUNT(*) from t'", "read_only"),
+        ("sqlite3 -readonly -cmd x a 'select 1'", "local_mutation?"),
+        ("sqlite3 -readonly $x 'select 1'", "local_mutation?"),
+        ("sqlite3 -readonly a 'with x as (select 1) insert into t select 1'", "local_mutation?"),
+        ('sqlite3 -readonly a "$x"', "local_mutation?"),
+        ("sqlite3 -readonly a b 'select 1'", "local_mutation?"),
+    ],
+)
+def test_effect_and_certainty(command: str, expected: str) -> None:
+    assert judged(COMMANDS, command) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "reads", "writes", "hosts"),
+    [
+        ("awk '{print $1}' a", ("a",), (), ()),
+        ("awk '{print > \"x\"}' a", ("a",), (), ()),
+        ("awk '$1 > 2' a", ("a",), (), ()),
+        ("awk '{print $1 > 2}' a", ("a",), (), ()),
+        ("awk '{print 1; x = 2 > 1}' a", ("a",), (), ()),
+        ("awk -v n=1 '{print n}' a", ("a",), (), ()),
+        ("sed p a", ("a",), (), ()),
+        ("sed -n 1,5p a", ("a",), (), ()),
+        ("sed s/a/b/ a", ("a",), (), ()),
+        ("sed 's/a/b/;p' a", ("a",), (), ()),
+        ("sed 's/a/b/w x' a", ("a",), (), ()),
+        ("sed 's/a/b/e' a", ("a",), (), ()),
+        ("sed 'w x' a", ("a",), (), ()),
+        ("sed 1e a", ("a",), (), ()),
+        ("sed -i p a", (), ("a",), ()),
+        ("sed -i.bak p a", (), ("a.bak", "a"), ()),
+        ("sed -i'*/x' p a", (), ("a",), ()),
+        ("sed --in-place p a", (), ("a",), ()),
+        ("sed -f x a", ("a",), (), ()),
+        ("sed -e p -e d a", ("a",), (), ()),
+        ('sed "$x" a', ("a",), (), ()),
+        ("sed 's/[/]/b/' a", ("a",), (), ()),
+        ("sed 'y/a/b/' a", ("a",), (), ()),
+        ("sed 's/a' a", ("a",), (), ()),
+        ("sed 's/a\nb/c/' a", ("a",), (), ()),
+        ("sed '/a/,/b/!d' a", ("a",), (), ()),
+        ("sed 's,a,b,g;t x;:x' a", ("a",), (), ()),
+        ("sed 's/a/b/gI 2' a", ("a",), (), ()),
+        ("sed 5q a", ("a",), (), ()),
+        ("sed 'a text' a", ("a",), (), ()),
+        ("sqlite3 -readonly a 'select 1'", ("a",), (), ()),
+        ("sqlite3 a 'select 1'", ("a",), (), ()),
+        ("sqlite3 -readonly a", ("a",), (), ()),
+        ("sqlite3 -readonly a .tables", ("a",), (), ()),
+        ("sqlite3 -readonly a '.shell x'", ("a",), (), ()),
+        ("sqlite3 -readonly a 'select 1; select 2'", ("a",), (), ()),
+        ("sqlite3 -readonly a 'select 1;'", ("a",), (), ()),
+        ("sqlite3 -readonly a 'delete from t'", ("a",), (), ()),
+        ("sqlite3 -readonly a 'select load_extension(1)'", ("a",), (), ()),
+        ("sqlite3 -readonly a 'select COUNT(*) from t'", ("a",), (), ()),
+        ("sqlite3 -readonly -cmd x a 'select 1'", ("x",), (), ()),
+        ("sqlite3 -readonly $x 'select 1'", ("$x",), (), ()),
+        ("sqlite3 -readonly a 'with x as (select 1) insert into t select 1'", ("a",), (), ()),
+        ('sqlite3 -readonly a "$x"', ("a",), (), ()),
+        ("sqlite3 -readonly a b 'select 1'", ("a",), (), ()),
+    ],
+)
+def test_paths_and_hosts(
+    command: str, reads: tuple[str, ...], writes: tuple[str, ...], hosts: tuple[str, ...]
+) -> None:
+    found = verdict(COMMANDS, command)
+    assert (found.reads, found.writes, found.hosts) == (reads, writes, hosts)
+
+
+@pytest.mark.parametrize(
+    ("program", "doubt"),
+    [
+        ("{print $1}", ""),
+        ('{system("x")}', "system can run programs"),
+        ('"ls" | getline', "| writes or runs something"),
+        ('{print > "x"}', "> writes or runs something"),
+        ("{print; x > 1}", ""),
+        ("(1)/2/3", "what may be a division or begin a pattern"),
+        ("x++ /2/ 3", "what may be a division or begin a pattern"),
+        ("/[/", "a pattern that is not plain"),
+        ("@f()", "an indirect call or an unclosed string"),
+        ('"a', "an indirect call or an unclosed string"),
+        ("$1 ~ /x\\/y/", ""),
+        ("length/2", ""),
+        ("length /2/", "what may be a division or begin a pattern"),
+    ],
+)
+def test_why_an_awk_program_may_do_more(program: str, doubt: str) -> None:
+    assert awk_doubt(program) == doubt
+
+
+@pytest.mark.parametrize(
+    ("script", "doubt"),
+    [
+        ("p", ""),
+        ("1,5p;d", ""),
+        ("s/a/b/", ""),
+        ("s/a/b/w x", "s/a/b/w x may write or run something"),
+        ("s/a\\/b/c/g", ""),
+        ("w x", "w x may write or run something"),
+        ("/a/I,+3{p}", ""),
+        ("1~2d", ""),
+        ("s|[|]|b|", "s|[|]|b| may write or run something"),
+        ("e", "e may write or run something"),
+        ("a\\\ntext", "a\\\ntext may write or run something"),
+        ("y/abc/def/", ""),
+        ("$!N", ""),
+    ],
+)
+def test_why_a_sed_script_may_do_more(script: str, doubt: str) -> None:
+    assert sed_doubt(script) == doubt

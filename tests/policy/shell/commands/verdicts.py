@@ -1,0 +1,28 @@
+"""Verdicts on single commands by the specifications of one module, without the rest of the analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aisotools.policy.shell.expansion import expand
+from aisotools.policy.shell.options import CommandSpec, CommandVerdict, classify_by_spec
+from aisotools.policy.shell.parser import parse_shell
+
+
+def verdict(commands: Sequence[CommandSpec], text: str) -> CommandVerdict:
+    """Return the verdict of these specifications on `text`, one simple command."""
+    words = [word for token in parse_shell(text).commands[-1].words for word in expand(token)]
+    (spec,) = [spec for spec in commands if words[0].text in spec.names.split()]
+    return classify_by_spec(spec, words)
+
+
+def judged(commands: Sequence[CommandSpec], text: str) -> str:
+    """Return effect and certainty of the verdict in one word: `read_only`, or `read_only?` if uncertain."""
+    found = verdict(commands, text)
+    return f"{found.effect.value}{'' if found.certain else '?'}"
+
+
+def nested(commands: Sequence[CommandSpec], text: str) -> list[str]:
+    """Return the commands and scripts that `text` runs."""
+    found = verdict(commands, text)
+    return [" ".join(word.display for word in words) for words in found.commands] + list(found.scripts)

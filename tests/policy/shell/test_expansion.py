@@ -1,0 +1,327 @@
+"""What words expand to, and what is known of the variables of a text."""
+
+from __future__ import annotations
+
+import pytest
+
+from aisotools.policy.shell.expansion import (
+    ParsedText,
+    Piece,
+    Token,
+    VariableUsage,
+    Word,
+    decode_ansi,
+    expand,
+    expand_value,
+    is_harmless_for_programs,
+    is_harmless_in_shell,
+    literal,
+    name_set,
+    split_assignment,
+    survey_variables,
+    unknown_words,
+)
+from aisotools.policy.shell.parser import parse_shell
+
+
+def token(text: str) -> Token:
+    """Return the one argument of `echo text`."""
+    (word,) = parse_shell(f"echo {text}").commands[-1].words[1:]
+    return word
+
+
+def usage(text: str, *, is_only_text: bool = True) -> VariableUsage:
+    return survey_variables(parse_shell(text), is_only_text=is_only_text)
+
+
+# ---- values
+
+
+def test_a_token_is_bare_only_without_quotes_and_expansions() -> None:
+    assert token("abc").bare == "abc"
+    for text in ('"abc"', "'abc'", "a'b'", "$abc", "a$b", "$(abc)"):
+        assert token(text).bare == ""
+
+
+def test_a_doubt_is_noted_once() -> None:
+    parsed = ParsedText()
+    parsed.add_doubt("one")
+    parsed.add_doubt("two")
+    parsed.add_doubt("one")
+    assert parsed.doubts == ["one", "two"]
+
+
+def test_names_are_separated_by_blanks() -> None:
+    assert name_set(" a  b\nc ") == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (r"a\n\t", "a\n\t"),
+        (r"\x41\101\u0041\U00000041", "AAAA"),
+        (r"\'\"\\\?", "'\"\\?"),
+        (r"\e\E\a\b\f\r\v", "\x1b\x1b\a\b\f\r\v"),
+        (r"\0", None),
+        (r"\x80", None),
+        (r"\u00e9", None),
+        (r"\cA", None),
+        (r"\z", None),
+        (r"\x7f", "\x7f"),
+    ],
+)
+def test_escapes_are_decoded_unless_the_locale_decides(body: str, text: str | None) -> None:
+    assert decode_ansi(body) == text
+
+
+# ---- words
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a{b,c}d", ["abd", "acd"]),
+        ("{a,b{c,d}}e", ["ae", "bce", "bde"]),
+        ("{a}", ["{a}"]),
+        ("{a,", ["{a,"]),
+        ("{1..3}", ["1", "2", "3"]),
+        ("{3..1}", ["3", "2", "1"]),
+        ("{1..7..3}", ["1", "4", "7"]),
+        ("{1..3..0}", ["1", "2", "3"]),
+        ("{a..c}", ["a", "b", "c"]),
+        ("{-1..1}", ["-1", "0", "1"]),
+        ("{1..a}", ["{1..a}"]),
+        ("{a..1}", ["{a..1}"]),
+        ("{}{a,b}", ["{}a", "{}b"]),
+        ("{a,b}{1,2}", ["a1", "a2", "b1", "b2"]),
+        ("{,a}", ["a"]),
+        ("'{a,b}'", ["{a,b}"]),
+        ("{a,'b c'}", ["a", "b c"]),
+        ("{x{a,b}", ["{xa", "{xb"]),
+    ],
+)
+def test_braces_expand_as_in_bash(text: str, words: list[str]) -> None:
+    assert [word.text for word in expand(token(text))] == words
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{1..65}", "{01..03}", "{a..C}", "{" * 65, "{a,b}" * 7, "{" + "a," * 70 + "}", "{a,b}" + "x" * 2000],
+)
+def test_braces_that_expand_to_too_much_or_differently_are_unknown(text: str) -> None:
+    (word,) = expand(token(text))
+    assert (word.text, word.may_split, word.is_located) == (None, True, False)
+
+
+def test_just_as_many_words_as_allowed_are_known() -> None:
+    assert len(expand(token("{1..64}"))) == 64
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("abc", Word("abc", "abc", "abc")),
+        ("a'b c'", Word("ab c", "ab c", "ab c")),
+        ("a*", Word("a*", None, "a", may_split=True)),
+        ("a?b", Word("a?b", None, "a", may_split=True)),
+        ("a[b", Word("a[b", "a[b", "a[b")),
+        ("a[b]", Word("a[b]", None, "a", may_split=True)),
+        ("'a*'", Word("a*", "a*", "a*")),
+        ("$HOME/a", Word("$HOME/a", None, "/")),
+        ("$PWD", Word("$PWD", None, "/")),
+        ("${TMPDIR}/a", Word("${TMPDIR}/a", None, "/")),
+        ("a$HOME", Word("a$HOME", None, "a", is_located=False)),
+        ("$x", Word("$x", None, "", may_split=True, is_located=False)),
+        ('"$x"', Word("$x", None, "", is_located=False)),
+        ('"$@"', Word("$@", None, "", may_split=True, is_located=False)),
+        ('"${x[@]}"', Word("${x[@]}", None, "", may_split=True, is_located=False)),
+        ('"${x[0]}"', Word("${x[0]}", None, "", is_located=False)),
+        ("$?", Word("$?", None, "0", is_located=False)),
+        ("$(a)", Word("$(a)", None, "", may_split=True, is_located=False)),
+        ("<(a)", Word("<(a)", None, "/dev/fd/")),
+        ("a*$x", Word("a*$x", None, "a", may_split=True, is_located=False)),
+        ("''$x", Word("$x", None, "", may_split=True, is_located=False)),
+    ],
+)
+def test_a_word_says_what_is_known(text: str, expected: Word) -> None:
+    assert expand(token(text)) == [expected]
+
+
+def test_a_variable_that_holds_a_number_begins_with_a_digit_and_is_one_word() -> None:
+    assert expand(token("$i"), {"i"}) == [Word("$i", None, "0", is_located=False)]
+    assert expand(token("${i}"), {"i"}) == [Word("${i}", None, "0", is_located=False)]
+    assert expand_value(token("a$i"), {"i"}) == Word("a$i", None, "a", is_located=False)
+
+
+def test_a_value_is_one_word_whatever_braces_it_has() -> None:
+    assert expand_value(token("{a,b}")) == literal("{a,b}")
+
+
+def test_bytes_are_shown_as_text() -> None:
+    assert expand(token("é".encode().decode("latin-1"))) == [literal("é")]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        (literal("-a"), True),
+        (literal("a"), False),
+        (Word("-*", None, "-", may_split=True), True),
+        (Word("a*", None, "a", may_split=True), False),
+        (Word("*", None, "", may_split=True), True),
+        (Word("a$x", None, "a", may_split=True, is_located=False), True),
+        (Word("a$x", None, "a", is_located=False), False),
+        (Word("$x", None, "", is_located=False), True),
+        (unknown_words(), True),
+        (unknown_words("./a", "./"), True),
+        (literal(""), False),
+    ],
+)
+def test_which_words_may_be_options(word: Word, expected: bool) -> None:
+    assert word.may_be_option is expected
+
+
+# ---- variables
+
+
+@pytest.mark.parametrize("name", ["x", "FOO", "i", "result", "MY_DATA"])
+def test_names_without_a_meaning_are_harmless_in_the_shell(name: str) -> None:
+    assert is_harmless_in_shell(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("PATH", "IFS", "BASH_ENV", "ENV", "PS4", "PROMPT_COMMAND", "LD_PRELOAD", "GIT_PAGER", "PYTHONPATH"),
+        *("LESSOPEN", "EDITOR", "HOME", "PWD", "_", "RANDOM", "OPTARG", "http_proxy", "MY_OPTIONS", "X_PATH"),
+    ],
+)
+def test_names_with_a_meaning_are_not(name: str) -> None:
+    assert not is_harmless_in_shell(name)
+    assert not is_harmless_for_programs(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("LC_ALL", True), ("LANG", True), ("TZ", True), ("x", True), ("FOO", False), ("MY_DATA", False)],
+)
+def test_programs_get_only_names_that_mean_nothing_to_any(name: str, expected: bool) -> None:
+    assert is_harmless_for_programs(name) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [("x=1", "x", "1"), ("x=", "x", ""), ("x+=a", "x", "a"), ("x[1]=a", "x", "a"), ("x=a=b", "x", "a=b")],
+)
+def test_an_assignment_has_a_name_and_a_value(text: str, name: str, value: str) -> None:
+    found, rest = split_assignment(token(text))
+    assert (found, "".join(piece.text for piece in rest.pieces)) == (name, value)
+
+
+def test_the_value_of_an_assignment_keeps_its_pieces() -> None:
+    _, value = split_assignment(token("x='a b'$c"))
+    assert value.pieces == (Piece("literal", "a b", True), Piece("variable", "c", False))
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("x=1", {"x"}),
+        ("x=-12", {"x"}),
+        ("x=a", set()),
+        ("x=$#", {"x"}),
+        ("x=$((1 + 2))", {"x"}),
+        ("x=$y", set()),
+        ("x=1; x=a", set()),
+        ("x=1 ls", {"x"}),
+        ("x=1; x=a ls", set()),
+        ("x[1]=1", set()),
+        ("for i in 1 2 3; do ls; done", {"i"}),
+        ("for i in {1..3}; do ls; done", {"i"}),
+        ("for i in 1 a; do ls; done", set()),
+        ("for i; do ls; done", set()),
+        ("read x", set()),
+        ("x=1; read x", set()),
+        ("((x = 1))", {"x"}),
+        ("((x++))", {"x"}),
+        ("x=1; : ${x:=a}", set()),
+        ("x=1; : ${x=a}", set()),
+        ("x=1; declare x", set()),
+        ("x=1; eval y", set()),
+        ("x=1; $y", set()),
+        ("x=1; printf -v x a", set()),
+        ("x=1; printf a", {"x"}),
+        ("x=1; read -e y", set()),
+        ("x=1; read -r y", {"x"}),
+    ],
+)
+def test_only_variables_that_certainly_hold_numbers_do(text: str, numbers: set[str]) -> None:
+    assert usage(text).numbers == numbers
+    assert usage(text, is_only_text=False).numbers == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "files"),
+    [
+        ("for f in a b; do ls; done", {"f"}),
+        ("for f in *.txt; do ls; done", {"f"}),
+        ("for f in $HOME/a; do ls; done", {"f"}),
+        ("for f in $x; do ls; done", set()),
+        ("for f in /dev/tcp/x/80; do ls; done", set()),
+        ("for f in a; do f=b; done", set()),
+        ("for f in a; do eval x; done", set()),
+        ("for f; do ls; done", set()),
+    ],
+)
+def test_loops_over_plain_words_hold_files(text: str, files: set[str]) -> None:
+    assert usage(text).files == files
+    assert usage(text, is_only_text=False).files == frozenset()
+
+
+def test_all_assigned_names_are_listed() -> None:
+    assert usage("a=1; b=2 ls; for c in x; do :; done; ((d = 1)); : ${e:=1}; read f").assigned == set(
+        "abcdef"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x=1; echo $((x + 1))",
+        "echo $((1 + 0x1f))",
+        "echo $((RANDOM % 3))",
+        "echo ${x:-a} ${x#a} ${x%%a} ${#x} ${x/a/b} ${x^^} ${x@Q}",
+        "echo ${x[@]} ${x[0]} ${x:1:2} ${x:-1}",
+        "i=1; echo ${x[i]} ${x[$i]} ${x:i}",
+        "[[ -v x ]]; [[ 1 -eq 2 ]]; [[ $x == a ]]",
+        "i=1; [[ $i -lt 3 ]]",
+    ],
+)
+def test_plain_uses_of_variables_raise_no_doubt(text: str) -> None:
+    assert usage(text).doubts == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "doubt"),
+    [
+        ("PATH=.", "it sets PATH"),
+        ("for IFS in a; do :; done", "it sets IFS"),
+        ("echo $((x + 1))", "arithmetic can run commands: x + 1"),
+        ("x=a; echo $((x))", "arithmetic can run commands: x"),
+        ("((a[1]))", "arithmetic can run commands: a[1]"),
+        ("echo ${x[$i]}", "${x[$i]} can run commands"),
+        ("echo ${x[i]}", "${x[i]} can run commands"),
+        ("echo ${x:i}", "${x:i} can run commands"),
+        ("echo ${x:-$(rm y)}", "${x:-$(rm y)} can run commands"),
+        ("echo ${x@P}", "${x@P} can run commands"),
+        ("echo ${!x}", "${!x} can run commands"),
+        ("[[ -v x[1] ]]", "a test that evaluates its words can run commands"),
+        ("[[ -v $x ]]", "a test that evaluates its words can run commands"),
+        ("[[ -R ]]", "a test that evaluates its words can run commands"),
+        ("[[ $x -eq 1 ]]", "a test that evaluates its words can run commands"),
+        ("[[ 1 -lt a ]]", "a test that evaluates its words can run commands"),
+        ("[[ 1 -lt $x ]]", "a test that evaluates its words can run commands"),
+    ],
+)
+def test_uses_of_variables_that_may_run_commands_are_doubted(text: str, doubt: str) -> None:
+    assert doubt in usage(text).doubts
