@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -136,7 +136,7 @@ def test_no_grant_is_wider_than_what_was_shown(shown: Facts, other: Facts, scope
 # ---- what a grant covers, decision by decision
 
 
-def granted(scope: Remember, facts: Facts, **arguments: object) -> Grants:
+def granted(scope: Remember, facts: Facts, **arguments: Any) -> Grants:
     grants = Grants()
     assert grants.add(scope, ticket(facts, **arguments)) is not None
     return grants
@@ -177,7 +177,7 @@ def test_an_exact_call_that_has_become_worse_is_not_covered() -> None:
 
 @pytest.mark.parametrize("scope", ["shape", "tool"])
 @pytest.mark.parametrize("change", [{"certain": False}, {"outside": True}])
-def test_wider_scopes_cover_nothing_uncertain_or_outside(scope: Remember, change: dict[str, bool]) -> None:
+def test_wider_scopes_cover_nothing_uncertain_or_outside(scope: Remember, change: dict[str, Any]) -> None:
     grants = granted(scope, WRITES)
     assert grants.find(ticket(WRITES)) is not None
     assert grants.find(ticket(dataclasses.replace(WRITES, **change))) is None
