@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from aisotools.sandbox.limits import Limits, running_tasks
+from aisotools.sandbox.host.monitor import find_cpu_kill
+from aisotools.sandbox.limits import LimitExceeded, Limits, running_tasks
 from tests.sandbox import inside
 from tests.sandbox.conftest import Places
 
@@ -182,3 +183,26 @@ def test_tasks_that_proc_does_not_show(place: Places) -> None:
         for process in sleeping:
             process.kill()
             process.wait()
+
+
+# ---- processor time, whose end is a SIGKILL like any other
+
+
+@pytest.mark.parametrize(
+    ("samples", "used"),
+    [
+        ([(0.85, 9.9)], 1.0),  # it has run on since
+        ([(0.95, 9.9)], 1.05),
+        ([(0.95, 9.9), (0.0, 9.95)], 1.05),  # sampled again, after the kill and before the news of it
+        ([(0.95, 9.9), (0.01, 9.95)], 1.05),  # the command is gone, its worker is still there
+        ([(0.5, 9.9), (0.6, 9.95)], None),  # nobody was near the limit
+        ([(0.0, 0.0)], None),  # nothing ran
+        ([], None),
+    ],
+)
+def test_a_kill_near_the_limit_is_the_limits(samples: list[tuple[float, float]], used: float | None) -> None:
+    found = find_cpu_kill(samples, 1.0, 10.0)
+    assert (found is None) == (used is None)
+    if found is not None:
+        assert found == LimitExceeded(limit="cpu_s", used=pytest.approx(used), allowed=1.0)
+    assert find_cpu_kill(samples, None, 10.0) is None

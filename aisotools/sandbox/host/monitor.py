@@ -12,6 +12,7 @@ import os
 import re
 import stat
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -61,6 +62,26 @@ def find_exceeded(usage: ResourceUsage, limits: Limits) -> LimitExceeded | None:
         used, allowed = getattr(usage, name), getattr(limits, name)
         if allowed is not None and used > allowed:
             return LimitExceeded(limit=name, used=used, allowed=allowed)
+    return None
+
+
+def find_cpu_kill(
+    samples: Iterable[tuple[float, float]], allowed_s: float | None, now_s: float
+) -> LimitExceeded | None:
+    """Return the limit on processor time if the kernel may just have killed a process for it.
+
+    Args:
+        samples: Processor time of the busiest process, and when it was measured, of each recent sample.
+        allowed_s: The limit.
+        now_s: The time, by the clock of the samples.
+    """
+    if allowed_s is None:
+        return None
+    for cpu_s, sampled_s in samples:
+        # The kernel's kill comes between two samples: assume that the process ran since this one.
+        used_s = cpu_s + now_s - sampled_s
+        if cpu_s and used_s >= _NEAR_LIMIT * allowed_s:
+            return LimitExceeded(limit="cpu_s", used=max(used_s, allowed_s), allowed=allowed_s)
     return None
 
 
@@ -253,8 +274,9 @@ class ResourceMonitor:
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(_BUSY_INTERVAL_S, self._sample)
         self._stopped = False
-        self._usage = ResourceUsage()
-        self._sampled_s = time.monotonic()
+        # Race: a sample may come between the kernel's kill and the news of it. It no longer shows the process
+        # that used the time, so the one before is kept too.
+        self._cpu_samples: deque[tuple[float, float]] = deque(maxlen=2)
 
     def __repr__(self) -> str:
         return f"<ResourceMonitor of {self._supervisor()}{', stopped' if self._stopped else ''}>"
@@ -267,20 +289,15 @@ class ResourceMonitor:
             self._walk_task.cancel()
 
     def post_mortem(self) -> LimitExceeded | None:
-        """Return the limit for which the kernel has killed the worker, as far as the last sample can tell."""
-        allowed = self._limits.cpu_s
-        # The kernel's kill comes between two samples: assume that the process ran since the last one.
-        used_s = self._usage.cpu_s + time.monotonic() - self._sampled_s
-        if allowed is None or not self._usage.cpu_s or used_s < _NEAR_LIMIT * allowed:
-            return None
-        return LimitExceeded(limit="cpu_s", used=max(used_s, allowed), allowed=allowed)
+        """Return the limit for which the kernel has killed the worker, as far as samples can tell."""
+        return find_cpu_kill(self._cpu_samples, self._limits.cpu_s, time.monotonic())
 
     def _sample(self) -> None:
         began_s = time.thread_time()
         try:
-            self._usage = measure_usage(self._supervisor(), self._limits)
-            self._sampled_s = time.monotonic()
-            exceeded = find_exceeded(self._usage, self._limits)
+            usage = measure_usage(self._supervisor(), self._limits)
+            self._cpu_samples.append((usage.cpu_s, time.monotonic()))
+            exceeded = find_exceeded(usage, self._limits)
             if exceeded is not None:
                 self._on_exceeded(exceeded)
             if self._walk_task is None and self._disk.is_due():
