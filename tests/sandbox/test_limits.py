@@ -204,5 +204,6 @@ def test_a_kill_near_the_limit_is_the_limits(samples: list[tuple[float, float]],
     found = find_cpu_kill(samples, 1.0, 10.0)
     assert (found is None) == (used is None)
     if found is not None:
-        assert found == LimitExceeded(limit="cpu_s", used=pytest.approx(used), allowed=1.0)
+        assert found == LimitExceeded(limit="cpu_s", used=found.used, allowed=1.0)
+        assert found.used == pytest.approx(used)
     assert find_cpu_kill(samples, None, 10.0) is None

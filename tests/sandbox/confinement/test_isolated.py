@@ -67,8 +67,8 @@ async def test_a_checkout_can_be_the_workspace_and_its_hooks_stay(tmp_path: Path
             "rm -rf .git/hooks; mkdir -p .git/objects && touch .git/objects/fine && ls .git/objects"
         )
         assert result.value["stdout"] == "fine\n"
-        for told in ("Read-only file system", "Device or resource busy"):
-            assert told in result.value["stderr"]
+        for message in ("Read-only file system", "Device or resource busy"):
+            assert message in result.value["stderr"]
     assert hook.read_text() == "kept"
     assert [path.name for path in hook.parent.iterdir()] == ["pre-commit"]
 
@@ -80,10 +80,10 @@ async def test_folders_to_be_read_are_seen_at_their_own_path(tmp_path: Path, lev
     (data / "private.csv").write_text("numbers")
     (data / "private.csv").chmod(0o600)
     (tmp_path / "workspace").mkdir()
-    wanted = spawn.WorkerSpec(
+    spec = spawn.WorkerSpec(
         level=level, workspace=str(tmp_path / "workspace"), readable=(str(data),), limits=Limits()
     )
-    kernel = LocalSandbox(wanted, Heard())
+    kernel = LocalSandbox(spec, Heard())
     r = Rig(tmp_path / "workspace", level=level)
     r.kernel = kernel
     try:
@@ -269,8 +269,8 @@ async def test_a_workspace_reached_through_a_link_is_refused(tmp_path: Path, lev
     """Another worker may have swapped a folder on the way for a link to something of the user's."""
     (tmp_path / "private/work").mkdir(parents=True)
     (tmp_path / "shared").symlink_to("private")
-    wanted = spawn.WorkerSpec(level=level, workspace=str(tmp_path / "shared/work"), limits=Limits())
-    kernel = LocalSandbox(wanted, Heard())
+    spec = spawn.WorkerSpec(level=level, workspace=str(tmp_path / "shared/work"), limits=Limits())
+    kernel = LocalSandbox(spec, Heard())
     try:
         with pytest.raises(SandboxError, match="cannot be shown in a private root"):
             await kernel.start()
@@ -285,8 +285,8 @@ async def test_a_file_system_without_idmapped_mounts(tmp_path: Path, level: str)
     shown = "/sys/kernel"
     (tmp_path / "workspace").mkdir()
     for workspace, readable in ((str(tmp_path / "workspace"), (shown,)), (shown, ())):
-        wanted = spawn.WorkerSpec(level=level, workspace=workspace, readable=readable, limits=Limits())
-        kernel = LocalSandbox(wanted, Heard())
+        spec = spawn.WorkerSpec(level=level, workspace=workspace, readable=readable, limits=Limits())
+        kernel = LocalSandbox(spec, Heard())
         try:
             if readable:
                 assert (await kernel.start()).alive

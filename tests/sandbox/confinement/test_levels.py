@@ -151,8 +151,8 @@ def test_isolated_is_refused_in_the_namespaces_of_the_host() -> None:
     [("limited", 7, 0), ("guarded", 1, 1), ("guarded", 5, 5), ("isolated", 0, 0), ("confined", 99, None)],
 )
 def test_an_older_landlock_can_be_pretended(level: str, at_most: int, got: int | None) -> None:
-    wanted = landlock.abi() if got is None else min(got, landlock.abi())
-    assert levels.landlock_abi(level, at_most) == wanted
+    expected = landlock.abi() if got is None else min(got, landlock.abi())
+    assert levels.landlock_abi(level, at_most) == expected
 
 
 def test_a_process_with_threads_is_refused() -> None:

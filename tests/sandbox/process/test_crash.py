@@ -38,8 +38,8 @@ os.environ['HOME']
 '''
 
 async def main(workspace, level, mark):
-    wanted = spawn.WorkerSpec(level=level, workspace=workspace, limits=Limits())
-    kernels = [LocalSandbox(wanted, Heard()) for _ in range(2)]
+    spec = spawn.WorkerSpec(level=level, workspace=workspace, limits=Limits())
+    kernels = [LocalSandbox(spec, Heard()) for _ in range(2)]
     for number, kernel in enumerate(kernels):
         call = ToolCall(f"c{number}", "python", {"code": CODE.format(mark=mark)})
         result = await kernel.call(SandboxCall(call=call, shipment=PYTHON, timeout_s=10))
@@ -101,10 +101,10 @@ def test_nothing_is_left_after_two_seconds(tmp_path: Path, killed: list[str]) ->
     environ = {**os.environ, "TMPDIR": str(temporary)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ) as host:
         assert host.stdout is not None
-        told = json.loads(host.stdout.readline())
+        report = json.loads(host.stdout.readline())
         table = tree.table()
         # what stands between the host and a supervisor: the fork server, and what is above it
-        server = chain(table[told["supervisors"][0]].parent, host.pid, table)[0]
+        server = chain(table[report["supervisors"][0]].parent, host.pid, table)[0]
         everything = tree.below(host.pid, table)
         try:
             wait_for(lambda: len(sleeping(mark)) == 6)
@@ -114,10 +114,10 @@ def test_nothing_is_left_after_two_seconds(tmp_path: Path, killed: list[str]) ->
         for who in killed:
             if who == "pause":
                 time.sleep(0.5)
-            for pid in {"host": [host.pid], "server": [server], "pause": []}.get(who, told["supervisors"]):
+            for pid in {"host": [host.pid], "server": [server], "pause": []}.get(who, report["supervisors"]):
                 os.kill(pid, signal.SIGKILL)
         host.kill()
-    with suppress(AssertionError):  # what is left is told below
+    with suppress(AssertionError):  # what is left is reported below
         wait_for(lambda: not (sleeping(mark) or everything & tree.table().keys() or any(temporary.iterdir())))
     left = everything & tree.table().keys()
     assert (sleeping(mark), left, list(temporary.iterdir())) == (set(), set(), [])

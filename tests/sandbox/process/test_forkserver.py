@@ -209,8 +209,8 @@ def spec(workspace: Path, level: str = "limited") -> spawn.WorkerSpec:
 
 
 @contextmanager
-def worker(server: spawn.ForkServerHandle, wanted: spawn.WorkerSpec) -> Iterator[spawn.WorkerHandles]:
-    ends = server.spawn(wanted)
+def worker(server: spawn.ForkServerHandle, request: spawn.WorkerSpec) -> Iterator[spawn.WorkerHandles]:
+    ends = server.spawn(request)
     for connection in (ends.channel, ends.control):
         connection.settimeout(30)
     try:

@@ -40,7 +40,7 @@ def test_nothing_is_written_meanwhile_and_all_goes_on_afterwards(busy: int, tmp_
             time.sleep(0.001)
 
 
-def test_what_stood_still_before_stays_so(busy: int) -> None:
+def test_what_was_stopped_before_stays_stopped(busy: int) -> None:
     writer = min(descendants(busy))
     os.kill(writer, signal.SIGSTOP)
     while "\nState:\tT" not in Path(f"/proc/{writer}/status").read_text():
@@ -52,7 +52,7 @@ def test_what_stood_still_before_stays_so(busy: int) -> None:
     assert writer not in find_background_processes(busy, 0)
 
 
-def test_what_was_left_running_is_told_by_name(busy: int) -> None:
+def test_background_processes_are_returned_with_their_names(busy: int) -> None:
     worker = min(descendants(busy))
     found = find_background_processes(busy, worker)
     assert worker not in found

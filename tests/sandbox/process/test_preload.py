@@ -1,4 +1,4 @@
-"""Libraries that the fork server imports once: which, when, and what is told of the others."""
+"""Libraries that the fork server imports once: which, when, and why others are left out."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def test_the_list_is_read_from_the_environment() -> None:
 
 
 def there_after(names: list[str]) -> dict[str, Any]:
-    told = preload.preload_modules([*names, "preload_nothing"], {"MPLBACKEND": "agg"})
+    reasons = preload.preload_modules([*names, "preload_nothing"], {"MPLBACKEND": "agg"})
     imported = [name for name in names if name in sys.modules]
-    return {"told": told, "imported": imported, "left": "MPLBACKEND" in os.environ}
+    return {"reasons": reasons, "imported": imported, "left": "MPLBACKEND" in os.environ}
 
 
 def test_trouble_is_told_and_kept_out(libraries: Path) -> None:
     names = [f"preload_{name}" for name in TROUBLE]
     found = in_one_thread(lambda: there_after(names))
-    assert found["told"] == {
+    assert found["reasons"] == {
         "preload_leaves_threads": "it leaves threads running (1), which a fork would lose",
         "preload_raises": "its import failed with RuntimeError: not today",
         "preload_exits": "its import ended the process",

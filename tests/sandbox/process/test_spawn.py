@@ -33,7 +33,7 @@ HOSTILE = {
 
 
 @pytest.fixture
-def wanted(tmp_path: Path) -> spawn.WorkerSpec:
+def spec(tmp_path: Path) -> spawn.WorkerSpec:
     level = spawn.detection().level
     assert level
     return spawn.WorkerSpec(level=level, workspace=str(tmp_path), limits=Limits())
@@ -98,7 +98,7 @@ def test_a_dead_one_is_replaced_and_its_descriptors_are_closed() -> None:
     assert open_files() == before
 
 
-def test_asking_one_that_just_died(wanted: spawn.WorkerSpec) -> None:
+def test_asking_one_that_just_died(spec: spawn.WorkerSpec) -> None:
     server = spawn.ForkServerHandle()
     os.kill(server.pid, signal.SIGKILL)
     while server.alive:
@@ -106,7 +106,7 @@ def test_asking_one_that_just_died(wanted: spawn.WorkerSpec) -> None:
     before = open_files()
     for _ in range(3):
         with pytest.raises(SandboxError, match="The fork server is gone"):
-            server.spawn(wanted)
+            server.spawn(spec)
     with pytest.raises(SandboxError, match="The fork server is gone"):
         server.detect()
     assert open_files() == before
@@ -156,7 +156,7 @@ def few_descriptors() -> Iterator[Callable[[int], None]]:
     assert open_files() == before
 
 
-def test_without_descriptors_it_says_so_and_leaks_none(wanted: spawn.WorkerSpec) -> None:
+def test_without_descriptors_it_says_so_and_leaks_none(spec: spawn.WorkerSpec) -> None:
     server = spawn.server()
     spawn.detection()
     refusals = []
@@ -164,11 +164,11 @@ def test_without_descriptors_it_says_so_and_leaks_none(wanted: spawn.WorkerSpec)
         for more in range(12):
             leave(more)
             try:
-                close(server.spawn(wanted))
+                close(server.spawn(spec))
             except SandboxError as error:
                 refusals.append(str(error))
     assert len(refusals) >= 4
-    assert all("too many files open" in told for told in refusals)
+    assert all("too many files open" in message for message in refusals)
 
 
 def test_a_fork_server_cannot_be_started_without_descriptors() -> None:
@@ -181,13 +181,13 @@ def test_a_fork_server_cannot_be_started_without_descriptors() -> None:
             except SandboxError as error:
                 refusals.append(str(error))
     assert len(refusals) >= 4
-    assert all("too many files open" in told or "could not be started" in told for told in refusals)
+    assert all("too many files open" in message or "could not be started" in message for message in refusals)
 
 
-def test_a_request_that_is_too_long(wanted: spawn.WorkerSpec) -> None:
+def test_a_request_that_is_too_long(spec: spawn.WorkerSpec) -> None:
     long = spawn.WorkerSpec(
-        level=wanted.level,
-        workspace=wanted.workspace,
+        level=spec.level,
+        workspace=spec.workspace,
         readable=("/" + "x" * 200_000,),
         limits=Limits(),
     )
@@ -197,19 +197,19 @@ def test_a_request_that_is_too_long(wanted: spawn.WorkerSpec) -> None:
     assert open_files() == before
 
 
-def test_a_path_that_is_no_utf_8(wanted: spawn.WorkerSpec) -> None:
-    odd = spawn.WorkerSpec(level=wanted.level, workspace="/tmp/\udcff", limits=Limits())
+def test_a_path_that_is_no_utf_8(spec: spawn.WorkerSpec) -> None:
+    odd = spawn.WorkerSpec(level=spec.level, workspace="/tmp/\udcff", limits=Limits())
     with pytest.raises(SandboxError, match=r"is not valid UTF-8.*Rename"):
         spawn.server().spawn(odd)
 
 
-def test_what_was_spawned_ends_when_its_ends_are_closed(wanted: spawn.WorkerSpec) -> None:
-    ends = spawn.server().spawn(wanted)
+def test_what_was_spawned_ends_when_its_ends_are_closed(spec: spawn.WorkerSpec) -> None:
+    ends = spawn.server().spawn(spec)
     time.sleep(0.1)
     close(ends)
     until_s = time.monotonic() + 2
     while time.monotonic() < until_s:
-        if not [p for p in Path("/proc").glob("[0-9]*") if _works_in(p, wanted.workspace)]:
+        if not [p for p in Path("/proc").glob("[0-9]*") if _works_in(p, spec.workspace)]:
             return
         time.sleep(0.01)
     pytest.fail("a worker is left")

@@ -30,9 +30,9 @@ SUPERVISOR, WORKER = 10, 11
 
 def tree(**processes: tuple[int, int]) -> dict[int, Process]:
     """Processes `p20=(parent, tick)` beside a supervisor and its worker."""
-    told = {1: (0, 0), SUPERVISOR: (1, 1), WORKER: (SUPERVISOR, 1)}
-    told |= {int(name[1:]): born for name, born in processes.items()}
-    return {pid: Process(parent, (tick, pid)) for pid, (parent, tick) in told.items()}
+    rows = {1: (0, 0), SUPERVISOR: (1, 1), WORKER: (SUPERVISOR, 1)}
+    rows |= {int(name[1:]): born for name, born in processes.items()}
+    return {pid: Process(parent, (tick, pid)) for pid, (parent, tick) in rows.items()}
 
 
 def left(
@@ -101,8 +101,8 @@ def test_the_worker_is_never_chosen_and_rings_do_not_hang() -> None:
 
 
 @given(st.dictionaries(st.integers(12, 40), st.tuples(st.integers(10, 40), st.integers(0, 200)), max_size=25))
-def test_only_what_is_below_and_not_older_is_chosen(told: dict[int, tuple[int, int]]) -> None:
-    processes = tree(**{f"p{pid}": born for pid, born in told.items()})
+def test_only_what_is_below_and_not_older_is_chosen(rows: dict[int, tuple[int, int]]) -> None:
+    processes = tree(**{f"p{pid}": born for pid, born in rows.items()})
     found = left(processes)
     assert found <= below(SUPERVISOR, processes) - {WORKER}
     assert all(processes[pid].born > (100, 22) for pid in found)
