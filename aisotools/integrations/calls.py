@@ -1,4 +1,4 @@
-"""What every bridge needs: making a call from any thread and loop, and what a model gets of its result."""
+"""Shared by the integrations: make a call from any thread or loop, and find the images of a result."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from aisotools.core.types import Decision, Json, ToolCall, ToolResult
 from aisotools.session.session import Session
 
 Asking = Literal["session", "framework"]
-"""Who asks a person: the session, by its card or prompt; or the framework, in its own way."""
+"""Who asks the user for approval: the session, by its card or prompt, or the framework."""
 
 _IMAGE_TYPES = ("image/png", "image/jpeg")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A picture in a result.
+    """An image in a result.
 
     Attributes:
-        mime: Its type.
-        data: Its bytes, of a stranger.
+        mime: Media type.
+        data: The bytes; untrusted.
     """
 
     mime: str
@@ -34,15 +34,15 @@ class Image:
 
     @property
     def base64(self) -> str:
-        """The bytes as text."""
+        """The bytes in base64."""
         return base64.b64encode(self.data).decode()
 
 
 def check_asking(asking: str) -> None:
-    """Raise if nobody asks that way.
+    """Check an `asking` argument.
 
     Raises:
-        UsageError: Naming what there is.
+        UsageError: If it is neither `session` nor `framework`.
     """
     if asking not in {"session", "framework"}:
         raise UsageError(f"asking={asking!r}: use 'session' (our card or prompt) or 'framework' (theirs).")
@@ -56,44 +56,41 @@ async def call(
     call_id: str | None = None,
     approver: Approver | None = None,
 ) -> ToolResult:
-    """Make a model's call on the session's own loop, from whatever loop awaits it.
-
-    A framework may make the same call twice after an interruption; then it gets an id of its own.
-    """
+    """Make a model's call from any event loop; it runs on the session's own."""
     options: dict[str, Any] = {
         "origin": "model",
+        # A framework may repeat a call after an interruption. The repetition gets a new id.
         "call_id": None if call_id is None or session.knows(call_id) else call_id,
         "approver": approver,
     }
     if session.loop in {None, asyncio.get_running_loop()}:
         return await session.call(name, arguments, **options)
-    there = asyncio.run_coroutine_threadsafe(session.call(name, arguments, **options), session.loop)
-    return await asyncio.wrap_future(there)
+    future = asyncio.run_coroutine_threadsafe(session.call(name, arguments, **options), session.loop)
+    return await asyncio.wrap_future(future)
 
 
 def call_blocking(session: Session, name: str, arguments: Mapping[str, Json], **options: Any) -> ToolResult:
-    """Make a model's call from a thread that is not the session's own, and block until its result is there.
+    """Make a model's call from another thread than the session's, and block until it has a result.
 
     Raises:
-        UsageError: If this is the session's own thread, or the session is not open; the message says what to
-            do.
+        UsageError: If this is the session's thread, or the session is not open.
     """
     return session.call_threadsafe(name, arguments, origin="model", **options)
 
 
 def needs_asking(session: Session, name: str, arguments: Mapping[str, Json]) -> tuple[str, ...] | None:
-    """Why somebody would be asked about a call; None when nobody would, or it is no call at all."""
+    """Return the reasons for which a call needs approval; None if it needs none or is malformed."""
     try:
         ticket = session.explain(ToolCall("explained", name, arguments, origin="model"))
     except (ToolError, UnknownTool):
-        return None  # the call itself says what is wrong, to the model
+        return None  # the call itself reports the error to the model
     if ticket.evaluation.decision is not Decision.ASK or session.grants.find(ticket) is not None:
         return None
     return tuple(ticket.evaluation.reasons)
 
 
 def images(result: ToolResult) -> Iterator[Image]:
-    """The pictures of a result, its own and those that were displayed beside it."""
+    """Yield the images of a result and of what was displayed during the call, one for each bundle."""
     displayed = result.metadata.get("displays")
     bundles = [result.data, *(displayed if isinstance(displayed, list | tuple) else ())]
     for bundle in bundles:
@@ -107,4 +104,4 @@ def images(result: ToolResult) -> Iterator[Image]:
                 yield Image(mime=mime, data=base64.b64decode(data, validate=False))
             except (binascii.Error, ValueError):
                 continue
-            break
+            break  # the other types show the same image

@@ -32,7 +32,7 @@ from aisotools.tools.results import to_result
 
 
 class LangChainSessionTool(BaseTool):
-    """One tool of a session as LangChain has tools; every call passes the session's gate."""
+    """A session's tool for LangChain. Every call passes the session's gate."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -44,21 +44,23 @@ class LangChainSessionTool(BaseTool):
     asking: str = "session"
 
     def _run(self, *args: Any, **kwargs: Any) -> tuple[Any, ToolResult]:
-        arguments = self._restored(args, kwargs)
+        arguments = self._restore_arguments(args, kwargs)
         approver = self._approver(arguments)
-        return _answer(call_blocking(self.session, self.export.tool_name, arguments, approver=approver))
+        return _convert_result(
+            call_blocking(self.session, self.export.tool_name, arguments, approver=approver)
+        )
 
     async def _arun(self, *args: Any, **kwargs: Any) -> tuple[Any, ToolResult]:
-        arguments = self._restored(args, kwargs)
+        arguments = self._restore_arguments(args, kwargs)
         approver = self._approver(arguments)
-        return _answer(await call(self.session, self.export.tool_name, arguments, approver=approver))
+        return _convert_result(await call(self.session, self.export.tool_name, arguments, approver=approver))
 
-    def _restored(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Json]:
+    def _restore_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Json]:
         names = list(self.export["function"]["parameters"].get("properties", {}))
         return self.export.restore({**dict(zip(names, args, strict=False)), **kwargs})
 
     def _approver(self, arguments: Mapping[str, Json]) -> Approver | None:
-        """Who is asked: with `framework`, whoever resumes the interrupted graph."""
+        """Return the approver of a call: with `framework`, the answer that the graph is resumed with."""
         if self.asking != "framework":
             return None
         reasons = needs_asking(self.session, self.export.tool_name, arguments)
@@ -66,12 +68,14 @@ class LangChainSessionTool(BaseTool):
             return None
         from langgraph.types import interrupt
 
-        told = {"tool": self.export.tool_name, "arguments": dict(arguments), "reasons": list(reasons)}
-        return _Answered(interrupt(told))
+        # `interrupt` raises the first time. When the graph is resumed, the tool runs again from its start,
+        # and `interrupt` returns the answer.
+        question = {"tool": self.export.tool_name, "arguments": dict(arguments), "reasons": list(reasons)}
+        return _ResumeApprover(interrupt(question))
 
 
-class _Answered:
-    """Gives the answer that the graph was resumed with."""
+class _ResumeApprover:
+    """Approves or denies by the value that a graph was resumed with."""
 
     def __init__(self, answer: object) -> None:
         self._answer = answer
@@ -89,7 +93,7 @@ class _Answered:
         return Approval("approve" if answer in {True, "approve", "accept"} else "deny")
 
 
-def _answer(result: ToolResult) -> tuple[Any, ToolResult]:
+def _convert_result(result: ToolResult) -> tuple[Any, ToolResult]:
     if result.is_error:
         raise ToolException(result.content)
     pictures = list(images(result))
@@ -105,12 +109,12 @@ def _block(image: Image) -> dict[str, Any]:
 def session_tools(
     session: Session, *, registry: ToolRegistry | None = None, asking: Asking = "session"
 ) -> list[BaseTool]:
-    """The tools of a session for LangChain.
+    """Return the tools of a session for LangChain.
 
     Args:
         session: Makes the calls. For `invoke` in another thread it must be open.
-        registry: Which of its tools; all without it.
-        asking: `framework` interrupts the LangGraph graph where somebody must be asked; resume it with
+        registry: Tools to offer; None for all tools of the session.
+        asking: `framework` interrupts the LangGraph graph at a call that needs approval; resume it with
             `Command(resume=True)`, `False`, or `{"type": "edit", "arguments": {...}}`.
     """
     check_asking(asking)
@@ -129,44 +133,45 @@ def session_tools(
 
 
 class LangChainTool:
-    """A LangChain tool as one of ours; runs on the host, with the effect that it is given."""
+    """A LangChain tool in our registry; it runs on the host."""
 
     def __init__(self, tool: BaseTool, *, effect: Effect | None = None) -> None:
-        """Take `tool`.
+        """Wrap `tool`.
 
         Args:
             tool: The tool.
-            effect: What every call may do; `LOCAL_MUTATION` without it, so every call is asked about.
+            effect: Effect of every call; None for `LOCAL_MUTATION`, which needs approval.
         """
         if not isinstance(tool, BaseTool):
             raise UsageError(
-                f"{type(tool).__name__} is no LangChain tool. Give one made by langchain's @tool."
+                f"{type(tool).__name__} is not a LangChain tool. Give one made by langchain's @tool."
             )
-        self._tool, self.effect = tool, effect
+        self._tool = tool
+        self.effect = effect
         self.source = f"LangChain: {type(tool).__module__}.{type(tool).__qualname__}"
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the tool."""
         return self._tool.name
 
     @property
     def description(self) -> str:
-        """Its description."""
+        """Description for a model."""
         return self._tool.description
 
     def parameters_schema(self) -> Mapping[str, Json]:
-        """JSON Schema of its arguments."""
+        """Return the JSON Schema of the arguments."""
         schema: Any = self._tool.tool_call_schema
-        found: dict[str, Json] = dict(schema) if isinstance(schema, dict) else schema.model_json_schema()
-        return {"type": "object", **{key: value for key, value in found.items() if key != "description"}}
+        fields: dict[str, Json] = dict(schema) if isinstance(schema, dict) else schema.model_json_schema()
+        return {"type": "object", **{key: value for key, value in fields.items() if key != "description"}}
 
     def classify(self, arguments: Mapping[str, Json]) -> Effect:  # noqa: ARG002 - named by the contract
-        """What a call may do."""
+        """Return the effect of a call."""
         return self.effect or Effect.LOCAL_MUTATION
 
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
-        """Call it as LangChain does."""
+        """Invoke the tool as LangChain does."""
         try:
             value = await self._tool.ainvoke(dict(arguments))
         except ToolException as error:

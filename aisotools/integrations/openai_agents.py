@@ -24,12 +24,12 @@ def session_tools(
     asking: Asking = "session",
     strict: bool | None = None,
 ) -> list[FunctionTool]:
-    """The tools of a session as the OpenAI Agents SDK has tools; every call passes the session's gate.
+    """Return the tools of a session for the OpenAI Agents SDK. Every call passes the session's gate.
 
     Args:
-        session: Makes the calls; it is opened by the first one and closed by whoever made it.
-        registry: Which of its tools; all without it.
-        asking: `framework` interrupts the run where somebody must be asked; approve or reject it in the
+        session: Makes the calls. The first call opens it; closing it is the caller's task.
+        registry: Tools to offer; None for all tools of the session.
+        asking: `framework` interrupts the run at a call that needs approval; approve or reject it in the
             run's state.
         strict: As for `ToolRegistry.exports`.
     """
@@ -43,17 +43,18 @@ def _tool(session: Session, export: Export, asking: str) -> FunctionTool:
 
     async def invoke(context: Any, arguments: str) -> Any:
         try:
-            given = json.loads(arguments or "{}")
+            parsed = json.loads(arguments or "{}")
         except ValueError as error:
-            return f"The arguments are no JSON: {error}. Call again with an object."
-        if not isinstance(given, dict):
-            return f"The arguments are no object: {arguments[:200]!r}. Call again with an object."
-        # With needs_approval the SDK has asked before it comes here.
+            return f"The arguments are not JSON: {error}. Call again with an object."
+        if not isinstance(parsed, dict):
+            return f"The arguments are not an object: {arguments[:200]!r}. Call again with an object."
+        # With `needs_approval` the SDK asked before it called this function.
         approver = AllowAll() if asking == "framework" else None
         result = await call(
             session,
             export.tool_name,
-            export.restore(given),
+            export.restore(parsed),
+            # The SDK passes a ToolContext, which has the id, or a plain RunContextWrapper, which has none.
             call_id=getattr(context, "tool_call_id", None),
             approver=approver,
         )
@@ -62,8 +63,8 @@ def _tool(session: Session, export: Export, asking: str) -> FunctionTool:
             return result.content
         return [ToolOutputText(text=result.content), *map(_output, pictures)]
 
-    async def asks(_context: Any, given: dict[str, Any], _call_id: str) -> bool:
-        return needs_asking(session, export.tool_name, export.restore(given)) is not None
+    async def needs_approval(_context: Any, arguments: dict[str, Any], _call_id: str) -> bool:
+        return needs_asking(session, export.tool_name, export.restore(arguments)) is not None
 
     return FunctionTool(
         name=exported_name(export),
@@ -71,7 +72,7 @@ def _tool(session: Session, export: Export, asking: str) -> FunctionTool:
         params_json_schema=function["parameters"],
         on_invoke_tool=invoke,
         strict_json_schema=function.get("strict", False),
-        needs_approval=asks if asking == "framework" else False,
+        needs_approval=needs_approval if asking == "framework" else False,
     )
 
 

@@ -27,10 +27,11 @@ from aisotools.tools.export import exported_name
 from aisotools.tools.registry import ToolRegistry
 from aisotools.tools.results import to_result
 
-_ANYTHING = SchemaValidator(core_schema.any_schema())  # the gate validates, with messages for a model
+_ACCEPT_ALL = SchemaValidator(core_schema.any_schema())
+"""The gate validates the arguments, with messages for a model."""
 
-
-_OWN_NAME = "aisotools_name"
+_NAME_KEY = "aisotools_name"
+"""Key of the registry's name in a tool's metadata; exports may change names."""
 
 
 class SessionToolset(AbstractToolset[Any]):
@@ -47,44 +48,47 @@ class SessionToolset(AbstractToolset[Any]):
         """Offer the tools of `session`.
 
         Args:
-            session: Makes the calls; it is opened by the first one and closed by whoever made it.
-            registry: Which of its tools; all without it.
-            id: Names the toolset.
-            asking: `framework` ends the run with pydantic-ai's `DeferredToolRequests` where somebody must be
-                asked, instead of asking by the session's own approver.
+            session: Makes the calls. The first call opens it; closing it is the caller's task.
+            registry: Tools to offer; None for all tools of the session.
+            id: Id of the toolset.
+            asking: `framework` ends the run with pydantic-ai's `DeferredToolRequests` at a call that needs
+                approval, instead of asking the session's approver.
         """
         check_asking(asking)
-        self._session, self._registry, self._id, self._asking = session, registry, id, asking
+        self._session = session
+        self._registry = registry
+        self._id = id
+        self._asking = asking
 
     @property
     def id(self) -> str | None:
-        """The toolset's name."""
+        """Id of the toolset."""
         return self._id
 
     def definitions(self) -> list[ToolDefinition]:
-        """The tools, as pydantic-ai describes tools."""
+        """Return the definitions of the tools."""
         registry = self._registry or self._session.registry
-        described = []
+        definitions = []
         for export, tool in zip(registry.exports("openai", strict=False), registry.list(), strict=True):
             effect = declared_effect(tool)
-            described.append(
+            definitions.append(
                 ToolDefinition(
                     name=exported_name(export),
                     description=tool.description,
                     parameters_json_schema=dict(export["function"]["parameters"]),
                     sequential=effect is not Effect.READ_ONLY,
-                    metadata={_OWN_NAME: tool.name, "effect": str(effect) if effect else None},
+                    metadata={_NAME_KEY: tool.name, "effect": str(effect) if effect else None},
                 )
             )
-        return described
+        return definitions
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
-        """The tools by the names that the model is told."""
+        """Return the tools by the names that the model sees."""
         return {
-            one.name: ToolsetTool(
-                toolset=self, tool_def=one, max_retries=ctx.max_retries, args_validator=_ANYTHING
+            definition.name: ToolsetTool(
+                toolset=self, tool_def=definition, max_retries=ctx.max_retries, args_validator=_ACCEPT_ALL
             )
-            for one in self.definitions()
+            for definition in self.definitions()
         }
 
     async def call_tool(
@@ -94,21 +98,21 @@ class SessionToolset(AbstractToolset[Any]):
         ctx: RunContext[Any],
         tool: ToolsetTool[Any],
     ) -> Any:
-        """Pass a call through the gate.
+        """Make a call through the gate.
 
         Raises:
-            ModelRetry: For what the model can mend.
-            ToolFailed: For what it cannot, denials among it.
-            ApprovalRequired: If the framework is to ask.
+            ModelRetry: If the call failed and the model can correct it.
+            ToolFailed: If it cannot; denials too.
+            ApprovalRequired: If the framework must ask the user.
         """
-        own = (tool.tool_def.metadata or {}).get(_OWN_NAME, name)
+        own_name = (tool.tool_def.metadata or {}).get(_NAME_KEY, name)
         approver = None
         if self._asking == "framework":
-            reasons = needs_asking(self._session, own, tool_args)
+            reasons = needs_asking(self._session, own_name, tool_args)
             if reasons is not None and not ctx.tool_call_approved:
                 raise ApprovalRequired(metadata={"reasons": list(reasons)})
             approver = AllowAll() if ctx.tool_call_approved else None
-        result = await call(self._session, own, tool_args, call_id=ctx.tool_call_id, approver=approver)
+        result = await call(self._session, own_name, tool_args, call_id=ctx.tool_call_id, approver=approver)
         if result.is_error:
             raise (ModelRetry if result.recoverable else ToolFailed)(result.content)
         pictures = [BinaryContent(image.data, media_type=image.mime) for image in images(result)]
@@ -118,41 +122,43 @@ class SessionToolset(AbstractToolset[Any]):
 
 
 class PydanticAITool:
-    """A pydantic-ai tool as one of ours; runs on the host, with the effect that it is given."""
+    """A pydantic-ai tool in our registry; it runs on the host."""
 
     def __init__(self, tool: Tool[Any], *, effect: Effect | None = None, deps: Any = None) -> None:
-        """Take `tool`.
+        """Wrap `tool`.
 
         Args:
             tool: The tool.
-            effect: What every call may do; `LOCAL_MUTATION` without it, so every call is asked about.
-            deps: What its function finds as `ctx.deps`.
+            effect: Effect of every call; None for `LOCAL_MUTATION`, which needs approval.
+            deps: Value of `ctx.deps` in its function.
         """
         if not isinstance(tool, Tool):
-            raise UsageError(f"{type(tool).__name__} is no pydantic-ai Tool. Give Tool(function).")
-        self._tool, self.effect, self._deps = tool, effect, deps
+            raise UsageError(f"{type(tool).__name__} is not a pydantic-ai Tool. Give Tool(function).")
+        self._tool = tool
+        self.effect = effect
+        self._deps = deps
         self.source = f"pydantic-ai: {tool.function.__module__}.{tool.function.__qualname__}"
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the tool."""
         return self._tool.name
 
     @property
     def description(self) -> str:
-        """Its description."""
+        """Description for a model."""
         return self._tool.description or ""
 
     def parameters_schema(self) -> Mapping[str, Json]:
-        """JSON Schema of its arguments."""
+        """Return the JSON Schema of the arguments."""
         return self._tool.function_schema.json_schema
 
     def classify(self, arguments: Mapping[str, Json]) -> Effect:  # noqa: ARG002 - named by the contract
-        """What a call may do."""
+        """Return the effect of a call."""
         return self.effect or Effect.LOCAL_MUTATION
 
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
-        """Call the function with arguments as pydantic-ai validates them."""
+        """Validate the arguments as pydantic-ai does, and call the function."""
         schema = self._tool.function_schema
         ctx: RunContext[Any] = RunContext(
             deps=self._deps, model=TestModel(), usage=RunUsage(), tool_call_id=context.call_id

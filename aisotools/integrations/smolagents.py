@@ -22,7 +22,7 @@ _TYPES = {"string", "boolean", "integer", "number", "array", "object", "null"}
 
 
 class SmolagentsSessionTool(Tool):  # type: ignore[misc]  # smolagents is untyped
-    """One tool of a session as smolagents has tools; every call passes the session's gate."""
+    """A session's tool for smolagents. Every call passes the session's gate."""
 
     skip_forward_signature_validation = True
     name = "session_tool"
@@ -38,23 +38,25 @@ class SmolagentsSessionTool(Tool):  # type: ignore[misc]  # smolagents is untype
         parameters = function["parameters"]
         required = set(parameters.get("required", ()))
         self.inputs = {
-            name: _input(about, optional=name not in required)
-            for name, about in parameters.get("properties", {}).items()
+            name: _input(schema, optional=name not in required)
+            for name, schema in parameters.get("properties", {}).items()
         }
         self._session, self._export = session, export
         super().__init__()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Pass a call through the gate and block until its result is there.
+        """Make a call through the gate and block until it has a result.
 
         Raises:
-            RuntimeError: With what the model should read, if the call failed; smolagents shows it to the
-                model.
+            RuntimeError: If the call failed; smolagents shows the message to the model.
         """
-        given = {**dict(zip(self.inputs, args, strict=False)), **kwargs}
-        optional = {name for name, about in self.inputs.items() if about.get("nullable")}
-        told = {name: value for name, value in given.items() if value is not None or name not in optional}
-        result = call_blocking(self._session, self._export.tool_name, self._export.restore(told))
+        arguments = {**dict(zip(self.inputs, args, strict=False)), **kwargs}
+        # smolagents passes None for optional arguments that the model left out.
+        optional = {name for name, field in self.inputs.items() if field.get("nullable")}
+        present = {
+            name: value for name, value in arguments.items() if value is not None or name not in optional
+        }
+        result = call_blocking(self._session, self._export.tool_name, self._export.restore(present))
         if result.is_error:
             raise RuntimeError(result.content)
         pictures = list(images(result)) if result.kind == "binary" else []
@@ -65,32 +67,32 @@ class SmolagentsSessionTool(Tool):  # type: ignore[misc]  # smolagents is untype
         return result.value if isinstance(result.value, dict | list | int | float) else result.content
 
 
-def _input(about: object, *, optional: bool) -> dict[str, Any]:
-    """A parameter as smolagents describes it: one or several of few types."""
-    schema = about if isinstance(about, Mapping) else {}
+def _input(schema: object, *, optional: bool) -> dict[str, Any]:
+    """Convert a parameter's JSON Schema to smolagents' description."""
+    schema = schema if isinstance(schema, Mapping) else {}
     kinds = schema.get("type", "any")
     if isinstance(kinds, list):
         kinds = [kind for kind in kinds if kind in _TYPES] or "any"
     elif kinds not in _TYPES:
         kinds = "any"
-    told: dict[str, Any] = {"type": kinds, "description": str(schema.get("description", ""))}
+    field: dict[str, Any] = {"type": kinds, "description": str(schema.get("description", ""))}
     if optional:
-        told["nullable"] = True
-    return told
+        field["nullable"] = True
+    return field
 
 
 def _identifier(name: str) -> str:
-    """A name that is one in Python, since smolagents writes code that calls it."""
+    """Return the name as a Python identifier: smolagents' models write code that calls it."""
     plain = "".join(letter if letter.isalnum() or letter == "_" else "_" for letter in name)
     return plain if plain.isidentifier() else f"tool_{plain}"
 
 
 def session_tools(session: Session, *, registry: ToolRegistry | None = None) -> list[SmolagentsSessionTool]:
-    """The tools of an open session for smolagents.
+    """Return the tools of an open session for smolagents.
 
     Args:
-        session: Makes the calls; it asks by its own approver.
-        registry: Which of its tools; all without it.
+        session: Makes the calls; its own approver is asked.
+        registry: Tools to offer; None for all tools of the session.
     """
     exports = (registry or session.registry).exports("openai", strict=False)
     return [SmolagentsSessionTool(session, export) for export in exports]

@@ -137,5 +137,5 @@ async def test_their_tool_in_our_registry(open_session: OpenSession) -> None:
     failed = await session.call("multiply", {"a": -1})
     assert "no negative numbers" in failed.content
     assert (await session.call("multiply", {"c": 1})).is_error
-    with pytest.raises(UsageError, match="no LangChain tool"):
+    with pytest.raises(UsageError, match="not a LangChain tool"):
         LangChainTool(5)  # type: ignore[arg-type]  # what a person might give

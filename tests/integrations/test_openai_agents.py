@@ -75,8 +75,8 @@ async def test_errors_reach_the_model_in_words(open_session: OpenSession) -> Non
     tools = session_tools(session)
     for name, arguments, told in (
         ("shape_area", '{"shape": {"width": "x"}}', "width"),
-        ("shape_area", "{no json", "no JSON"),
-        ("shape_area", "[1]", "no object"),
+        ("shape_area", "{no json", "not JSON"),
+        ("shape_area", "[1]", "not an object"),
         ("never", "{}", "not run"),
     ):
         if name == "shape_area" and not arguments.startswith('{"'):

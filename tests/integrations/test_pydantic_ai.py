@@ -172,5 +172,5 @@ async def test_their_tool_in_our_registry(open_session: OpenSession) -> None:
     assert wrong.is_error
     asked = open_session(PydanticAITool(Tool(greet)), approver=DenyAll())
     assert (await asked.call("greet", {"name": "Ada"})).error_kind == "denied"
-    with pytest.raises(UsageError, match="no pydantic-ai Tool"):
+    with pytest.raises(UsageError, match="not a pydantic-ai Tool"):
         PydanticAITool(greet)  # type: ignore[arg-type]  # what a person might give

@@ -1,8 +1,6 @@
-"""One call in a remote kernel: the cells that it takes, what they show, and the result that comes of it.
+"""Calls in a remote kernel: preparing the kernel, the cells of a call, and its result.
 
-All that comes is hostile, and becomes a result by the same way as what a worker of our own sends.
-
-What a remote kernel is sent before the first call: our module, and the package if it is not there.
+The kernel is untrusted. Its output becomes a result by the same checks as that of a local worker.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import sys
 import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -28,11 +27,11 @@ from aisotools.core.exceptions import ChannelError, WorkerDied
 from aisotools.core.protocols import SandboxCall, SandboxListener
 from aisotools.core.types import ToolResult
 from aisotools.integrations.jupyter_gateway.connection import (
+    PendingRequest,
     RemoteLink,
-    Running,
-    pieces_of,
-    spoken_answer,
-    told_answer,
+    answer_from_output,
+    answer_from_reply,
+    result_pieces,
 )
 from aisotools.integrations.jupyter_gateway.payload import EMIT_MIME
 from aisotools.sandbox.results import PrintedOutput, cut, encode_result, result_from_worker
@@ -47,34 +46,50 @@ _CARRIED_LIBRARIES = ("cloudpickle", "pathspec")
 """Pure Python libraries that our tools import in a worker and that an ordinary kernel may lack."""
 
 _PART_CHARS = 2 << 20
-_NEEDED = (3, 11)
+"""Base64 characters in one message to the kernel."""
+_MIN_PYTHON = (3, 11)
+_MODULE = '__import__("sys").modules["aisotools_remote"]'
+"""The sent module, as an expression that works whatever names a user's code binds."""
+
+_MAX_WORD_CHARS = 200
+_MAX_MESSAGE_CHARS = 10_000
+_MAX_TRACEBACK_CHARS = 100_000
+_MAX_ORDER_BYTES = 64 << 20
+_MAX_EMIT_BYTES = 1 << 16
+_EMIT_BURST = 2000
+_EMITS_PER_S = 100.0
+
+Reply = Mapping[str, Any]
+"""Content of the reply that ends a call; untrusted."""
 
 
-async def settle(link: RemoteLink, folder: str, timeout_s: float) -> Mapping[str, Any]:
-    """Make a kernel ready for our tools; what it says about itself.
+# ---- preparing a kernel
+
+
+async def prepare_kernel(link: RemoteLink, folder: str, timeout_s: float) -> Mapping[str, Any]:
+    """Install the module, and the package if needed. Return the answer of `payload.hello`.
 
     Args:
         link: The kernel.
-        folder: Its workspace there, made if it is missing.
-        timeout_s: How long each step may take.
+        folder: Workspace on its machine, created if it is missing.
+        timeout_s: Time limit of each step.
 
     Raises:
-        WorkerDied: If it is no kernel that can run them; the message says why.
+        WorkerDied: If the kernel cannot run tools.
     """
-    told = await link.ask(f"{_MODULE}.hello({json.dumps(folder)})", timeout_s, _installation())
-    python = told.get("python")
+    info = await link.ask(f"{_MODULE}.hello({json.dumps(folder)})", timeout_s, _installation())
+    python = info.get("python")
     if not isinstance(python, list) or len(python) != 2 or not all(type(n) is int for n in python):
-        raise WorkerDied("it is no Python kernel, or does not say what it is")
-    if tuple(python) < _NEEDED:
-        here, needed = ".".join(map(str, python)), ".".join(map(str, _NEEDED))
-        raise WorkerDied(f"its Python is {here}, and the tools need {needed} or newer. Use another kernel")
-    if told.get("aisotools") != version("aisotools"):
-        await carry(link, _archive(), timeout_s)
+        raise WorkerDied("it is not a Python kernel, or does not report its version")
+    if tuple(python) < _MIN_PYTHON:
+        version_text, minimum = ".".join(map(str, python)), ".".join(map(str, _MIN_PYTHON))
+        raise WorkerDied(
+            f"its Python is {version_text}, and the tools need {minimum} or newer. Use another kernel"
+        )
+    if info.get("aisotools") != version("aisotools"):
+        await send_data(link, _archive(), timeout_s)
         await link.ask(f"{_MODULE}.Answer({{}})", timeout_s, f"{_MODULE}.unpack()")
-    return told
-
-
-_MODULE = '__import__("sys").modules["aisotools_remote"]'
+    return info
 
 
 def _installation() -> str:
@@ -111,8 +126,8 @@ def _folder_of(package: str) -> Path:
     return Path(spec.origin).parent
 
 
-async def carry(link: RemoteLink, data: bytes, timeout_s: float) -> None:
-    """Have the kernel take `data`, in as many messages as it needs."""
+async def send_data(link: RemoteLink, data: bytes, timeout_s: float) -> None:
+    """Send `data` to the kernel, in as many messages as it needs."""
     for part in _parts(data):
         await link.ask(f"{_MODULE}.Answer({{}})", timeout_s, f"{_MODULE}.take({json.dumps(part)})")
 
@@ -123,12 +138,8 @@ def _parts(data: bytes) -> Iterator[str]:
         yield text[start : start + _PART_CHARS]
 
 
-def order_for(request: SandboxCall, shipped: bool) -> bytes:
-    """A call, with its tool unless the kernel has it, as our module there takes it."""
-    from dataclasses import asdict
-
-    from pydantic_core import to_json
-
+def encode_order(request: SandboxCall, shipped: bool) -> bytes:
+    """Encode a call for the sent module, with its tool unless the kernel has it."""
     call, shipment = request.call, request.shipment
     payload = b"" if shipped or shipment.import_path else shipment.payload
     return to_json(
@@ -147,98 +158,99 @@ def order_for(request: SandboxCall, shipped: bool) -> bytes:
     )
 
 
-def cell_for(order: bytes, nonce: str, *, overlap: bool, own_kind: bool) -> tuple[list[str], str, str]:
-    """The cells that a call takes: those that bring it, the one that runs it, and what tells its result."""
+def build_cells(order: bytes, nonce: str, *, overlap: bool, own_kind: bool) -> tuple[list[str], str, str]:
+    """Return the cells that send an order, the cell that runs it, and the expression for its result."""
     *before, last = _parts(order)
-    runs = f"{_MODULE}.take({json.dumps(last)}); "
-    runs += f"await {_MODULE}.run_async({nonce!r})" if overlap else f"{_MODULE}.run({nonce!r})"
-    told = f"{_MODULE}.answer({nonce!r}, {own_kind})"
-    return [f"{_MODULE}.take({json.dumps(part)})" for part in before], runs, told
+    run = f"{_MODULE}.take({json.dumps(last)}); "
+    run += f"await {_MODULE}.run_async({nonce!r})" if overlap else f"{_MODULE}.run({nonce!r})"
+    answer = f"{_MODULE}.answer({nonce!r}, {own_kind})"
+    return [f"{_MODULE}.take({json.dumps(part)})" for part in before], run, answer
 
 
-_WORD_CHARS, _MESSAGE_CHARS, _TRACEBACK_CHARS = 200, 10_000, 100_000
-_ORDER_BYTES = 64 << 20
-_EMIT_BYTES = 1 << 16
-_EMITS_AT_ONCE, _EMITS_PER_S = 2000, 100.0
-
-Shown = Mapping[str, Any]
-"""The content of the reply that ends a call."""
+# ---- calls
 
 
-def unsendable(request: SandboxCall, link: RemoteLink) -> ToolResult | None:
-    """Why a call cannot be sent to that kernel; None if it can."""
+def check_sendable(request: SandboxCall, link: RemoteLink) -> ToolResult | None:
+    """Return the error of a call that cannot run in that kernel, or None."""
     there, here = tuple(link.info["python"]), sys.version_info[:2]
     name = request.call.name
     if request.shipment.import_path != PythonCall.RUNS and link.info.get("pydantic") is not True:
-        told = f"{name} needs the library pydantic in the remote kernel, which has none. "
-        told += "Have the `python` tool run `%pip install pydantic`, then restart the sandbox."
-        return ToolResult.error(told, recoverable=False, error_kind="environment")
+        message = (
+            f"{name} needs the library pydantic, which the remote kernel does not have. "
+            "Have the `python` tool run `%pip install pydantic`, then restart the sandbox."
+        )
+        return ToolResult.error(message, recoverable=False, error_kind="environment")
     if request.shipment.payload and there != here:
         versions = f"{'.'.join(map(str, there))} there, {'.'.join(map(str, here))} here"
-        told = f"{name} cannot be sent: a function travels only to the same version of Python ({versions}). "
-        told += "Use a kernel of this version, or have the `python` tool define the function there."
-        return ToolResult.error(told, recoverable=False, error_kind="environment")
+        message = (
+            f"{name} cannot be sent: a pickled function needs the same version of Python ({versions}). "
+            "Use a kernel of this version, or have the `python` tool define the function there."
+        )
+        return ToolResult.error(message, recoverable=False, error_kind="environment")
     return None
 
 
-class _Calling:
-    """What both kinds of call have in common: what is heard of them.
+class _RemoteCall:
+    """Base of both kinds of call: collects their output.
 
     Attributes:
-        interrupted: Whether it was told to stop.
+        interrupted: Set by the sandbox when it interrupts the call.
     """
 
     def __init__(self, link: RemoteLink, request: SandboxCall, listener: SandboxListener) -> None:
-        """Be ready to run `request` over `link`."""
+        """Prepare a call; `run` sends it."""
         caps = request.output_caps
-        self._link, self._request, self._listener = link, request, listener
+        self._link = link
+        self._request = request
+        self._listener = listener
         self.interrupted = False
         self._printed = PrintedOutput(caps.stream_bytes)
         self._record = CallRecord(
             call_id=request.call.id, stream_left=caps.stream_bytes, data_left=caps.data_bytes
         )
-        self._emits = TokenBucket(_EMITS_AT_ONCE, _EMITS_PER_S)
+        self._emits = TokenBucket(_EMIT_BURST, _EMITS_PER_S)
         self._nonce = uuid.uuid4().hex
         self._spoken: Mapping[str, Any] = {}
-        self._sent: list[tuple[str, Running]] = []
+        self._sent: list[tuple[str, PendingRequest]] = []
 
     def printed(self) -> dict[str, str]:
-        """What it printed so far, by stream."""
+        """Return the output so far, by stream."""
         return self._printed.texts()
 
     def end(self) -> None:
-        """Hear no more of it."""
-        for name, running in self._sent:
-            if running.reply.done():
-                self._link.end(name)
-            else:  # it is still heard of, but for its end alone
-                running.hear = lambda _kind, _content: None
+        """Ignore further output."""
+        for request_id, pending in self._sent:
+            if pending.reply.done():
+                self._link.forget(request_id)
+            else:
+                # The reply still matters: `wait_finished` waits for it after a timeout.
+                pending.on_output = lambda _kind, _content: None
 
-    async def over(self, within_s: float) -> bool:
-        """Whether the kernel is done with it, in time."""
-        replies = [running.reply for _, running in self._sent if not running.reply.done()]
+    async def wait_finished(self, timeout_s: float) -> bool:
+        """Wait until the kernel has finished the call. Return False after `timeout_s`."""
+        replies = [pending.reply for _, pending in self._sent if not pending.reply.done()]
         if replies:
-            await asyncio.wait(replies, timeout=within_s)
-        return all(running.reply.done() for _, running in self._sent)
+            await asyncio.wait(replies, timeout=timeout_s)
+        return all(pending.reply.done() for _, pending in self._sent)
 
-    async def _cell(self, code: str, **how: Any) -> Mapping[str, Any]:
-        name, running = await self._link.begin(code, self._hear, **how)
-        self._sent.append((name, running))
-        return await self._link.outcome(running)
+    async def _execute(self, code: str, **options: Any) -> Mapping[str, Any]:
+        request_id, pending = await self._link.execute(code, self._on_output, **options)
+        self._sent.append((request_id, pending))
+        return await self._link.wait_reply(pending)
 
-    # ---- what it shows
+    # -- output
 
-    def _hear(self, kind: str, content: Mapping[str, Any]) -> None:
+    def _on_output(self, kind: str, content: Mapping[str, Any]) -> None:
         if kind == "stream":
-            self._hear_text(content)
+            self._on_stream(content)
         elif kind == "error":
             self._record.error = _error(content)
         elif kind == "clear_output":
             self._record.clear(wait=content.get("wait") is True)
         elif kind in {"display_data", "update_display_data", "execute_result"}:
-            self._hear_bundle(kind, content)
+            self._on_bundle(kind, content)
 
-    def _hear_text(self, content: Mapping[str, Any]) -> None:
+    def _on_stream(self, content: Mapping[str, Any]) -> None:
         stream, text = content.get("name"), content.get("text")
         if not isinstance(stream, str) or stream not in {"stdout", "stderr"} or not isinstance(text, str):
             return
@@ -246,52 +258,53 @@ class _Calling:
         if kept := self._printed.add(stream, text):
             self._listener.output(self._request.call.id, stream, kept)
 
-    def _hear_bundle(self, kind: str, content: Mapping[str, Any]) -> None:
+    def _on_bundle(self, kind: str, content: Mapping[str, Any]) -> None:
         data = content.get("data")
         if not isinstance(data, dict):
             return
         if EMIT_MIME in data:
-            self._hear_emit(data[EMIT_MIME])
+            self._on_emit(data[EMIT_MIME])
         elif kind == "execute_result":
-            self._hear_value(data)
+            self._on_value(data)
         else:
             transient = content.get("transient")
             name = transient.get("display_id") if isinstance(transient, dict) else None
-            known = name if isinstance(name, str) else ""
-            self._record.display(data, display_id=known, update=kind == "update_display_data")
+            display_id = name if isinstance(name, str) else ""
+            self._record.display(data, display_id=display_id, update=kind == "update_display_data")
 
-    def _hear_value(self, data: dict[str, Any]) -> None:
+    def _on_value(self, data: dict[str, Any]) -> None:
         self._record.show_result(data)
 
-    def _hear_emit(self, told: object) -> None:
-        if not isinstance(told, dict) or told.get("nonce") != self._nonce:
+    def _on_emit(self, event: object) -> None:
+        # The nonce is no secret to the code in the kernel. It separates the reports of calls that overlap.
+        if not isinstance(event, dict) or event.get("nonce") != self._nonce:
             return
-        name, payload = told.get("name"), told.get("payload")
+        name, payload = event.get("name"), event.get("payload")
         if not isinstance(name, str) or not isinstance(payload, dict) or not self._emits.take():
             return
-        if len(to_json(payload)) <= _EMIT_BYTES:
-            self._listener.emitted(self._request.call.id, name[:_WORD_CHARS], payload)
+        if len(to_json(payload)) <= _MAX_EMIT_BYTES:
+            self._listener.emitted(self._request.call.id, name[:_MAX_WORD_CHARS], payload)
 
 
-class PythonCall(_Calling):
-    """A call of the `python` tool: its code is a cell of the kernel's own."""
+class PythonCall(_RemoteCall):
+    """A call of the `python` tool: its code runs as an ordinary cell."""
 
     RUNS = "aisotools.builtin.python:python"
 
-    async def run(self) -> Shown:
-        """Run it; the reply.
+    async def run(self) -> Reply:
+        """Run the call and return its reply.
 
         Raises:
             WorkerDied: If the kernel or the connection was lost.
         """
         code = self._request.call.arguments.get("code")
-        return await self._cell(str(code), store_history=True)
+        return await self._execute(str(code), store_history=True)
 
-    def result(self, reply: Shown) -> ToolResult:
-        """What came of it.
+    def result(self, reply: Reply) -> ToolResult:
+        """Build the result of the call.
 
         Raises:
-            ChannelError: If what came is out of form.
+            ChannelError: If the kernel sent a malformed result.
         """
         record, caps = self._record, self._request.output_caps
         failed = reply.get("status") != "ok"
@@ -305,55 +318,55 @@ class PythonCall(_Calling):
         return result_from_worker(encode_result(result, caps), caps, PrintedOutput(0))
 
 
-class ToolCell(_Calling):
-    """A call of any other tool: our module in the kernel runs it."""
+class ToolCell(_RemoteCall):
+    """A call of any other tool: the sent module runs it."""
 
-    async def run(self) -> Shown:
-        """Run it; the reply.
+    async def run(self) -> Reply:
+        """Run the call and return its reply.
 
         Raises:
             WorkerDied: If the kernel or the connection was lost.
         """
         shipment, link = self._request.shipment, self._link
-        order = order_for(self._request, shipment.key in link.shipped)
-        if len(order) > _ORDER_BYTES:
+        order = encode_order(self._request, shipment.key in link.shipped)
+        if len(order) > _MAX_ORDER_BYTES:
             raise ChannelError(f"a call of {len(order):,} bytes is too large")
         overlap = shipment.concurrency == "overlap"
-        before, code, told = cell_for(order, self._nonce, overlap=overlap, own_kind=link.own_kind)
+        before, code, answer = build_cells(order, self._nonce, overlap=overlap, own_kind=link.own_kind)
         for part in before:
-            reply = await self._cell(part, silent=True)
+            reply = await self._execute(part, silent=True)
             if reply.get("status") != "ok":
                 return reply
         if link.own_kind:
-            reply = await self._cell(f"{code}\n{told}")
+            reply = await self._execute(f"{code}\n{answer}")
         else:
-            reply = await self._cell(code, silent=True, user_expressions={"answer": told})
+            reply = await self._execute(code, silent=True, user_expressions={"answer": answer})
         if reply.get("status") == "ok":
             link.shipped.add(shipment.key)
         return reply
 
-    def _hear_value(self, data: dict[str, Any]) -> None:
-        told = spoken_answer({"data": data}) if self._link.own_kind else {}
-        if told.get("nonce") == self._nonce:
-            self._spoken = told
+    def _on_value(self, data: dict[str, Any]) -> None:
+        answer = answer_from_output({"data": data}) if self._link.own_kind else {}
+        if answer.get("nonce") == self._nonce:
+            self._spoken = answer
         else:
-            super()._hear_value(data)
+            super()._on_value(data)
 
-    def result(self, reply: Shown) -> ToolResult:
-        """What came of it.
+    def result(self, reply: Reply) -> ToolResult:
+        """Build the result of the call.
 
         Raises:
-            ChannelError: If what came is out of form.
+            ChannelError: If the kernel sent a malformed result.
         """
         caps = self._request.output_caps
         if reply.get("status") != "ok":
-            told = _error(reply)
-            if self.interrupted or told["ename"] in {"KeyboardInterrupt", "CancelledError"}:
+            error = _error(reply)
+            if self.interrupted or error["ename"] in {"KeyboardInterrupt", "CancelledError"}:
                 return interrupted_result().with_metadata(**self.printed())
-            words = f"{told['ename']}: {told['evalue']}" if told["ename"] else "it did not say why"
-            text = f"{self._request.call.name} failed in the remote kernel: {words}"
+            reason = f"{error['ename']}: {error['evalue']}" if error["ename"] else "no reason was sent"
+            text = f"{self._request.call.name} failed in the remote kernel: {reason}"
             return ToolResult.error(text, recoverable=False, error_kind="environment")
-        pieces = pieces_of(self._spoken or told_answer(reply), self._nonce)
+        pieces = result_pieces(self._spoken or answer_from_reply(reply), self._nonce)
         result = result_from_worker(pieces, caps, self._printed)
         if self.interrupted:
             result = mark_stopped(result)
@@ -361,7 +374,7 @@ class ToolCell(_Calling):
 
 
 def _error(content: Mapping[str, Any]) -> dict[str, str]:
-    """What was raised, as text of a bearable length."""
+    """Return the error in a message, each part cut to a bounded length."""
 
     def text(key: str, most: int) -> str:
         value = content.get(key)
@@ -370,10 +383,10 @@ def _error(content: Mapping[str, Any]) -> dict[str, str]:
     lines = content.get("traceback")
     trace = "\n".join(line for line in lines if isinstance(line, str)) if isinstance(lines, list) else ""
     return {
-        "ename": text("ename", _WORD_CHARS),
-        "evalue": text("evalue", _MESSAGE_CHARS),
-        "traceback": strip_ansi(cut(trace, _TRACEBACK_CHARS)[0]),
+        "ename": text("ename", _MAX_WORD_CHARS),
+        "evalue": text("evalue", _MAX_MESSAGE_CHARS),
+        "traceback": strip_ansi(cut(trace, _MAX_TRACEBACK_CHARS)[0]),
     }
 
 
-__all__ = ["PythonCall", "Shown", "ToolCell", "WorkerDied", "unsendable"]
+__all__ = ["PythonCall", "Reply", "ToolCell", "WorkerDied", "check_sendable"]

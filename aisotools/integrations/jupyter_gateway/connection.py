@@ -1,8 +1,7 @@
-"""One kernel at a gateway and the connection to it: cells go there, what they show comes back.
+"""A kernel at a gateway, and the connection over which it runs cells.
 
-The other end is hostile. A message is parsed only if it is small enough, and belongs to a cell of ours or is
-counted as waste; too much of that ends the connection. Nothing in a message decides what it is for but the id
-of the request, which the kernel cannot know of a cell before it gets it.
+The kernel is untrusted. Messages that are too complex, malformed or belong to no request are dropped and
+counted; too many end the connection. A message belongs to the request whose random id it names.
 """
 
 from __future__ import annotations
@@ -20,53 +19,60 @@ from typing import Any
 from pydantic_core import from_json
 
 from aisotools.core.exceptions import WorkerDied
-from aisotools.integrations.jupyter_gateway.http import Gateway, GatewayError, promptly
+from aisotools.integrations.jupyter_gateway.http import Gateway, GatewayError, disable_delays
 from aisotools.sandbox.worker.output import TokenBucket
 
 _log = logging.getLogger(__name__)
 
-_WASTE_AT_ONCE, _WASTE_PER_S = 20_000, 200.0
-_BYTES_PER_CELL = 1 << 30
-_SMALL_BYTES, _MOST_CONTAINERS = 1 << 18, 1 << 20
-_AFTER_REPLY_S = 1.0
-_LEAVE_S = 0.5
-_GONE = frozenset({"restarting", "autorestarting", "dead"})
+_DROPPED_BURST = 20_000
+_DROPPED_PER_S = 200.0
+"""Dropped messages that are tolerated: so many at once, and so many per second."""
+_MAX_BYTES_PER_REQUEST = 1 << 30
+_SMALL_CHARS = 1 << 18
+"""Shorter messages are parsed without counting containers."""
+_MAX_CONTAINERS = 1 << 20
+"""JSON arrays and objects in one message; each takes far more memory than text."""
+_IDLE_WAIT_S = 1.0
+"""Wait for the output of a cell after its reply; the channels are not ordered with each other."""
+_CLOSE_TIMEOUT_S = 0.5
+_END_KERNEL_TIMEOUT_S = 5.0
+_DEAD_STATES = frozenset({"restarting", "autorestarting", "dead"})
 
-Hear = Callable[[str, Mapping[str, Any]], None]
-"""Takes what a cell shows: the kind of message and its content."""
+OnOutput = Callable[[str, Mapping[str, Any]], None]
+"""Called with the type and content of each IOPub message of a request."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Running:
-    """One cell under way.
+class PendingRequest:
+    """A request that was sent.
 
     Attributes:
-        hear: Takes what it shows.
-        reply: Gets the reply's content, or the reason why there is none.
-        idle: Set when everything that it showed has come.
-        left_bytes: What may still come.
+        on_output: Receives its output.
+        reply: Content of the reply, or the error because of which there is none.
+        idle: Set when all of its output has arrived.
+        left_bytes: Bytes that may still arrive.
     """
 
-    hear: Hear
+    on_output: OnOutput
     reply: asyncio.Future[Mapping[str, Any]]
     idle: asyncio.Event = field(default_factory=asyncio.Event)
-    left_bytes: int = _BYTES_PER_CELL
+    left_bytes: int = _MAX_BYTES_PER_REQUEST
 
 
 class RemoteLink:
-    """A kernel that was made for us, and is ended by us.
+    """A kernel that was started for one sandbox, and is ended with it.
 
     Attributes:
-        kernel: Its id.
-        shipped: Keys of the tools that it has.
-        lost: Gets the reason when the kernel is of no use any more.
-        info: What our module in it tells.
-        own_kind: Whether it says that it is a sandbox of this package.
-        banner: What it says about itself, such as its level: a claim.
+        kernel: Id of the kernel.
+        shipped: Keys of the tools that were sent to it.
+        lost: Done with the reason once the kernel is unusable.
+        info: Answer of `payload.hello`; untrusted.
+        own_kind: True if it claims to be a kernel of this package.
+        banner: Its description of itself; untrusted.
     """
 
     def __init__(self, gateway: Gateway, kernel: str) -> None:
-        """Be ready to connect to `kernel`."""
+        """Prepare a connection to `kernel`; `connect` opens it."""
         self._gateway = gateway
         self.kernel = kernel
         self.shipped: set[str] = set()
@@ -78,55 +84,55 @@ class RemoteLink:
         self._closing = False
         self._socket: Any = None
         self._reading: asyncio.Task[None] | None = None
-        self._running: dict[str, Running] = {}
-        self._waste = TokenBucket(_WASTE_AT_ONCE, _WASTE_PER_S)
+        self._pending: dict[str, PendingRequest] = {}
+        self._dropped = TokenBucket(_DROPPED_BURST, _DROPPED_PER_S)
 
     def __repr__(self) -> str:
         return f"<RemoteLink to kernel {self.kernel!r} at {self._gateway!r}>"
 
     @property
     def connected(self) -> bool:
-        """Whether messages can be exchanged."""
+        """True if messages can be exchanged."""
         return self._socket is not None and not self.lost.done()
 
     async def connect(self, timeout_s: float) -> None:
-        """Have a connection over which the kernel answers; a new one if the last one broke.
+        """Connect, or connect again after the connection broke.
 
         Raises:
             GatewayError: If the gateway cannot be reached.
-            WorkerDied: If the kernel does not answer.
+            WorkerDied: If the kernel does not respond.
         """
         self._socket = await self._gateway.open_socket(self.kernel, self._client, timeout_s)
-        self._waste = TokenBucket(_WASTE_AT_ONCE, _WASTE_PER_S)
+        self._dropped = TokenBucket(_DROPPED_BURST, _DROPPED_PER_S)
         self._reading = asyncio.get_running_loop().create_task(self._read(self._socket))
-        await self.introduce(timeout_s)
+        await self.request_info(timeout_s)
 
-    async def introduce(self, timeout_s: float) -> None:
-        """Have the kernel say what it is.
+    async def request_info(self, timeout_s: float) -> None:
+        """Ask the kernel for its implementation and banner.
 
         Raises:
-            WorkerDied: If it does not answer.
+            WorkerDied: If it does not respond.
         """
         try:
             async with asyncio.timeout(timeout_s):
-                told = await self._asked("kernel_info_request", {}, lambda _kind, _content: None)
+                info = await self._request("kernel_info_request", {}, lambda _kind, _content: None)
         except TimeoutError:
-            raise WorkerDied(f"the remote kernel does not answer within {timeout_s:g} s") from None
-        self.own_kind = told.get("implementation") == "aisotools"
-        banner = told.get("banner")
+            raise WorkerDied(f"the remote kernel does not respond within {timeout_s:g} s") from None
+        self.own_kind = info.get("implementation") == "aisotools"
+        banner = info.get("banner")
         self.banner = "".join(c for c in banner[:500] if c.isprintable()) if isinstance(banner, str) else ""
 
-    # ---- asking
+    # -- requests
 
-    async def _asked(self, kind: str, content: Mapping[str, Any], hear: Hear) -> Mapping[str, Any]:
-        name, running = await self._send(kind, content, hear)
+    async def _request(self, kind: str, content: Mapping[str, Any], on_output: OnOutput) -> Mapping[str, Any]:
+        request_id, pending = await self._send(kind, content, on_output)
         try:
-            return await running.reply
+            return await pending.reply
         finally:
-            self._running.pop(name, None)
+            self._pending.pop(request_id, None)
 
-    async def begin(self, code: str, hear: Hear, **how: Any) -> tuple[str, Running]:
-        """Send a cell; `end` is to be called with its id when nobody waits for it any more.
+    async def execute(self, code: str, on_output: OnOutput, **options: Any) -> tuple[str, PendingRequest]:
+        """Send a cell. Call `forget` with the returned id when nobody waits for it any more.
 
         Raises:
             WorkerDied: If there is no connection.
@@ -139,63 +145,68 @@ class RemoteLink:
             "allow_stdin": False,
             "stop_on_error": False,
         }
-        return await self._send("execute_request", content | how, hear)
+        return await self._send("execute_request", content | options, on_output)
 
-    def end(self, name: str) -> None:
-        """Nobody waits for that cell any more."""
-        self._running.pop(name, None)
+    def forget(self, request_id: str) -> None:
+        """Drop further messages of a request."""
+        self._pending.pop(request_id, None)
 
-    async def outcome(self, running: Running) -> Mapping[str, Any]:
-        """The reply to a cell, once everything that it showed has come.
+    async def wait_reply(self, pending: PendingRequest) -> Mapping[str, Any]:
+        """Return the reply to a cell, once all of its output has arrived.
 
         Raises:
             WorkerDied: If the kernel or the connection was lost.
         """
-        reply = await asyncio.shield(running.reply)
-        with contextlib.suppress(TimeoutError):  # the reply counts all the same
-            await asyncio.wait_for(running.idle.wait(), _AFTER_REPLY_S)
+        reply = await asyncio.shield(pending.reply)
+        # A kernel that never reports idle has answered all the same.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(pending.idle.wait(), _IDLE_WAIT_S)
         return reply
 
     async def ask(self, expression: str, timeout_s: float, before: str = "") -> Mapping[str, Any]:
-        """What an expression gives that gives an answer of ours, after the cell `before`.
+        """Run the cell `before`, then evaluate `expression`, a `payload.Answer`; return its value.
 
         Raises:
-            WorkerDied: If it does not.
+            WorkerDied: If the kernel fails to, or does not respond.
         """
-        found: dict[str, Any] = {}
+        answer: dict[str, Any] = {}
 
-        def hear(kind: str, content: Mapping[str, Any]) -> None:
+        def on_output(kind: str, content: Mapping[str, Any]) -> None:
             if kind == "execute_result" and self.own_kind:
-                found.update(spoken_answer(content))
+                answer.update(answer_from_output(content))
 
         try:
             async with asyncio.timeout(timeout_s):
-                name, running = await self._send_for_answer(expression, before, hear)
+                request_id, pending = await self._send_question(expression, before, on_output)
                 try:
-                    reply = await self.outcome(running)
+                    reply = await self.wait_reply(pending)
                 finally:
-                    self.end(name)
+                    self.forget(request_id)
         except TimeoutError:
-            raise WorkerDied(f"the remote kernel does not answer within {timeout_s:g} s") from None
+            raise WorkerDied(f"the remote kernel does not respond within {timeout_s:g} s") from None
         if reply.get("status") != "ok":
-            told = f"{reply.get('ename')}: {reply.get('evalue')}"[:300]
-            raise WorkerDied(f"the remote kernel cannot be set up: {told}")
-        return found or told_answer(reply)
+            error = f"{reply.get('ename')}: {reply.get('evalue')}"[:300]
+            raise WorkerDied(f"the remote kernel cannot be set up: {error}")
+        return answer or answer_from_reply(reply)
 
-    async def _send_for_answer(self, expression: str, before: str, hear: Hear) -> tuple[str, Running]:
+    async def _send_question(
+        self, expression: str, before: str, on_output: OnOutput
+    ) -> tuple[str, PendingRequest]:
         if self.own_kind:
-            return await self.begin(f"{before}\n{expression}", hear)
-        return await self.begin(before, hear, silent=True, user_expressions={"answer": expression})
+            return await self.execute(f"{before}\n{expression}", on_output)
+        return await self.execute(before, on_output, silent=True, user_expressions={"answer": expression})
 
-    async def _send(self, kind: str, content: Mapping[str, Any], hear: Hear) -> tuple[str, Running]:
+    async def _send(
+        self, kind: str, content: Mapping[str, Any], on_output: OnOutput
+    ) -> tuple[str, PendingRequest]:
         socket = self._socket
         if socket is None or self.lost.done():
             raise WorkerDied(self.lost.result() if self.lost.done() else "there is no connection to it")
-        name = uuid.uuid4().hex
+        request_id = uuid.uuid4().hex
         message = {
             "channel": "shell",
             "header": {
-                "msg_id": name,
+                "msg_id": request_id,
                 "msg_type": kind,
                 "session": self._client,
                 "username": "aisotools",
@@ -207,167 +218,173 @@ class RemoteLink:
             "content": content,
         }
         reply: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
-        running = self._running[name] = Running(hear=hear, reply=reply)
+        pending = self._pending[request_id] = PendingRequest(on_output=on_output, reply=reply)
         try:
             await socket.write_message(json.dumps(message))
         except Exception as error:
-            self.end(name)
+            self.forget(request_id)
             raise WorkerDied(f"the connection to the gateway broke: {type(error).__name__}") from None
-        return name, running
+        return request_id, pending
 
     async def interrupt(self, timeout_s: float = 5.0) -> None:
-        """Have the kernel stop what it runs.
+        """Interrupt the kernel.
 
         Raises:
-            GatewayError: If the gateway cannot be asked.
+            GatewayError: If the request fails.
         """
         await self._gateway.interrupt_kernel(self.kernel, timeout_s)
         if self.connected:
-            # A kernel that awaits something notices the signal only when its loop wakes.
+            # A kernel that awaits something notices the signal only when its loop wakes: send a message.
             with contextlib.suppress(WorkerDied):
-                name, running = await self._send("kernel_info_request", {}, lambda _kind, _content: None)
-                running.reply.add_done_callback(lambda _: self.end(name))
+                request_id, pending = await self._send(
+                    "kernel_info_request", {}, lambda _kind, _content: None
+                )
+                pending.reply.add_done_callback(lambda _: self.forget(request_id))
 
-    # ---- what comes
+    # -- messages
 
     async def _read(self, socket: Any) -> None:
-        why = "the connection to the gateway broke"
+        reason = "the connection to the gateway broke"
         try:
             while (raw := await socket.read_message()) is not None:
-                promptly(socket)
-                self._take(raw)
+                disable_delays(socket)
+                self._dispatch(raw)
         except _Flooded as error:
-            why = str(error)
-            self.lose(why)
+            reason = str(error)
+            self.lose(reason)
         except Exception as error:
-            why = f"{why}: {type(error).__name__}"
+            reason = f"{reason}: {type(error).__name__}"
             _log.warning("Reading from %r failed", self, exc_info=True)
+        # Race: `connect` may have opened another one in the meantime.
         if socket is self._socket:
             self._socket = None
-        await _shut(socket)
-        self._fail(why)
+        await _close_socket(socket)
+        self._fail(reason)
 
-    def _take(self, raw: str | bytes) -> None:
+    def _dispatch(self, raw: str | bytes) -> None:
         if not isinstance(raw, str) or (
-            len(raw) > _SMALL_BYTES and raw.count("[") + raw.count("{") > _MOST_CONTAINERS
+            len(raw) > _SMALL_CHARS and raw.count("[") + raw.count("{") > _MAX_CONTAINERS
         ):
-            return self._count_waste()
+            return self._count_dropped()
         try:
             message = from_json(raw, allow_inf_nan=True)
             kind, content = message["header"]["msg_type"], message["content"]
             parent = (message.get("parent_header") or {}).get("msg_id")
         except (ValueError, TypeError, KeyError, AttributeError):
-            return self._count_waste()
+            return self._count_dropped()
         if not isinstance(kind, str) or not isinstance(content, dict):
-            return self._count_waste()
-        if kind == "status" and str(content.get("execution_state")) in _GONE:
+            return self._count_dropped()
+        if kind == "status" and str(content.get("execution_state")) in _DEAD_STATES:
             return self.lose("the remote kernel ended, or was restarted by its server")
-        running = self._running.get(parent) if isinstance(parent, str) else None
-        if running is None:
-            return self._count_waste()
-        running.left_bytes -= len(raw)
-        if running.left_bytes < 0:
-            raise _Flooded("it sends more than any call may")
-        self._deliver(running, kind, content, message.get("channel"))
+        pending = self._pending.get(parent) if isinstance(parent, str) else None
+        if pending is None:
+            return self._count_dropped()
+        pending.left_bytes -= len(raw)
+        if pending.left_bytes < 0:
+            raise _Flooded("it sent more than a call may")
+        self._deliver(pending, kind, content, message.get("channel"))
         return None
 
-    def _deliver(self, running: Running, kind: str, content: dict[str, Any], channel: object) -> None:
+    def _deliver(self, pending: PendingRequest, kind: str, content: dict[str, Any], channel: object) -> None:
         if kind == "status":
             if content.get("execution_state") == "idle" and channel == "iopub":
-                running.idle.set()
+                pending.idle.set()
         elif kind in {"execute_reply", "kernel_info_reply"} and channel == "shell":
-            if running.reply.done():
-                self._count_waste()
+            if pending.reply.done():
+                self._count_dropped()
             else:
-                running.reply.set_result(content)
+                pending.reply.set_result(content)
         elif channel == "iopub":
-            running.hear(kind, content)
+            pending.on_output(kind, content)
         else:
-            self._count_waste()
+            self._count_dropped()
 
-    def _count_waste(self) -> None:
-        if not self._waste.take():
-            raise _Flooded("it floods the connection with messages that are of no use")
+    def _count_dropped(self) -> None:
+        if not self._dropped.take():
+            raise _Flooded("it flooded the connection with messages that belong to no request")
 
-    # ---- ends
+    # -- closing
 
     def lose(self, reason: str) -> None:
-        """The kernel is of no use any more: cells under way fail, and nothing more is sent."""
+        """Mark the kernel as unusable: pending requests fail, and nothing more is sent."""
         if not self.lost.done():
             self.lost.set_result(reason)
         self._fail(reason)
 
     def _fail(self, reason: str) -> None:
-        for running in self._running.values():
-            running.idle.set()
-            if not running.reply.done():
-                running.reply.set_exception(WorkerDied(reason))
-                running.reply.exception()  # whoever waits sees it; nobody may be waiting any more
+        for pending in self._pending.values():
+            pending.idle.set()
+            if not pending.reply.done():
+                pending.reply.set_exception(WorkerDied(reason))
+                pending.reply.exception()  # mark it as retrieved: nobody may be waiting any more
 
     async def disconnect(self) -> None:
         """Close the connection; the kernel stays."""
         socket, self._socket = self._socket, None
         if socket is not None:
-            await _shut(socket)
+            await _close_socket(socket)
         if self._reading is not None:
-            await asyncio.wait([self._reading], timeout=_LEAVE_S)
+            await asyncio.wait([self._reading], timeout=_CLOSE_TIMEOUT_S)
             self._reading.cancel()
 
     async def close(self, reason: str) -> None:
-        """End the kernel, as far as the gateway can be asked; once."""
+        """Disconnect and end the kernel; later calls do nothing."""
         if self._closing:
             return
         self._closing = True
         self.lose(reason)
         await self.disconnect()
         try:
-            await self._gateway.end_kernel(self.kernel, 5.0)
+            await self._gateway.end_kernel(self.kernel, _END_KERNEL_TIMEOUT_S)
         except GatewayError as error:
             _log.warning("The kernel %s may go on running: %s", self.kernel, error)
 
 
 class _Flooded(Exception):
-    """The other end sends too much."""
+    """The kernel sends too much."""
 
 
-async def _shut(socket: Any) -> None:
-    """Close a WebSocket, whether the other end agrees or not."""
+async def _close_socket(socket: Any) -> None:
+    """Close a WebSocket; after `_CLOSE_TIMEOUT_S` without the server's consent."""
     protocol = socket.protocol
     if protocol is None:
         return
     stream = protocol.stream
     socket.close()
-    with contextlib.suppress(TimeoutError):  # then it is closed without their leave
-        async with asyncio.timeout(_LEAVE_S):
-            while not stream.closed():  # noqa: ASYNC110 - tornado tells nobody
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            while not stream.closed():  # noqa: ASYNC110 - tornado has no event for it
                 await asyncio.sleep(0.01)
     stream.close()
 
 
-def told_answer(reply: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Our answer in a reply; empty if there is none."""
+def answer_from_reply(reply: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the `payload.Answer` in the user expressions of a reply, or an empty mapping."""
     from aisotools.integrations.jupyter_gateway.payload import RESULT_MIME
 
-    told: Any = reply
-    for step in ("user_expressions", "answer", "data", RESULT_MIME):
-        told = told.get(step) if isinstance(told, dict) else None
-    return told if isinstance(told, dict) else {}
+    node: Any = reply
+    for key in ("user_expressions", "answer", "data", RESULT_MIME):
+        node = node.get(key) if isinstance(node, dict) else None
+    return node if isinstance(node, dict) else {}
 
 
-def spoken_answer(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Our answer in the value of a cell, as text; empty if there is none."""
+def answer_from_output(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the `payload.Answer` in the plain text of a cell's value, or an empty mapping.
+
+    Kernels of this package remove unknown media types from outputs, so the answer comes as JSON text.
+    """
     data = content.get("data")
     text = data.get("text/plain") if isinstance(data, dict) else None
     try:
-        # our own kernel tells below it that it left out the other form
-        told = from_json(text.partition("\n")[0], allow_inf_nan=False) if isinstance(text, str) else None
+        # The first line only: such a kernel adds a note about the removed form below it.
+        answer = from_json(text.partition("\n")[0], allow_inf_nan=False) if isinstance(text, str) else None
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return answer if isinstance(answer, dict) else {}
 
 
-def pieces_of(answer: Mapping[str, Any], nonce: str) -> list[bytes]:
-    """The pieces of a result in an answer; none if it is out of form."""
+def result_pieces(answer: Mapping[str, Any], nonce: str) -> list[bytes]:
+    """Return the encoded pieces of a result in an answer, or an empty list if it is malformed."""
     pieces = answer.get("pieces")
     if answer.get("nonce") != nonce or not isinstance(pieces, list):
         return []

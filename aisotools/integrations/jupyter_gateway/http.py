@@ -1,9 +1,8 @@
-"""The way to a Jupyter Server or an Enterprise Gateway: its address, its REST calls, and its WebSocket.
+"""HTTP client of a Jupyter Server or an Enterprise Gateway: address, REST calls and WebSocket.
 
-The door to tornado's clients, which every installation has, because ipykernel needs tornado. Everything that
-comes from there is hostile: bounded in size and time, redirects are not followed, so that the token goes to
-the named host and to no other, and certificates are verified. The token stands in a header, never in a URL,
-and in no message of ours.
+It uses tornado, which ipykernel needs anyway. The server is untrusted: responses are bounded in size and
+time, and redirects are not followed, so the token goes to the named host only. The token is sent in a header,
+never in a URL, and appears in no message.
 """
 
 from __future__ import annotations
@@ -28,34 +27,37 @@ from aisotools.core.exceptions import SandboxError
 _log = logging.getLogger(__name__)
 
 MESSAGE_BYTES = 96 << 20
-"""The largest message that is taken from a kernel; a result's parts have caps of their own."""
+"""The largest message accepted from a kernel; the parts of a result have limits of their own."""
 
-_ANSWER_BYTES = 1 << 20
-_HEADER_BYTES = 1 << 16
-_PING_S = 20.0
-_TOLD_CHARS = 200
+_MAX_RESPONSE_BYTES = 1 << 20
+_MAX_HEADER_BYTES = 1 << 16
+_CONNECT_TIMEOUT_S = 10.0
+_PING_INTERVAL_S = 20.0
+_MAX_TEXT_CHARS = 200
+_NO_RESPONSE = 599
+"""The status with which tornado reports that there was no response."""
 
 
 class GatewayError(SandboxError):
-    """A gateway that could not be asked, or that refused.
+    """A request that failed.
 
     Attributes:
-        status: The HTTP status; 0 when there was no answer.
+        status: HTTP status, or 0 if there was no response.
     """
 
     def __init__(self, message: str, status: int = 0) -> None:
-        """Say what went wrong, and what to do about it."""
+        """Create an error; `message` says what to do about it."""
         super().__init__(message)
         self.status = status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a gateway is, and what it knows us by.
+    """Address of a gateway.
 
     Attributes:
-        url: Scheme, host, port and path, without a slash at the end; harmless to show.
-        token: What it knows us by; empty for none. Never shown.
+        url: Scheme, host, port and path, without a trailing slash. Contains no secret.
+        token: Authentication token, or empty. Never shown.
     """
 
     url: str
@@ -63,21 +65,21 @@ class Address:
 
     @property
     def websocket_url(self) -> str:
-        """The same for WebSockets."""
+        """`url` with the scheme of WebSockets."""
         return "ws" + self.url.removeprefix("http")
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request says."""
+        """Headers of every request."""
         return {"Authorization": f"token {self.token}"} if self.token else {}
 
 
-def read_address(url: object, token: object = None) -> Address:
-    """A gateway as a person names it; the token may stand in the URL, as Jupyter prints it.
+def parse_address(url: object, token: object = None) -> Address:
+    """Parse a gateway's URL, which may contain the token, as Jupyter prints it.
 
     Raises:
-        TypeError: If one of them is no text.
-        ValueError: If the URL is none, or the token cannot be sent. The token is not told.
+        TypeError: If one of them is not a string.
+        ValueError: If the URL is malformed, or the token cannot be sent. The token is not in the message.
     """
     if not isinstance(url, str):
         raise TypeError(f"gateway={type(url).__name__}: give a URL, such as 'http://127.0.0.1:8888'.")
@@ -87,26 +89,26 @@ def read_address(url: object, token: object = None) -> Address:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise ValueError("gateway: this is no URL. Give one such as 'http://127.0.0.1:8888'.") from None
+        raise ValueError("gateway: this is not a URL. Give one such as 'http://127.0.0.1:8888'.") from None
     if parts.username is not None or parts.password is not None:
         raise ValueError("gateway: leave user name and password out of the URL; give token=...")
     if parts.scheme not in {"http", "https"} or not parts.hostname or any(c <= " " for c in url):
-        shown = url.partition("?")[0][:_TOLD_CHARS]
-        raise ValueError(f"gateway={shown!r}: give a URL such as 'http://127.0.0.1:8888'.")
-    told = token or next(iter(parse_qs(parts.query).get("token", ())), "")
-    if not told.isascii() or not all(c.isprintable() and c != " " for c in told):
+        without_query = url.partition("?")[0][:_MAX_TEXT_CHARS]
+        raise ValueError(f"gateway={without_query!r}: give a URL such as 'http://127.0.0.1:8888'.")
+    secret = token or next(iter(parse_qs(parts.query).get("token", ())), "")
+    if not secret.isascii() or not all(c.isprintable() and c != " " for c in secret):
         raise ValueError("token: it holds characters that cannot be sent. Copy it again from the server.")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    place = host if port is None else f"{host}:{port}"
+    authority = host if port is None else f"{host}:{port}"
     path = parts.path.rstrip("/")
-    for page in ("/lab", "/tree"):  # what a person copies from the browser's line
+    for page in ("/lab", "/tree"):  # a URL copied from the browser's address bar
         path = path.removesuffix(page)
-    if told and parts.scheme == "http" and not _stays_here(parts.hostname):
-        _log.warning("The token for %s travels unencrypted. Use https, or a tunnel.", place)
-    return Address(url=f"{parts.scheme}://{place}{path}", token=told)
+    if secret and parts.scheme == "http" and not _is_loopback(parts.hostname):
+        _log.warning("The token for %s is sent unencrypted. Use https, or a tunnel.", authority)
+    return Address(url=f"{parts.scheme}://{authority}{path}", token=secret)
 
 
-def _stays_here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -114,10 +116,10 @@ def _stays_here(host: str) -> bool:
 
 
 class Gateway:
-    """Makes, asks and ends kernels at one address; for one event loop."""
+    """Starts, interrupts and ends kernels at one address. For one event loop."""
 
     def __init__(self, address: Address, *, ca_certs: str | None = None) -> None:
-        """Use `address`; `ca_certs` is a file of further certificates to trust."""
+        """Create a client; `ca_certs` is a file of additional certificates to trust."""
         self.address = address
         self._ca_certs = ca_certs
 
@@ -130,40 +132,40 @@ class Gateway:
 
         return SimpleAsyncHTTPClient(
             force_instance=True,
-            max_body_size=_ANSWER_BYTES,
-            max_buffer_size=2 * _ANSWER_BYTES,
-            max_header_size=_HEADER_BYTES,
+            max_body_size=_MAX_RESPONSE_BYTES,
+            max_buffer_size=2 * _MAX_RESPONSE_BYTES,
+            max_header_size=_MAX_HEADER_BYTES,
         )
 
     def close(self) -> None:
-        """Ask nothing any more."""
+        """Close the HTTP client."""
         if "_client" in self.__dict__:
             self._client.close()
             del self.__dict__["_client"]
 
-    # ---- kernels
+    # -- kernels
 
-    async def make_kernel(self, name: str, timeout_s: float) -> str:
-        """Start a kernel and return its id.
+    async def start_kernel(self, name: str, timeout_s: float) -> str:
+        """Start a kernel of the kernelspec `name`, or the server's default for '', and return its id.
 
         Raises:
-            GatewayError: If there is none; the message says why.
+            GatewayError: If it does not start.
         """
-        wanted = {"name": name} if name else {}
-        made = await self._ask("POST", "/api/kernels", timeout_s, json.dumps(wanted))
-        kernel = made.get("id") if isinstance(made, dict) else None
-        if not isinstance(kernel, str) or not 0 < len(kernel) <= _TOLD_CHARS or not kernel.isprintable():
-            raise GatewayError(f"{self.address.url} does not answer as a Jupyter Server does. Check the URL.")
+        body = {"name": name} if name else {}
+        model = await self._request("POST", "/api/kernels", timeout_s, json.dumps(body))
+        kernel = model.get("id") if isinstance(model, dict) else None
+        if not isinstance(kernel, str) or not 0 < len(kernel) <= _MAX_TEXT_CHARS or not kernel.isprintable():
+            raise GatewayError(f"{self.address.url} does not respond like a Jupyter Server. Check the URL.")
         return kernel
 
     async def has_kernel(self, kernel: str, timeout_s: float = 10.0) -> bool:
-        """Whether that kernel is still there.
+        """Return whether a kernel exists.
 
         Raises:
-            GatewayError: If the gateway cannot be asked.
+            GatewayError: If the request fails.
         """
         try:
-            await self._ask("GET", _path(kernel), timeout_s)
+            await self._request("GET", _path(kernel), timeout_s)
         except GatewayError as error:
             if error.status == 404:
                 return False
@@ -171,26 +173,26 @@ class Gateway:
         return True
 
     async def interrupt_kernel(self, kernel: str, timeout_s: float = 10.0) -> None:
-        """Stop what it runs.
+        """Interrupt a kernel.
 
         Raises:
-            GatewayError: If the gateway cannot be asked, or refuses.
+            GatewayError: If the request fails.
         """
-        await self._ask("POST", f"{_path(kernel)}/interrupt", timeout_s, "")
+        await self._request("POST", f"{_path(kernel)}/interrupt", timeout_s, "")
 
     async def end_kernel(self, kernel: str, timeout_s: float = 10.0) -> None:
-        """End it; one that is gone already is fine.
+        """End a kernel, if it exists.
 
         Raises:
-            GatewayError: If the gateway cannot be asked, or refuses.
+            GatewayError: If the request fails.
         """
         try:
-            await self._ask("DELETE", _path(kernel), timeout_s)
+            await self._request("DELETE", _path(kernel), timeout_s)
         except GatewayError as error:
             if error.status != 404:
                 raise
 
-    async def _ask(self, method: str, path: str, timeout_s: float, body: str | None = None) -> Any:
+    async def _request(self, method: str, path: str, timeout_s: float, body: str | None = None) -> Any:
         from tornado.httpclient import HTTPRequest
 
         request = HTTPRequest(
@@ -199,26 +201,26 @@ class Gateway:
             headers=self.address.headers | {"Content-Type": "application/json"},
             body=body,
             follow_redirects=False,
-            connect_timeout=min(timeout_s, 10.0),
+            connect_timeout=min(timeout_s, _CONNECT_TIMEOUT_S),
             request_timeout=timeout_s,
             decompress_response=False,
             ca_certs=self._ca_certs,
         )
         try:
-            answer = await self._client.fetch(request, raise_error=False)
+            response = await self._client.fetch(request, raise_error=False)
         except Exception as error:
             raise self.unreachable(error) from None
-        if answer.code == 599:
-            raise self.unreachable(answer.error) from None
-        if not 200 <= answer.code < 300:
-            raise self._refusal(answer.code, answer.headers)
-        return _json(answer.body or b"")
+        if response.code == _NO_RESPONSE:
+            raise self.unreachable(response.error) from None
+        if not 200 <= response.code < 300:
+            raise self._refusal(response.code, response.headers)
+        return _parse_json(response.body or b"")
 
     async def open_socket(self, kernel: str, client: str, timeout_s: float) -> Any:
-        """A WebSocket to a kernel's channels.
+        """Open a WebSocket to a kernel's channels.
 
         Raises:
-            GatewayError: If there is none.
+            GatewayError: If it cannot be opened.
         """
         from tornado.httpclient import HTTPClientError, HTTPRequest
         from tornado.websocket import websocket_connect
@@ -227,68 +229,76 @@ class Gateway:
             f"{self.address.websocket_url}{_path(kernel)}/channels?session_id={quote(client)}",
             headers=self.address.headers,
             follow_redirects=False,
-            connect_timeout=min(timeout_s, 10.0),
+            connect_timeout=min(timeout_s, _CONNECT_TIMEOUT_S),
             request_timeout=timeout_s,
             ca_certs=self._ca_certs,
         )
         try:
             socket = await websocket_connect(
-                request, ping_interval=_PING_S, ping_timeout=_PING_S, max_message_size=MESSAGE_BYTES
+                request,
+                ping_interval=_PING_INTERVAL_S,
+                ping_timeout=_PING_INTERVAL_S,
+                max_message_size=MESSAGE_BYTES,
             )
         except HTTPClientError as error:
-            if error.code == 599:
+            if error.code == _NO_RESPONSE:
                 raise self.unreachable(error) from None
             headers = error.response.headers if error.response is not None else {}
             raise self._refusal(error.code, headers) from None
         except Exception as error:
             raise self.unreachable(error) from None
-        promptly(socket)
+        disable_delays(socket)
         return socket
 
-    # ---- what went wrong
+    # -- errors
 
     def unreachable(self, error: BaseException | None) -> GatewayError:
-        """An error that says that the gateway cannot be asked, and why."""
+        """Return the error for a request without a response."""
         if isinstance(error, ssl.SSLError):
-            why, then = "its certificate could not be verified", "Mend that on the server"
+            reason = "its certificate could not be verified"
+            advice = "Fix it on the server, or give ca_certs"
         elif isinstance(error, asyncio.TimeoutError | TimeoutError) or "imeout" in type(error).__name__:
-            why, then = "it did not answer in time", "Check that it runs"
+            reason = "it did not respond in time"
+            advice = "Check that it runs"
         elif isinstance(error, ConnectionRefusedError):
-            why, then = "nothing listens there", "Start it, or check the port"
+            reason = "nothing listens there"
+            advice = "Start it, or check the port"
         else:
-            why = f"{type(error).__name__}: {self._shown(str(error))}" if error is not None else "no answer"
-            then = "Check the address, and that it runs"
-        return GatewayError(f"The gateway {self.address.url} cannot be reached: {why}. {then}.")
+            reason = (
+                f"{type(error).__name__}: {self._redact(str(error))}" if error is not None else "no response"
+            )
+            advice = "Check the address, and that it runs"
+        return GatewayError(f"The gateway {self.address.url} cannot be reached: {reason}. {advice}.")
 
     def _refusal(self, status: int, headers: Mapping[str, str]) -> GatewayError:
-        where = f"The gateway {self.address.url}"
         if status in {401, 403}:
-            told = "does not accept the token, or not its user. Give the current one as token=..."
+            reason = "does not accept the token, or not its user. Give the current one as token=..."
         elif 300 <= status < 400:
-            to = self._shown(headers.get("Location", "elsewhere").partition("?")[0])
-            told = f"redirects to {to}, which is not followed. Give the address itself, if you trust it."
+            location = self._redact(headers.get("Location", "elsewhere").partition("?")[0])
+            reason = f"redirects to {location}, which is not followed. Give that address, if you trust it."
         elif status == 404:
-            told = "has no such kernel, or is no Jupyter Server. Check the URL."
+            reason = "has no such kernel, or is not a Jupyter Server. Check the URL."
         else:
-            told = f"failed with HTTP status {status}. Its own log tells why."
-        return GatewayError(f"{where} {told}", status)
+            reason = f"failed with HTTP status {status}. Read its log."
+        return GatewayError(f"The gateway {self.address.url} {reason}", status)
 
-    def _shown(self, text: str) -> str:
-        """Text of a stranger's, as it may stand in a message; they know the token, and may tell it."""
+    def _redact(self, text: str) -> str:
+        """Return a text of the server's for a message: without the token, which it knows, and printable."""
         token = self.address.token
-        told = text.replace(token, "[token]") if token else text
-        return "".join(c if c.isprintable() else "?" for c in told[:_TOLD_CHARS])
+        redacted = text.replace(token, "[token]") if token else text
+        return "".join(c if c.isprintable() else "?" for c in redacted[:_MAX_TEXT_CHARS])
 
 
-def promptly(socket: Any) -> None:
-    """Send and acknowledge at once: to be said again after every message that came.
+def disable_delays(socket: Any) -> None:
+    """Switch off Nagle's algorithm and delayed acknowledgements. Call it again after every message.
 
-    A server that writes its messages singly waits for the acknowledgement of each, which else takes 40 ms.
+    A server that writes small messages one by one waits for the acknowledgement of each, which is delayed by
+    up to 40 ms. Linux switches delayed acknowledgements on again by itself.
     """
     if socket.protocol is None:
         return
-    options = (sockets.TCP_NODELAY, getattr(sockets, "TCP_QUICKACK", None))
-    with contextlib.suppress(OSError, AttributeError):  # it was closed just now
+    options = (sockets.TCP_NODELAY, getattr(sockets, "TCP_QUICKACK", None))  # the second only on Linux
+    with contextlib.suppress(OSError, AttributeError):  # Race: the other end closed it.
         for option in filter(None, options):
             socket.protocol.stream.socket.setsockopt(sockets.IPPROTO_TCP, option, 1)
 
@@ -297,7 +307,7 @@ def _path(kernel: str) -> str:
     return f"/api/kernels/{quote(kernel, safe='')}"
 
 
-def _json(body: bytes) -> Any:
+def _parse_json(body: bytes) -> Any:
     try:
         return from_json(body, allow_inf_nan=False) if body else None
     except ValueError:

@@ -1,7 +1,7 @@
-"""What runs in a remote kernel: a module of its own there, sent as source, which runs our tools.
+"""The module that is sent to a remote kernel as source, and runs tools there.
 
-It needs no more than an ordinary Python kernel has. The package itself is imported if it is installed there
-in the same version, and else comes along as an archive. Nothing in here is believed by the host.
+It needs only what an ordinary IPython kernel has. The package is imported if the same version is installed
+there; otherwise the host sends it as an archive. The host trusts nothing that this module returns.
 """
 
 from __future__ import annotations
@@ -23,16 +23,21 @@ RESULT_MIME = "application/vnd.aisotools.result+json"
 EMIT_MIME = "application/vnd.aisotools.emit+json"
 
 _parts: list[str] = []
+"""Received parts of a large argument, in base64."""
 _tools: dict[str, Any] = {}
-_answers: dict[str, tuple[bytes, ...]] = {}
+_results: dict[str, tuple[bytes, ...]] = {}
+"""Encoded results by the nonce of their call."""
 _state: dict[str, str] = {"folder": ""}
 
 
 class Answer:
-    """Something for the host, as a MIME bundle of our own type, and in plain text if it lets no other out."""
+    """A value for the host, as a MIME bundle of our own type.
+
+    With `spoken` it is repeated as plain text, for kernels that remove unknown media types from outputs.
+    """
 
     def __init__(self, value: Mapping[str, Any], *, spoken: bool = True) -> None:
-        """Bring `value`."""
+        """Wrap `value`, which must be JSON."""
         self._value = value
         self._spoken = spoken
 
@@ -44,7 +49,7 @@ class Answer:
 
 
 def hello(folder: str) -> Answer:
-    """Settle in `folder`, which is made, and tell what there is here."""
+    """Create `folder`, make it the working directory, and return versions and libraries of this kernel."""
     os.makedirs(folder, exist_ok=True)
     _state["folder"] = os.path.realpath(folder)
     os.chdir(_state["folder"])
@@ -65,76 +70,76 @@ def hello(folder: str) -> Answer:
 
 
 def take(part: str) -> None:
-    """Keep a part of something that is too large for one message."""
+    """Store a part of an argument that is too large for one message."""
     _parts.append(part)
 
 
-def taken() -> bytes:
-    """All that was kept, which is forgotten then."""
+def take_all() -> bytes:
+    """Return the decoded parts, and drop them."""
     data = base64.b64decode("".join(_parts))
     _parts.clear()
     return data
 
 
 def unpack() -> None:
-    """Have the modules of the archive that was taken at the head of the path."""
+    """Put the stored archive at the head of the import path."""
     with tempfile.NamedTemporaryFile(prefix="aisotools-", suffix=".zip", delete=False) as file:
-        file.write(taken())
+        file.write(take_all())
     sys.path.insert(0, file.name)
     importlib.invalidate_caches()
 
 
 def run(nonce: str) -> None:
-    """Run the call that was taken, without yielding to the loop, so that an interrupt strikes it."""
-    order = json.loads(taken())
+    """Run the stored call without yielding to the event loop, so that an interrupt raises inside the tool."""
+    order = json.loads(take_all())
     record, caps, context = _context(nonce, order)
     try:
-        _keep(nonce, _stepped(_tool(order).execute(order["arguments"], context)), record, caps)
-    except BaseException as error:  # whatever a tool raises is its result
-        _fail(nonce, error, record, caps)
+        _store_result(nonce, _run_to_end(_tool(order).execute(order["arguments"], context)), record, caps)
+    except BaseException as error:  # whatever a tool raises, SystemExit too, is its result
+        _store_failure(nonce, error, record, caps)
 
 
 async def run_async(nonce: str) -> None:
-    """Run the call that was taken, as a part of the kernel's loop."""
-    order = json.loads(taken())
+    """Run the stored call on the kernel's event loop."""
+    order = json.loads(take_all())
     record, caps, context = _context(nonce, order)
     try:
-        _keep(nonce, await _tool(order).execute(order["arguments"], context), record, caps)
-    except BaseException as error:  # whatever a tool raises is its result
-        _fail(nonce, error, record, caps)
+        _store_result(nonce, await _tool(order).execute(order["arguments"], context), record, caps)
+    except BaseException as error:  # whatever a tool raises, SystemExit too, is its result
+        _store_failure(nonce, error, record, caps)
 
 
 def answer(nonce: str, spoken: bool) -> Answer:
-    """What the call gave."""
-    pieces = [base64.b64encode(piece).decode("ascii") for piece in _answers.pop(nonce)]
+    """Return the result of a call, and drop it."""
+    pieces = [base64.b64encode(piece).decode("ascii") for piece in _results.pop(nonce)]
     return Answer({"nonce": nonce, "pieces": pieces}, spoken=spoken)
 
 
-def _stepped(execution: Coroutine[Any, Any, Any]) -> Any:
+def _run_to_end(execution: Coroutine[Any, Any, Any]) -> Any:
     try:
         execution.send(None)
-    except StopIteration as done:
-        return done.value
+    except StopIteration as stop:
+        return stop.value
     finally:
         execution.close()
     raise RuntimeError("a function that is not `async def` has nothing to await; make it one")
 
 
-def _keep(nonce: str, result: Any, record: Any, caps: Any) -> None:
+def _store_result(nonce: str, result: Any, record: Any, caps: Any) -> None:
     from aisotools.core.types import ToolResult
     from aisotools.sandbox.results import encode_result
     from aisotools.sandbox.worker.worker import add_record
 
     if not isinstance(result, ToolResult):
-        told = f"The tool returned {type(result).__name__} instead of a ToolResult; mend its execute()."
-        result = ToolResult.error(told, recoverable=False)
-    _answers[nonce] = encode_result(add_record(result, record), caps)
+        message = f"The tool returned {type(result).__name__} instead of a ToolResult. Fix its execute()."
+        result = ToolResult.error(message, recoverable=False)
+    _results[nonce] = encode_result(add_record(result, record), caps)
 
 
-def _fail(nonce: str, error: BaseException, record: Any, caps: Any) -> None:
+def _store_failure(nonce: str, error: BaseException, record: Any, caps: Any) -> None:
     from aisotools.sandbox.worker.worker import encode_failure
 
-    _answers[nonce] = encode_failure(error, record, caps)
+    _results[nonce] = encode_failure(error, record, caps)
 
 
 def _tool(order: Mapping[str, Any]) -> Any:
@@ -157,8 +162,8 @@ def _context(nonce: str, order: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     shell = _shell()
 
     def emit(name: str, payload: Mapping[str, Any]) -> None:
-        told = {"nonce": nonce, "name": str(name), "payload": payload}
-        shell.display_pub.publish({EMIT_MIME: json.loads(json.dumps(told))})
+        event = {"nonce": nonce, "name": str(name), "payload": payload}
+        shell.display_pub.publish({EMIT_MIME: json.loads(json.dumps(event))})
 
     def present(value: Any) -> dict[str, Any]:
         return json_bundle(shell.display_formatter.format(value)[0])

@@ -23,7 +23,7 @@ from aisotools.core.exceptions import SandboxError
 from aisotools.core.protocols import SandboxCall
 from aisotools.core.types import ToolCall, ToolResult
 from aisotools.integrations.jupyter_gateway import http as remote_http
-from aisotools.integrations.jupyter_gateway.http import read_address
+from aisotools.integrations.jupyter_gateway.http import parse_address
 from aisotools.integrations.jupyter_gateway.payload import EMIT_MIME, RESULT_MIME
 from aisotools.integrations.jupyter_gateway.sandbox import GatewaySandbox, RemoteSandbox
 from aisotools.sandbox.limits import Limits
@@ -273,7 +273,7 @@ async def test_useless_messages_end_the_connection(heard: RecordingListener) -> 
 
     result = await given(play, heard, timeout_s=20.0)
     assert result.metadata["worker_died"] is True
-    assert "floods" in result.content
+    assert "flooded" in result.content
 
 
 async def test_a_giant_message_ends_the_connection(
@@ -286,7 +286,7 @@ async def test_a_giant_message_ends_the_connection(
 
     result = await given(play, heard)
     assert result.is_error
-    assert "cut off" in result.content
+    assert "The connection broke during the call" in result.content
     assert not heard.kinds().count("output")
 
 
@@ -417,7 +417,7 @@ async def test_a_server_that_drips_is_not_waited_for(heard: RecordingListener) -
     server = await asyncio.start_server(drip, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     began_s = time.monotonic()
-    with pytest.raises(SandboxError, match="did not answer in time"):
+    with pytest.raises(SandboxError, match="did not respond in time"):
         await kernel(f"http://127.0.0.1:{port}", heard, start_timeout_s=0.5).start()
     assert time.monotonic() - began_s < 3
     server.close()
@@ -431,31 +431,31 @@ async def test_a_server_that_drips_is_not_waited_for(heard: RecordingListener) -
         ("ftp://host", "give a URL"),
         ("http://", "give a URL"),
         ("http://host\n.evil", "give a URL"),
-        ("http://host:notaport", "no URL"),
+        ("http://host:notaport", "not a URL"),
         ("http://me:hunter2@host", "leave user name and password out"),
     ],
 )
 def test_bad_addresses_are_named(url: str, told: str) -> None:
     with pytest.raises(ValueError, match=told) as error:
-        read_address(url, "secret")
+        parse_address(url, "secret")
     assert "secret" not in str(error.value)
     assert "hunter2" not in str(error.value)
 
 
 def test_addresses_are_taken_as_people_copy_them() -> None:
-    address = read_address(f"http://127.0.0.1:8888/user/ada/lab?token={TOKEN}")
+    address = parse_address(f"http://127.0.0.1:8888/user/ada/lab?token={TOKEN}")
     assert (address.url, address.token) == ("http://127.0.0.1:8888/user/ada", TOKEN)
     assert TOKEN not in repr(address)
     assert TOKEN not in repr(GatewaySandbox(f"http://127.0.0.1:8888/?token={TOKEN}"))
-    assert read_address("https://[::1]:8888/", "t").websocket_url == "wss://[::1]:8888"
+    assert parse_address("https://[::1]:8888/", "t").websocket_url == "wss://[::1]:8888"
     with pytest.raises(ValueError, match="cannot be sent") as error:
-        read_address("http://127.0.0.1", "se cret\r\nX-Evil: 1")
+        parse_address("http://127.0.0.1", "se cret\r\nX-Evil: 1")
     assert "Evil" not in str(error.value)
     with pytest.raises(TypeError, match="give the server's token"):
-        read_address("http://127.0.0.1", 5)
+        parse_address("http://127.0.0.1", 5)
 
 
 def test_a_token_in_the_clear_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    read_address("http://hub.example.org", TOKEN)
+    parse_address("http://hub.example.org", TOKEN)
     assert "unencrypted" in caplog.text
     assert TOKEN not in caplog.text
