@@ -99,7 +99,20 @@ OPTIONAL = frozenset(
 BANNED_WORDS = frozenset({"told", "gave"})
 """Names that were used for messages, headers, payloads and results alike."""
 
-FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {}
+_ARRAYS = "numpy's and pandas', of any object that a user's variable holds"
+
+FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {
+    "builtin.python": {
+        "shape": _ARRAYS,
+        "memory_usage": _ARRAYS,
+        "nbytes": _ARRAYS,
+        "columns": _ARRAYS,
+        "dtype": _ARRAYS,
+        "user_ns_hidden": "IPython's shell",
+    },
+    "integrations.jupyter_gateway.http": {"TCP_QUICKACK": "the module socket, on Linux alone"},
+    "integrations.openai_agents": {"tool_call_id": "the SDK's ToolContext; a RunContextWrapper has none"},
+}
 """By module, members of other people's objects that may be missing, each with whose they are."""
 
 

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from aisotools.builtin.file_operations import select_lines, translate_errors
 from aisotools.builtin.files import file
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Effect, ToolResult
+from aisotools.workspace.workspace import Workspace
 
 
 @pytest.fixture
@@ -208,3 +210,43 @@ def test_what_was_left_out_is_said_and_can_be_asked_for_by_name(tmp_path: Path) 
     assert result.value["notes"] == ["Files or folders left out by .gitignore: 2."]
     assert [m["path"] for m in do(root, "search", "build", pattern="needle").value["matches"]] == ["build/x"]
     assert [m["path"] for m in do(root, "search", "a.log", pattern="needle").value["matches"]] == ["a.log"]
+
+
+# ---- lines and errors
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "end", "chosen", "total"),
+    [
+        ("a\nb\nc\n", None, None, "a\nb\nc\n", 3),
+        ("a\nb\nc", 2, None, "b\nc", 3),
+        ("a\nb\nc\n", 2, 2, "b\n", 3),
+        ("a\nb\nc", 1, 9, "a\nb\nc", 3),
+        ("", None, None, "", 0),
+        ("a\x0bb\n", 1, 1, "a\x0bb\n", 1),
+    ],
+)
+def test_selected_lines(text: str, start: int | None, end: int | None, chosen: str, total: int) -> None:
+    lines = select_lines("f", text, start, end)
+    assert (lines.text, lines.total) == (chosen, total)
+    assert bool(lines.note) is (end == 9)
+
+
+def test_lines_past_the_end() -> None:
+    with pytest.raises(ToolError, match="'f' has 2 lines; start_line 3 is past its end"):
+        select_lines("f", "a\nb\n", 3, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (IsADirectoryError(), "'a' is a folder, not a file"),
+        (PermissionError(), "'a': permission denied"),
+        (FileNotFoundError(), "There is no 'a' in the workspace"),
+        (NotADirectoryError(), "'a' is a file, not a folder"),
+        (OSError(28, "No space left on device"), "'a': No space left on device"),
+    ],
+)
+def test_errors_name_the_path_and_the_next_step(root: Path, error: OSError, message: str) -> None:
+    with pytest.raises(ToolError, match=message), translate_errors(Workspace(root), "a"):
+        raise error
