@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -22,13 +24,29 @@ from aisotools.core.events import (
     SessionEvent,
 )
 from aisotools.core.exceptions import PathOutside, ToolError
-from aisotools.core.protocols import OutputCaps, ToolContext
-from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, Facts, Json, Origin, ToolResult
+from aisotools.core.protocols import OutputCaps, SandboxListener, ToolContext
+from aisotools.core.types import (
+    Approval,
+    ApprovalRequest,
+    Decision,
+    Effect,
+    Facts,
+    Json,
+    Origin,
+    ToolCall,
+    ToolResult,
+)
 from aisotools.policy.approvers import AllowAll, DenyAll, ScriptedApprover
 from aisotools.policy.rules import Mode, Policy, Rule
+from aisotools.sandbox.limits import Limits
+from aisotools.sandbox.process.spawn import WorkerSpec
+from aisotools.session.event_log import EventLog
+from aisotools.session.gate import Gate, HostCalls
+from aisotools.session.guards import CallEnvironment
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.function import tool
+from aisotools.tools.registry import ToolRegistry
 from tests.conftest import OpenSession
 from tests.ids import stable
 
@@ -790,3 +808,203 @@ async def test_the_fake_says_what_it_cannot_do(open_session: OpenSession, name: 
     result = await session.call(name, {"code": "1"} if name == "python" else {"command": "true"})
     assert f"{name} needs a real worker, and FakeSandbox has none" in result.content
     assert result.error_kind == "environment"
+
+
+# ---- the gate by itself
+
+
+def bare_gate(
+    *tools: Any, approver: Any = None, policy: Policy | None = None
+) -> tuple[Gate, CallEnvironment]:
+    event_log = EventLog()
+    gate = Gate(
+        registry=ToolRegistry(tools),
+        policy=Policy(mode="auto"),
+        approver=None,
+        event_log=event_log,
+        caps=OutputCaps(),
+        call_timeout_s=5,
+        session_key="k",
+    )
+    listener: SandboxListener = event_log
+    spec = WorkerSpec(level="confined", workspace="/nowhere", limits=Limits())
+    env = CallEnvironment(sandbox=FakeSandbox(spec, listener), level="confined", workspace=Path("/nowhere"))
+    return gate, env
+
+
+async def test_a_blocked_gate_runs_nothing_and_says_why() -> None:
+    mock = reading()
+    gate, env = bare_gate(mock)
+    assert not (await gate.run(ToolCall("1", "mock", {}), env)).is_error
+    gate.block("nothing can be recorded")
+    gate.block("a later reason")
+    result = await gate.run(ToolCall("2", "mock", {}), env)
+    assert result.content == "mock was not run: nothing can be recorded."
+    assert (result.error_kind, result.recoverable) == ("environment", False)
+    await gate.close()
+    assert "the session was closed" in (await gate.run(ToolCall("3", "mock", {}), env)).content
+    assert len(mock.calls) == 1
+    assert (gate.calls, gate.knows("3"), gate.knows("4")) == (3, True, False)
+
+
+async def test_a_narrowed_gate_allows_less_until_it_is_lifted() -> None:
+    mock = MockTool(effect=Effect.LOCAL_MUTATION)
+    gate, env = bare_gate(mock)
+    lift = gate.narrow(Policy(mode="plan"))
+    assert (await gate.run(ToolCall("1", "mock", {}), env)).error_kind == "denied"
+    assert gate.effective_policy().bounds == (Policy(mode="plan"),)
+    lift()
+    assert not (await gate.run(ToolCall("2", "mock", {}), env)).is_error
+    bound = dataclasses.replace(env, workspace_policy=Policy(mode="plan"))
+    assert (await gate.run(ToolCall("3", "mock", {}), bound)).error_kind == "denied"
+    assert [one.is_error for one in await gate.run_many([ToolCall("4", "mock", {})], bound)] == [True]
+    assert len(mock.calls) == 1
+
+
+async def test_a_tool_of_the_session_replaces_the_registrys_for_one_call() -> None:
+    class Own(MockTool):
+        caps = OutputCaps(value_bytes=7)
+
+        def receive(self, result: ToolResult) -> ToolResult:
+            return ToolResult.text(f"received {result.content}")
+
+    gate, env = bare_gate()
+    for runs_in in ("host", "sandbox"):
+        own = Own("own", effect=Effect.READ_ONLY, result="own", runs_in=runs_in)
+        result = await gate.run(ToolCall(runs_in, "own", {}), env, tool=own)
+        assert result.content == "received own"
+        assert len(own.calls) == 1
+    assert (await gate.run(ToolCall("3", "own", {}), env)).error_kind == "invalid"
+
+
+async def test_a_preparation_runs_and_records_nothing() -> None:
+    mock = reading()
+    gate, env = bare_gate(mock)
+    prepared = gate.prepare(ToolCall("1", "mock", {}), "confined", env)
+    assert (prepared.tool, prepared.evaluation.decision) == (mock, Decision.ALLOW)
+    assert (mock.calls, gate.calls) == ([], 0)
+    assert gate.prepare(ToolCall("1", "mock", {}), "guarded").facts.level == "guarded"
+
+
+async def test_facts_of_a_changing_call_say_whether_undo_covers_it() -> None:
+    gate, env = bare_gate(MockTool("write"), reading("read"))
+    env = dataclasses.replace(env, can_undo=lambda facts: True)
+    assert gate.prepare(ToolCall("1", "write", {}), "confined", env).facts.undoable
+    assert not gate.prepare(ToolCall("1", "read", {}), "confined", env).facts.undoable
+    assert not gate.prepare(ToolCall("1", "write", {}), "confined").facts.undoable
+
+
+async def test_results_of_reading_calls_alone_are_shown_to_the_reader() -> None:
+    shown: list[str] = []
+
+    def on_read(_prepared: object, result: ToolResult) -> ToolResult:
+        shown.append(result.content)
+        return ToolResult.text("seen")
+
+    gate, env = bare_gate(reading("read", result="r"), MockTool("write", result="w"))
+    env = dataclasses.replace(env, on_read=on_read)
+    assert (await gate.run(ToolCall("1", "read", {}), env)).content == "seen"
+    assert (await gate.run(ToolCall("2", "write", {}), env)).content == "w"
+    assert shown == ["r"]
+
+
+async def test_a_host_tool_that_ignores_its_cancellation_gives_control_back() -> None:
+    release = asyncio.Event()
+
+    class Stubborn(MockTool):
+        async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
+            self.context = context
+            while not release.is_set():
+                try:
+                    await release.wait()
+                except asyncio.CancelledError:
+                    continue
+            return ToolResult.text("too late")
+
+    mock = Stubborn()
+    calls = HostCalls()
+    context = ToolContext()
+    result = await calls.run(mock, ToolCall("1", "mock", {}), context, 0.01)
+    assert result.metadata["timed_out"] is True
+    assert "ran longer than 0.01 s" in result.content
+    assert context.cancellation.cancelled
+    assert repr(calls) == "<HostCalls 0 running>"
+    release.set()
+
+
+async def test_interrupting_stops_what_runs_on_the_host() -> None:
+    started = asyncio.Event()
+
+    async def endless(_arguments: Mapping[str, Json], _context: ToolContext) -> ToolResult:
+        started.set()
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("it is cancelled before")
+
+    gate, env = bare_gate(MockTool("m", effect=Effect.READ_ONLY, result=endless))
+    running = asyncio.ensure_future(gate.run(ToolCall("1", "m", {}), env))
+    await started.wait()
+    gate.interrupt()
+    gate.interrupt()
+    result = await running
+    assert result.content.startswith("m was interrupted.")
+    assert result.metadata["stopped"] is True
+
+
+@pytest.mark.parametrize(
+    ("origin", "inner"), [("person", "program"), ("program", "program"), ("model", "model")]
+)
+async def test_what_a_tool_calls_has_its_callers_origin_but_no_persons_consent(
+    origin: Any, inner: Any
+) -> None:
+    async def outer(_arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
+        assert context.services is not None
+        return await context.services.call("inner", {"x": 1})
+
+    gate, env = bare_gate(
+        MockTool("outer", effect=Effect.READ_ONLY, result=outer, runs_in="host"),
+        reading("inner", result="in"),
+    )
+    assert (await gate.run(ToolCall("1", "outer", {}, origin=origin), env)).content == "in"
+    requested = [e for e in gate._event_log.events if isinstance(e, CallRequested)]
+    assert [event.call.origin for event in requested] == [origin, inner]
+    assert requested[1].call.id.startswith("1/")
+    assert requested[1].call.arguments == {"x": 1}
+
+
+async def test_a_longer_deadline_than_a_day_is_a_day_and_the_callers_own_counts() -> None:
+    deadlines: list[float] = []
+
+    class Listening(FakeSandbox):
+        async def call(self, request: Any) -> ToolResult:
+            deadlines.append(request.timeout_s)
+            return ToolResult.text("done")
+
+    gate, env = bare_gate(
+        reading("long", timeout_s=1e9, runs_in="sandbox"), reading("usual", runs_in="sandbox")
+    )
+    spec = WorkerSpec(level="confined", workspace="/nowhere", limits=Limits())
+    env = dataclasses.replace(env, sandbox=Listening(spec, gate._event_log))
+    await gate.run(ToolCall("1", "long", {}), env)
+    await gate.run(ToolCall("2", "usual", {}), env)
+    await gate.run(ToolCall("3", "usual", {}), env, timeout_s=2.0)
+    assert deadlines == [86_400.0, 5, 2.0]
+
+
+async def test_calls_of_a_batch_that_were_cancelled_before_their_turn_are_recorded_as_ended() -> None:
+    started = asyncio.Event()
+
+    async def endless(_arguments: Mapping[str, Json], _context: ToolContext) -> ToolResult:
+        started.set()
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("it is cancelled before")
+
+    gate, env = bare_gate(MockTool("m", effect=Effect.LOCAL_MUTATION, result=endless), reading("r"))
+    batch = asyncio.ensure_future(gate.run_many([ToolCall("1", "m", {}), ToolCall("2", "r", {})], env))
+    await started.wait()
+    batch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await batch
+    finished = {e.call_id: e.result for e in gate._event_log.events if isinstance(e, CallFinished)}
+    assert {name: result.content for name, result in finished.items()} == dict.fromkeys(
+        ["1", "2"], "The call was cancelled."
+    )

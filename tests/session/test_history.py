@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,20 @@ import pytest
 from aisotools.core.events import ApprovalAsked, CheckpointTaken, Redone, Undone
 from aisotools.core.exceptions import UsageError
 from aisotools.core.protocols import SandboxCall, ToolContext
-from aisotools.core.types import Effect, ToolResult
+from aisotools.core.types import Effect, Facts, ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
+from aisotools.session.history import (
+    NoUndoHistory,
+    UndoHistory,
+    WorkspaceHistory,
+    list_uncovered,
+    summarize,
+)
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.function import tool
+from aisotools.workspace.checkpoints.scan import Snapshot
 from tests.conftest import OpenSession
 
 AUTO = Policy(mode="auto")
@@ -150,7 +159,7 @@ class SandboxAbove(FakeSandbox):
 
 
 async def test_undo_is_refused_while_a_task_runs_and_kills_it_when_forced(open_session: OpenSession) -> None:
-    command = "sleep 60 & echo $!; wait $!; echo $?; read end"
+    command = "sleep 60 > /dev/null & echo $!; wait $!; echo $?; read end"
     shell = await asyncio.create_subprocess_exec("sh", "-c", command, stdin=PIPE, stdout=PIPE)
     assert shell.stdout is not None
     try:
@@ -321,3 +330,82 @@ async def test_where_no_state_of_variables_can_be_kept_undo_says_why(open_sessio
     assert undone.value["removed"] == ["made"]
     assert "not brought back" in undone.value["variables"]
     assert "cannot be forked" in undone.content
+
+
+# ---- the history of a session whose files are elsewhere
+
+
+async def test_without_files_here_every_request_is_refused(open_session: OpenSession) -> None:
+    session = open_session(MockTool("m", runs_in="sandbox"), MockTool("h", runs_in="host"))
+    history: UndoHistory = NoUndoHistory()
+    for refused in (await history.undo(), await history.redo()):
+        assert (refused.is_error, refused.error_kind) == (True, "invalid")
+        assert "another machine" in refused.content
+    for request in (history.exclusive, lambda: history.store):
+        with pytest.raises(UsageError, match="another machine"):
+            request()
+    with pytest.raises(UsageError, match="Ask `sandbox_bash`"):
+        await history.changes()
+    assert not history.can_undo(Facts(effect=Effect.LOCAL_MUTATION, path_guarded=True))
+    words = [await history.describe(session.explain(ToolCall("1", name, {}))) for name in ("m", "h")]
+    assert words == [
+        "It cannot be undone: it runs on another machine.",
+        "It cannot be undone: this session keeps no earlier state.",
+    ]
+    history.close()
+
+
+# ---- what undo covers, and how it is said
+
+
+@pytest.mark.parametrize(
+    ("changed", "covered"),
+    [
+        ({}, True),
+        ({"runs_in": "host"}, False),
+        ({"level": "limited"}, False),
+        ({"hosts": ("example.org",)}, False),
+        ({"outside": True}, False),
+        ({"path_guarded": False}, False),  # a program may change variables, and this sandbox keeps none
+        ({"path_guarded": False, "commands": ("ls",)}, True),
+    ],
+)
+async def test_undo_covers_files_alone_where_no_variables_are_kept(
+    open_session: OpenSession, changed: dict[str, Any], covered: bool
+) -> None:
+    session = open_session()
+    await session.start()
+    assert isinstance(session.history, WorkspaceHistory)
+    facts = Facts(effect=Effect.LOCAL_MUTATION, level="confined", path_guarded=True)
+    assert session.history.can_undo(dataclasses.replace(facts, **changed)) is covered
+
+
+def test_long_lists_are_counted() -> None:
+    assert summarize(["a", "b"]) == "a, b"
+    assert summarize([str(n) for n in range(20)]).endswith("18, 19")
+    assert summarize([str(n) for n in range(1_025)]).endswith("18, 19 and 1,005 more")
+
+
+def test_what_a_checkpoint_does_not_cover_is_listed_with_its_reason() -> None:
+    assert list_uncovered(Snapshot(root="r", entries=1)) == ()
+    some = Snapshot(
+        root="", entries=1, uncovered=(((), "too many"), (("a", "b\n"), "too large")), uncovered_count=5
+    )
+    assert list_uncovered(some) == ("the workspace (too many)", "a/b\\n (too large)", "3 more")
+
+
+async def test_the_state_is_held_for_whoever_asks_from_outside_of_calls(open_session: OpenSession) -> None:
+    session = open_session(policy=AUTO)
+    await write(session, "a", "1")
+    assert session.history is not None
+    async with session.history.exclusive() as snapshot:
+        assert snapshot.entries == 1
+        assert snapshot.root
+
+    async def holding(_arguments: object, _context: ToolContext) -> ToolResult:
+        assert session.history is not None
+        async with session.history.exclusive():
+            raise AssertionError("a call would wait for itself")
+
+    session.registry.register(MockTool("m", effect=Effect.LOCAL_MUTATION, runs_in="host", result=holding))
+    assert "A call is running here. Wait until it has ended." in (await session.call("m")).content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from pydantic import SecretStr
 
 from aisotools.cli import log as cli_log
 from aisotools.core.redaction import REDACTED
-from aisotools.core.types import Approval, ToolResult
+from aisotools.core.types import Approval, ApprovalRequest, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.session.ledger import read, verify
 from aisotools.session.session import Session
@@ -154,3 +155,33 @@ def test_log_of_nothing_says_so(action: str, environ: Mapping[str, str], tmp_pat
     status, lines = log(action, str(tmp_path / "gone.jsonl"), environ=environ)
     assert status == 1
     assert "gone.jsonl" in lines[0]
+
+
+async def test_a_second_call_of_an_id_that_is_under_way_uncovers_no_secret(open_session: OpenSession) -> None:
+    @tool
+    def login(password: SecretStr) -> str:
+        return "in"
+
+    asked = asyncio.Event()
+    answer: asyncio.Future[Approval] = asyncio.get_running_loop().create_future()
+
+    class Slow:
+        async def ask(self, request: ApprovalRequest) -> Approval:
+            asked.set()
+            return await answer
+
+    session = open_session(login, approver=Slow())
+    first = asyncio.ensure_future(
+        session.call("login", {"password": "hunter22"}, call_id="mine", origin="model")
+    )
+    await asked.wait()
+    again = await session.call("login", {"password": "x"}, call_id="mine", origin="model")
+    assert "used before" in again.content
+    answer.set_result(Approval("approve"))
+    await first
+    assert session.log_path is not None
+    await session.close()
+    text = session.log_path.read_text("utf-8")
+    assert "hunter22" not in text
+    decided = [record for record in read(session.log_path) if record["kind"] == "call_decided"]
+    assert [record["body"]["arguments"] for record in decided] == [{"password": REDACTED}]

@@ -1,0 +1,253 @@
+"""Approvals: what an answer decides, what is recorded of it, and how open questions end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked
+from aisotools.core.protocols import Approver, SandboxListener, SandboxStatus
+from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, Json, RunsIn, ToolCall
+from aisotools.policy.approvers import ScriptedApprover
+from aisotools.policy.prepared import CallDecision, prepare_call
+from aisotools.policy.rules import Policy, Rule
+from aisotools.sandbox.limits import Limits
+from aisotools.sandbox.process.spawn import WorkerSpec
+from aisotools.session.approvals import ApprovalManager
+from aisotools.session.event_log import EventLog
+from aisotools.session.guards import CallEnvironment
+from aisotools.testing.fakes import FakeSandbox, MockTool
+
+SAFE = Policy(mode="safe")
+
+
+class CountingSandbox(FakeSandbox):
+    """Counts how often it is asked to start."""
+
+    starts = 0
+
+    async def start(self) -> SandboxStatus:
+        self.starts += 1
+        return await super().start()
+
+
+class Setup:
+    """A manager, the environment of its calls, and the events that it recorded."""
+
+    def __init__(self, approver: Approver | None = None, **environment: Any) -> None:
+        self.event_log = EventLog()
+        self.manager = ApprovalManager(approver, self.event_log, 7.0)
+        listener: SandboxListener = self.event_log
+        spec = WorkerSpec(level="confined", workspace="/nowhere", limits=Limits())
+        self.sandbox = CountingSandbox(spec, listener)
+        self.env = CallEnvironment(
+            sandbox=self.sandbox, level="confined", workspace=Path("/nowhere"), **environment
+        )
+
+    def decision(
+        self,
+        call_id: str = "c",
+        arguments: Mapping[str, Json] | None = None,
+        *,
+        runs_in: RunsIn = "host",
+        policy: Policy = SAFE,
+        effect: Effect = Effect.LOCAL_MUTATION,
+    ) -> CallDecision:
+        tool = MockTool("m", effect=effect, runs_in=runs_in)
+        call = ToolCall(call_id, "m", arguments or {"x": 1}, origin="model")
+        prepared = prepare_call(tool, call, policy, "confined")
+        return CallDecision(prepared, Decision.ASK, "policy", prepared.evaluation.reasons)
+
+    async def resolve(self, *decisions: CallDecision, policy: Policy = SAFE) -> list[CallDecision]:
+        return await self.manager.resolve(decisions, self.env, policy)
+
+    def events(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.event_log.events if isinstance(event, kind)]
+
+
+async def test_an_approval_allows_and_both_events_are_recorded() -> None:
+    setup = Setup(ScriptedApprover(["approve"]))
+    (decision,) = await setup.resolve(setup.decision("c"))
+    assert (decision.decision, decision.decided_by) == (Decision.ALLOW, "approver")
+    assert decision.reasons == decision.prepared.evaluation.reasons
+    (asked,) = setup.events(ApprovalAsked)
+    (answered,) = setup.events(ApprovalAnswered)
+    assert (asked.call_id, answered.call_id) == ("c", "c")
+    assert answered.request_id == asked.request.id
+    assert answered.approval.outcome == "approve"
+    assert (asked.request.timeout_s, asked.request.effect) == (7.0, Effect.LOCAL_MUTATION)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (Approval("deny"), "it was denied"),
+        (Approval("deny", reason="Not today."), "it was denied (Not today)"),
+        (Approval("timeout"), "nobody answered in time"),
+        (Approval("cancel"), "the question was cancelled"),
+    ],
+)
+async def test_every_other_answer_denies_and_says_why(answer: Approval, reason: str) -> None:
+    setup = Setup(ScriptedApprover([answer]))
+    (decision,) = await setup.resolve(setup.decision())
+    assert (decision.decision, decision.decided_by) == (Decision.DENY, "approver")
+    assert decision.reasons == (reason, "asked because it is a local change")
+
+
+async def test_without_anybody_to_ask_the_policy_decides() -> None:
+    setup = Setup(None)
+    (decision,) = await setup.resolve(setup.decision())
+    assert (decision.decision, decision.decided_by) == (Decision.DENY, "policy")
+    assert len(setup.events(ApprovalAsked)) == len(setup.events(ApprovalAnswered)) == 1
+    assert setup.sandbox.starts == 0
+
+
+async def test_another_approver_may_be_asked_this_once() -> None:
+    setup = Setup(ScriptedApprover(["deny"]))
+    once = ScriptedApprover(["approve"])
+    (decision,) = await setup.manager.resolve([setup.decision()], setup.env, SAFE, once)
+    assert decision.decision is Decision.ALLOW
+    assert len(once.requests) == 1
+
+
+async def test_several_calls_get_their_own_answers_in_order() -> None:
+    setup = Setup(ScriptedApprover(["approve", "deny", "approve"]))
+    decisions = await setup.resolve(*(setup.decision(name) for name in ("a", "b", "c")))
+    assert [one.decision for one in decisions] == [Decision.ALLOW, Decision.DENY, Decision.ALLOW]
+    assert [one.prepared.original.id for one in decisions] == ["a", "b", "c"]
+
+
+# ---- edited arguments
+
+
+async def test_edited_arguments_are_a_new_call_that_is_not_asked_about_again() -> None:
+    setup = Setup(ScriptedApprover([Approval("approve", arguments={"x": 2})]))
+    (decision,) = await setup.resolve(setup.decision(arguments={"x": 1}))
+    assert decision.decision is Decision.ALLOW
+    assert decision.prepared.arguments == {"x": 2}
+    assert len(setup.events(ApprovalAsked)) == 1
+
+
+async def test_edited_arguments_that_a_rule_denies_stay_denied() -> None:
+    policy = Policy(rules=[Rule(decision=Decision.DENY, when={"arguments": {"x": 2}}, reason="never 2")])
+    setup = Setup(ScriptedApprover([Approval("approve", arguments={"x": 2}, remember="tool")]))
+    (decision,) = await setup.resolve(setup.decision(), policy=policy)
+    assert (decision.decision, decision.reasons) == (Decision.DENY, ("never 2",))
+    assert len(setup.manager.grants) == 0
+
+
+async def test_edited_arguments_that_do_not_fit_deny() -> None:
+    setup = Setup(ScriptedApprover([Approval("approve", arguments={"x": object()})]))
+    (decision,) = await setup.resolve(setup.decision())
+    assert decision.decision is Decision.DENY
+    assert decision.reasons[0].startswith("the edited arguments do not fit: ")
+
+
+# ---- remembering
+
+
+async def test_an_approval_that_is_remembered_becomes_a_grant_and_its_end_an_event() -> None:
+    setup = Setup(ScriptedApprover([Approval("approve", remember="call")]))
+    (decision,) = await setup.resolve(setup.decision())
+    assert setup.manager.grants.find(decision.prepared) is not None
+    setup.manager.grants.clear()
+    assert [event.scope for event in setup.events(GrantRevoked)] == ["call"]
+
+
+async def test_a_denial_is_not_remembered() -> None:
+    setup = Setup(ScriptedApprover(["deny"]))
+    await setup.resolve(setup.decision())
+    assert len(setup.manager.grants) == 0
+
+
+# ---- what a request says
+
+
+async def test_a_request_names_where_the_call_runs_and_what_undo_covers() -> None:
+    async def describe_undo(_prepared: object) -> str:
+        return "Undo covers it."
+
+    approver = ScriptedApprover(["approve", "approve"])
+    setup = Setup(approver, describe_undo=describe_undo)
+    await setup.resolve(setup.decision("h"), setup.decision("s", runs_in="sandbox"))
+    assert [request.level for request in approver.requests] == ["host", "confined"]
+    assert {request.preview["undo"] for request in approver.requests} == {"Undo covers it."}
+    assert "call" in approver.requests[0].preview["remember"]
+    assert approver.requests[0].definition.name == "m"
+
+
+async def test_a_call_that_the_policy_would_allow_says_that_its_caller_wants_a_question() -> None:
+    approver = ScriptedApprover(["approve"])
+    setup = Setup(approver)
+    await setup.resolve(setup.decision(effect=Effect.READ_ONLY))
+    assert approver.requests[0].reasons == ("the caller wants it approved",)
+
+
+async def test_the_sandbox_starts_while_a_person_thinks_if_a_call_needs_it() -> None:
+    setup = Setup(ScriptedApprover(["approve", "approve"]))
+    await setup.resolve(setup.decision("h"))
+    assert setup.sandbox.starts == 0
+    await setup.resolve(setup.decision("s", runs_in="sandbox"))
+    await asyncio.sleep(0)
+    assert setup.sandbox.starts == 1
+    await setup.manager.close()
+
+
+# ---- open questions
+
+
+class Pending:
+    """An approver whose question stays open until it is withdrawn."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.withdrawn = False
+
+    async def ask(self, request: ApprovalRequest) -> Approval:
+        self.asked.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            self.withdrawn = True
+            raise
+        raise AssertionError("nobody answers")
+
+
+@pytest.mark.parametrize("end", ["interrupt", "close"])
+async def test_interrupting_withdraws_the_question_and_denies(end: str) -> None:
+    approver = Pending()
+    setup = Setup(approver)
+    resolving = asyncio.ensure_future(setup.resolve(setup.decision()))
+    await approver.asked.wait()
+    if end == "close":
+        await setup.manager.close()
+    else:
+        setup.manager.interrupt()
+    (decision,) = await resolving
+    assert decision.decision is Decision.DENY
+    assert decision.reasons[0] == "the question was cancelled (Interrupted)"
+    assert approver.withdrawn
+    assert setup.events(ApprovalAnswered)[0].approval.outcome == "cancel"
+
+
+async def test_a_cancelled_caller_withdraws_its_question_and_the_answer_is_recorded() -> None:
+    approver = Pending()
+    setup = Setup(approver)
+    resolving = asyncio.ensure_future(setup.resolve(setup.decision()))
+    await approver.asked.wait()
+    resolving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await resolving
+    assert approver.withdrawn
+    (answered,) = setup.events(ApprovalAnswered)
+    assert (answered.approval.outcome, answered.approval.reason) == ("cancel", "The call was cancelled.")
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, True, "5"])
+def test_a_deadline_that_is_none_is_refused(timeout_s: Any) -> None:
+    with pytest.raises(ValueError, match="approval_timeout_s="):
+        ApprovalManager(None, EventLog(), timeout_s)

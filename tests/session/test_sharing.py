@@ -1,0 +1,211 @@
+"""One workspace shared by several sessions: its lock, who gets it when, and who closes it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import signal
+from asyncio.subprocess import PIPE
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aisotools.core.exceptions import UsageError
+from aisotools.core.protocols import SandboxListener
+from aisotools.sandbox.limits import Limits
+from aisotools.sandbox.process.spawn import WorkerSpec
+from aisotools.session.event_log import EventLog
+from aisotools.session.sharing import SharedWorkspace, WorkspaceLock, share
+from aisotools.testing.fakes import FakeSandbox
+
+
+class ProcessSandbox(FakeSandbox):
+    """A sandbox that says which processes are its own."""
+
+    supervisor = 0
+    worker_pid = 0
+
+
+def new_sandbox() -> ProcessSandbox:
+    listener: SandboxListener = EventLog()
+    return ProcessSandbox(WorkerSpec(level="confined", workspace="/nowhere", limits=Limits()), listener)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "workspace").mkdir()
+    return tmp_path / "workspace"
+
+
+@pytest.fixture
+def shared(workspace: Path, tmp_path: Path) -> Iterator[SharedWorkspace]:
+    sandbox = new_sandbox()
+    shared = share(workspace, tmp_path / "state", sandbox)
+    yield shared
+    shared.release(sandbox)
+
+
+# ---- the lock
+
+
+async def test_one_holder_has_the_lock_several_times_at_once() -> None:
+    lock, holder = WorkspaceLock(), object()
+    first = await lock.enter(holder)
+    lock.leave(first)
+    second = await lock.enter(holder)
+    lock.leave(second)
+    assert repr(lock) == "<WorkspaceLock: 0 inside, 0 waiting>"
+
+
+async def enter_in_task(lock: WorkspaceLock, holder: object, entered: list[str], name: str) -> None:
+    token = await lock.enter(holder)
+    entered.append(name)
+    await asyncio.sleep(0)
+    lock.leave(token)
+
+
+async def test_another_holder_waits_and_the_queue_is_fair() -> None:
+    lock, entered = WorkspaceLock(), list[str]()
+    token = await asyncio.create_task(lock.enter("a"))
+    waiting = [
+        asyncio.create_task(enter_in_task(lock, holder, entered, name))
+        for name, holder in (("b1", "b"), ("b2", "b"), ("c", "c"))
+    ]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert entered == []
+    assert repr(lock) == "<WorkspaceLock: 1 inside, 3 waiting>"
+    lock.leave(token)
+    await asyncio.gather(*waiting)
+    assert entered == ["b1", "b2", "c"]
+
+
+async def test_the_same_holder_overlaps_from_another_task() -> None:
+    lock = WorkspaceLock()
+    first = await asyncio.create_task(lock.enter("a"))
+    second = await asyncio.create_task(lock.enter("a"))
+    lock.leave(first)
+    other = asyncio.create_task(lock.enter("b"))
+    await asyncio.sleep(0)
+    assert not other.done()
+    lock.leave(second)
+    lock.leave(await other)
+
+
+async def test_what_a_call_calls_enters_at_once_and_holds_nothing_by_itself() -> None:
+    lock = WorkspaceLock()
+    outer = await lock.enter("a")
+    assert lock.inside()
+    inner = await lock.enter("b")
+    assert inner.nested
+    assert not outer.nested
+    lock.leave(inner)
+    other = asyncio.create_task(enter_in_task(lock, "c", [], "c"), context=contextvars.Context())
+    await asyncio.sleep(0)
+    assert not other.done()
+    lock.leave(outer)
+    lock.leave(outer)  # once more has no effect
+    await other
+    assert not lock.inside()
+
+
+async def test_a_waiter_that_is_cancelled_in_the_queue_leaves_it() -> None:
+    lock, entered = WorkspaceLock(), list[str]()
+    token = await asyncio.create_task(lock.enter("a"))
+    waiting = asyncio.create_task(enter_in_task(lock, "b", entered, "b"))
+    behind = asyncio.create_task(enter_in_task(lock, "c", entered, "c"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    lock.leave(token)
+    await behind
+    assert entered == ["c"]
+
+
+async def test_a_waiter_that_is_cancelled_as_it_gets_the_lock_hands_it_on() -> None:
+    lock, entered = WorkspaceLock(), list[str]()
+    token = await asyncio.create_task(lock.enter("a"))
+    waiting = asyncio.create_task(enter_in_task(lock, "b", entered, "b"))
+    behind = asyncio.create_task(enter_in_task(lock, "c", entered, "c"))
+    await asyncio.sleep(0)
+    lock.leave(token)  # grants it to b
+    waiting.cancel()  # in the same iteration of the loop
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await behind
+    assert entered == ["c"]
+    assert repr(lock) == "<WorkspaceLock: 0 inside, 0 waiting>"
+
+
+def test_a_loop_that_has_gone_takes_its_waiters_with_it() -> None:
+    lock = WorkspaceLock()
+    loop = asyncio.new_event_loop()
+    token = loop.run_until_complete(lock.enter("a"))
+    gone = asyncio.new_event_loop()
+    waiting = gone.create_task(lock.enter("b"))
+    gone.run_until_complete(asyncio.sleep(0))
+    gone.close()
+    lock.leave(token)
+    again = loop.run_until_complete(lock.enter("c"))
+    lock.leave(again)
+    loop.close()
+    assert not waiting.done()
+    waiting._log_destroy_pending = False  # type: ignore[attr-defined]  # its loop is closed on purpose
+
+
+# ---- the workspace
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "T"
+
+
+def test_sessions_on_one_workspace_share_it_and_the_last_one_closes_it(
+    workspace: Path, tmp_path: Path
+) -> None:
+    one, two = new_sandbox(), new_sandbox()
+    shared = share(workspace, tmp_path / "state", one)
+    assert share(workspace / "." / "", tmp_path / "state", two) is shared
+    assert shared.sandboxes == [one, two]
+    shared.release(one)
+    assert share(workspace, tmp_path / "state", one) is shared
+    shared.release(one)
+    shared.release(two)
+    fresh = share(workspace, tmp_path / "state", one)
+    assert fresh is not shared
+    fresh.release(one)
+
+
+@pytest.mark.usefixtures("shared")
+def test_another_state_folder_is_refused(workspace: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="open with another state folder"):
+        share(workspace, tmp_path / "other", new_sandbox())
+
+
+async def test_a_process_that_was_left_running_is_found_frozen_and_killed(shared: SharedWorkspace) -> None:
+    (sandbox,) = shared.sandboxes
+    assert isinstance(sandbox, ProcessSandbox)
+    assert shared.left_running() == {}
+    command = "sleep 60 > /dev/null & echo $!; wait $!; echo $?; read end"
+    shell = await asyncio.create_subprocess_exec("sh", "-c", command, stdin=PIPE, stdout=PIPE)
+    assert shell.stdout is not None
+    try:
+        pid = int(await shell.stdout.readline())
+        sandbox.supervisor = shell.pid
+        assert shared.left_running() == {pid: "sleep"}
+        with shared.frozen():
+            assert is_stopped(pid)
+            shared.kill({shell.pid})  # the supervisor itself is none of what runs in the sandbox
+        assert shared.left_running() == {pid: "sleep"}
+        shared.kill(())
+        shared.kill({pid})
+        assert await shell.stdout.readline() == b"%d\n" % (128 + signal.SIGKILL)
+    finally:
+        shell.kill()
+        await shell.wait()
+
+
+async def test_a_sandbox_without_snapshots_is_settled(shared: SharedWorkspace) -> None:
+    await shared.settled()
