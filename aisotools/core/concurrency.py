@@ -1,10 +1,4 @@
-"""A steady wake-up of the event loop while somebody waits.
-
-ipykernel delivers the Stop button as a callback that runs when the loop next wakes; a loop that only waits
-for a person, or for a worker, may not wake for minutes. While a beat is held the loop wakes every 50 ms.
-
-Waiting for what must not be left half done.
-"""
+"""Helpers for waiting on the event loop: periodic wake-ups, and work that cancellation must not interrupt."""
 
 from __future__ import annotations
 
@@ -12,40 +6,43 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-BEAT_S = 0.05
-
-
-class LoopTicker:
-    """A re-entrant context: the loop wakes every `BEAT_S` seconds while anybody is inside."""
-
-    def __init__(self) -> None:
-        """Start at rest."""
-        self._inside = 0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __enter__(self) -> None:
-        self._inside += 1
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._again)
-
-    def __exit__(self, *_: object) -> None:
-        self._inside -= 1
-        if self._inside == 0 and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _again(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._again)
-
+TICK_S = 0.05
+"""Seconds between two wake-ups of the loop by a `LoopTicker`."""
 
 Result = TypeVar("Result")
 
 
+class LoopTicker:
+    """Re-entrant context manager that wakes the event loop every `TICK_S` seconds.
+
+    ipykernel delivers the Stop button as a callback that runs when the loop next wakes. A loop that only
+    waits for a person or a worker may not wake for minutes.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._schedule)
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._schedule)
+
+
 async def with_ticks(work: Coroutine[Any, Any, Result], every_s: float, tick: Callable[[], object]) -> Result:
-    """The result of `work`; `tick` is called every `every_s` seconds until it is there.
+    """Return the result of `work`; call `tick` every `every_s` seconds until then.
 
     Raises:
-        CancelledError: Once `work` has ended too, if the waiting task was cancelled.
+        CancelledError: If the waiting task was cancelled; `work` has been cancelled and has ended by then.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -59,10 +56,11 @@ async def with_ticks(work: Coroutine[Any, Any, Result], every_s: float, tick: Ca
 
 
 async def run_to_completion(work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of `work`, which is carried through however often the waiting task is cancelled.
+    """Return the result of `work`. It runs to its end even if the waiting task is cancelled.
 
     Raises:
-        CancelledError: Once the work is done, if the waiting task was cancelled meanwhile.
+        CancelledError: After `work` has ended, if the waiting task was cancelled meanwhile, any number of
+        times.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -73,6 +71,8 @@ async def run_to_completion(work: Coroutine[Any, Any, Result]) -> Result:
             cancelled = error
     if cancelled is not None:
         if not task.cancelled():
-            task.exception()  # the cancellation is what the waiting task is to hear of
+            # Both failed and cancelled: the cancellation is raised. Retrieve the other exception, or asyncio
+            # logs that it never was.
+            task.exception()
         raise cancelled
     return task.result()

@@ -1,12 +1,8 @@
-"""Everything a session records, one frozen value each; cards, transcript and replay are folds over them.
+"""Events that a session and its agents record. Cards, transcript and replay are folds over them.
 
-What an agent adds to the record of its session, and the one kind of event that is not recorded.
-
-What of an agent's events is written down, and the conversation that events tell. Pure.
-
-Written down are whole messages, with secrets left out. What the ledger has anyway is not repeated: arguments
-of calls and long results are found at the calls themselves, by their ids; pictures and what only a provider
-understands are left out.
+`agent_body` is the recorded form of an agent's event: whole messages, with secrets redacted. Data that the
+ledger holds elsewhere is not repeated: arguments and long results are recorded with their calls. Images and
+provider data are omitted. `Conversation` folds an agent's events back into its messages.
 """
 
 from __future__ import annotations
@@ -76,8 +72,8 @@ class SandboxLost(SessionEvent):
     """A worker ended, and the variables it held with it.
 
     Attributes:
-        generation: Which one.
-        reason: What happened, in words.
+        generation: Its number.
+        reason: Description of what happened.
     """
 
     kind: ClassVar[str] = "sandbox_lost"
@@ -102,12 +98,12 @@ class CallDecided(SessionEvent):
     """The gate decided about a call.
 
     Attributes:
-        decision: What it decided in the end, never `ASK`.
+        decision: Final decision, never `ASK`.
         decided_by: `policy`, `typed` (a person typed the call), or `approver`.
         effect: The call's severity.
-        reasons: Why.
-        arguments: Exactly what may run; validated, and edited if the approver did.
-        digest: Of tool version, arguments and level; re-checked at dispatch.
+        reasons: Reasons for it.
+        arguments: Arguments that may run: validated, and edited if the approver edited them.
+        digest: Digest of tool version, arguments and level; compared again at dispatch.
     """
 
     kind: ClassVar[str] = "call_decided"
@@ -219,14 +215,14 @@ class CallFinished(SessionEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointTaken(SessionEvent):
-    """The files of the workspace were kept before a call that may change them.
+    """A snapshot of the workspace was stored before a call that may change files.
 
     Attributes:
         root: Digest of the tree; empty where nothing could be covered.
-        files: How many files and folders there are.
-        copied_bytes: How much was new and had to be copied.
-        uncovered: What is not covered, in words.
-        duration_s: How long it took.
+        files: Number of files and folders.
+        copied_bytes: Bytes that were new and had to be copied.
+        uncovered: Descriptions of what is not covered.
+        duration_s: Duration in seconds.
     """
 
     kind: ClassVar[str] = "checkpoint_taken"
@@ -242,13 +238,13 @@ class Undone(SessionEvent):
     """Calls were undone.
 
     Attributes:
-        call_ids: Which, the latest first.
-        restored: Files that were made or replaced.
+        call_ids: The calls, latest first.
+        restored: Files that were created or replaced.
         removed: Files that were removed.
-        missing: What did not come back, in words.
-        variables: What became of the variables, in words.
-        forced: Whether changes of somebody else were overruled.
-        steps: How many of the calls had changed anything, which is what `undo` and `redo` count.
+        missing: Descriptions of what was not restored.
+        variables: Description of what happened to the variables.
+        forced: True if changes of somebody else were overwritten.
+        steps: Number of calls that had changed anything, which is what `undo` and `redo` count.
     """
 
     kind: ClassVar[str] = "undone"
@@ -263,7 +259,7 @@ class Undone(SessionEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redone(Undone):
-    """Calls that had been undone were redone; `call_ids` tells the earliest first."""
+    """Undone calls were redone; `call_ids` has the earliest first."""
 
     kind: ClassVar[str] = "redone"
 
@@ -287,9 +283,9 @@ RunOutcome = Literal[
     "stopped",
     "cancelled",
 ]
-"""How a run ended: the model answered; it could not choose and nobody chose; its answer was cut, or withheld;
-a budget was used up; it went in circles; the conversation does not fit the model; the model failed; whoever
-steps through it stopped it; it was cancelled."""
+"""End of a run: the model answered; it could not choose and nobody chose; its answer was cut, or withheld;
+a budget was used up; it repeated itself; the conversation does not fit the model; the model failed; a person
+stepping through it stopped it; it was cancelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,8 +293,8 @@ class AgentEvent(SessionEvent):
     """Base of what an agent records.
 
     Attributes:
-        agent_id: Which agent.
-        step: Which request of its conversation, from 1; 0 before the first.
+        agent_id: The agent.
+        step: Number of the request in its conversation, from 1; 0 before the first.
     """
 
     kind: ClassVar[str] = "agent_event"
@@ -311,8 +307,8 @@ class AgentStarted(AgentEvent):
     """A run began. Its prompt is in the first `ModelRequested`.
 
     Attributes:
-        model: Which model answers.
-        instructions: What the model is told before everything else.
+        model: Name of the model.
+        instructions: System instructions.
         parent_id: The agent that delegated this; empty for a run of its own.
     """
 
@@ -327,9 +323,9 @@ class ModelRequested(AgentEvent):
     """A model was asked.
 
     Attributes:
-        turn_id: Names this request; the calls that come of it carry it.
-        new: Everything that was said since the last answer.
-        digest: Of `new`; see `messages.digest_of`. A record that leaves secrets out still has it.
+        turn_id: Identifies this request; its calls carry the same id.
+        new: Messages since the last answer.
+        digest: Digest of `new` before redaction; see `messages.digest_of`.
     """
 
     kind: ClassVar[str] = "model_requested"
@@ -343,8 +339,8 @@ class ModelRetried(AgentEvent):
     """A request failed and is tried again.
 
     Attributes:
-        reason: What happened, in words.
-        wait_s: Seconds until the next try.
+        reason: Description of the failure.
+        wait_s: Seconds until the next attempt.
     """
 
     kind: ClassVar[str] = "model_retried"
@@ -357,10 +353,10 @@ class ModelAnswered(AgentEvent):
     """A model answered, or somebody in its place.
 
     Attributes:
-        turn_id: Which request.
-        message: The answer, its calls bearing the ids they have in the session.
-        usage: What it took.
-        duration_s: From the request to the end of the answer, failed tries included.
+        turn_id: The request.
+        message: The answer; its calls have the ids of the session.
+        usage: Tokens and cost.
+        duration_s: Seconds from the request to the end of the answer, including failed attempts.
     """
 
     kind: ClassVar[str] = "model_answered"
@@ -372,11 +368,11 @@ class ModelAnswered(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextTrimmed(AgentEvent):
-    """Old results were taken out of what the model is shown, to make room.
+    """Old results were removed from the model's context.
 
     Attributes:
-        call_ids: Whose results.
-        chars: How many characters.
+        call_ids: Calls whose results were removed.
+        chars: Characters that were removed.
     """
 
     kind: ClassVar[str] = "context_trimmed"
@@ -386,11 +382,11 @@ class ContextTrimmed(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTaken(AgentEvent):
-    """Somebody who steps through the run did something else than let it go on.
+    """A person who steps through the run did something other than continue.
 
     Attributes:
-        action: What they did; see `stepping.StepChoice`.
-        text: What they said, if anything.
+        action: Their choice.
+        text: Their message, if any.
     """
 
     kind: ClassVar[str] = "step_taken"
@@ -400,10 +396,10 @@ class StepTaken(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationEdited(AgentEvent):
-    """Somebody changed by hand what was said.
+    """A person edited the conversation.
 
     Attributes:
-        messages: The whole conversation from now on.
+        messages: The whole conversation afterwards.
     """
 
     kind: ClassVar[str] = "conversation_edited"
@@ -422,14 +418,14 @@ class AgentFinished(AgentEvent):
     """A run ended, however it ended.
 
     Attributes:
-        outcome: How.
-        reason: Why, in words; empty when the model simply answered.
-        steps: Requests of this run.
-        calls: Calls of this run.
-        usage: What the answers took, those of delegated runs included.
-        duration_s: Seconds on the clock.
-        working_s: Seconds without those in which a person was waited for.
-        new: Everything that was said since the last answer.
+        outcome: How it ended.
+        reason: Explanation; empty if the model answered.
+        steps: Number of requests.
+        calls: Number of calls.
+        usage: Tokens and cost, including those of delegated runs.
+        duration_s: Seconds from start to end.
+        working_s: The same without the time spent waiting for a person.
+        new: Messages since the last answer.
     """
 
     kind: ClassVar[str] = "agent_finished"
@@ -445,24 +441,24 @@ class AgentFinished(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStreamed(AgentEvent):
-    """A piece of an answer as it comes; goes to whoever listens to the agent, and is not recorded.
+    """An event of a streamed answer. Passed to listeners of the agent, and not recorded.
 
     Attributes:
-        event: The piece.
+        event: The event.
     """
 
     kind: ClassVar[str] = "model_streamed"
     event: ModelEvent
 
 
-_MOST_CHARS = 2_000
-_OWN = {field.name for field in dataclasses.fields(SessionEvent)}
+_MAX_CONTENT_CHARS = 2_000  # of a result; the whole is recorded with its call
+_HEADER_FIELDS = {field.name for field in dataclasses.fields(SessionEvent)}
 
 
 def agent_body(event: AgentEvent) -> dict[str, Any]:
-    """The fields of an event as JSON."""
+    """Return the fields of an event as JSON, redacted, without those that every event has."""
     values = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
-    return {name: _plain(value) for name, value in values.items() if name not in _OWN}
+    return {name: _plain(value) for name, value in values.items() if name not in _HEADER_FIELDS}
 
 
 def _plain(value: Any) -> Json:
@@ -476,86 +472,85 @@ def _plain(value: Any) -> Json:
 
 
 def _message(message: Message) -> dict[str, Json]:
-    told = message_to_json(message)
-    for image in told.get("images", ()):
+    encoded = message_to_json(message)
+    for image in encoded.get("images", ()):
         image["chars"], image["data"] = len(image["data"]), ""
-    for part in told.get("parts", ()):
+    for part in encoded.get("parts", ()):
         part.pop("opaque", None)
         if part["kind"] == "call" and "flaw" not in part:
-            part["arguments"] = {}
+            part["arguments"] = {}  # recorded with the call; a flawed one is never made
     if isinstance(message, ToolMessage):
-        told["content"] = shortened(message.content, _MOST_CHARS)
-    kept: dict[str, Json] = redact(told)
-    return kept
+        encoded["content"] = shortened(message.content, _MAX_CONTENT_CHARS)
+    redacted: dict[str, Json] = redact(encoded)
+    return redacted
 
 
 class Conversation:
-    """What one agent and its model said to each other, as its events tell it one by one.
+    """Messages between one agent and its model, folded from the agent's events.
 
     Attributes:
-        messages: All of it so far; results that gave way to make room are in it whole.
+        messages: All messages so far. Results that were trimmed from the context are whole here.
     """
 
     def __init__(self) -> None:
-        """Nothing was said yet."""
         self.messages: list[Message] = []
-        self._before: dict[int, int] = {}
+        self._lengths: dict[int, int] = {}  # number of messages before each request
 
     def take(self, event: AgentEvent) -> None:
-        """Take in the next event of this agent."""
+        """Add the next event of this agent."""
         match event:
             case ModelRequested(new=new):
-                self._tail(new)
-                self._before[event.step] = len(self.messages)
+                self._set_tail(new)
+                self._lengths[event.step] = len(self.messages)
             case AgentFinished(new=new):
-                self._tail(new)
+                self._set_tail(new)
             case ModelAnswered(message=message):
                 self.messages.append(message)
             case ConversationEdited(messages=messages):
                 self.messages[:] = messages
             case AgentRewound(step=step):
-                del self.messages[self._before.get(step, len(self.messages)) :]
+                del self.messages[self._lengths.get(step, len(self.messages)) :]
 
-    def _tail(self, new: Iterable[Message]) -> None:
-        """Let `new` be what follows the last answer; told twice it is still there once."""
+    def _set_tail(self, new: Iterable[Message]) -> None:
+        # A run that was stopped and resumed reports the same messages twice: replace, do not append.
         del self.messages[len(self.messages) - len(since_last_answer(self.messages)) :]
         self.messages.extend(new)
 
 
 def conversation_of(events: Iterable[SessionEvent], agent_id: str) -> tuple[Message, ...]:
-    """What an agent and its model said to each other, as a session's events tell it.
+    """Return the messages between an agent and its model, folded from the events of a session.
 
-    Results that were taken out of the model's sight to make room are in it whole.
+    Results that were trimmed from the context are whole here.
     """
-    said = Conversation()
+    conversation = Conversation()
     for event in events:
         if isinstance(event, AgentEvent) and event.agent_id == agent_id:
-            said.take(event)
-    return tuple(said.messages)
+            conversation.take(event)
+    return tuple(conversation.messages)
 
 
 def first_change(events: Sequence[SessionEvent], agent_id: str, kin: Container[str], step: int) -> str | None:
-    """The first call since an agent's request `step` that may have changed anything; None if there was none.
+    """Return the id of the first call since a request that may have changed anything, or None.
 
     Args:
-        events: What the session recorded.
+        events: Events of the session.
         agent_id: The agent.
-        kin: Whose calls count: its own, and of those that work for it.
-        step: Which request.
+        kin: Agents whose calls count: itself, and those it delegated to.
+        step: Number of the request.
     """
     since: list[SessionEvent] = []
     for event in reversed(events):
         since.append(event)
         if isinstance(event, ModelRequested) and (event.agent_id, event.step) == (agent_id, step):
             break
-    own: set[str] = set()
+    requested: set[str] = set()
     for event in reversed(since):
         if isinstance(event, CallRequested) and event.call.agent_id in kin:
-            own.add(event.call_id)
-        elif isinstance(event, CallDecided) and event.call_id in own and _changes(event):
+            requested.add(event.call_id)
+        elif isinstance(event, CallDecided) and event.call_id in requested and _may_change(event):
             return event.call_id
     return None
 
 
-def _changes(event: CallDecided) -> bool:
+def _may_change(event: CallDecided) -> bool:
     return event.decision is Decision.ALLOW and event.effect is not Effect.READ_ONLY

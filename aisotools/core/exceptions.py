@@ -1,7 +1,7 @@
-"""Every error aisotools raises, in one tree.
+"""All exceptions that aisotools raises.
 
-A failure that a model can cause comes back as a `ToolResult`; what is raised is somebody else's to mend, and
-the class says whose::
+Failures that a model can cause are returned as a `ToolResult`. An exception is for the program or the person,
+and its class says whose mistake it is::
 
     AisotoolsError
     ├── UsageError              the calling program's mistake
@@ -32,7 +32,7 @@ class AisotoolsError(Exception):
 
 
 class UsageError(AisotoolsError):
-    """The calling program used the library in a way that cannot work."""
+    """Misuse of the library by the calling program."""
 
 
 class SignatureError(UsageError, TypeError):
@@ -40,19 +40,19 @@ class SignatureError(UsageError, TypeError):
 
 
 class RegistryError(UsageError):
-    """A registry was asked for something that cannot be."""
+    """A tool cannot be registered or found."""
 
 
 class UnknownTool(RegistryError, KeyError):
     """No tool of that name is registered.
 
     Attributes:
-        name: What was asked for.
-        near: Registered names that look like it, the nearest first.
+        name: The requested name.
+        near: Similar registered names, nearest first.
+        known: All registered names.
     """
 
     def __init__(self, name: str, near: tuple[str, ...] = (), known: tuple[str, ...] = ()) -> None:
-        """Remember the name and compose the message from it."""
         self.name = name
         self.near = near
         self.known = known
@@ -69,7 +69,7 @@ class UnknownTool(RegistryError, KeyError):
 
 
 class ToolClash(RegistryError):
-    """Two different tools want one name."""
+    """Two different tools have the same name."""
 
 
 class SessionClosed(UsageError):
@@ -80,11 +80,10 @@ class ToolError(AisotoolsError):
     """Raised by a tool to answer the model with an error it can act on.
 
     Attributes:
-        recoverable: Whether another call, made differently, may succeed.
+        recoverable: True if a different call may succeed.
     """
 
     def __init__(self, message: str, *, recoverable: bool = True) -> None:
-        """Take the message that the model will read."""
         super().__init__(message)
         self.recoverable = recoverable
 
@@ -98,7 +97,7 @@ class WorkspaceError(AisotoolsError):
 
 
 class WorkspaceRefused(WorkspaceError):
-    """This folder cannot be a workspace; the message says why and what would do."""
+    """A folder cannot be a workspace; the message says why, and what to use instead."""
 
 
 class PathOutside(WorkspaceError):
@@ -106,45 +105,43 @@ class PathOutside(WorkspaceError):
 
 
 class LedgerError(AisotoolsError):
-    """The record of a session cannot be written or read, or was damaged."""
+    """A ledger cannot be written or read, or is damaged."""
 
 
 class ModelError(AisotoolsError):
-    """A model gave no answer, or none that can be used.
+    """A model returned no answer, or an unusable one.
 
     Attributes:
-        retryable: Whether the same request may succeed later.
-        retry_after_s: How long the provider asks to wait first; None when it does not say.
+        retryable: True if the same request may succeed later.
+        retry_after_s: Seconds that the provider asks to wait; None if it does not say.
     """
 
     def __init__(self, message: str, *, retryable: bool = False, retry_after_s: float | None = None) -> None:
-        """Take the message, and what may be done about it."""
         super().__init__(message)
         self.retryable = retryable
         self.retry_after_s = retry_after_s
 
 
 class ReplayDiverged(ModelError):
-    """A run that is replayed asks for something else than the recorded one; the message says where."""
+    """A replayed run differs from the recorded one; the message says where."""
 
 
 class SandboxError(AisotoolsError):
-    """The sandbox itself failed; neither the model nor the tool is at fault."""
+    """Failure of the sandbox itself; neither the model nor the tool caused it."""
 
 
 class LevelUnavailable(SandboxError):
-    """This machine cannot hold the confinement level that was demanded."""
+    """The required confinement level is not available on this machine."""
 
 
 class WorkerDied(SandboxError):
     """The worker ended in the middle of a call.
 
     Attributes:
-        last_words: The end of what it wrote to its raw output, at most a few KiB.
+        last_words: End of its raw output, at most a few KiB.
     """
 
     def __init__(self, message: str, *, last_words: str = "") -> None:
-        """Take the story and the last output of the worker."""
         super().__init__(message)
         self.last_words = last_words
 

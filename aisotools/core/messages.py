@@ -1,10 +1,8 @@
-"""What is said between an agent and a model: messages, the events of an answer, and the `Model` contract.
+"""Messages between an agent and a model, the events of a streamed answer, and the `Model` protocol.
 
-Messages are what is kept: JSON can hold them (`message_to_json`, `message_from_json`), so they go into the
-ledger and the transcript and come back from there. Events are what streams while a model answers. Whatever a
-model says is untrusted.
-
-From the events of a model's answer to one message. Pure: events in, message out.
+Messages are stored: they have a JSON form (`message_to_json`, `message_from_json`) for the ledger and the
+transcript. Events stream while a model answers; `AnswerReader` folds them into one message. Everything that
+comes from a model is untrusted.
 """
 
 from __future__ import annotations
@@ -20,17 +18,16 @@ from aisotools.core.exceptions import ModelError, UsageError
 from aisotools.core.types import Json, ToolDefinition
 
 FinishReason = Literal["stop", "calls", "length", "filtered", "undecided", "unknown"]
-"""Why an answer ended: said all, wants calls made, ran into its length, was withheld, cannot choose, or a
-reason that we do not know."""
+"""End of an answer: complete, waiting for calls, cut at its length, withheld, undecided, or unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """Text, Markdown where the writer likes.
+    """Text, possibly Markdown.
 
     Attributes:
         text: The text.
-        opaque: What the provider wants back with this part; of no meaning to anybody else.
+        opaque: Data that the provider needs back with this part; meaningless to everybody else.
     """
 
     text: str
@@ -41,11 +38,11 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingPart:
-    """What a model thought before it answered.
+    """Reasoning of a model before its answer.
 
     Attributes:
-        text: The thought, or as much of it as the provider shows.
-        opaque: What the provider wants back with this part, such as its signature.
+        text: The reasoning, as far as the provider shows it.
+        opaque: Data that the provider needs back with this part, such as its signature.
     """
 
     text: str
@@ -56,10 +53,10 @@ class ThinkingPart:
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """A picture.
+    """An image.
 
     Attributes:
-        mime: Such as `image/png`.
+        mime: MIME type, such as `image/png`.
         data: Base64 text.
     """
 
@@ -71,14 +68,14 @@ class ImagePart:
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """A model's wish to call a tool.
+    """A tool call that a model requests.
 
     Attributes:
-        id: Names the call in the conversation. An agent gives ids of its own; a model's are not relied on.
+        id: Identifies the call in the conversation. An agent assigns ids of its own; a model may repeat them.
         name: The tool.
         arguments: As the model wrote them.
-        flaw: Why the arguments could not be read, in words for the model; such a call is never made.
-        opaque: What the provider wants back with this part.
+        flaw: Reason why the arguments could not be parsed, for the model to read. Such a call is never made.
+        opaque: Data that the provider needs back with this part.
     """
 
     id: str
@@ -91,19 +88,19 @@ class CallPart:
 
 
 AnswerPart = TextPart | ThinkingPart | CallPart
-"""What an answer is made of."""
+"""Part of an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What an answer took.
+    """Tokens and cost of one or more answers.
 
     Attributes:
-        requests: How many answers this counts.
-        input_tokens: Tokens read, those from a cache included.
-        output_tokens: Tokens written, thoughts included.
-        cached_tokens: How many of those read came from a cache.
-        cost: In US dollars; None when the price of any of it is not known.
+        requests: Number of answers.
+        input_tokens: Tokens read, including those from a cache.
+        output_tokens: Tokens written, including reasoning.
+        cached_tokens: Tokens read from a cache.
+        cost: Cost in US dollars; None if any price is unknown.
     """
 
     requests: int = 1
@@ -130,7 +127,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class UserMessage:
-    """What a person, or the program in their place, says."""
+    """Message of a person, or of the program in their place."""
 
     text: str
     _: KW_ONLY
@@ -140,12 +137,12 @@ class UserMessage:
 
 @dataclass(frozen=True, slots=True)
 class AssistantMessage:
-    """What a model answered.
+    """Answer of a model.
 
     Attributes:
-        parts: In the order the model gave them.
+        parts: Parts in order.
         reason: Why it ended.
-        model: Which model answered.
+        model: Name of the model.
     """
 
     parts: tuple[AnswerPart, ...]
@@ -156,27 +153,27 @@ class AssistantMessage:
 
     @property
     def text(self) -> str:
-        """All its text."""
+        """Text of all text parts."""
         return "".join(part.text for part in self.parts if isinstance(part, TextPart))
 
     @property
     def calls(self) -> tuple[CallPart, ...]:
-        """The calls it wants made."""
+        """Calls that it requests."""
         return tuple(part for part in self.parts if isinstance(part, CallPart))
 
 
 @dataclass(frozen=True, slots=True)
 class ToolMessage:
-    """What a call gave.
+    """Result of a call.
 
     Attributes:
-        call_id: Which call.
+        call_id: The call.
         name: The tool.
-        content: What the model reads.
-        is_error: Whether the call failed.
-        images: Pictures that the tool showed.
-        ref: What reads the whole result again; empty when nothing does.
-        trimmed_chars: How much of the content was taken out since, to make room.
+        content: Text for the model.
+        is_error: True if the call failed.
+        images: Images that the tool displayed.
+        ref: Reference that reads the whole result; empty if it is not stored.
+        trimmed_chars: Characters that were removed from the content later, to free context.
     """
 
     call_id: str
@@ -191,7 +188,7 @@ class ToolMessage:
 
 
 Message = UserMessage | AssistantMessage | ToolMessage
-"""One message of a conversation; instructions are no message, they go with every request."""
+"""Message of a conversation. Instructions are not a message; they are sent with every request."""
 
 
 # ---- while a model answers
@@ -206,17 +203,17 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingDelta:
-    """More of a thought."""
+    """More reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class PartDone:
-    """A text or a thought is complete; needed only by models that must have it back with `opaque` data.
+    """A text or reasoning part is complete. Sent by providers that need it back with `opaque` data.
 
     Attributes:
-        part: The whole; it stands for the deltas of its kind since the last complete part.
+        part: The whole part; replaces the deltas of its kind since the last complete part.
     """
 
     part: TextPart | ThinkingPart
@@ -227,9 +224,9 @@ class CallDelta:
     """More of a call that is being written, for display only.
 
     Attributes:
-        index: Which of the calls of this answer, from 0.
+        index: Number of the call in this answer, from 0.
         name: More of the tool's name; empty when it is complete.
-        arguments: More of the arguments' JSON text.
+        arguments: More of the JSON text of the arguments.
     """
 
     index: int
@@ -250,7 +247,7 @@ class Proposal:
     """The model cannot choose; `Finished("undecided")` follows.
 
     Attributes:
-        options: The likeliest calls, the best first. A person picks one, or the run ends and says so.
+        options: Likely calls, best first. A person picks one; without a person the run ends.
     """
 
     options: tuple[CallPart, ...]
@@ -258,11 +255,11 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The answer is complete; nothing follows. A stream that ends without this was cut.
+    """The answer is complete, and nothing follows. A stream without this event was interrupted.
 
     Attributes:
         reason: Why it ended.
-        detail: The provider's own word for it.
+        detail: The reason in the provider's terms.
     """
 
     reason: FinishReason
@@ -276,7 +273,7 @@ ModelEvent = TextDelta | ThinkingDelta | PartDone | CallDelta | CallDone | Propo
 
 @runtime_checkable
 class Model(Protocol):
-    """Something that answers a conversation, with text or with wishes to call tools.
+    """Something that answers a conversation with text and tool calls.
 
     Optional capabilities: `SupportsContextWindow` and `SupportsPerson` of `aisotools.core.protocols`, and
     `async close()`, which releases connections.
@@ -295,16 +292,16 @@ class Model(Protocol):
 
         Args:
             messages: The conversation so far; the last is a person's or a tool's.
-            tools: What may be called.
-            instructions: What the model is told before everything else.
+            tools: Tools that may be called.
+            instructions: System instructions.
 
         Raises:
-            ModelError: While it is read, if there is no answer; its `retryable` tells what may help.
+            ModelError: While the stream is read, if there is no answer; see its `retryable`.
         """
 
 
 def since_last_answer(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """What was said since a model last answered."""
+    """Return the messages after the last answer."""
     new: list[Message] = []
     for message in reversed(messages):
         if isinstance(message, AssistantMessage):
@@ -317,19 +314,19 @@ def since_last_answer(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def message_to_json(message: Message) -> dict[str, Json]:
-    """The message as a JSON object; what is as by default is left out."""
+    """Return a message as a JSON object without default values."""
     plain = _adapter().dump_python(message, mode="json", exclude_defaults=True)
-    told: dict[str, Json] = {"role": message.role, **plain}
+    encoded: dict[str, Json] = {"role": message.role, **plain}
     if isinstance(message, AssistantMessage):
-        told["parts"] = [
+        encoded["parts"] = [
             {"kind": part.kind, **plain}
-            for part, plain in zip(message.parts, told.get("parts", ()), strict=True)
+            for part, plain in zip(message.parts, encoded.get("parts", ()), strict=True)
         ]
-    return told
+    return encoded
 
 
 def message_from_json(value: Json) -> Message:
-    """The message that `message_to_json` made `value` of.
+    """Return the message that `message_to_json` encoded as `value`.
 
     Raises:
         UsageError: If it is none.
@@ -377,10 +374,10 @@ class ModelResponse:
     """A complete answer.
 
     Attributes:
-        message: What is kept of it.
-        usage: What it took; counted as one request.
-        options: What the model proposes when it cannot choose.
-        detail: The provider's own word for why it ended.
+        message: The answer as a message.
+        usage: Tokens and cost; counted as one request.
+        options: Calls that the model proposes if it cannot choose.
+        detail: Why it ended, in the provider's terms.
     """
 
     message: AssistantMessage
@@ -390,7 +387,7 @@ class ModelResponse:
 
 
 class AnswerReader:
-    """Takes the events of one answer."""
+    """Folds the events of one answer into a message."""
 
     def __init__(self, model: str) -> None:
         """Read an answer of `model`."""
@@ -407,19 +404,19 @@ class AnswerReader:
 
     @property
     def done(self) -> bool:
-        """Whether the answer is complete."""
+        """True once the answer is complete."""
         return self._finished is not None
 
     def add(self, event: ModelEvent) -> None:
-        """Take one event; what comes after the end is left out.
+        """Add one event.
 
         Raises:
-            ModelError: If it is no event, or the answer grows too long.
+            ModelError: If it is not an event, or the answer becomes too long.
         """
         try:
             self._take(event)
         except (TypeError, ValueError, AttributeError, KeyError) as error:
-            raise ModelError(f"{self._model} sent an event of a wrong make: {error}") from error
+            raise ModelError(f"{self._model} sent a malformed event: {error}") from error
 
     def _take(self, event: ModelEvent) -> None:
         match event:
@@ -430,8 +427,8 @@ class AnswerReader:
             case PartDone(part):
                 self._open[type(part)].clear()
                 self._close()
-                kept = dataclasses.replace(part, text=_writable(part.text), opaque=_opaque(part.opaque))
-                self._parts.append(kept)
+                part = dataclasses.replace(part, text=_encodable(part.text), opaque=_opaque_json(part.opaque))
+                self._parts.append(part)
             case CallDone(call):
                 self._close()
                 self._parts.append(self._call(call))
@@ -465,10 +462,10 @@ class AnswerReader:
             )
 
     def _call(self, call: CallPart) -> CallPart:
-        """The call as JSON holds it; whatever JSON cannot hold is a flaw, since it could not be recorded."""
+        """Return the call with JSON arguments. Others are a flaw: they could not be recorded."""
         from pydantic_core import from_json, to_json  # see `digest_of`
 
-        flaw, arguments = _writable(call.flaw), call.arguments
+        flaw, arguments = _encodable(call.flaw), call.arguments
         try:
             text = to_json(arguments)
             arguments = from_json(text)
@@ -476,22 +473,22 @@ class AnswerReader:
         except (ValueError, RecursionError) as error:
             flaw, arguments = f"The arguments cannot be read ({error}).", {}
         if not isinstance(arguments, dict):
-            told = f"The arguments are {type(arguments).__name__}, and must be a JSON object such as {{}}."
-            flaw, arguments = told, {}
-        name = _writable(call.name)[:_MOST_NAME_CHARS]
-        return CallPart(call.id, name, arguments, flaw=flaw, opaque=_opaque(call.opaque))
+            flaw = f"The arguments are {type(arguments).__name__}, and must be a JSON object such as {{}}."
+            arguments = {}
+        name = _encodable(call.name)[:_MOST_NAME_CHARS]
+        return CallPart(call.id, name, arguments, flaw=flaw, opaque=_opaque_json(call.opaque))
 
     def _close(self) -> None:
         for kind, texts in self._open.items():
             if texts:
-                self._parts.append(kind(_writable("".join(texts))))
+                self._parts.append(kind(_encodable("".join(texts))))
                 texts.clear()
 
     def answer(self) -> ModelResponse:
-        """The answer.
+        """Return the answer.
 
         Raises:
-            ModelError: If it was cut before its end.
+            ModelError: If it was interrupted before its end.
         """
         if self._finished is None:
             raise ModelError(f"The answer of {self._model} was cut before its end.", retryable=True)
@@ -501,40 +498,39 @@ class AnswerReader:
         )
 
 
-def _writable(text: str) -> str:
-    """Text without lone halves of characters, which no file could take."""
+def _encodable(text: str) -> str:
+    """Replace lone surrogates, which cannot be written to a file."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _opaque(opaque: Mapping[str, Json]) -> Mapping[str, Json]:
-    """What a provider wants back, as JSON holds it."""
+def _opaque_json(opaque: Mapping[str, Json]) -> Mapping[str, Json]:
     if not opaque:
         return {}
     from pydantic_core import from_json, to_json
 
-    kept: Mapping[str, Json] = from_json(to_json(opaque, serialize_unknown=True))
-    return kept
+    plain: Mapping[str, Json] = from_json(to_json(opaque, serialize_unknown=True))
+    return plain
 
 
 def call_from_text(call_id: str, name: str, arguments: str) -> CallPart:
-    """A call from the JSON text that a model wrote; text that is no JSON object makes a flawed call."""
+    """Return a call with arguments parsed from JSON text. Text that is no JSON object is a flaw."""
     from pydantic_core import from_json
 
     try:
-        read: object = from_json(arguments) if arguments.strip() else {}
+        parsed: object = from_json(arguments) if arguments.strip() else {}
     except ValueError as error:
         shown = arguments if len(arguments) <= 200 else arguments[:200] + "..."
         return CallPart(call_id, name, {}, flaw=f"The arguments are no valid JSON ({error}): {shown}")
-    if not isinstance(read, dict):
-        told = f"The arguments are {type(read).__name__}, and must be a JSON object such as {{}}."
-        return CallPart(call_id, name, {}, flaw=told)
-    return CallPart(call_id, name, read)
+    if not isinstance(parsed, dict):
+        flaw = f"The arguments are {type(parsed).__name__}, and must be a JSON object such as {{}}."
+        return CallPart(call_id, name, {}, flaw=flaw)
+    return CallPart(call_id, name, parsed)
 
 
 def events_of(message: AssistantMessage, usage: Usage | None = None) -> Sequence[ModelEvent]:
-    """Events that make `message` again, for models that have their answers ready."""
+    """Return events that `AnswerReader` folds into `message`, for models with prepared answers."""
     events: list[ModelEvent] = []
     for part in message.parts:
         if isinstance(part, CallPart):

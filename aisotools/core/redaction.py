@@ -1,6 +1,7 @@
-"""Secrets out of what is written down: by the shape they have, and by what a tool's schema declares.
+"""Redaction of secrets in everything that is written to disk.
 
-A safety net, not a proof: a secret of an unknown shape in a parameter that is not declared `SecretStr` stays.
+Secrets are recognised by their shape, such as API keys, and by parameters that a tool's schema declares
+secret. This is a safety net: a secret of an unknown shape in an undeclared parameter is not recognised.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from aisotools.core.types import Json
 
 REDACTED = "[redacted]"
-"""What stands where a secret was."""
+"""Replacement for a secret."""
 
 _SHAPES = re.compile(
     r"""
@@ -36,8 +37,9 @@ _NAMED = re.compile(
 )
 
 
-# What a text must hold for a pattern to match; looking for these is far cheaper than trying the patterns.
-_SHAPE_MARKS = (
+# Substrings of which a text must contain one for a pattern to match. Searching them is far cheaper than
+# trying the patterns.
+_SHAPE_HINTS = (
     "sk-",
     "gh",
     "glpat",
@@ -52,24 +54,24 @@ _SHAPE_MARKS = (
     "-----",
     "://",
 )
-_NAME_MARKS = ("passw", "secret", "token", "key", "authorization")
+_NAME_HINTS = ("passw", "secret", "token", "key", "authorization")
 
 
 def redact_text(text: str) -> str:
-    """`text` with everything that looks like a secret replaced."""
-    for mark in _SHAPE_MARKS:
-        if mark in text:
+    """Return `text` with everything that looks like a secret replaced."""
+    for hint in _SHAPE_HINTS:
+        if hint in text:
             text = _SHAPES.sub(REDACTED, text)
             break
     lowered = text.lower()
-    for mark in _NAME_MARKS:
-        if mark in lowered:
+    for hint in _NAME_HINTS:
+        if hint in lowered:
             return _NAMED.sub(lambda m: m["name"] + m["between"] + REDACTED, text)
     return text
 
 
 def shortened(value: Json, max_chars: int) -> Json:
-    """JSON in which a longer text is its beginning, its length and its SHA-256, so that it can be proven."""
+    """Return JSON in which longer texts are replaced by their beginning, length and SHA-256."""
     if isinstance(value, str) and len(value) > max_chars:
         digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
         return {"beginning": value[:max_chars], "chars": len(value), "sha256": digest}
@@ -97,28 +99,29 @@ def redact(value: Json, max_chars: int | None = None) -> Json:
 
 
 def redact_arguments(arguments: Mapping[str, Json], secret: Iterable[str]) -> dict[str, Json]:
-    """Arguments with the declared secret ones replaced whole, and the rest by shape."""
+    """Return arguments with those in `secret` replaced whole, and the others redacted by shape."""
     hidden = set(secret)
     return {name: REDACTED if name in hidden else redact(value) for name, value in arguments.items()}
 
 
 def secret_parameters(schema: Mapping[str, Any]) -> frozenset[str]:
-    """Names of the parameters that a schema declares secret (`SecretStr` gives `writeOnly`)."""
+    """Return the parameters that a schema declares secret. Pydantic's `SecretStr` declares `writeOnly`."""
     properties, shared = schema.get("properties", {}), schema.get("$defs", {})
     return frozenset(name for name, about in properties.items() if _holds_secret(about, shared))
 
 
 def _holds_secret(about: Any, shared: Mapping[str, Any]) -> bool:
-    """Whether a schema, or anything it refers to, declares a secret; types may nest themselves."""
-    todo, seen = [about], set()
+    """Return whether a schema, or anything that it refers to, declares a secret."""
+    todo = [about]
+    visited = set()  # types may contain themselves
     while todo:
         node = todo.pop()
         if isinstance(node, Mapping):
             if node.get("writeOnly") is True or node.get("format") == "password":
                 return True
             name = str(node.get("$ref", "")).rpartition("/")[2]
-            if name in shared and name not in seen:
-                seen.add(name)
+            if name in shared and name not in visited:
+                visited.add(name)
                 todo.append(shared[name])
             todo.extend(node.values())
         elif isinstance(node, list):

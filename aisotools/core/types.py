@@ -1,7 +1,7 @@
-"""The values that travel: calls, results, facts, approvals.
+"""Values passed between all parts: calls, results, facts and approvals.
 
-All are frozen. The fields without a default may be given by position, in the order written here; all others
-by keyword. Times are seconds since the epoch, durations are seconds, sizes are bytes, as the names say.
+All are frozen. Fields without a default may be positional, in the order written here; all others are keyword
+only. Units are part of the names: seconds, bytes or characters; times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from enum import StrEnum
 from typing import Any, Literal, Self
 
 Origin = Literal["person", "program", "model"]
-"""Who makes a call: typed in a cell by a person, made by a program, or chosen by a model."""
+"""Origin of a call: typed in a cell by a person, made by a program, or chosen by a model."""
 
 Outcome = Literal["approve", "deny", "timeout", "cancel"]
-"""How a request for approval ended."""
+"""End of a request for approval."""
 
 Remember = Literal["call", "shape", "tool"]
-"""How far an approval reaches beyond this one call, until the session ends."""
+"""Scope of a remembered approval: this exact call, calls of the same shape, or the tool; per session."""
 
 ErrorKind = Literal["invalid", "failed", "denied", "environment"]
-"""Whose fault an error is: the arguments, the tool's work, a decision, or our own machinery."""
+"""Cause of an error: the arguments, the tool's work, a decision, or aisotools itself."""
 
 RunsIn = Literal["sandbox", "host"]
 """Where a tool runs."""
@@ -36,7 +36,7 @@ MimeBundle = Mapping[str, Any]
 
 
 class Effect(StrEnum):
-    """What a call may do, in one word; ordered by rank, the mildest first."""
+    """Severity of a call; ordered, mildest first."""
 
     READ_ONLY = "read_only"
     REMOTE_ACTION = "remote_action"
@@ -62,7 +62,7 @@ class Effect(StrEnum):
 
 
 def _rank_of(other: object, kind: type[Effect | Decision]) -> int:
-    """The rank of what is compared; plain text would silently be compared by its spelling."""
+    # A plain string would be compared by its spelling, and silently give a wrong order.
     if not isinstance(other, kind):
         raise TypeError(f"{kind.__name__} cannot be compared with {other!r}; use {kind.__name__}({other!r}).")
     return other.rank
@@ -72,7 +72,7 @@ _EFFECT_RANK = {effect: rank for rank, effect in enumerate(Effect)}
 
 
 class Decision(StrEnum):
-    """What a policy says about a call; ordered `ALLOW < ASK < DENY`, so the strictest is `max`."""
+    """Decision of a policy; ordered `ALLOW < ASK < DENY`, so the strictest is `max`."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -107,7 +107,7 @@ class ToolDefinition:
         name: Unique in its registry.
         description: Written for a model to read.
         parameters: JSON Schema of the arguments, always of type `object`.
-        examples: Pairs of arguments and what a person would say to get them.
+        examples: Pairs of arguments and a request that leads to them.
     """
 
     name: str
@@ -119,14 +119,14 @@ class ToolDefinition:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A wish to run a tool, before anybody has agreed to it.
+    """A requested call of a tool, not yet approved.
 
     Attributes:
         id: Unique in its session; an id runs at most once.
         name: The tool's name in the registry.
-        arguments: As the caller gave them, not yet validated.
-        origin: Who makes the call.
-        agent_id: The agent that makes it; empty for a person or a program.
+        arguments: Arguments as received, not yet validated.
+        origin: Kind of caller.
+        agent_id: The calling agent; empty for a person or a program.
         turn_id: The turn of that agent; empty outside an agent.
     """
 
@@ -141,13 +141,13 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncation:
-    """What was left out of a result's `content`.
+    """Truncation of a result's `content`.
 
     Attributes:
-        total_chars: Length of the whole content.
-        shown_chars: How much of it the model sees.
-        ref: What reads the rest, or None when the rest is lost.
-        note: The same in words.
+        total_chars: Characters of the whole content.
+        shown_chars: Characters that the model sees.
+        ref: Reference that reads the whole content, or None if it is not stored.
+        note: The note in the content that says so.
     """
 
     total_chars: int
@@ -158,18 +158,18 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What a call gave: one answer with three faces, for the model, the program and the person.
+    """Result of a call, with one form each for the model, the program and the person.
 
     Attributes:
-        content: What the model reads.
-        is_error: Whether the call failed; a non-zero exit or a timeout is never a success.
-        recoverable: For an error: whether a call made differently may succeed.
-        error_kind: For an error: whose fault it is.
-        kind: The form of the answer.
-        value: The whole structured answer as JSON, also of an error.
+        content: Text for the model.
+        is_error: True if the call failed; a non-zero exit or a timeout is never a success.
+        recoverable: For an error: true if a different call may succeed.
+        error_kind: For an error: its cause.
+        kind: Form of the result.
+        value: The whole structured result as JSON, also of an error.
         data: MIME bundle for people; raw and untrusted until `notebook.render.results` has cleaned it.
-        metadata: Anything else worth knowing about the call.
-        truncation: What was left out of `content`, or None.
+        metadata: Further facts about the call.
+        truncation: Present if `content` was cut.
     """
 
     content: str
@@ -184,21 +184,21 @@ class ToolResult:
 
     @classmethod
     def success(cls, content: str = "") -> Self:
-        """A plain success with `content` for the model; `value` is the same text."""
+        """Return a success with `content` for the model; `value` is the same text."""
         return cls(content=content, value=content)
 
     @classmethod
     def text(cls, content: str) -> Self:
-        """A text; `value` is the same text."""
+        """Return a text result; `value` is the same text."""
         return cls(content=content, value=content)
 
     @classmethod
     def json(cls, value: Json, content: str | None = None) -> Self:
-        """A structured answer.
+        """Return a structured result.
 
         Args:
-            value: Anything JSON can hold.
-            content: What the model reads; the compact JSON of `value` when not given.
+            value: Any JSON value.
+            content: Text for the model; the compact JSON of `value` by default.
 
         Raises:
             pydantic_core.PydanticSerializationError: If `value` has something JSON cannot hold.
@@ -210,7 +210,7 @@ class ToolResult:
 
     @classmethod
     def binary(cls, data: bytes, mime: str = "application/octet-stream") -> Self:
-        """Bytes of a MIME type; kept as base64 in `data`, named by size for the model."""
+        """Return bytes of a MIME type: base64 in `data`, type and size for the model."""
         encoded = base64.b64encode(data).decode("ascii")
         return cls(
             content=f"[{mime}, {len(data)} bytes]",
@@ -221,7 +221,7 @@ class ToolResult:
 
     @classmethod
     def error(cls, message: str, *, recoverable: bool = True, error_kind: ErrorKind = "failed") -> Self:
-        """A failure, told so that the reader can act on it."""
+        """Return an error. The message should say what to do next."""
         return cls(
             content=message,
             is_error=True,
@@ -231,26 +231,26 @@ class ToolResult:
         )
 
     def with_metadata(self, **more: Any) -> Self:
-        """A copy with `more` added to the metadata."""
+        """Return a copy with `more` added to the metadata."""
         return dataclasses.replace(self, metadata={**self.metadata, **more})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known about a call before it runs; what a policy decides on.
+    """Facts about a call before it runs, on which a policy decides.
 
     Attributes:
-        effect: Its severity in one word.
+        effect: Severity.
         reads: Paths it reads, relative to the workspace where they lie in it.
         writes: Paths it writes, likewise.
-        outside: Whether any of the writes lies outside the workspace.
+        outside: True if any of the writes is outside the workspace.
         hosts: Network hosts it talks to.
         commands: Programs it starts.
         certain: False when the classifier could not see everything: ask, and never read only.
         runs_in: Where the tool runs.
         level: The sandbox's confinement level.
-        undoable: Whether undo covers what the call may change.
-        path_guarded: Whether the tool reaches files only through the workspace's path guard.
+        undoable: True if undo covers everything that the call may change.
+        path_guarded: True if the tool reaches files only through the workspace's path guard.
     """
 
     effect: Effect = Effect.LOCAL_MUTATION
@@ -268,13 +268,13 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """The answer to a request for approval.
+    """Answer to a request for approval.
 
     Attributes:
-        outcome: What was decided, or why nothing was.
-        arguments: Edited arguments to run instead, or None for the ones asked about.
-        reason: Why, in the answerer's words; a model reads it after a denial.
-        remember: How far an approval reaches beyond this call, or None.
+        outcome: The decision, or why there is none.
+        arguments: Edited arguments to run instead, or None.
+        reason: Explanation; a model reads it after a denial.
+        remember: Scope in which the approval is remembered, or None.
     """
 
     outcome: Outcome
@@ -298,13 +298,13 @@ class ApprovalRequest:
 
     Attributes:
         id: Unique; answers to any other id are dropped.
-        call: The call, with its arguments validated: exactly what would run.
+        call: The call with validated arguments, exactly as it would run.
         definition: The tool as a model sees it.
-        effect: The call's severity.
+        effect: Severity of the call.
         level: The sandbox's level, or `host` for a tool that runs on the host.
-        reasons: Why this is asked, in words.
-        facts: What is known about the call.
-        preview: What the tool's card shows instead of raw arguments, by kind; see `notebook.cards`.
+        reasons: Reasons why a person is asked.
+        facts: Facts about the call.
+        preview: Previews by kind, shown on the card instead of raw arguments.
         timeout_s: After this the answer is `timeout`, which denies; None waits for ever.
     """
 

@@ -153,8 +153,10 @@ def test_put_file_stores_all_up_to_the_limit_and_nothing_beyond(
         return
     data = os.urandom(size)
     (tmp_path / "file").write_bytes(data)
+    before = descriptors()
     with opened(tmp_path / "file") as file:
         stored = store.put_file(file, max_bytes=size + room)
+    assert descriptors() == before
     if room < 0:
         assert stored is None
         assert objects(store) == {}
