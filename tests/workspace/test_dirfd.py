@@ -1,0 +1,260 @@
+"""Operations relative to an open directory: bounds, swapped files, and what is put back."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.dirfd import (
+    APPEND_FLAGS,
+    CREATE_FLAGS,
+    DIRECTORY_FLAGS,
+    LOCK_FLAGS,
+    READ_FLAGS,
+    WALK_FLAGS,
+    Entry,
+    FileSnapshot,
+    Folder,
+    kind_of,
+    list_folder,
+    open_directory,
+    read_file,
+    read_to_end,
+    replace_file,
+    require_regular,
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[int]:
+    file = os.open(tmp_path, os.O_RDONLY)
+    yield file
+    os.close(file)
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        folder = os.open(path.parent, os.O_RDONLY)
+        one.bind(f"/proc/self/fd/{folder}/{path.name}")
+        os.close(folder)
+
+
+@pytest.mark.parametrize(
+    "flags", [READ_FLAGS, DIRECTORY_FLAGS, WALK_FLAGS, CREATE_FLAGS, APPEND_FLAGS, LOCK_FLAGS]
+)
+def test_no_flags_follow_links_or_leak_into_children(flags: int) -> None:
+    assert flags & os.O_NOFOLLOW
+    assert flags & os.O_CLOEXEC
+
+
+def test_kinds(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "fifo")
+    make_socket(tmp_path / "socket")
+    for path, kind in [
+        (tmp_path / "file", "file"),
+        (tmp_path, "directory"),
+        (tmp_path / "link", "symlink"),
+        (tmp_path / "fifo", "fifo"),
+        (tmp_path / "socket", "socket"),
+        (Path("/dev/null"), "device"),
+    ]:
+        assert kind_of(path.lstat()) == kind
+
+
+def test_entry_describes_its_stat(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"123")
+    (tmp_path / "file").chmod(0o4640)
+    entry = Entry("a/file", (tmp_path / "file").lstat())
+    assert (entry.name, entry.kind, entry.size, entry.mode) == ("file", "file", 3, 0o4640)
+
+
+# ---- folders
+
+
+def test_listing_is_sorted_and_bounded(tmp_path: Path, directory: int) -> None:
+    for number in range(2_500):
+        (tmp_path / f"{number:04}").touch()
+    folder = list_folder(".", directory, max_entries=10)
+    assert [entry.name for entry in folder.entries] == [f"{number:04}" for number in range(10)]
+    assert folder.left_out == 2_490
+    everything = list_folder(".", directory)
+    assert (len(everything.entries), everything.left_out) == (2_500, 0)
+    odd = list_folder(".", directory, lambda name: name.endswith("1"), max_entries=3)
+    assert [entry.name for entry in odd.entries] == ["0001", "0011", "0021"]
+    assert odd.left_out == 247
+
+
+def test_paths_of_entries_are_relative_to_the_workspace(tmp_path: Path, directory: int) -> None:
+    (tmp_path / "a").touch()
+    assert Folder(".", directory, ()).stat("a").path == "a"
+    assert Folder("b/c", directory, ()).stat("a").path == "b/c/a"
+    with pytest.raises(FileNotFoundError):
+        Folder(".", directory, ()).stat("gone")
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, 3 << 20])
+def test_entry_is_read_up_to_a_limit(tmp_path: Path, directory: int, size: int) -> None:
+    data = os.urandom(size)
+    (tmp_path / "a").write_bytes(data)
+    folder = list_folder(".", directory)
+    for max_bytes in (0, 1, size, size + 1, 4 << 20):
+        assert folder.read(folder.entries[0], max_bytes=max_bytes) == data[:max_bytes]
+
+
+def test_only_regular_entries_are_read(tmp_path: Path, directory: int) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    (tmp_path / "sub").mkdir()
+    fifo, link, sub = list_folder("d", directory).entries
+    folder = Folder("d", directory, ())
+    with pytest.raises(WorkspaceError, match=r"'d/fifo' is a FIFO, not a file\. It is left alone"):
+        folder.read(fifo, max_bytes=10)
+    with pytest.raises(WorkspaceError, match="'d/link' became a link while it was used"):
+        folder.read(link, max_bytes=10)
+    with pytest.raises(IsADirectoryError):
+        folder.read(sub, max_bytes=10)
+
+
+def test_entry_that_is_swapped_after_the_listing_is_not_followed(tmp_path: Path, directory: int) -> None:
+    for name in ("fifo", "link"):
+        (tmp_path / name).write_text("x")
+    folder = list_folder(".", directory)
+    for name in ("fifo", "link"):
+        (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    with pytest.raises(WorkspaceError, match="is a FIFO"):
+        folder.read(folder.entries[0], max_bytes=10)
+    with pytest.raises(OSError, match="Too many levels") as error:
+        folder.read(folder.entries[1], max_bytes=10)
+    assert error.value.errno == errno.ELOOP
+
+
+def test_open_directory_takes_folders_only(tmp_path: Path, directory: int) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link").symlink_to("sub")
+    (tmp_path / "file").touch()
+    inner = open_directory(directory, "sub")
+    assert os.fstat(inner).st_ino == (tmp_path / "sub").stat().st_ino
+    os.close(inner)
+    for name in ("link", "file", "gone"):
+        with pytest.raises(OSError, match=r"Not a directory|Too many levels|No such file"):
+            open_directory(directory, name)
+
+
+# ---- files
+
+
+def test_regular_files_are_told_from_others(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12")
+    assert require_regular((tmp_path / "file").lstat(), "file") == 2
+    with pytest.raises(WorkspaceError, match="'/dev/null' is a device"):
+        require_regular(Path("/dev/null").lstat(), "/dev/null")
+    make_socket(tmp_path / "s")
+    with pytest.raises(WorkspaceError, match=r"'b\\\\xff' is a socket"):
+        require_regular((tmp_path / "s").lstat(), os.fsdecode(b"b\xff"))
+
+
+@pytest.mark.parametrize("size", [0, 5, 6, 7, 3 << 20])
+@pytest.mark.parametrize("max_bytes", [0, 6, 7, 4 << 20])
+def test_file_is_read_to_its_end_whatever_its_size_was(tmp_path: Path, size: int, max_bytes: int) -> None:
+    data = os.urandom(size)
+    (tmp_path / "a").write_bytes(data)
+    file = os.open(tmp_path / "a", os.O_RDONLY)
+    assert read_to_end(file, 5, max_bytes) == data[:max_bytes]
+    os.close(file)
+
+
+def test_whole_file_or_nothing_is_read(tmp_path: Path, directory: int) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    assert read_file(directory, "a", 5) == b"12345"
+    assert read_file(directory, "a", 4) is None
+    (tmp_path / "large").write_bytes(bytes(3 << 20))
+    assert read_file(directory, "large", 3 << 20) == bytes(3 << 20)
+    os.mkfifo(tmp_path / "fifo")
+    assert read_file(directory, "fifo", 5) is None
+    (tmp_path / "link").symlink_to("a")
+    with pytest.raises(OSError, match="Too many levels"):
+        read_file(directory, "link", 5)
+
+
+def test_snapshot_matches_until_the_file_changes(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text("1")
+    snapshot = FileSnapshot(file.lstat(), b"1", clean=True)
+    assert snapshot.matches(file.lstat())
+
+    def create_again() -> None:
+        file.rename(tmp_path / "old")
+        file.write_text("22")
+
+    changes: list[Callable[[], object]] = [
+        lambda: file.chmod(0o600),
+        lambda: file.write_text("22"),
+        create_again,
+    ]
+    for change in changes:
+        before = FileSnapshot(file.lstat(), b"", clean=True)
+        change()
+        assert not before.matches(file.lstat())
+
+
+def test_file_is_replaced_with_mode_and_times_under_a_new_inode(tmp_path: Path, directory: int) -> None:
+    file = tmp_path / "a"
+    file.write_text("good")
+    file.chmod(0o2750)
+    os.utime(file, ns=(1_000, 2_000))
+    before = file.lstat()
+    snapshot = FileSnapshot(before, b"good", clean=True)
+    with file.open("r+") as writer:
+        file.write_text("evil")
+        restored = replace_file(directory, "a", snapshot)
+        writer.write("late")
+    status = file.lstat()
+    assert file.read_text() == "good"
+    assert (status.st_mode, status.st_mtime_ns) == (before.st_mode, 2_000)
+    assert status.st_ino != before.st_ino
+    assert restored.matches(status)
+    assert not restored.clean
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_link_is_replaced_as_a_link(tmp_path: Path, directory: int) -> None:
+    (tmp_path / "a").symlink_to("target")
+    snapshot = FileSnapshot((tmp_path / "a").lstat(), b"target", clean=True)
+    (tmp_path / "a").unlink()
+    (tmp_path / "a").write_text("evil")
+    replace_file(directory, "a", snapshot)
+    assert (tmp_path / "a").is_symlink()
+    assert os.readlink(tmp_path / "a") == "target"  # noqa: PTH115 - the text itself
+
+
+def test_folder_in_the_way_is_moved_aside(tmp_path: Path, directory: int) -> None:
+    (tmp_path / "a").write_text("good")
+    snapshot = FileSnapshot((tmp_path / "a").lstat(), b"good", clean=True)
+    (tmp_path / "a").unlink()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "mine").touch()
+    replace_file(directory, "a", snapshot)
+    assert (tmp_path / "a").read_text() == "good"
+    (aside,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    assert aside.name.startswith("a.")
+    assert (aside / "mine").exists()
+
+
+def test_failed_replacement_leaves_no_temporary_file(tmp_path: Path, directory: int) -> None:
+    (tmp_path / "a").write_text("good")
+    snapshot = FileSnapshot((tmp_path / "a").lstat(), b"good", clean=True)
+    with pytest.raises(FileNotFoundError):
+        replace_file(directory, "gone/a", snapshot)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert stat.S_ISREG((tmp_path / "a").lstat().st_mode)
