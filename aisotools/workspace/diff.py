@@ -1,6 +1,6 @@
-"""What changed between two states of a workspace, with diffs made by the host. The texts are untrusted.
+"""Changes between two trees of a workspace, and unified diffs of texts in bounded time.
 
-The difference of two texts as a unified diff, in bounded time.
+Diffs are computed by the host. The texts in them are untrusted.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from aisotools.workspace.checkpoints.store import Node, NodeChange, Store, TreeP
 from aisotools.workspace.paths import printable
 
 MAX_DIFFS = 50
-"""How many files are shown with a diff; of the others only the names are."""
+"""Files with a diff; of the others only the names are listed."""
 
-_MAX_BYTES = 200_000
-_MAX_LINES = 4_000
+_MAX_BYTES = 200_000  # of both versions together
+_MAX_LINES = 4_000  # the same
 
 ChangeKind = Literal["added", "changed", "removed", "moved"]
-"""What happened to a path."""
+"""Change of a path."""
 
 _SIGNS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "removed": "-", "moved": ">"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathChange:
-    """What happened to one path.
+    """Change of one path.
 
     Attributes:
         path: Relative to the workspace, with control characters escaped.
-        kind: What happened.
-        was: Where it was before, if it was moved.
-        what: `file`, `folder`, `link`, or another kind of thing.
-        diff: Unified diff of a text file, untrusted; empty where there is none.
-        note: Why there is no diff, or what else there is to say.
+        kind: The change.
+        was: Path before, if it was moved.
+        what: `file`, `folder`, `link`, or another kind.
+        diff: Unified diff of a text file, untrusted; may be empty.
+        note: Why there is no diff, or a further remark.
     """
 
     path: str
@@ -54,11 +54,11 @@ class PathChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """All that changed between two states of a workspace; true if anything did.
+    """Changes between two states of a workspace, as a sequence.
 
     Attributes:
-        every: The changes, by path.
-        uncovered: What is not covered, in words.
+        every: Changes sorted by path.
+        uncovered: Descriptions of what is not covered.
     """
 
     every: tuple[PathChange, ...] = ()
@@ -80,7 +80,7 @@ class Changes:
 
     @property
     def headline(self) -> str:
-        """How much changed, in a few words."""
+        """Number of changes of each kind, in words."""
         kinds: tuple[ChangeKind, ...] = ("added", "changed", "removed", "moved")
         counts = [f"{len(self._of(kind))} {kind}" for kind in kinds if self._of(kind)]
         return ", ".join(counts) or "Nothing changed."
@@ -92,7 +92,7 @@ class Changes:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """Paths whose content, kind or mode is another."""
+        """Paths whose content, kind or mode differs."""
         return self._of("changed")
 
     @property
@@ -102,7 +102,7 @@ class Changes:
 
     @property
     def moved(self) -> tuple[tuple[str, str], ...]:
-        """Files that are elsewhere: from, to."""
+        """Moved files: path before, path after."""
         return tuple((change.was, change.path) for change in self.every if change.kind == "moved")
 
     def _of(self, kind: ChangeKind) -> tuple[str, ...]:
@@ -110,10 +110,10 @@ class Changes:
 
 
 def changes_between(store: Store, before: str, after: str, uncovered: tuple[str, ...] = ()) -> Changes:
-    """What changed from one tree to another.
+    """Return the changes from one tree to another.
 
     Raises:
-        WorkspaceError: If one of them is not kept any more.
+        WorkspaceError: If one of them is no longer stored.
     """
     found = TreeReader(store).differences(before, after)
     moved = _moves(found)
@@ -126,11 +126,12 @@ def changes_between(store: Store, before: str, after: str, uncovered: tuple[str,
         if path in moved:
             every.append(PathChange(path=_text(path), kind="moved", was=_text(moved[path])))
             continue
-        diff, told = "", _note(was, now)
-        if told is None and diffs < MAX_DIFFS:
-            diff, told = _diff(store, path, was, now)
+        diff, note = "", _note(was, now)
+        if note is None and diffs < MAX_DIFFS:
+            diff, note = _diff(store, path, was, now)
             diffs += 1
-        note = "there are too many diffs to show all" if told is None else told
+        if note is None:
+            note = "there are too many diffs to show all"
         kind: ChangeKind = "added" if was is None else "removed" if now is None else "changed"
         what = (now or was or Node("file")).kind
         every.append(
@@ -147,7 +148,7 @@ def _text(path: TreePath) -> str:
 
 
 def _moves(found: dict[TreePath, NodeChange]) -> dict[TreePath, TreePath]:
-    """Files that are new somewhere and gone elsewhere with the same content: new path to old."""
+    """Pair added with removed files of the same content: new path to old path."""
     gone: dict[tuple[str, int], list[TreePath]] = {}
     for path, (was, now) in found.items():
         if was is not None and now is None and was.kind == "file" and was.size:
@@ -162,7 +163,7 @@ def _moves(found: dict[TreePath, NodeChange]) -> dict[TreePath, TreePath]:
 
 
 def _note(was: Node | None, now: Node | None) -> str | None:
-    """What there is to say of a change that has no diff; None for one that should have a diff."""
+    """Return the note of a change without a diff; None for a change that should have one."""
     if was is not None and now is not None:
         if was.kind != now.kind:
             return f"{_WHAT.get(was.kind, was.kind)} before, {_WHAT.get(now.kind, now.kind)} now"
@@ -181,7 +182,7 @@ def _note(was: Node | None, now: Node | None) -> str | None:
 
 
 def _diff(store: Store, path: TreePath, was: Node | None, now: Node | None) -> tuple[str, str]:
-    """Unified diff of two text files, or why there is none."""
+    """Return the unified diff of two text files, and a note if there is none."""
     try:
         texts = [store.get(node.content).decode() if node is not None else "" for node in (was, now)]
     except UnicodeDecodeError:
@@ -207,13 +208,14 @@ def _lines(text: str) -> list[str]:
 
 
 MAX_COMPARED_LINES = 2_000
-"""Where more lines than this differ, they are shown as one block, not matched with each other."""
+"""Lines that are matched with each other; larger differences are shown as one block."""
 
 CONTEXT = 3
+"""Unchanged lines around a change."""
 
 
 def unified(before: str, after: str, old_name: str, new_name: str) -> str:
-    r"""A unified diff; empty when nothing differs. Only `\\n` ends a line."""
+    r"""Return a unified diff; empty if the texts are equal. Only `\\n` ends a line."""
     if before == after:
         return ""
     old, new = before.split("\n"), after.split("\n")
@@ -242,7 +244,7 @@ def _block(old: list[str], new: list[str], head: int, tail: int) -> list[str]:
 
 
 def _moved(title: str, by: int) -> str:
-    """A hunk's title with its line numbers counted from the beginning of the text."""
+    """Return a hunk header with line numbers that count from the beginning of the text."""
     _, old, new, _ = title.split(" ")
     return f"@@ -{_shifted(old[1:], by)} +{_shifted(new[1:], by)} @@"
 
@@ -253,6 +255,6 @@ def _shifted(span: str, by: int) -> str:
 
 
 def counts(diff: str) -> tuple[int, int]:
-    """How many lines a diff of ours adds and removes."""
+    """Return how many lines a diff of `unified` adds and removes."""
     rows = diff.split("\n")[2:]
     return sum(row.startswith("+") for row in rows), sum(row.startswith("-") for row in rows)

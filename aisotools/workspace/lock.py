@@ -1,9 +1,9 @@
-"""Which folder becomes a workspace, and which process may change it.
+"""Selection of workspace folders, and the lock that lets one process change a workspace.
 
 A workspace is handed to code that nobody has read, so a folder is refused when what lies in it would later
 be run or trusted outside the sandbox: an interpreter, this package, the state folder, Jupyter's own folders,
-a git checkout with its hooks. Two processes never change one workspace at the same time: the first claims it
-with a lock that the system drops when the process ends, however it ends.
+a git checkout with its hooks. Two processes never change one workspace at the same time: the first one holds
+a lock, which the system releases when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from aisotools.core.exceptions import WorkspaceError, WorkspaceRefused
 from aisotools.workspace.dirfd import LOCK_FLAGS
 
 SCAN_DEPTH = 4
-"""How many levels below a workspace are searched for checkouts and environments."""
+"""Levels below a workspace that are searched for checkouts and environments."""
 
 SCAN_ENTRIES = 5_000
-"""How many directory entries that search looks at; what lies beyond is not seen."""
+"""Directory entries that the search looks at; checkouts beyond are not found."""
 
 SERVER_ROOT = "AISOTOOLS_SERVER_ROOT"
-"""The environment variable that tells a kernel the root folder of its Jupyter server."""
+"""Environment variable with the root folder of the kernel's Jupyter server."""
 
 NUMBERS = 100
-"""How many numbered default workspaces there may be beside one notebook."""
+"""Limit of numbered default workspaces beside one notebook."""
 
 _MARKS = {
     ".git": "a git checkout",
@@ -46,9 +46,9 @@ _MARKS = {
 
 
 def state_folder(environ: Mapping[str, str]) -> Path:
-    """Where aisotools keeps what it remembers, made if missing, open to its owner alone.
+    """Return the state folder of aisotools, private to its owner; create it if missing.
 
-    `$XDG_STATE_HOME/aisotools`, else `~/.local/state/aisotools`.
+    It is `$XDG_STATE_HOME/aisotools`, or `~/.local/state/aisotools`.
 
     Raises:
         WorkspaceError: If it cannot be made, or belongs to somebody else.
@@ -66,13 +66,13 @@ def state_folder(environ: Mapping[str, str]) -> Path:
         if status.st_mode & 0o077:
             folder.chmod(0o700)
     except OSError as error:
-        told = f"The state folder {str(folder)!r} cannot be used: {error.strerror}."
-        raise WorkspaceError(f"{told} {advice}") from error
+        problem = f"The state folder {str(folder)!r} cannot be used: {error.strerror}."
+        raise WorkspaceError(f"{problem} {advice}") from error
     return folder
 
 
 def default_workspace(base: Path, stem: str, *, number: int = 1) -> Path:
-    """The folder `workspace/<stem>` in `base`, made if missing; with `-2`, `-3` ... for further numbers.
+    """Return the folder `workspace/<stem>` in `base`, with `-2`, `-3` ... for further numbers; create it.
 
     Args:
         base: The folder of the notebook or script.
@@ -117,25 +117,26 @@ def refuse_workspace(
         WorkspaceRefused: Saying why, and what would do.
     """
     environ = os.environ if environ is None else environ
-    told = f"{str(path)!r} cannot be the workspace: "
+    refusal = f"{str(path)!r} cannot be the workspace: "
     try:
         if not stat.S_ISDIR(path.stat().st_mode):
-            raise WorkspaceRefused(f"{told}it is not a folder. Give a folder.")
+            raise WorkspaceRefused(f"{refusal}it is not a folder. Give a folder.")
     except FileNotFoundError:
-        raise WorkspaceRefused(f"{told}it does not exist. Create it first.") from None
+        raise WorkspaceRefused(f"{refusal}it does not exist. Create it first.") from None
     except (OSError, ValueError) as error:
-        raise WorkspaceRefused(f"{told}{error}. Use another folder.") from error
+        raise WorkspaceRefused(f"{refusal}{error}. Use another folder.") from error
     advice = "Use a folder made for this, such as ./workspace/mine."
     ours, above = _identity(path), _lineage(path)
-    for kept, what in _kept(state_folder, environ):
-        if ours in _lineage(kept):
-            relation = "is" if ours == _identity(kept) else "contains"
-            raise WorkspaceRefused(f"{told}it {relation} {what} ({kept}). {advice}")
-        if kept.parent != kept and what != _HOME and _identity(kept) in above:
-            raise WorkspaceRefused(f"{told}it lies in {what} ({kept}). {advice}")
+    for folder, description in _trusted_folders(state_folder, environ):
+        if ours in _lineage(folder):
+            relation = "is" if ours == _identity(folder) else "contains"
+            raise WorkspaceRefused(f"{refusal}it {relation} {description} ({folder}). {advice}")
+        if folder.parent != folder and description != _HOME and _identity(folder) in above:
+            raise WorkspaceRefused(f"{refusal}it lies in {description} ({folder}). {advice}")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise WorkspaceRefused(
-            f"{told}this process may not read and write it. Change its permissions, or use another folder.",
+            f"{refusal}this process may not read and write it. "
+            "Change its permissions, or use another folder.",
         )
     if level != "isolated":
         found = _find_mark(path)
@@ -143,7 +144,7 @@ def refuse_workspace(
             mark, where = found
             relation = "is" if where == path else "contains"
             raise WorkspaceRefused(
-                f"{told}it {relation} {_MARKS[mark]} ({where}), whose files are run outside the sandbox. "
+                f"{refusal}it {relation} {_MARKS[mark]} ({where}), whose files are run outside the sandbox. "
                 f"A new folder below would do, such as {str(path / 'workspace')!r}.",
             )
 
@@ -156,8 +157,8 @@ def _home(environ: Mapping[str, str]) -> Path:
     return home if home.is_absolute() else Path(pwd.getpwuid(os.geteuid()).pw_dir)
 
 
-def _kept(state_folder: Path, environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
-    """Folders that no workspace may contain or, but for the home folder, lie in."""
+def _trusted_folders(state_folder: Path, environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    """Yield folders that no workspace may contain or, except for the home folder, lie in."""
     home = _home(environ)
     yield Path("/"), "the root of the file system"
     yield home, _HOME
@@ -183,14 +184,14 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _lineage(path: Path) -> set[tuple[int, int] | None]:
-    """A folder and all above it, by identity: so neither links nor bind mounts nor spelling matter."""
+    """Return the identities of a folder and its parents: links, bind mounts and spelling do not matter."""
     real = path.resolve()
     return {_identity(one) for one in (real, *real.parents)} - {None}
 
 
 def _find_mark(path: Path) -> tuple[str, Path] | None:
-    """The topmost checkout or environment in `path`, as far as the bounds allow."""
-    level, seen = [path], 0
+    """Return the topmost checkout or environment in `path` within the search limits."""
+    level, entries_seen = [path], 0
     for _ in range(SCAN_DEPTH + 1):
         below: list[Path] = []
         for folder in level:
@@ -202,23 +203,23 @@ def _find_mark(path: Path) -> tuple[str, Path] | None:
             mark = next((entry.name for entry in names if entry.name in _MARKS), None)
             if mark is not None:
                 return mark, folder
-            seen += len(names)
-            if seen > SCAN_ENTRIES:
+            entries_seen += len(names)
+            if entries_seen > SCAN_ENTRIES:
                 return None
         level = below
     return None
 
 
-# ---- whose it is
+# ---- locks
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceLease:
-    """Whether this process may change a workspace, until `release`.
+    """Result of an attempt to lock a workspace for this process.
 
     Attributes:
-        path: The workspace's real path.
-        holder: Process id of the other process that holds it; 0 when it could not be told; None: ours.
+        path: Real path of the workspace.
+        holder: Process id of the process that holds it, 0 if that is unknown; None if this process does.
     """
 
     path: Path
@@ -226,27 +227,27 @@ class WorkspaceLease:
 
     @property
     def ours(self) -> bool:
-        """Whether this process holds the workspace."""
+        """True if this process holds the workspace."""
         return self.holder is None
 
     def release(self) -> None:
-        """Give it up; the last of several claims in one process frees the workspace."""
+        """Release the lease. The last of several leases of one process unlocks the workspace."""
         if self.ours:
-            _HELD.release(self.path)
+            _LOCKS.release(self.path)
 
 
 def claim_workspace(path: Path, state_folder: Path) -> WorkspaceLease:
-    """Claim a workspace for this process; several sessions of one process share it.
+    """Lock a workspace for this process. Several sessions of one process share the lock.
 
     Raises:
         WorkspaceError: If the state folder cannot hold locks.
     """
     real = path.resolve()
-    return WorkspaceLease(real, _HELD.take(real, state_folder))
+    return WorkspaceLease(real, _LOCKS.take(real, state_folder))
 
 
 def claim_default_workspace(base: Path, stem: str, state_folder: Path) -> WorkspaceLease:
-    """Claim the first default workspace of a notebook that no other process holds; see `default_workspace`.
+    """Lock the first default workspace of a notebook that is free; see `default_workspace`.
 
     Raises:
         WorkspaceRefused: If all numbers are taken, or the folder cannot be made.
@@ -261,8 +262,11 @@ def claim_default_workspace(base: Path, stem: str, state_folder: Path) -> Worksp
     )
 
 
-class _Held:
-    """The locks of this process, counted: a lock belongs to the open file, so a second would shut us out."""
+class _ProcessLocks:
+    """Counted locks of this process.
+
+    A lock belongs to the open file description: a second `flock` of the same process would block itself.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -270,7 +274,7 @@ class _Held:
         os.register_at_fork(after_in_child=self._forget)
 
     def take(self, workspace: Path, state_folder: Path) -> int | None:
-        """Count one more claim; who else holds the workspace, or None."""
+        """Lock or count once more. Return the process id of another holder, or None."""
         with self._guard:
             if workspace in self._locks:
                 lock, claims = self._locks[workspace]
@@ -295,7 +299,7 @@ class _Held:
             return None
 
     def release(self, workspace: Path) -> None:
-        """Count one claim less."""
+        """Count once less; unlock at zero."""
         with self._guard:
             if workspace not in self._locks:
                 return
@@ -306,7 +310,8 @@ class _Held:
                 os.close(lock)
 
     def _forget(self) -> None:
-        # A forked child shares the open files; closing them there leaves the parent's locks alone.
+        # After fork: the child shares the open file descriptions. Closing its descriptors does not unlock the
+        # workspace, because the parent still has them open. The guard may have been held by another thread.
         self._guard = threading.Lock()
         for lock, _ in self._locks.values():
             os.close(lock)
@@ -320,4 +325,4 @@ def _open_lock(workspace: Path, state_folder: Path) -> int:
     return os.open(folder / f"{digest}.lock", LOCK_FLAGS, 0o600)
 
 
-_HELD = _Held()
+_LOCKS = _ProcessLocks()

@@ -1,10 +1,9 @@
-"""Where a path leads beneath a root, found by walking there instead of by comparing names.
+"""Path resolution beneath a root, by descriptors instead of by names.
 
-Any check of a name can be outdated by the time the name is used: whoever may write in the folder can put a
-symbolic link in its place in between. So a walk opens one directory after the other, each relative to the one
-before and never through a link, reads links itself and walks on from their text, and ends holding the
-directory in which the last name lies. What is then done is done relative to that descriptor. There is no
-moment at which the kernel resolves more than one component for us, hence nothing to swap.
+Race: a check of a name is outdated as soon as somebody puts a symbolic link in its place. So a walk opens one
+directory after the other, each relative to the one before and never through a link. It reads links itself,
+walks on from their text, and ends with a descriptor of the directory that holds the last name. Operations are
+then relative to that descriptor. The kernel never resolves more than one component at a time.
 
 The rules:
 
@@ -34,7 +33,7 @@ MAX_LINKS = 40
 """Links followed for one path, as in Linux."""
 
 MAX_DEPTH = 200
-"""Directories held open at once, by a walk or a listing; well below the usual limit of 1,024."""
+"""Directories that a walk or a listing holds open; well below the usual limit of 1,024 descriptors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,8 @@ class Root:
     """The top of a tree that no walk leaves.
 
     Attributes:
-        path: Its real path.
-        spellings: Components of the paths by which links and callers may name it.
+        path: Real path.
+        spellings: Components of the paths by which links and callers may refer to it.
     """
 
     path: str
@@ -51,7 +50,7 @@ class Root:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> Root:
-        """The root at an existing path."""
+        """Return the root at an existing path."""
         real = os.path.realpath(path)
         spelled = os.fspath(Path(path).absolute())
         return cls(real, tuple(dict.fromkeys(tuple(_components(p)) for p in (spelled, real))))
@@ -59,12 +58,12 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPath:
-    """Where a path led: a name in a directory that is held open.
+    """A resolved path: a name in an open directory.
 
     Attributes:
         directory: Descriptor of the directory; good for `dir_fd`, not for reading. Closed by `locate`.
         name: The last component, which need not exist; `.` for the directory itself.
-        path: The same spot relative to the root, without links; `.` for the root.
+        path: The path relative to the root, without links; `.` for the root.
     """
 
     directory: int
@@ -76,7 +75,7 @@ class ResolvedPath:
         os.unlink(self.name, dir_fd=self.directory)
 
     def rename(self, place: ResolvedPath) -> None:
-        """Move what is here to `place`, replacing a file there."""
+        """Move this entry to `place`, replacing a file there."""
         os.rename(self.name, place.name, src_dir_fd=self.directory, dst_dir_fd=place.directory)
 
 
@@ -84,16 +83,16 @@ class ResolvedPath:
 def locate(
     root: Root, path: str, *, follow: bool = True, make_parents: bool = False
 ) -> Iterator[ResolvedPath]:
-    """Walk to `path` and hold on to where it leads.
+    """Resolve `path` and hold its directory open.
 
-    An `OSError` raised inside the `with` block is given `path` as its file name. Directories that were made
-    on the way are removed again when the block fails.
+    An `OSError` raised inside the `with` block gets `path` as its file name. Directories that were created
+    are removed again if the block fails.
 
     Args:
         root: The tree to stay in.
         path: Relative to the root, or absolute beneath it.
-        follow: Whether a link at the very end is followed.
-        make_parents: Make missing directories on the way; not the last component.
+        follow: Follow a link at the end.
+        make_parents: Create missing directories on the way; not the last component.
 
     Raises:
         PathOutside: If the path leaves the root at any point.
@@ -115,7 +114,7 @@ def locate(
 
 
 def check_path(path: str) -> None:
-    """Refuse what cannot be a path at all.
+    """Check that text can be a path at all.
 
     Raises:
         WorkspaceError: If it is empty, holds a NUL, or cannot be encoded.
@@ -131,12 +130,12 @@ def check_path(path: str) -> None:
 
 
 def shown(name: str) -> str:
-    r"""A file name as text that can be encoded: bytes that are not UTF-8 appear as `\xff`."""
+    r"""Return a file name as text that can be encoded; bytes that are not UTF-8 appear as `\xff`."""
     return name if name.isascii() else os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def printable(name: str) -> str:
-    r"""A file name for a line of text: control and direction characters appear as escapes such as `\n`."""
+    r"""Return a file name for one line of text, with control characters as escapes such as `\n`."""
     if name.isprintable():
         return name
     escaped = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in shown(name))
@@ -144,13 +143,13 @@ def printable(name: str) -> str:
 
 
 def _components(path: str) -> list[str]:
-    """The names of a path; `.` only as the last, where it asks for a directory."""
+    """Split a path into names; a final `.` asks for a directory."""
     names = [name for name in path.split("/") if name not in {"", "."}]
     return [*names, "."] if path == "." or path.endswith(("/", "/.")) else names
 
 
 def _link_text(directory: int, name: str) -> str | None:
-    """What a symbolic link says; None for anything else, or nothing."""
+    """Return the target of a symbolic link; None if the name is not a link."""
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as error:
@@ -173,7 +172,7 @@ class _PathWalk:
         self._made: list[tuple[int, str]] = []  # position of the parent in _open, name
 
     def run(self, *, follow: bool, make_parents: bool) -> ResolvedPath:
-        """Walk to the end."""
+        """Walk all components and return the resolved path."""
         self._todo = self._beneath(self._path, (*self._root.spellings, ALIAS))[::-1]
         try:
             self._open.append(os.open(self._root.path, WALK_FLAGS))
@@ -194,12 +193,12 @@ class _PathWalk:
         return ResolvedPath(self._open[-1], ".", "/".join(self._names) or ".")
 
     def close(self) -> None:
-        """Let go of all directories."""
+        """Close all directories."""
         while self._open:
             os.close(self._open.pop())
 
     def remove_made(self) -> None:
-        """Remove what was made on the way, as far as it is still empty."""
+        """Remove the directories that were created on the way, if they are still empty."""
         for position, name in reversed(self._made):
             with suppress(OSError):
                 os.rmdir(name, dir_fd=self._open[position])
@@ -248,11 +247,12 @@ class _PathWalk:
         self._todo.extend(reversed(names))
 
     def _may_make(self) -> bool:
-        # Only for a plain way down to a name: nothing is made for a path that turns back or is a directory.
+        # Only for a plain path to a name: create nothing for a path with `..`, or one that must be a
+        # directory.
         return ".." not in self._todo and self._todo[0] != "."
 
     def _beneath(self, path: str, spellings: Sequence[tuple[str, ...]]) -> list[str]:
-        """The components of a path from the root."""
+        """Return the components of a path, relative to the root."""
         names = _components(path)
         if not path.startswith("/"):
             return names

@@ -1,7 +1,7 @@
-"""What was read of which file: an edit of what nobody has read, or of what changed since, is refused.
+"""Read tracking: an edit of lines that were not read, or that changed since, is refused.
 
-Everything here is computed by the host from the workspace itself: a worker is not believed what it read, nor
-what the file's digest is.
+The host computes everything here from the workspace itself. Reports of a worker, such as what it read or a
+file's digest, are not trusted.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from aisotools.workspace.paths import printable
 from aisotools.workspace.workspace import Workspace
 
 MAX_BYTES = 10 << 20
-"""The largest file that is looked at; tools read and edit no larger ones."""
+"""Largest file that is tracked; tools read and edit no larger ones."""
 
 Ranges = tuple[tuple[int, int], ...]
-"""Line numbers, from 1, both ends included; sorted, apart."""
+"""Inclusive ranges of line numbers from 1, sorted and disjoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTouch:
-    """What a call is about to change in one existing file.
+    """Lines or passages of an existing file that a call is about to change.
 
     With neither `texts` nor `lines` the whole file must have been read.
 
@@ -43,15 +43,15 @@ class FileTouch:
 
 @runtime_checkable
 class SupportsTouches(Protocol):
-    """An optional member of a `Tool` whose calls need a read first."""
+    """A `Tool` whose calls change files that must have been read."""
 
     def touches(self, arguments: Mapping[str, Json]) -> Sequence[FileTouch]:
-        """What a call with these arguments changes; files that it makes are left out."""
+        """Return what a call with these arguments changes, without files that it creates."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was read of a file that had this digest."""
+    """Lines that were read of a file with this digest."""
 
     digest: str
     ranges: Ranges
@@ -63,15 +63,14 @@ class _Known:
 
 
 def digest_of(data: bytes) -> str:
-    """The digest by which a file's content is recognised."""
+    """Return the digest that identifies a file's content."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 class ReadCache:
-    """What was read in one session, and what of it a model still has before it."""
+    """Lines that were read in one session, and those that are still in an agent's context."""
 
     def __init__(self, workspace: Workspace) -> None:
-        """Start with nothing read."""
         self._workspace = workspace
         self._known: dict[str, _Known] = {}
         self._context: dict[str, dict[str, list[tuple[str, str, int, int]]]] = {}
@@ -79,11 +78,11 @@ class ReadCache:
     # ---- what was read
 
     def note_read(self, path: str, data: bytes, first_line: int = 1, last_line: int | None = None) -> None:
-        """Remember that these lines of a file were read while it had the content `data`.
+        """Record that lines of a file were read while it had the content `data`.
 
         Args:
             path: The file.
-            data: Its whole content, as the host sees it.
+            data: Its whole content, as read by the host.
             first_line: The first line that was read, from 1.
             last_line: The last one; the end of the file without it.
         """
@@ -97,7 +96,7 @@ class ReadCache:
         self._known[key] = _Known(digest, ranges, total)
 
     def note_edit(self, path: str, before: bytes, after: bytes) -> None:
-        """Remember that whoever had read `before` made it into `after`: what they wrote, they know."""
+        """Record an edit. Lines that were written count as read, if `before` had been read."""
         key = self._workspace.relative(path)
         known = self._known.get(key)
         if known is None or known.digest != digest_of(before):
@@ -110,14 +109,14 @@ class ReadCache:
         self._known[key] = _Known(digest_of(after), ranges, total)
 
     def check(self, touches: Iterable[FileTouch]) -> None:
-        """Raise unless what is touched was read, and is still as it was read.
+        """Require that everything touched was read and has not changed since.
 
         Raises:
             ToolError: Naming the file, and saying what to read.
         """
         for touch in touches:
             data = self.content(touch.path)
-            if data is not None:  # what is not there, or no file, the tool itself refuses
+            if data is not None:  # the tool itself refuses paths that are not files
                 self._check(touch, data)
 
     def _check(self, touch: FileTouch, data: bytes) -> None:
@@ -130,30 +129,32 @@ class ReadCache:
             raise ToolError(f"{name!r} has changed since it was read, so nothing in it is changed. {advice}")
         if known.whole:
             return
-        seen = ", ".join(f"{first}-{last}" for first, last in known.ranges) or "none"
-        told = f"Only lines {seen} of {known.total} of {name!r} were read, and the change lies elsewhere."
+        ranges = ", ".join(f"{first}-{last}" for first, last in known.ranges) or "none"
+        problem = (
+            f"Only lines {ranges} of {known.total} of {name!r} were read, and the change lies elsewhere."
+        )
         unread = [pair for pair in touch.lines if not _covered(pair, known.ranges)]
         lines = _lines(data)
         read = [b"".join(lines[first - 1 : last]) for first, last in known.ranges]
         missing = [text for text in touch.texts if not any(_holds(part, text) for part in read)]
         if unread or missing or not (touch.lines or touch.texts):
-            raise ToolError(f"{told} {advice}")
+            raise ToolError(f"{problem} {advice}")
 
     def content(self, path: str) -> bytes | None:
-        """What a file holds, if it is one and not too large."""
+        """Return the content of a file; None if it is not a file or too large."""
         try:
             return self._workspace.read_bytes(path, max_bytes=MAX_BYTES)
         except (OSError, WorkspaceError):
             return None  # the tool itself refuses it, in its own words
 
     def forget(self) -> None:
-        """Start over: what is in the workspace is no longer what was read, as after an undo."""
+        """Forget all reads, for example after an undo."""
         self._known.clear()
 
     # ---- what a model still has before it
 
     def follow(self, agent_id: str) -> None:
-        """Let results for this agent say 'unchanged since'; it promises to tell what it trims."""
+        """Track the context of an agent, which must report results that it trims with `trimmed`."""
         self._context.setdefault(agent_id, {})
 
     def follows(self, agent_id: str) -> bool:
@@ -161,7 +162,7 @@ class ReadCache:
         return agent_id in self._context
 
     def trimmed(self, agent_id: str, call_ids: Iterable[str] | None = None) -> None:
-        """These results are no longer in the agent's context; without ids, none is."""
+        """Record that results were removed from an agent's context; all of them without ids."""
         shown = self._context.get(agent_id)
         if shown is None:
             return
@@ -170,7 +171,7 @@ class ReadCache:
             shown[key] = [one for one in shown[key] if gone is not None and one[1] not in gone]
 
     def note_shown(self, agent_id: str, path: str, call_id: str, first_line: int, last_line: int) -> None:
-        """The agent's context now holds these lines of a file, in the result of that call."""
+        """Record that the result of a call shows an agent these lines of a file."""
         shown = self._context.get(agent_id)
         if shown is None:
             return
@@ -180,7 +181,7 @@ class ReadCache:
             shown.setdefault(key, []).append((known.digest, call_id, first_line, last_line))
 
     def unchanged_since(self, agent_id: str, path: str, first_line: int, last_line: int) -> str | None:
-        """The call whose result still tells the agent exactly these lines, or None."""
+        """Return the call whose result still shows the agent these unchanged lines, or None."""
         shown = self._context.get(agent_id)
         if not shown:
             return None
@@ -215,7 +216,7 @@ def _lines(data: bytes) -> list[bytes]:
 
 
 def _holds(part: bytes, text: str) -> bool:
-    """Whether a passage is in what was read, whatever white space ends its lines."""
+    """Return whether a passage was read, ignoring white space at the ends of lines."""
     return _bare(text.encode("utf-8", "surrogatepass")) in _bare(part)
 
 
@@ -224,7 +225,7 @@ def _bare(data: bytes) -> bytes:
 
 
 def _moved(ranges: Ranges, before: list[bytes], after: list[bytes]) -> Ranges:
-    """Where the lines that were read are now, and those between the first and the last change with them."""
+    """Return the ranges after an edit. All lines between the first and the last change count as read."""
     shorter = min(len(before), len(after))
     head = next((n for n in range(shorter) if before[n] != after[n]), shorter)
     left = shorter - head

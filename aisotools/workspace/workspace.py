@@ -32,19 +32,19 @@ from aisotools.workspace.dirfd import (
 from aisotools.workspace.paths import ResolvedPath
 
 TEMPORARY = ".aisotools-write-"
-"""How the name of a half-written file begins; one remains only if a process was killed while writing."""
+"""Prefix of partial files. One remains only if a process was killed while it was writing."""
 
 _UMASK_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a write did.
+    """A file that was written.
 
     Attributes:
-        path: The file, relative to the workspace, links resolved.
-        size: Its size in bytes.
-        created: Whether it is new.
+        path: Path relative to the workspace, links resolved.
+        size: Size in bytes.
+        created: True if it did not exist before.
     """
 
     path: str
@@ -53,7 +53,7 @@ class Written:
 
 
 class Workspace:
-    """A folder, and what may be done beneath it. Holds nothing open; use it from any thread.
+    """File operations beneath one folder. Holds no descriptors; thread-safe.
 
     Paths are relative to the folder, absolute beneath it, or beneath `/workspace`. Whatever leads out raises
     `PathOutside`; what the system refuses raises `OSError` with the path as it was given.
@@ -63,10 +63,10 @@ class Workspace:
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        """Take an existing folder.
+        """Use an existing folder.
 
         Raises:
-            WorkspaceError: If it is no folder.
+            WorkspaceError: If it is not a folder.
         """
         self._root = paths.Root.of(root)
         self.root = Path(self._root.path)
@@ -83,28 +83,28 @@ class Workspace:
         follow: bool = True,
         make_parents: bool = False,
     ) -> AbstractContextManager[ResolvedPath]:
-        """Walk to `path` and hold on to where it leads; the base of every other operation.
+        """Resolve `path` and hold its folder open. Every other operation is based on this.
 
         Args:
-            path: The last component need not exist.
-            follow: Whether a link at the very end is followed.
-            make_parents: Make missing folders on the way; removed again if the `with` block fails.
+            path: Path; the last component need not exist.
+            follow: Follow a link at the end.
+            make_parents: Create missing folders; they are removed again if the `with` block fails.
         """
         return paths.locate(self._root, path, follow=follow, make_parents=make_parents)
 
     def relative(self, path: str, *, follow: bool = True) -> str:
-        """Where `path` really leads, relative to the workspace; the last component need not exist."""
+        """Return the resolved path relative to the workspace; the last component need not exist."""
         with paths.locate(self._root, path, follow=follow) as spot:
             return spot.path
 
     def stat(self, path: str, *, follow: bool = True) -> Entry:
-        """What `path` is."""
+        """Return the entry at `path`."""
         with self.locate(path, follow=follow) as spot:
             return Entry(spot.path, os.stat(spot.name, dir_fd=spot.directory, follow_symlinks=False))
 
     @contextmanager
     def open(self, path: str) -> Iterator[int]:
-        """A descriptor to read a regular file from, closed afterwards.
+        """Open a regular file for reading; yield its descriptor.
 
         Raises:
             IsADirectoryError: If it is a folder.
@@ -118,7 +118,7 @@ class Workspace:
             os.close(file)
 
     def read_bytes(self, path: str, *, max_bytes: int) -> bytes:
-        """A whole regular file.
+        """Return the content of a regular file.
 
         Raises:
             WorkspaceError: If it is larger than `max_bytes`, or a FIFO, a socket or a device.
@@ -137,11 +137,10 @@ class Workspace:
         return data
 
     def write_bytes(self, path: str, data: bytes) -> Written:
-        """Replace a file at once, or make it; missing folders are made.
+        """Create or replace a file atomically; create missing folders.
 
-        Readers see the old content or the new, never a part. The permission bits stay, setuid and setgid do
-        not. A link inside the workspace is written through; a hard link is broken, so that nothing outside
-        changes.
+        Permission bits are preserved, except setuid and setgid. A symbolic link inside the workspace is
+        written through. A hard link is replaced, so that no file outside changes.
 
         Raises:
             IsADirectoryError: If a folder is in the way.
@@ -168,7 +167,7 @@ class Workspace:
     def folder(
         self, path: str = ".", *, wanted: Callable[[str], object] | None = None, most: int = MOST_ENTRIES
     ) -> Iterator[Folder]:
-        """What a folder holds: of the names that are `wanted` the first `most` in order."""
+        """List a folder: the first `most` entries by name whose names `wanted` accepts."""
         with self.locate(path) as spot:
             directory = open_directory(spot.directory, spot.name)
             top = spot.path
@@ -178,9 +177,9 @@ class Workspace:
             os.close(directory)
 
     def walk(self, path: str = ".", *, enter: Callable[[str], bool] | None = None) -> Iterator[Folder]:
-        """A folder and those beneath it whose paths `enter` accepts, parents first; links are not followed.
+        """Yield a folder and the folders beneath it whose paths `enter` accepts, parents first.
 
-        What cannot be looked into, or lies too deep, comes as a `Folder` with an `error` and no entries.
+        Links are not followed. A folder that cannot be listed, or is too deep, has an `error` and no entries.
         """
         with self.locate(path) as spot:
             directory, top = open_directory(spot.directory, spot.name), spot.path
@@ -220,8 +219,8 @@ def _lstat(spot: ResolvedPath) -> os.stat_result | None:
 
 
 def _open_regular(directory: int, name: str, path: str) -> int:
-    # Looked at before it is opened, because opening a FIFO or a device can have effects of its own; and
-    # again afterwards, because it may have been swapped.
+    # Check before opening, because opening a FIFO or a device can have effects of its own. Race: check again
+    # afterwards, because it may have been swapped in between.
     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     if not stat.S_ISREG(status.st_mode):
         require_regular(status, path)
@@ -255,12 +254,12 @@ def _create(
     mode: int | None,
     change_mode: Callable[[int, int], None] = os.fchmod,
 ) -> int:
-    """A new file with exactly these permission bits; None for what is usual."""
+    """Create a file with exactly these permission bits; None for those that the umask leaves."""
     file = os.open(name, CREATE_FLAGS, 0o666 if mode is None else mode, dir_fd=directory)
     try:
         if mode is None or _has_mode(file, mode):
             return file
-        # Inside the sandbox this changes nothing, without an error.
+        # The sandbox ignores fchmod without an error, so the result is checked.
         with suppress(PermissionError):
             change_mode(file, mode)
         if _has_mode(file, mode):
@@ -271,7 +270,8 @@ def _create(
     os.close(file)
     os.unlink(name, dir_fd=directory)
     with _UMASK_LOCK:
-        # The mask belongs to the process, so this comes last: other threads' new files would feel it.
+        # Last resort: the umask belongs to the whole process, and files that other threads create meanwhile
+        # get the wrong mode.
         umask = os.umask(0)
         try:
             return os.open(name, CREATE_FLAGS, mode, dir_fd=directory)
