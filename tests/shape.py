@@ -112,6 +112,18 @@ FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {
     },
     "integrations.jupyter_gateway.http": {"TCP_QUICKACK": "the module socket, on Linux alone"},
     "integrations.openai_agents": {"tool_call_id": "the SDK's ToolContext; a RunContextWrapper has none"},
+    "notebook.approval.approver": {
+        "kernel": "IPython: shells in a terminal have none",
+        "shell": "ipykernel: kernels of other kinds have none",
+        "raw_input": "ipykernel: kernels of other kinds have none",
+        "_allow_stdin": "ipykernel: there is no public way to ask",
+    },
+    "notebook.approval.prompt": {"kernel": "IPython: shells in a terminal have none"},
+    "notebook.approval.steering": {"kernel": "IPython: shells in a terminal have none"},
+    "notebook.kernel.provisioner": {
+        "root_dir": "Jupyter: only servers have one",
+        "parent": "traitlets: the end of the chain has none",
+    },
 }
 """By module, members of other people's objects that may be missing, each with whose they are."""
 

@@ -67,7 +67,7 @@ class Control:
 
     @property
     def editable(self) -> bool:
-        """Whether the whole argument is shown, so that a person sees all that they would change."""
+        """True if the whole argument is shown, so that a person sees all that they would change."""
         return self.kind != "secret" and len(self.text) <= MAX_SHOWN_CHARS
 
     @property

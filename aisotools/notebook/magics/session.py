@@ -23,7 +23,7 @@ from aisotools.notebook.trace.view import last_trace, trace_bundle
 from aisotools.sandbox.confinement.detect import PROTECTS
 from aisotools.session.session import Session
 from aisotools.tools.export import PROVIDERS, Provider
-from aisotools.tools.function import tool
+from aisotools.tools.function import FunctionTool, tool
 from aisotools.tools.registry import ToolRegistry
 
 # The event loop holds tasks weakly; one that nobody awaits could be collected while it runs.
@@ -208,7 +208,7 @@ class ToolMagics(Magics):
                 raise UsageError(f"{name} is a tool already: say its name and effect in @tool(...).")
             registry = current_session().registry
             old = registry.get(new_tool.name)
-            if old is not None and getattr(old, "cell", None) is not None:
+            if isinstance(old, FunctionTool) and old.cell is not None:
                 registry.unregister(new_tool.name)
             registry.register(new_tool)
         except AisotoolsError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 import time
@@ -68,6 +69,13 @@ async def test_it_reaches_the_variables_of_the_session(a: Attached) -> None:
     assert "shared" in (await a(a.client.ask, "complete", "shar"))["matches"]
     assert (await a(a.client.ask, "is_complete", "def f():"))["status"] == "incomplete"
     assert "int" in (await a(a.client.ask, "inspect", "shared", 3))["data"]["text/plain"]
+
+
+async def test_its_sockets_are_encrypted(a: Attached) -> None:
+    # No server has made keys for it, and other users of the machine can connect to its ports.
+    connection = json.loads(a.attachment.connection_file.read_text())
+    assert connection["curve_publickey"]
+    assert connection["curve_secretkey"]
 
 
 @pytest.mark.slow
