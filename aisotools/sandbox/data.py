@@ -1,11 +1,11 @@
-"""Values on their way into and out of a sandbox, in forms that carry data and nothing else. No pickles.
+"""Values on their way into and out of a sandbox, in formats that carry data and no code. No pickles.
 
     text   str               bytes  bytes, bytearray, memoryview
     json   what JSON holds   npy    arrays of numpy, without objects
     arrow  data frames and series of pandas, tables of pyarrow: an Arrow stream, which needs pyarrow
 
-What comes out of a sandbox is hostile: its size is bounded before it is read, compressed and nested Arrow
-data is refused, and nothing in it can name code to run.
+What comes out of a sandbox is hostile: its size is bounded before it is parsed, and compressed and nested
+Arrow data is refused, because a few bytes of it could fill the memory of the host.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ from typing import Any
 from aisotools.core.exceptions import ToolError
 
 MAX_BYTES = 44 << 20
-"""The largest parcel; what is larger goes by a file in the workspace."""
+"""Size of the largest payload; larger values go by a file in the workspace."""
 
+# Cells of a data frame: columns without data take memory as well.
 _MAX_CELLS = 1 << 26
-_DEPTH = 100
+_MAX_DEPTH = 100
+# JSON is counted before it is parsed: an empty list takes 3 bytes there and 64 in memory.
+_MAX_JSON_CONTAINERS = 1 << 20
+_MAX_JSON_ITEMS = 1 << 23
+# Dimensions that numpy supports.
+_MAX_DIMENSIONS = 32
 KINDS = ("text", "bytes", "json", "npy", "arrow")
 
 
@@ -32,7 +38,7 @@ class Payload:
     """One packed value.
 
     Attributes:
-        kind: How it is packed.
+        kind: Its format, one of `KINDS`.
         data: The bytes.
         form: For Arrow: `frame`, `series` or `table`; for npy: `array` or `scalar`.
     """
@@ -43,22 +49,21 @@ class Payload:
 
 
 def pack(name: str, value: Any) -> Payload:
-    """A value as a parcel.
+    """Return a value as a payload.
 
     Raises:
         ToolError: If it cannot travel, with what to do instead.
     """
-    parcel = _packed(name, value)
-    if len(parcel.data) > MAX_BYTES:
+    payload = _pack(name, value)
+    if len(payload.data) > MAX_BYTES:
         raise ToolError(
-            f"{name!r} has {len(parcel.data):,} bytes when packed; at most {MAX_BYTES:,} travel at "
-            "once. Write it "
-            "to a file in the workspace instead."
+            f"{name!r} has {len(payload.data):,} bytes when packed; at most {MAX_BYTES:,} travel at once. "
+            "Write it to a file in the workspace instead."
         )
-    return parcel
+    return payload
 
 
-def _packed(name: str, value: Any) -> Payload:
+def _pack(name: str, value: Any) -> Payload:
     if type(value) is str:
         return Payload(kind="text", data=_utf8(name, value))
     if isinstance(value, bytes | bytearray | memoryview):
@@ -86,31 +91,31 @@ def _pack_json(name: str, value: Any) -> Payload:
     from pydantic_core import PydanticSerializationError, to_json
 
     try:
-        _demand_json(value)
+        _check_json(value)
         data = to_json(value, inf_nan_mode="constants")
     except (TypeError, ValueError, RecursionError, PydanticSerializationError) as error:
         raise ToolError(
-            f"{name!r} is {type(value).__name__}, which cannot travel as it is ({error}). Text, "
-            "bytes, numbers, "
-            "lists and dicts of them, numpy arrays and data frames can; so can a file in the workspace."
+            f"{name!r} is {type(value).__name__}, which cannot travel as it is ({error}). Text, bytes, "
+            "numbers, lists and dicts of them, numpy arrays and data frames can; so can a file in the "
+            "workspace."
         ) from None
     return Payload(kind="json", data=data)
 
 
-def _demand_json(value: Any, depth: int = 0) -> None:
-    """Only what comes back the same: no tuples that become lists, no keys that become text."""
-    if depth > _DEPTH:
-        raise ValueError(f"it is nested more than {_DEPTH} deep")
+def _check_json(value: Any, depth: int = 0) -> None:
+    """Accept only what comes back the same: no tuples that become lists, no keys that become text."""
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
     if value is None or type(value) in {bool, int, float, str}:
         return
     if type(value) is list:
-        for one in value:
-            _demand_json(one, depth + 1)
+        for item in value:
+            _check_json(item, depth + 1)
     elif type(value) is dict:
-        for key, one in value.items():
+        for key, item in value.items():
             if type(key) is not str:
                 raise TypeError(f"a key is {type(key).__name__}, and JSON has text for keys")
-            _demand_json(one, depth + 1)
+            _check_json(item, depth + 1)
     else:
         raise TypeError(f"it holds {type(value).__name__}")
 
@@ -155,11 +160,10 @@ def _pack_frame(name: str, value: Any) -> Payload:
             table = pa.Table.from_pandas(frame)
             form = "series unnamed" if form == "series" and value.name is None else form
     except (pa.ArrowException, TypeError, ValueError) as error:
-        told = " ".join(str(error).split())[:300]
+        reason = " ".join(str(error).split())[:300]
         raise ToolError(
-            f"{name!r} cannot travel: {told}. Give every column one type, as with df.astype(str), or "
-            "write it to a "
-            "file in the workspace."
+            f"{name!r} cannot travel: {reason}. Give every column one type, as with df.astype(str), or "
+            "write it to a file in the workspace."
         ) from None
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=None)) as writer:
@@ -179,18 +183,18 @@ def _pyarrow(name: str) -> Any:
     return pa
 
 
-# ---- unpacking; nothing here believes the data
+# ---- unpacking: the data is hostile
 
 
-def unpack(name: str, parcel: Payload) -> Any:
-    """The value in a parcel, which may come from anybody.
+def unpack(name: str, payload: Payload) -> Any:
+    """Return the value of a payload, which may be hostile.
 
     Raises:
-        ToolError: If it is out of form.
+        ToolError: If it is malformed.
     """
-    if len(parcel.data) > MAX_BYTES:
+    if len(payload.data) > MAX_BYTES:
         raise ToolError(
-            f"{name!r} has {len(parcel.data):,} bytes; at most {MAX_BYTES:,} are taken.", recoverable=False
+            f"{name!r} has {len(payload.data):,} bytes; at most {MAX_BYTES:,} are taken.", recoverable=False
         )
     readers = {
         "text": _read_text,
@@ -199,35 +203,38 @@ def unpack(name: str, parcel: Payload) -> Any:
         "npy": _read_npy,
         "arrow": _read_arrow,
     }
-    read = readers.get(parcel.kind)
+    read = readers.get(payload.kind)
     try:
         if read is None:
-            raise ValueError(f"there is no form {parcel.kind[:40]!r}")
-        return read(name, parcel)
+            raise ValueError(f"there is no format {payload.kind[:40]!r}")
+        return read(name, payload)
     except ToolError:
         raise
-    except Exception as error:  # whatever a library makes of hostile bytes
-        told = " ".join(str(error).split())[:200]
-        raise ToolError(f"{name!r} came out of the sandbox malformed: {told}.", recoverable=False) from None
+    except Exception as error:  # a parser may raise anything on hostile bytes
+        reason = " ".join(str(error).split())[:200]
+        raise ToolError(f"{name!r} came out of the sandbox malformed: {reason}.", recoverable=False) from None
 
 
-def _read_text(name: str, parcel: Payload) -> str:  # noqa: ARG001 - one of several readers
-    return parcel.data.decode()
+def _read_text(name: str, payload: Payload) -> str:  # noqa: ARG001 - one of several readers
+    return payload.data.decode()
 
 
-def _read_bytes(name: str, parcel: Payload) -> bytes:  # noqa: ARG001 - one of several readers
-    return parcel.data
+def _read_bytes(name: str, payload: Payload) -> bytes:  # noqa: ARG001 - one of several readers
+    return payload.data
 
 
-def _read_json(name: str, parcel: Payload) -> Any:  # noqa: ARG001 - one of several readers
+def _read_json(name: str, payload: Payload) -> Any:  # noqa: ARG001 - one of several readers
     from pydantic_core import from_json
 
-    if parcel.data.count(b"[") + parcel.data.count(b"{") > 1 << 20 or parcel.data.count(b",") > 1 << 23:
+    if (
+        payload.data.count(b"[") + payload.data.count(b"{") > _MAX_JSON_CONTAINERS
+        or payload.data.count(b",") > _MAX_JSON_ITEMS
+    ):
         raise ValueError("it has too many parts")
-    return from_json(parcel.data, allow_inf_nan=True)
+    return from_json(payload.data, allow_inf_nan=True)
 
 
-def _read_npy(name: str, parcel: Payload) -> Any:
+def _read_npy(name: str, payload: Payload) -> Any:
     try:
         import numpy as np
         from numpy.lib import format as npy
@@ -235,7 +242,7 @@ def _read_npy(name: str, parcel: Payload) -> Any:
         raise ToolError(
             f"{name!r} is an array, and numpy is not installed here.", recoverable=False
         ) from None
-    file = io.BytesIO(parcel.data)
+    file = io.BytesIO(payload.data)
     version = npy.read_magic(file)
     if version not in {(1, 0), (2, 0)}:
         raise ValueError(f"npy version {version}")
@@ -243,23 +250,24 @@ def _read_npy(name: str, parcel: Payload) -> Any:
     shape, _, dtype = read_header(file, max_header_size=10_000)
     if dtype.hasobject or not dtype.itemsize:
         raise ValueError("it holds objects, or nothing at all")
-    # Sizes of nothing can be multiplied into anything.
-    if len(shape) > 32 or math.prod(shape) * dtype.itemsize != len(parcel.data) - file.tell():
+    # A dimension of 0 makes any product 0: both products are checked, so that no shape claims more than the
+    # data.
+    if len(shape) > _MAX_DIMENSIONS or math.prod(shape) * dtype.itemsize != len(payload.data) - file.tell():
         raise ValueError("its shape does not fit its data")
-    if math.prod(max(one, 1) for one in shape) > sys.maxsize // max(dtype.itemsize, 1):
+    if math.prod(max(size, 1) for size in shape) > sys.maxsize // max(dtype.itemsize, 1):
         raise ValueError("its shape is too large")
     file.seek(0)
     array = np.load(file, allow_pickle=False)
-    return array[()] if parcel.form == "scalar" and array.ndim == 0 else array
+    return array[()] if payload.form == "scalar" and array.ndim == 0 else array
 
 
-def _read_arrow(name: str, parcel: Payload) -> Any:
+def _read_arrow(name: str, payload: Payload) -> Any:
     pa = _pyarrow(name)
-    refuse_compression(pa, parcel.data)
-    with pa.ipc.open_stream(pa.BufferReader(parcel.data)) as reader:
+    refuse_compression(pa, payload.data)
+    with pa.ipc.open_stream(pa.BufferReader(payload.data)) as reader:
         schema = reader.schema
         for field in schema:
-            if not _is_plain(pa, field.type):
+            if not _is_flat(pa, field.type):
                 raise ValueError(f"the column {str(field.name)[:40]!r} is of the type {str(field.type)[:60]}")
         batches, rows = [], 0
         for batch in reader:
@@ -269,20 +277,20 @@ def _read_arrow(name: str, parcel: Payload) -> Any:
             batch.validate(full=True)
             batches.append(batch)
     table = pa.Table.from_batches(batches, schema)
-    if parcel.form == "table":
+    if payload.form == "table":
         return table
     frame = table.to_pandas()
-    if not parcel.form.startswith("series"):
+    if not payload.form.startswith("series"):
         return frame
     series = frame.iloc[:, 0]
-    return series.rename(None) if parcel.form == "series unnamed" else series
+    return series.rename(None) if payload.form == "series unnamed" else series
 
 
-def _is_plain(pa: Any, kind: Any) -> bool:
-    """Types whose values take up the room that they come in."""
+def _is_flat(pa: Any, kind: Any) -> bool:
+    """Return whether values of this Arrow type take the memory that they take on the wire."""
     types = pa.types
     if types.is_dictionary(kind):
-        return _is_plain(pa, kind.value_type) and not types.is_dictionary(kind.value_type)
+        return _is_flat(pa, kind.value_type) and not types.is_dictionary(kind.value_type)
     checks = (
         *(types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string),
         *(types.is_binary, types.is_large_binary, types.is_temporal, types.is_decimal, types.is_null),
@@ -291,10 +299,10 @@ def _is_plain(pa: Any, kind: Any) -> bool:
 
 
 def refuse_compression(pa: Any, data: bytes) -> None:
-    """Raise if a record batch in the stream is compressed: a few bytes could swell to all of memory.
+    """Refuse a stream with a compressed record batch: a few bytes of it could fill the memory.
 
     Raises:
-        ValueError: If one is, or the stream cannot be read.
+        ValueError: If there is one, or the stream cannot be read.
     """
     source = pa.BufferReader(data)
     while True:
@@ -308,28 +316,30 @@ def refuse_compression(pa: Any, data: bytes) -> None:
         root = struct.unpack_from("<I", metadata)[0]
         header = _table(metadata, root, 2)
         kind = _byte(metadata, root, 1)
-        if kind == 2 and header is not None:  # a dictionary, whose values are a record batch
+        # A message of kind 2 is a dictionary, whose values are a record batch; one of kind 3 is a record
+        # batch.
+        if kind == 2 and header is not None:
             header = _table(metadata, header, 1)
         if kind in {2, 3} and header is not None and _field(metadata, header, 3):
             raise ValueError("it is compressed")
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Where a field of a FlatBuffers table lies; 0 when it is left out."""
+    """Return the position of a field of a FlatBuffers table; 0 when it is absent."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     size = struct.unpack_from("<H", data, vtable)[0]
-    place = 4 + 2 * number
-    if place + 2 > size:
+    entry = 4 + 2 * number
+    if entry + 2 > size:
         return 0
-    offset = int(struct.unpack_from("<H", data, vtable + place)[0])
+    offset = int(struct.unpack_from("<H", data, vtable + entry)[0])
     return table + offset if offset else 0
 
 
 def _table(data: bytes, table: int, number: int) -> int | None:
-    place = _field(data, table, number)
-    return place + int(struct.unpack_from("<I", data, place)[0]) if place else None
+    position = _field(data, table, number)
+    return position + int(struct.unpack_from("<I", data, position)[0]) if position else None
 
 
 def _byte(data: bytes, table: int, number: int) -> int:
-    place = _field(data, table, number)
-    return data[place] if place else 0
+    position = _field(data, table, number)
+    return data[position] if position else 0

@@ -8,9 +8,9 @@ A frame is a fixed prefix, a JSON header and raw binary parts::
     └──────────────┴─────────────┴───────────────┴──────────────────┘
 
 The header is an object with `op` (text) and, when there are parts, `parts` (their sizes). Whatever a worker
-sends is hostile: both sizes are checked against the limits before a byte of content is kept, and the header
-is parsed by a parser with a depth limit. Anything out of form is a `ChannelError`, after which the stream
-cannot be trusted any more: close it and end the worker.
+sends is hostile: both sizes are checked against the limits before a byte of content is stored, and the header
+is parsed by a parser with a depth limit. Anything malformed is a `ChannelError`, after which the position in
+the stream is unknown: close it and end the worker.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from aisotools.core.exceptions import ChannelError
 
 _PREFIX = struct.Struct("!II")
 _RECV_BYTES = 1 << 18
-_MOST_DESCRIPTORS = 4
+# Descriptors that one read can receive. The host sends at most two with a frame.
+_MAX_DESCRIPTORS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameLimits:
-    """What a reader accepts.
+    """Upper limits for a frame.
 
     Attributes:
         header_bytes: Size of one header.
@@ -52,8 +53,8 @@ class Frame:
     """One message.
 
     Attributes:
-        op: What it is about.
-        header: Everything else it says; untrusted when it comes from a worker.
+        op: The operation.
+        header: Its other fields; untrusted when it comes from a worker.
         parts: Binary attachments.
     """
 
@@ -63,11 +64,11 @@ class Frame:
 
 
 LIMITS = FrameLimits()
-"""What both ends hold to unless told otherwise."""
+"""The limits of both ends of the call channel."""
 
 
 def encode(op: str, header: Mapping[str, Any] | None = None, parts: Iterable[bytes] = ()) -> bytes:
-    """A frame as bytes, within `LIMITS`: what the other end would refuse never leaves.
+    """Return a frame as bytes. It is checked against `LIMITS` here, so that the peer never has to refuse it.
 
     Raises:
         pydantic_core.PydanticSerializationError: If the header is not JSON.
@@ -89,32 +90,31 @@ def encode(op: str, header: Mapping[str, Any] | None = None, parts: Iterable[byt
 
 
 class FrameReader:
-    """Turns a stream of bytes into frames; no I/O, so that it can be fed anything."""
+    """Parses a stream of bytes into frames. Does no I/O."""
 
     def __init__(self, limits: FrameLimits | None = None) -> None:
-        """Start empty."""
         self._limits = limits or LIMITS
         self._buffer = bytearray()
         self._broken = False
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of a frame that has not ended yet."""
+        """Number of bytes of an incomplete frame that have arrived."""
         return len(self._buffer)
 
     @property
     def missing_bytes(self) -> int:
-        """How many bytes the next frame needs at least; to read that one and nothing behind it."""
+        """Number of bytes to read next so as to complete one frame and read nothing behind it."""
         if len(self._buffer) < _PREFIX.size:
             return _PREFIX.size - len(self._buffer)
         head, body = _PREFIX.unpack_from(self._buffer)
         return _PREFIX.size + int(head) + int(body) - len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take `data` and return the frames it completes.
+        """Parse `data` and return the frames that it completes.
 
         Raises:
-            ChannelError: If the stream is out of form or over the limits; the reader is useless from then on.
+            ChannelError: If the stream is malformed or exceeds the limits; now, and at every later call.
         """
         if self._broken:
             raise ChannelError("The call channel was already broken.")
@@ -124,6 +124,7 @@ class FrameReader:
             while (frame := self._next()) is not None:
                 frames.append(frame)
         except ChannelError:
+            # The next frame's start is unknown: nothing behind this point can be trusted.
             self._broken = True
             self._buffer.clear()
             raise
@@ -178,31 +179,32 @@ def _parse_header(data: bytes) -> dict[str, Any]:
 
 
 class BlockingChannel:
-    """The worker's end: whole frames, written at once and read when there is something to read.
+    """The worker's end of the channel: blocking writes of whole frames, and single reads.
 
-    User code shares the process, so `send` may meet anything: other threads, a signal handler that prints or
-    raises in the middle of a frame, a finaliser that prints. Frames never mix, and one that was torn off by
-    an exception is finished by the next `send`.
+    User code shares the process, so `send` can be interrupted anywhere: by other threads, by a signal handler
+    that prints or raises in the middle of a frame, by a finaliser that prints. Frames never mix, and one that
+    was cut off by an exception is completed by the next `send`.
 
     Attributes:
-        descriptors: What the host has sent beside its frames, in order; whoever handles the frame takes it.
+        descriptors: Descriptors that came with frames, in order. The handler of a frame pops its own.
     """
 
     def __init__(self, sock: socket.socket, limits: FrameLimits | None = None) -> None:
-        """Take over `sock`, a connected stream socket in blocking mode."""
+        """Wrap `sock`, a connected stream socket in blocking mode, which is closed by `close`."""
         self._socket = sock
         self._reader = FrameReader(limits)
-        self._outbox: deque[tuple[memoryview, deque[int]]] = deque()  # frames, and what went of each
+        # Frames, each with the numbers of bytes that have been sent of it.
+        self._outbox: deque[tuple[memoryview, deque[int]]] = deque()
         self._sending = False
         self._lock = threading.RLock()
         self.descriptors: deque[int] = deque()
 
     def fileno(self) -> int:
-        """For a selector."""
+        """Return the descriptor, for selectors."""
         return self._socket.fileno()
 
     def send(self, op: str, header: Mapping[str, Any] | None = None, parts: Iterable[bytes] = ()) -> None:
-        """Write one frame; blocks while the host is slow.
+        """Write one frame. Block while the host is slow.
 
         Raises:
             OSError: If the host is gone.
@@ -211,7 +213,9 @@ class BlockingChannel:
         self._outbox.append((memoryview(encode(op, header, parts)), deque()))
         with self._lock:
             if self._sending:
-                return  # called from inside of the loop below, which will come to this frame too
+                # Reentered on the same thread: a finaliser or a signal handler printed during the loop below,
+                # which comes to this frame too.
+                return
             self._sending = True
             try:
                 self._empty_outbox()
@@ -221,21 +225,22 @@ class BlockingChannel:
     def _empty_outbox(self) -> None:
         while self._outbox:
             data, sent = self._outbox[0]
-            # A signal handler may raise after any call Python makes. Sending and noting how much was sent
-            # must not come apart, so one call into C does both; and what is noted stays with its frame.
+            # Partial write and signal: a handler may raise between any two bytecodes. Sending, and noting how
+            # much was sent, must not come apart, or the rest of the frame would be sent twice or not at all.
+            # One call into C does both, and what is noted stays with its frame.
             sent.extend(map(self._socket.send, (data[sum(sent) :],)))
             if sum(sent) == len(data):
                 self._outbox.popleft()
 
     def receive(self) -> list[Frame]:
-        """Read once and return the frames that completes.
+        """Read once and return the frames that this completes.
 
         Raises:
             EOFError: If the host has closed its end.
-            ChannelError: If the stream is out of form.
+            ChannelError: If the stream is malformed.
         """
         data, descriptors, _, _ = socket.recv_fds(
-            self._socket, _RECV_BYTES, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            self._socket, _RECV_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
         )
         self.descriptors.extend(descriptors)
         if not data:
