@@ -109,7 +109,7 @@ class _WatchedCall:
     bytes: TokenBucket = field(
         default_factory=lambda: TokenBucket(_DISPLAY_BYTES_BURST, _DISPLAY_BYTES_PER_S)
     )
-    questions: set[asyncio.Task[None]] = field(default_factory=set)
+    questions: set[asyncio.Task[str | None]] = field(default_factory=set)
 
 
 class DisplayRouter:
@@ -170,17 +170,21 @@ class DisplayRouter:
         if not watched.options.stdin or len(watched.questions) >= _MAX_QUESTIONS:
             raise ChannelError("a question where none may be asked")
 
-        async def ask() -> None:
+        def reply(task: asyncio.Task[str | None]) -> None:
+            watched.questions.discard(task)
             value = None
             try:
-                value = await watched.sink.ask(call_id, prompt, password=password is True)
+                if not task.cancelled():
+                    value = task.result()
             finally:
-                # Cancelled or failed: the worker blocks in input() until it gets a reply, so send one always.
+                # Cancelled or failed, even before its first step: the worker blocks in input() until it gets a
+                # reply, so it always gets one.
                 send_reply("reply", {"seq": seq, "value": value})
 
-        task = asyncio.get_running_loop().create_task(ask())
+        question = watched.sink.ask(call_id, prompt, password=password is True)
+        task = asyncio.get_running_loop().create_task(question)
         watched.questions.add(task)
-        task.add_done_callback(watched.questions.discard)
+        task.add_done_callback(reply)
 
 
 def _fits(frame: Frame) -> bool:

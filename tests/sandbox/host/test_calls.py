@@ -1,0 +1,338 @@
+"""The table of calls and the routing of displays, fed with frames by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pydantic_core import to_json
+
+from aisotools.core.exceptions import ChannelError, WorkerDied
+from aisotools.sandbox.frames import Frame
+from aisotools.sandbox.host import calls
+from aisotools.sandbox.host.calls import CallTable, DisplayMessage, DisplayRouter
+from aisotools.sandbox.worker.output import ExecuteOptions
+from tests.sandbox.rig import Heard
+
+INTERACTIVE = ExecuteOptions(stdin=True)
+
+
+@dataclass
+class Sink:
+    """A `DisplaySink` that records everything; a question waits for `answer`."""
+
+    messages: list[tuple[str, DisplayMessage]] = field(default_factory=list)
+    drops: list[str] = field(default_factory=list)
+    questions: list[tuple[str, str, bool]] = field(default_factory=list)
+    answer: asyncio.Future[str | None] | None = None
+
+    def show(self, call_id: str, message: DisplayMessage, /) -> None:
+        self.messages.append((call_id, message))
+
+    def dropped(self, call_id: str, /) -> None:
+        self.drops.append(call_id)
+
+    async def ask(self, call_id: str, prompt: str, /, *, password: bool) -> str | None:
+        self.questions.append((call_id, prompt, password))
+        assert self.answer is not None
+        return await self.answer
+
+
+class Host:
+    """A table with everything around it recorded."""
+
+    def __init__(self) -> None:
+        self.heard = Heard()
+        self.displays = DisplayRouter()
+        self.drained: list[tuple[str, int]] = []
+        self.replies: list[tuple[str, Mapping[str, Any]]] = []
+        self.table = CallTable(
+            self.heard,
+            displays=self.displays,
+            drain_raw=lambda stream, count: self.drained.append((stream, count)),
+            reply=lambda op, header: self.replies.append((op, header)),
+        )
+
+    def start(self, call_id: str = "c", *, holds: bool = True, stream_bytes: int = 100) -> calls.PendingCall:
+        return self.table.start(call_id, stream_bytes=stream_bytes, holds_main_thread=holds)
+
+    def handle(self, op: str, header: dict[str, Any], parts: tuple[bytes, ...] = ()) -> None:
+        self.table.handle(Frame(op=op, header=header, parts=parts))
+        self.table.flush_output()
+
+    def out(self, call_id: str, text: str, stream: str = "stdout", **header: Any) -> None:
+        self.handle("out", {"id": call_id, "stream": stream, "text": text, **header})
+
+
+@pytest.fixture
+async def host() -> Host:
+    return Host()
+
+
+# ---- calls
+
+
+async def test_numbers_are_never_reused(host: Host) -> None:
+    first = host.start("a")
+    host.table.finish(first)
+    second = host.start("b")
+    assert (first.number, second.number) == (1, 2)
+    assert [call.call_id for call in host.table] == ["b"]
+    assert len(host.table) == 1
+
+
+async def test_a_result_reaches_its_call_after_all_raw_output(host: Host) -> None:
+    call = host.start()
+    host.handle("done", {"id": call.number}, (b"pieces",))
+    assert call.future.result() == (b"pieces",)
+    assert [stream for stream, _ in host.drained] == ["stdout", "stderr"]
+
+
+async def test_failing_spares_what_has_ended(host: Host) -> None:
+    ended, running = host.start("a"), host.start("b")
+    host.handle("done", {"id": ended.number}, (b"x",))
+    host.table.fail(WorkerDied("gone"))
+    assert ended.future.result() == (b"x",)
+    with pytest.raises(WorkerDied, match="gone"):
+        running.future.result()
+
+
+@pytest.mark.parametrize("number", [7, "1", True, None, [1], 1.0])
+async def test_results_of_no_call_are_dropped(host: Host, number: object) -> None:
+    call = host.start()
+    host.handle("done", {"id": number}, (b"x",))
+    assert not call.future.done()
+
+
+async def test_text_of_a_finished_call_is_still_its_own_within_the_rest_of_its_cap(host: Host) -> None:
+    call = host.start("a", stream_bytes=8)
+    host.out("1", "12345")
+    host.table.finish(call)
+    host.out("1", "67890")
+    assert host.heard.text("a") == "12345678"
+
+
+async def test_only_so_many_finished_calls_are_remembered(host: Host) -> None:
+    for number in range(300):
+        host.table.finish(host.start(f"c{number}"))
+    host.out("300", "known")
+    host.out("1", "forgotten")
+    assert host.heard.outputs == [("c299", "stdout", "known"), ("", "stdout", "forgotten")]
+
+
+async def test_raw_output_belongs_to_the_call_on_the_main_thread_or_to_the_only_one(host: Host) -> None:
+    host.table.handle_raw("stdout", b"0")
+    beside = host.start("beside", holds=False)
+    host.table.handle_raw("stdout", b"1")
+    main = host.start("main")
+    host.table.handle_raw("stdout", b"2")
+    host.table.finish(main)
+    host.start("other", holds=False)
+    host.table.handle_raw("stdout", b"3")
+    owners = [call_id for call_id, _, _ in host.heard.outputs]
+    assert owners == ["", "beside", "main", ""]
+    assert beside.output.has_raw
+
+
+async def test_raw_bytes_that_came_before_a_text_are_delivered_before_it(host: Host) -> None:
+    host.start()
+    host.table.handle(Frame(op="out", header={"id": "1", "stream": "stdout", "text": "first"}))
+    header = {"id": "1", "stream": "stdout", "text": "second", "after": 3}
+    host.table.handle(Frame(op="out", header=header))
+    assert host.drained == [("stdout", 3)]
+    assert host.heard.text("c") == "first", "delivered before the raw bytes are read"
+
+
+async def test_progress_is_delivered_and_limited(host: Host) -> None:
+    host.start()
+    header = {"id": 1, "name": "n" * 300, "payload": {"a": 1}}
+    host.handle("emit", header)
+    assert host.heard.emits == [("c", "n" * 200, {"a": 1})]
+    host.handle("emit", header | {"payload": {"a": "x" * (1 << 17)}})
+    assert len(host.heard.emits) == 1
+    for _ in range(2500):
+        host.handle("emit", header)
+    assert 2000 <= len(host.heard.emits) < 2500
+
+
+@pytest.mark.parametrize(
+    ("op", "header"),
+    [
+        ("out", {"id": 1, "stream": "stdout", "text": "x"}),
+        ("out", {"id": "1", "stream": "log", "text": "x"}),
+        ("out", {"id": "1", "stream": "stdout", "text": b"x"}),
+        ("out", {"id": "1", "stream": "stdout", "text": "x", "after": 0}),
+        ("out", {"id": "1", "stream": "stdout", "text": "x", "after": True}),
+        ("emit", {"id": 1, "name": 1, "payload": {}}),
+        ("emit", {"id": 1, "name": "n", "payload": [1]}),
+        ("format", {}),
+    ],
+)
+async def test_malformed_frames_are_errors(host: Host, op: str, header: dict[str, Any]) -> None:
+    host.start()
+    with pytest.raises(ChannelError):
+        host.handle(op, header)
+
+
+async def test_messages_without_effect_are_a_flood_in_the_end(host: Host) -> None:
+    for _ in range(50_000):
+        host.handle("done", {"id": 99})
+
+    def flood() -> None:
+        for _ in range(10_000):
+            host.handle("done", {"id": 99})
+
+    with pytest.raises(ChannelError, match="floods the channel"):
+        flood()
+    assert not host.heard.outputs
+
+
+# ---- displays
+
+
+def display(
+    host: Host, number: int = 1, *, kind: str = "display", body: bytes = b"{}", **details: Any
+) -> None:
+    host.handle("show", {"id": 1, "what": kind, **details}, (body,))
+
+
+async def test_the_header_of_a_watched_call_says_how_it_runs(host: Host) -> None:
+    host.displays.watch("c", Sink(), INTERACTIVE)
+    assert host.displays.header("c")["watch"]["stdin"] is True
+    assert host.displays.header("other") == {}
+
+
+async def test_a_display_reaches_the_sink_of_its_call_also_after_its_end(host: Host) -> None:
+    sink = Sink()
+    host.displays.watch("c", sink, INTERACTIVE)
+    call = host.start("c")
+    display(host, body=to_json({"text/plain": "1"}), display_id="d", after={"stdout": 4})
+    host.table.finish(call)
+    display(host, body=b"")
+    details = {"id": 1, "display_id": "d", "after": {"stdout": 4}}
+    assert sink.messages == [
+        ("c", DisplayMessage(kind="display", bundle={"text/plain": "1"}, details=details)),
+        ("c", DisplayMessage(kind="display", details={"id": 1})),
+    ]
+    assert ("stdout", 4) in host.drained
+
+
+async def test_a_display_of_a_call_that_nobody_watches_is_junk(host: Host) -> None:
+    host.start("c")
+    display(host)
+    assert not host.heard.outputs
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [("virus", b"{}"), (3, b"{}"), ("display", b"[]"), ("display", b"{"), ("error", b"NaN")],
+)
+async def test_malformed_displays_are_errors_of_the_channel(host: Host, kind: Any, body: bytes) -> None:
+    host.displays.watch("c", Sink(), INTERACTIVE)
+    host.start("c")
+    with pytest.raises(ChannelError, match="something shown"):
+        display(host, kind=kind, body=body)
+
+
+async def test_a_display_without_a_body_is_malformed(host: Host) -> None:
+    host.displays.watch("c", Sink(), INTERACTIVE)
+    host.start("c")
+    with pytest.raises(ChannelError, match="unknown kind"):
+        host.handle("show", {"id": 1, "what": "display"})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"x": "' + b"x" * (20 << 20) + b'"}',
+        b'{"x": [' + b"[]," * (1 << 20) + b"0]}",
+    ],
+    ids=["too large", "too many containers"],
+)
+async def test_a_display_that_would_fill_the_memory_is_dropped_unparsed(host: Host, body: bytes) -> None:
+    sink = Sink()
+    host.displays.watch("c", sink, INTERACTIVE)
+    host.start("c")
+    display(host, body=body)
+    assert (sink.messages, sink.drops) == ([], ["c"])
+
+
+async def test_too_many_displays_are_dropped_and_counted(host: Host) -> None:
+    sink = Sink()
+    host.displays.watch("c", sink, INTERACTIVE)
+    host.start("c")
+    for _ in range(6000):
+        display(host)
+    assert 5000 <= len(sink.messages) < 6000
+    assert len(sink.messages) + len(sink.drops) == 6000
+
+
+async def test_only_so_many_watched_calls_are_remembered(host: Host) -> None:
+    sink = Sink()
+    for number in range(257):
+        host.displays.watch(f"c{number}", sink, INTERACTIVE)
+    assert host.displays.header("c0") == {}
+    assert host.displays.header("c1") != {}
+
+
+# ---- questions
+
+
+def ask(host: Host, seq: Any = 1, prompt: Any = "name? ") -> None:
+    host.handle("ask", {"id": 1, "seq": seq, "prompt": prompt, "password": True})
+
+
+@pytest.fixture
+async def sink(host: Host) -> Sink:
+    sink = Sink(answer=asyncio.get_running_loop().create_future())
+    host.displays.watch("c", sink, INTERACTIVE)
+    host.start("c")
+    return sink
+
+
+async def replies(host: Host, count: int = 1) -> list[tuple[str, Mapping[str, Any]]]:
+    while len(host.replies) < count:  # noqa: ASYNC110 - the tasks are on this loop
+        await asyncio.sleep(0)
+    return host.replies
+
+
+async def test_an_answer_is_sent_back(host: Host, sink: Sink) -> None:
+    ask(host, seq=5)
+    assert sink.answer is not None
+    sink.answer.set_result("Ada")
+    assert await replies(host) == [("reply", {"seq": 5, "value": "Ada"})]
+    assert sink.questions == [("c", "name? ", True)]
+
+
+@pytest.mark.parametrize("rounds", [0, 2], ids=["before it was put", "after it was put"])
+async def test_a_question_that_is_withdrawn_gets_a_reply(host: Host, sink: Sink, rounds: int) -> None:
+    ask(host)
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    host.displays.withdraw_questions("c")
+    assert await replies(host) == [("reply", {"seq": 1, "value": None})]
+
+
+@pytest.mark.parametrize(("seq", "prompt"), [("1", "x"), (True, "x"), (1, 3), (1, "x" * 20_001)])
+async def test_malformed_questions(host: Host, sink: Sink, seq: Any, prompt: Any) -> None:
+    with pytest.raises(ChannelError, match="unknown form"):
+        ask(host, seq, prompt)
+
+
+async def test_questions_where_none_may_be_asked(host: Host) -> None:
+    host.displays.watch("c", Sink(), ExecuteOptions(stdin=False))
+    host.start("c")
+    with pytest.raises(ChannelError, match="where none may be asked"):
+        ask(host)
+
+
+async def test_too_many_questions_at_once(host: Host, sink: Sink) -> None:
+    for seq in range(16):
+        ask(host, seq)
+    with pytest.raises(ChannelError, match="where none may be asked"):
+        ask(host, 16)
+    host.displays.withdraw_questions("c")
+    assert len(await replies(host, 16)) == 16

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aisotools.core.exceptions import WorkerDied
+from aisotools.core.protocols import VariablePoint
+from aisotools.sandbox.host.failures import (
+    Recovery,
+    describe_recovery,
+    recovery_metadata,
+    timeout_result,
+    worker_died_result,
+)
+
+POINT = VariablePoint(call_id="c7")
+PARTIAL = VariablePoint(call_id="c7", label="partial", lost=("threads: t", "2 pipes"))
+LOST_SENTENCE = " Lost: threads: t; 2 pipes."
+
+
+@pytest.mark.parametrize(
+    ("recovery", "sentence"),
+    [
+        (None, "Its variables are lost; the next call gets a fresh worker."),
+        (
+            Recovery(point=POINT, is_complete=True),
+            "The variables were restored to what they were before this call.",
+        ),
+        (
+            Recovery(point=POINT, is_complete=False),
+            "The variables were restored to what they were before the call c7; later changes are lost.",
+        ),
+        (
+            Recovery(point=PARTIAL, is_complete=True),
+            "The variables were restored to what they were before this call." + LOST_SENTENCE,
+        ),
+    ],
+)
+def test_a_recovery_in_words(recovery: Recovery | None, sentence: str) -> None:
+    assert describe_recovery(recovery) == sentence
+
+
+@pytest.mark.parametrize(("is_complete", "moment"), [(True, "this call"), (False, "the call c7")])
+def test_a_pending_recovery_is_not_reported_as_done(is_complete: bool, moment: str) -> None:
+    sentence = describe_recovery(Recovery(point=POINT, is_complete=is_complete, is_pending=True))
+    assert sentence.startswith(f"A snapshot of the variables from before {moment} exists")
+    assert "that had not finished when this was reported" in sentence
+    assert "were restored" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("recovery", "metadata"),
+    [
+        (None, {"state_kept": False}),
+        (
+            Recovery(point=POINT, is_complete=True),
+            {"state_kept": True, "state_label": "exact", "state_before": "c7"},
+        ),
+        (
+            Recovery(point=PARTIAL, is_complete=False),
+            {
+                "state_kept": False,
+                "state_label": "partial",
+                "state_before": "c7",
+                "state_lost": ["threads: t", "2 pipes"],
+            },
+        ),
+    ],
+)
+def test_metadata(recovery: Recovery | None, metadata: dict[str, Any]) -> None:
+    assert recovery_metadata(recovery) == metadata
+
+
+def test_a_death_names_the_reason_and_the_last_output() -> None:
+    result = worker_died_result(WorkerDied("it ended", last_words="x" * 5000 + "end"), None)
+    head = "The sandbox's worker ended during the call: it ended. Its variables are lost; "
+    assert result.content.startswith(head)
+    assert result.content.endswith("end")
+    assert len(result.content.partition("\nIts last output:\n")[2]) == 4000
+    assert (result.is_error, result.error_kind) == (True, "environment")
+    assert result.metadata == {"worker_died": True, "state_kept": False}
+
+
+def test_a_death_without_a_last_output() -> None:
+    result = worker_died_result(WorkerDied("it ended"), Recovery(point=POINT, is_complete=True))
+    assert "last output" not in result.content
+    assert result.metadata["state_kept"] is True
+
+
+def test_a_timeout_of_a_call_that_was_interrupted() -> None:
+    result = timeout_result("python", 0.25, {"stdout": "1\n"}, partial="KeyboardInterrupt", recovery=None)
+    assert result.content == (
+        "python timed out after 0.25 s. Variables are kept, including changes made before the timeout.\n"
+        "KeyboardInterrupt"
+    )
+    assert (result.is_error, result.error_kind) == (True, "failed")
+    assert result.metadata == {"timed_out": True, "state_kept": True, "stdout": "1\n"}
+
+
+def test_a_timeout_of_a_call_that_was_killed() -> None:
+    output = {"stdout": "a" * 3000 + "end", "stderr": "oh"}
+    result = timeout_result("bash", 3, output, partial=None, recovery=None)
+    reason, out, err = result.content.split("\n")
+    assert reason == (
+        "bash timed out after 3 s. It could not be interrupted. Its variables are lost; "
+        "the next call gets a fresh worker."
+    )
+    assert (len(out), out[-3:], err) == (2000, "end", "oh")
+    assert result.metadata == {"timed_out": True, "state_kept": False, **output}
