@@ -177,8 +177,8 @@ class DisplayRouter:
                 if not task.cancelled():
                     value = task.result()
             finally:
-                # Cancelled or failed, even before its first step: the worker blocks in input() until it gets a
-                # reply, so it always gets one.
+                # Cancelled or failed, even before its first step: the worker blocks in input() until the
+                # reply comes, so that it always gets one.
                 send_reply("reply", {"seq": seq, "value": value})
 
         question = watched.sink.ask(call_id, prompt, password=password is True)
