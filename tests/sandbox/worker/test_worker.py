@@ -1,8 +1,11 @@
-"""A whole session, in a process of its own, as each kind of user: it works, and nothing gets out of it."""
+"""Results as the worker sends them; then a whole session as each kind of user, in a process of its own."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,13 +14,109 @@ from typing import Any
 
 import pytest
 
+from aisotools.core.protocols import OutputCaps
+from aisotools.core.types import ToolResult
 from aisotools.sandbox.confinement import landlock, levels
+from aisotools.sandbox.results import PrintedOutput, result_from_worker
+from aisotools.sandbox.worker import worker
+from aisotools.sandbox.worker.output import CallRecord
 from tests.sandbox import escape_more, inside
 from tests.sandbox.conftest import Places
 from tests.sandbox.escape_table import PROBES
 from tests.sandbox.inside import Who
 from tests.sandbox.test_escape import stage_of, unexpected
 from tests.sandbox.victims import Victims
+
+# ---- results
+
+
+def test_an_interrupted_call_says_what_it_has() -> None:
+    assert worker.interrupted_result().content == "The call was interrupted."
+    result = worker.interrupted_result("half")
+    assert (result.content, result.is_error) == ("The call was interrupted.\nhalf", True)
+    assert result.metadata["stopped"] is True
+
+
+def test_an_interrupted_call_is_never_a_success() -> None:
+    result = worker.mark_stopped(ToolResult.text("all done"))
+    assert (result.is_error, result.error_kind, result.kind) == (True, "failed", "error")
+    assert result.content == "The call was interrupted.\nall done"
+    error = worker.mark_stopped(ToolResult.error("Traceback", error_kind="invalid"))
+    assert (error.content, error.error_kind, error.metadata["stopped"]) == ("Traceback", "invalid", True)
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+@pytest.mark.parametrize(
+    ("error", "content"),
+    [
+        (ValueError("no"), "no"),
+        (SystemExit(3), "The tool tried to exit (3)"),
+        (UnprintableError(), "UnprintableError"),
+        (KeyboardInterrupt(), "The call was interrupted."),
+        (asyncio.CancelledError(), "The call was interrupted."),
+    ],
+)
+def test_whatever_a_tool_raises_is_its_result(error: BaseException, content: str) -> None:
+    caps = OutputCaps()
+    pieces = worker.encode_failure(error, CallRecord(call_id="1"), caps)
+    result = result_from_worker(pieces, caps, PrintedOutput(0))
+    assert result.is_error
+    assert content in result.content
+    assert result.metadata.get("stopped", False) is content.startswith("The call was interrupted")
+
+
+def test_what_was_displayed_and_dropped_is_added() -> None:
+    record = CallRecord(call_id="1", stream_left=4, data_left=100)
+    assert worker.add_record(ToolResult.text("x"), record).metadata == {}
+    record.take("stdout", "123456")
+    record.display({"text/plain": "d"})
+    record.display({"text/plain": "d" * 200})
+    record.dropped_emits = 5
+    metadata = worker.add_record(ToolResult.text("x"), record).metadata
+    assert metadata["displays"][0] == {"text/plain": "d"}
+    assert (metadata["dropped_bytes"], metadata["dropped_displays"], metadata["dropped_emits"]) == (2, 1, 5)
+    included = ToolResult.text("x").with_metadata(streams_taken=True)
+    assert "displays" not in worker.add_record(included, record).metadata
+
+
+def test_announcements_are_for_their_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_announcers", [])
+    worker.register_announcer(lambda agent_id: "task 1 ended" if agent_id == "a" else "")
+    assert worker.add_announcements(ToolResult.text("x\n"), "a").content == "x\ntask 1 ended"
+    result = ToolResult.text("x\n")
+    assert worker.add_announcements(result, "b") is result
+
+
+# ---- the event loop
+
+
+def test_a_loop_in_a_fork_has_a_wake_up_pipe_and_a_thread_pool_of_its_own() -> None:
+    loop = worker.new_loop()
+    try:
+        assert loop.run_until_complete(loop.run_in_executor(None, lambda: 1)) == 1
+        reading, writing = loop.own_descriptors()
+        kept = os.dup(reading)  # as the parent has it
+        os.set_blocking(kept, False)
+        with contextlib.suppress(BlockingIOError):
+            os.read(kept, 4096)
+        loop.repair_after_fork()
+        loop.call_soon_threadsafe(lambda: None)
+        with pytest.raises(BlockingIOError):
+            os.read(kept, 1)
+        os.close(kept)
+        assert loop.run_until_complete(loop.run_in_executor(None, lambda: 2)) == 2
+        assert writing >= 0
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+        asyncio.set_event_loop(None)
+
+
+# ---- a whole session
 
 HOST = """
 import asyncio, json, sys

@@ -1,0 +1,291 @@
+"""Forks of a live interpreter, each in a process of its own: pytest's must not lose its sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from aisotools.sandbox.worker import fork
+
+HEAD = """
+import concurrent.futures, json, os, random, signal, socket, subprocess, sys, threading
+from aisotools.sandbox.frames import BlockingChannel, encode
+from aisotools.sandbox.worker import fork
+
+def tell(value):
+    print(json.dumps(value), flush=True)
+"""
+
+
+def run(code: str, folder: Path) -> Any:
+    """Run `code` in a fresh interpreter; return the JSON that it prints."""
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    process = subprocess.run(
+        [sys.executable, "-c", HEAD + code],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environ,
+        timeout=20,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+TAKE = """
+def take(point, end):
+    '''Take a snapshot; in a woken fork, report the namespace and end.'''
+    channel = point.take_snapshot(end.detach(), own=())
+    if channel is not None:
+        channel.send('state', {'x': point.namespace['x'], 'random': random.random()})
+        os._exit(0)
+
+def receive(channel):
+    frames = []
+    while not frames:
+        frames = channel.receive()
+    return [[frame.op, dict(frame.header)] for frame in frames]
+
+def wake(ours):
+    end, theirs = socket.socketpair()
+    socket.send_fds(ours, [encode('wake', {'strangers': False})], [theirs.fileno()])
+    theirs.close()
+    channel, frames = BlockingChannel(end), []
+    while len(frames) < 2:
+        frames += receive(channel)
+    return frames
+
+namespace, detached = {'x': 1}, []
+ours, theirs = socket.socketpair()
+
+def detach():
+    detached.append(os.getpid())
+    ours.close()  # the host's end, which is in the same process here
+
+point = fork.ForkPoint(namespace, {}, detach)
+random.seed(7)
+"""
+
+
+def test_a_snapshot_can_be_restored_any_number_of_times(tmp_path: Path) -> None:
+    code = (
+        TAKE
+        + """
+take(point, theirs)
+(parked,) = receive(BlockingChannel(ours))
+expected = random.random()
+namespace['x'] = 2
+first, second = wake(ours), wake(ours)
+tell({'parked': parked, 'first': first, 'second': second, 'expected': expected, 'detached': detached})
+"""
+    )
+    told = run(code, tmp_path)
+    op, header = told["parked"]
+    assert (op, header["threads"], header["last_fork_s"]) == ("parked", [], 0.0)
+    for frames in (told["first"], told["second"]):
+        assert frames == [["woke", {"lost": []}], ["state", {"x": 1, "random": told["expected"]}]]
+    assert told["detached"] == [], "only in the forks"
+
+
+def test_a_snapshot_ends_with_the_host_s_end_of_its_socket(tmp_path: Path) -> None:
+    code = (
+        TAKE
+        + """
+take(point, theirs)
+receive(BlockingChannel(ours))
+ours.close()
+(pid,) = point._snapshots
+tell(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    )
+    assert run(code, tmp_path) == 0
+
+
+def test_a_fork_that_the_system_refuses_is_reported(tmp_path: Path) -> None:
+    code = (
+        TAKE
+        + """
+def refuse():
+    raise OSError(11, 'Resource temporarily unavailable')
+os.fork = refuse
+take(point, theirs)
+blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+tell([receive(BlockingChannel(ours)), point.is_forking, blocked])
+"""
+    )
+    refusal = ["refused", {"error": "Resource temporarily unavailable"}]
+    assert run(code, tmp_path) == [[refusal], False, False]
+
+
+def test_a_copy_leaves_the_snapshot(tmp_path: Path) -> None:
+    code = (
+        TAKE
+        + """
+take(point, theirs)
+receive(BlockingChannel(ours))
+namespace['x'] = 2
+file = os.memfd_create('variables')
+end, other = socket.socketpair()
+socket.send_fds(ours, [encode('copy', {})], [other.fileno(), file])
+other.close()
+channel, frames = BlockingChannel(end), []
+while len(frames) < 2:
+    frames += receive(channel)
+end.close()
+loaded = {}
+names = fork.read_variables(loaded, file)
+tell([frames, names, loaded, wake(ours)[1][1]['x']])
+"""
+    )
+    frames, names, loaded, x = run(code, tmp_path)
+    assert frames == [["copying", {}], ["copied", {"lost": []}]]
+    assert (names, loaded, x) == (["x"], {"x": 1}, 1)
+
+
+def test_os_wait_does_not_see_snapshots(tmp_path: Path) -> None:
+    code = (
+        TAKE
+        + """
+fork.hide_snapshots_from_wait()
+take(point, theirs)
+receive(BlockingChannel(ours))
+child = subprocess.Popen(['true'])
+found = [os.wait()[0] == child.pid]
+for wait in (os.wait, lambda: os.waitpid(-1, 0)):
+    try:
+        wait()
+    except ChildProcessError:
+        found.append('no more children')
+tell(found)
+"""
+    )
+    assert run(code, tmp_path) == [True, "no more children", "no more children"]
+
+
+def test_files_are_read_on_from_where_they_were(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("0123456789")
+    code = """
+a, b, c = (os.open('f', os.O_RDONLY) for _ in range(3))
+for number in (a, b, c):
+    os.read(number, 2)
+state = fork.capture_state()
+for number in (a, b, c):
+    os.read(number, 3)
+os.close(b)
+os.close(c)
+assert os.open('/dev/null', os.O_RDONLY) == b
+lost = fork.repair_fork(state, had_helpers=False, keep=frozenset())
+tell([lost, os.read(a, 2).decode(), os.read(b, 2).decode(), os.get_inheritable(a)])
+"""
+    assert run(code, tmp_path) == [[], "23", "", False]
+
+
+def test_shared_sockets_are_replaced_and_own_ones_stay(tmp_path: Path) -> None:
+    code = """
+shared, other = socket.socketpair()
+own, peer = socket.socketpair()
+keep = frozenset({own.fileno(), peer.fileno()})
+lost = fork.repair_fork(fork.capture_state(), had_helpers=False, keep=keep)
+try:
+    shared.send(b'x')
+    problem = ''
+except OSError as error:
+    problem = type(error).__name__
+own.send(b'y')
+tell([lost, problem, peer.recv(1).decode()])
+"""
+    assert run(code, tmp_path) == [["2 sockets"], "OSError", "y"]
+
+
+def test_what_waits_for_missing_threads_and_children_fails_at_once(tmp_path: Path) -> None:
+    code = """
+def problem(action):
+    try:
+        action()
+    except BaseException as error:
+        return type(error).__name__
+release = threading.Event()
+child = subprocess.Popen(['sleep', '1000'])
+ended = subprocess.Popen(['true'])
+ended.wait()
+pool = concurrent.futures.ThreadPoolExecutor(1)
+running, queued = pool.submit(release.wait), pool.submit(int)
+while not running.running():
+    pass
+state = fork.capture_state()
+lost = fork.repair_fork(state, had_helpers=True, keep=frozenset())
+found = [lost, problem(child.wait), problem(child.poll), ended.returncode]
+found += [problem(running.result), problem(queued.result), problem(lambda: pool.submit(int))]
+os.kill(child.pid, 9)
+print(json.dumps(found), flush=True)
+os._exit(0)
+"""
+    lost, *problems = run(code, tmp_path)
+    assert lost == ["1 child process", "1 pool of threads or processes"]
+    assert problems == ["ChildProcessError"] * 2 + [0] + ["BrokenThreadPool"] * 3
+
+
+def test_without_helpers_nothing_is_searched(tmp_path: Path) -> None:
+    code = """
+child = subprocess.Popen(['true'])
+lost = fork.repair_fork(fork.capture_state(), had_helpers=False, keep=frozenset())
+tell([lost, child.wait()])
+"""
+    assert run(code, tmp_path) == [[], 0]
+
+
+def test_the_timer_goes_on(tmp_path: Path) -> None:
+    code = """
+signal.setitimer(signal.ITIMER_REAL, 500, 7)
+state = fork.capture_state()
+signal.setitimer(signal.ITIMER_REAL, 0)
+fork.repair_fork(state, had_helpers=False, keep=frozenset())
+left, interval = signal.getitimer(signal.ITIMER_REAL)
+tell([400 < left <= 500, interval])
+"""
+    assert run(code, tmp_path) == [True, 7.0]
+
+
+# ---- variables as a file
+
+
+@pytest.fixture
+def file() -> Any:
+    descriptor = os.memfd_create("variables")
+    yield SimpleNamespace(write=os.dup(descriptor), read=os.dup(descriptor))
+    os.close(descriptor)
+
+
+def test_variables_travel_together(file: Any) -> None:
+    shared = [1]
+    hidden = {"In": [], "exit": print}
+    namespace = {"a": shared, "b": {"a": shared}, "__name__": "__main__", **hidden}
+    assert fork.write_variables(namespace, hidden, file.write) == []
+    loaded: dict[str, Any] = {"kept": 0}
+    assert fork.read_variables(loaded, file.read) == ["a", "b"]
+    assert loaded == {"kept": 0, "a": [1], "b": {"a": [1]}}
+    assert loaded["b"]["a"] is loaded["a"]
+
+
+def test_a_hidden_name_that_the_user_has_assigned_travels(file: Any) -> None:
+    assert fork.write_variables({"exit": 3}, {"exit": print}, file.write) == []
+    assert fork.read_variables({}, file.read) == ["exit"]
+
+
+class Stubborn:
+    def __reduce__(self) -> str:
+        raise SystemExit("no" * 100)
+
+
+def test_what_cannot_be_pickled_is_named_and_the_rest_travels(file: Any) -> None:
+    lost = fork.write_variables({"a": 1, "bad": Stubborn(), "b": 2}, {}, file.write)
+    assert lost == [f"bad (Stubborn: {'no' * 50})"]
+    assert fork.read_variables({}, file.read) == ["a", "b"]
