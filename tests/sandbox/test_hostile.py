@@ -161,7 +161,7 @@ for _ in range(3):  # what is stolen first is the order to keep the state
     ],
 )
 async def test_a_flood_leaves_the_host_small_and_awake(r: Rig, flood: str) -> None:
-    # In processor time of this thread: what the loop itself spends between two turns, however busy the machine.
+    # In processor time of this thread: what the loop spends between two turns, however busy the machine.
     before, longest_s, last_s = rss_bytes(), 0.0, time.thread_time()
     call = asyncio.create_task(r.python(flood, timeout_s=0.8))
     while not call.done():

@@ -192,6 +192,7 @@ class WorkerConnection:
         monitor: Checks the limits while the tree lives; None until `start_monitor`.
         down_reason: Why there is no worker at the moment, or None.
         lost_reason: Why the whole tree is lost, or None.
+        exit_limit: The limit that the last worker to end was probably killed for, or None.
     """
 
     def __init__(
@@ -237,6 +238,7 @@ class WorkerConnection:
         self.monitor: ResourceMonitor | None = None
         self.down_reason: str | None = None
         self.lost_reason: str | None = None
+        self.exit_limit: LimitExceeded | None = None
         self._worker = self.make_worker(handles.channel)
         self._loop.add_reader(self._control, self._on_control_readable)
         for stream, pipe in self._raw_pipes.items():
@@ -448,6 +450,8 @@ class WorkerConnection:
         """Fail every call in progress: the worker is gone. Lose the tree unless another worker comes."""
         if not self.is_serving:
             return
+        # Race: the monitor goes on, and its next sample is of the worker that takes over. Ask it now.
+        self.exit_limit = self.monitor.post_mortem() if self.monitor is not None else None
         has_started = self.ready.done() and not self.ready.exception()
         if self._on_worker_exit is not None and has_started:
             # Set before anything else: a call that is started from a callback below must be refused.
@@ -576,6 +580,8 @@ class WorkerConnection:
             return
         for stream in self._raw_pipes:
             self._drain_raw(stream, _DRAIN_BYTES)
+        if self.is_serving:
+            self.exit_limit = self.monitor.post_mortem() if self.monitor is not None else None
         # Before the request below: sending it may fail, which calls this method again.
         self.lost_reason = reason
         if self.monitor is not None:

@@ -212,8 +212,9 @@ class LocalSandbox:
                 result = await self._result(connection, request, pending)
             exceeded = pending.exceeded_limit
             if exceeded is None and connection.monitor is not None and _was_killed(result):
-                # The kernel kills for processor time before the monitor looks again.
-                exceeded = connection.monitor.post_mortem()
+                # The kernel kills for processor time before the monitor samples again.
+                has_died = "worker_died" in result.metadata
+                exceeded = connection.exit_limit if has_died else connection.monitor.post_mortem()
             if exceeded is not None:
                 return exceeded.apply_to(result)
             if result.is_error:

@@ -99,7 +99,7 @@ def test_a_loop_in_a_fork_has_a_wake_up_pipe_and_a_thread_pool_of_its_own() -> N
     try:
         assert loop.run_until_complete(loop.run_in_executor(None, lambda: 1)) == 1
         reading, writing = loop.own_descriptors()
-        kept = os.dup(reading)  # as the parent has it
+        kept, other_end = os.dup(reading), os.dup(writing)  # as the parent has them
         os.set_blocking(kept, False)
         with contextlib.suppress(BlockingIOError):
             os.read(kept, 4096)
@@ -108,8 +108,8 @@ def test_a_loop_in_a_fork_has_a_wake_up_pipe_and_a_thread_pool_of_its_own() -> N
         with pytest.raises(BlockingIOError):
             os.read(kept, 1)
         os.close(kept)
+        os.close(other_end)
         assert loop.run_until_complete(loop.run_in_executor(None, lambda: 2)) == 2
-        assert writing >= 0
     finally:
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
