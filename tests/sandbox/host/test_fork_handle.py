@@ -236,9 +236,9 @@ def snapshot(sock: ForkSocket, *, counts: ProcessCounts | None = None, unsettled
 async def test_a_snapshot_settles_and_is_dropped(sock: ForkSocket) -> None:
     child = speaker(sock, encode("parked", {"last_fork_s": 0.5, "threads": [], "ours": []}))
     taken = snapshot(sock)
-    assert (taken.pid, taken.is_alive) == (0, False)
+    assert (taken.socket.pid, taken.is_alive) == (0, False)
     await taken.settled
-    assert (taken.pid, taken.is_alive, taken.last_fork_s) == (child.pid, True, 0.5)
+    assert (taken.socket.pid, taken.is_alive, taken.last_fork_s) == (child.pid, True, 0.5)
     assert taken.measure_memory() == taken.point.memory_bytes > 0
     taken.drop("first")
     taken.drop("second")
