@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import stat
@@ -295,6 +296,45 @@ def test_partial_file_is_private(tracked: TrackedFolder) -> None:
     tracked.store.__class__ = Watching
     tracked.restore({("a",): tracked.file("a", 0o666)})
     assert (modes, mode_of(tracked.root / "a")) == ([0o600], 0o666)
+
+
+def test_folder_that_cannot_be_removed_is_an_error(tracked: TrackedFolder) -> None:
+    (tracked.root / "d").mkdir()
+    assert tracked.restore({("d", "."): None}) == RestoreResult(failed=[(("d", "."), "Invalid argument")])
+    assert tracked.names() == ["d"]
+
+
+@pytest.mark.parametrize(("mode", "meanwhile"), [(0o500, 0o700), (0o055, 0o755), (0o300, 0o300)])
+def test_folder_is_writable_for_its_owner_while_it_is_changed(
+    tracked: TrackedFolder, mode: int, meanwhile: int
+) -> None:
+    """Whatever this process may do as root."""
+    folder = tracked.root / "d"
+    folder.mkdir()
+    folder.chmod(mode)
+    modes: list[int] = []
+
+    class Watching(Store):
+        def copy(self, digest: str, file: int) -> None:
+            modes.append(mode_of(folder))
+            super().copy(digest, file)
+
+    tracked.store.__class__ = Watching
+    if os.geteuid() == 0:
+        tracked.restore({("d", "f"): tracked.file("x")})
+        assert (modes, mode_of(folder)) == ([meanwhile], mode)
+
+
+def test_scan_that_fails_names_the_folder(tracked: TrackedFolder) -> None:
+    class Broken(Store):
+        def put(self, data: bytes) -> str:  # noqa: ARG002 - any content
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    tracked.store.__class__ = Broken
+    with pytest.raises(
+        WorkspaceError, match=f"The folder '{tracked.root}' cannot be read: Input/output error"
+    ):
+        tracked.tree.scan()
 
 
 # ---- removal of whole trees
