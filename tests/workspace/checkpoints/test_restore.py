@@ -327,7 +327,7 @@ def test_folder_is_writable_for_its_owner_while_it_is_changed(
 
 def test_scan_that_fails_names_the_folder(tracked: TrackedFolder) -> None:
     class Broken(Store):
-        def put(self, data: bytes) -> str:  # noqa: ARG002 - any content
+        def put(self, data: bytes) -> str:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     tracked.store.__class__ = Broken
