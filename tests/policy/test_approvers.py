@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from aisotools.core.exceptions import UsageError
-from aisotools.core.protocols import Approver
+from aisotools.core.protocols import Approver, UserQuestion
 from aisotools.core.types import Approval, ApprovalRequest, Effect, ToolCall, ToolDefinition
 from aisotools.policy.approvers import (
     AllowAll,
     DenyAll,
     ScriptedApprover,
+    ask_question,
     request_approval,
     request_approvals,
 )
@@ -170,3 +171,68 @@ async def test_a_batch_that_nobody_answers_says_how_long_it_stood() -> None:
     brief = a_request(0.05)
     answers = await request_approvals(Never(), [a_request(), brief])
     assert [answer.reason for answer in answers] == ["Nobody answered within 0.05 s."] * 2
+
+
+# --- questions
+
+
+class Answering(AllowAll):
+    """An approver that takes questions and does what `act` does."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self._act = act
+
+    async def inquire(self, inquiry: UserQuestion) -> str | None:
+        answer = self._act()
+        return await answer if asyncio.iscoroutine(answer) else answer  # type: ignore[no-any-return]  # any is the point
+
+
+def a_question(*choices: str, timeout_s: float | None = 5.0) -> UserQuestion:
+    return UserQuestion(id="q1", text="Which?", choices=choices, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("act", "choices", "answer"),
+    [
+        (lambda: "anything", (), "anything"),
+        (lambda: "", (), ""),
+        (lambda: "a", ("a", "b"), "a"),
+        (lambda: "c", ("a", "b"), None),
+        (lambda: None, (), None),
+        (lambda: 3, (), None),
+        (lambda: fail(RuntimeError("no screen")), (), None),
+    ],
+)
+async def test_only_a_text_among_the_choices_is_an_answer(
+    act: Callable[[], Any], choices: tuple[str, ...], answer: str | None
+) -> None:
+    assert await ask_question(Answering(act), a_question(*choices)) == answer
+
+
+async def test_who_takes_no_questions_gives_no_answer() -> None:
+    assert await ask_question(None, a_question()) is None
+    assert await ask_question(AllowAll(), a_question()) is None
+
+
+async def test_a_question_ends_with_its_time() -> None:
+    never = Answering(lambda: asyncio.Event().wait())
+    assert await ask_question(never, a_question(timeout_s=0.01)) is None
+
+
+@pytest.mark.parametrize("answers", [None, [], [Approval("approve")] * 3, "ab"])
+async def test_a_batch_without_an_answer_for_each_denies_all(answers: Any) -> None:
+    class Wrong(AllowAll):
+        async def ask_many(self, requests: Sequence[ApprovalRequest]) -> list[Approval]:
+            return answers  # type: ignore[no-any-return]  # wrong is the point
+
+    outcomes = [answer.outcome for answer in await request_approvals(Wrong(), [a_request(), a_request()])]
+    assert outcomes == ["deny", "deny"]
+
+
+async def test_a_single_request_is_never_a_batch() -> None:
+    class Both(DenyAll):
+        async def ask_many(self, requests: Sequence[ApprovalRequest]) -> list[Approval]:
+            raise AssertionError
+
+    (answer,) = await request_approvals(Both("alone"), [a_request()])
+    assert (answer.outcome, answer.reason) == ("deny", "alone")

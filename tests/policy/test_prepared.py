@@ -76,6 +76,7 @@ def test_what_is_sent_is_packed_when_it_is_decided() -> None:
     assert before is not None
     assert after is not None
     assert before.key != after.key
+    assert prepare_call(mock, call(), Policy(), "confined").facts.runs_in == "sandbox"
 
 
 def test_arguments_that_do_not_fit_never_get_a_ticket() -> None:
