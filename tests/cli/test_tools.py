@@ -35,7 +35,7 @@ def test_tools_as_a_table_and_one_in_full() -> None:
         (("tools", "sandbox_bsh"), "sandbox_bash"),
         (("tools", "--format", "xml"), "--format takes"),
         (("call", "sandbox_bsh"), "sandbox_bash"),
-        (("call", "file", "operation"), "no key=value"),
+        (("call", "file", "operation"), "is not key=value"),
         (("call", "file", "--json", "["), "--json wants an object"),
     ],
 )
