@@ -329,31 +329,31 @@ def message_from_json(value: Json) -> Message:
     """Return the message that `message_to_json` encoded as `value`.
 
     Raises:
-        UsageError: If it is none.
+        UsageError: If it is not an encoded message.
     """
     try:
         return cast("Message", _adapter().validate_python(value))
     except ValueError as error:
-        told = " ".join(str(error).split())
-        raise UsageError(f"This is no message of a conversation: {told[:300]}") from error
+        problem = " ".join(str(error).split())
+        raise UsageError(f"This is no message of a conversation: {problem[:300]}") from error
 
 
 def digest_of(messages: Sequence[Message]) -> str:
-    """SHA-256 of what was said.
+    """Return the SHA-256 of a conversation.
 
-    Only what makes a difference to an answer counts: no ids, no opaque data, no name of a model.
+    Ids, opaque data and the names of models make no difference to an answer and are left out.
     """
-    from pydantic_core import to_json  # the contracts are read by programs that never send anything
+    from pydantic_core import to_json  # slow to import, and many programs never send a message
 
-    told: list[Any] = []
+    contents: list[Any] = []
     for message in messages:
         if isinstance(message, UserMessage):
-            told.append(("user", message.text, [image.data for image in message.images]))
+            contents.append(("user", message.text, [image.data for image in message.images]))
         elif isinstance(message, AssistantMessage):
-            told.append(("assistant", message.text, [(c.name, c.arguments) for c in message.calls]))
+            contents.append(("assistant", message.text, [(c.name, c.arguments) for c in message.calls]))
         else:
-            told.append(("tool", message.name, message.content, message.is_error))
-    return hashlib.sha256(to_json(told, inf_nan_mode="strings", serialize_unknown=True)).hexdigest()
+            contents.append(("tool", message.name, message.content, message.is_error))
+    return hashlib.sha256(to_json(contents, inf_nan_mode="strings", serialize_unknown=True)).hexdigest()
 
 
 @functools.cache
