@@ -426,6 +426,15 @@ class SupportsCell(Protocol):
 
 
 @runtime_checkable
+class SupportsFunction(Protocol):
+    """A tool that was made of a function."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function."""
+
+
+@runtime_checkable
 class SupportsRunsIn(Protocol):
     """A tool that declares where it runs."""
 

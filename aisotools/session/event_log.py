@@ -39,19 +39,19 @@ def bar_numbers(line: str) -> dict[str, Json] | None:
     match = _BAR.fullmatch(line.strip())
     if match is None:
         return None
-    told: dict[str, Json] = {"done": _number(match["done"]), "total": _number(match["total"])}
+    numbers: dict[str, Json] = {"done": _number(match["done"]), "total": _number(match["total"])}
     if match["label"]:
-        told["label"] = visible(match["label"], "")
+        numbers["label"] = visible(match["label"], "")
     rate = _RATE.fullmatch((match["rate"] or "").strip())
     if rate is not None:
         number = _number(rate["number"])
         slow = rate["over"] == "s"  # seconds per item
-        told["unit"] = (rate["under"] if slow else rate["over"]).strip()
+        numbers["unit"] = (rate["under"] if slow else rate["over"]).strip()
         if not slow:
-            told["rate"] = number
+            numbers["rate"] = number
         elif number:
-            told["rate"] = round(1 / number, 6)
-    return told
+            numbers["rate"] = round(1 / number, 6)
+    return numbers
 
 
 class BarWatch:
@@ -65,12 +65,12 @@ class BarWatch:
         self._told: dict[str, Json] | None = None
 
     def feed(self, text: str) -> dict[str, Json] | None:
-        """Take in what was printed; the numbers of the bar that stands now, if they are due to be told."""
+        """Read printed text. Return the numbers of the current progress bar if a report of them is due."""
         if not self._line and "\r" not in text and "%|" not in text:
             return None
         drawn = re.split(r"[\r\n]+", (self._line + text)[-4 * _LONGEST_LINE :])
         self._line = "" if text.endswith("\n") else drawn[-1][-_LONGEST_LINE:]
-        numbers = next((told for line in reversed(drawn) if (told := bar_numbers(line))), None)
+        numbers = next((values for line in reversed(drawn) if (values := bar_numbers(line))), None)
         if numbers is None or numbers == self._told:
             return None
         ended = numbers["done"] == numbers["total"]

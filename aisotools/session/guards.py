@@ -223,21 +223,21 @@ def _listed(changes: Sequence[ProtectedFileChange]) -> str:
 def _failed(
     name: str, result: ToolResult, changes: Sequence[ProtectedFileChange], complete: bool
 ) -> ToolResult:
-    told = []
+    lines = []
     if changes:
-        told.append(
+        lines.append(
             f"{name} changed protected files, which programs outside the sandbox would run or obey: "
             f"{_listed(changes)}. Everything else it did stays. Ask the user to make such changes."
         )
     if not complete:
-        told.append(
+        lines.append(
             f"{name} left more than {MOST_FOLDERS} folders in the workspace, more than can be watched for "
             "protected files. Remove some."
         )
     if result.content:
-        told += ["What it gave:", result.content]
+        lines += ["Its result:", result.content]
     failed = dataclasses.replace(
-        result, content="\n".join(told), is_error=True, recoverable=True, error_kind="denied", kind="error"
+        result, content="\n".join(lines), is_error=True, recoverable=True, error_kind="denied", kind="error"
     )
     return failed.with_metadata(**{PROTECTED: [change.path for change in changes]})
 
@@ -320,8 +320,8 @@ class ReadGuard:
         if since is None or len(result.content) < _SHORT_CHARS:
             self._reads.note_shown(call.agent_id, path, call.id, first, last)
             return result
-        told = f"[Unchanged since {since}: lines {first}-{last} of {path} are as that result shows them.]"
-        return dataclasses.replace(result, content=told, truncation=None).with_metadata(unchanged_since=since)
+        note = f"[Unchanged since {since}: lines {first}-{last} of {path} are as that result shows them.]"
+        return dataclasses.replace(result, content=note, truncation=None).with_metadata(unchanged_since=since)
 
 
 def _runs(prepared: PreparedCall, tool: str, operation: str) -> bool:

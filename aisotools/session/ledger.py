@@ -124,8 +124,8 @@ class Ledger:
         if found.problems:
             os.close(self._file)
             self._file = -1
-            told = "; ".join(found.problems)
-            raise LedgerError(f"The ledger {self.path} is damaged: {told}. Move it away to go on.")
+            problems = "; ".join(found.problems)
+            raise LedgerError(f"The ledger {self.path} is damaged: {problems}. Move it away to go on.")
         if found.torn_bytes:
             os.truncate(self.path, self.path.stat().st_size - found.torn_bytes)
         self._records, self._last = found.records, _last_mac(self.path)
@@ -139,14 +139,14 @@ class Ledger:
         Raises:
             LedgerError: If it cannot be written; nothing should go on unrecorded.
         """
-        told = {
+        record = {
             "n": self._records + 1,
             "time_s": time.time() if time_s is None else time_s,
             "kind": kind,
             "body": body,
             "prev": self._last,
         }
-        text = to_json(told, inf_nan_mode="strings", serialize_unknown=True)[:-1]
+        text = to_json(record, inf_nan_mode="strings", serialize_unknown=True)[:-1]
         mac = hmac.digest(self._key, text, "sha256").hex()
         line = b'%s,"mac":"%s"}\n' % (text, mac.encode())
         try:
@@ -280,13 +280,13 @@ def _check_head(path: Path, key: bytes, macs: list[str]) -> list[str]:
         head = _head_path(path).read_bytes()
     except FileNotFoundError:
         return ["its head is missing: lines may have been cut off"] if macs else []
-    told = _parsed(head)
-    count = told.get("count") if told is not None else None
-    if not isinstance(count, int) or told is None or head != _head_text(key, count, str(told.get("last"))):
+    seal = _parsed(head)
+    count = seal.get("count") if seal is not None else None
+    if not isinstance(count, int) or seal is None or head != _head_text(key, count, str(seal.get("last"))):
         return ["its head was changed"]
     if count > len(macs):
         return [f"{count - len(macs)} lines were cut off its end"]
-    if count and macs[count - 1] != told["last"]:
+    if count and macs[count - 1] != seal["last"]:
         return ["its head belongs to other lines"]
     return []
 

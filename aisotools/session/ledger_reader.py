@@ -78,8 +78,8 @@ _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, UsageError)
 
 
 def _unreadable(record: Mapping[str, Any], error: Exception) -> LedgerError:
-    told = f"{type(error).__name__}: {str(error)[:200]}"
-    return LedgerError(f"Record {record.get('n')} of the ledger cannot be read: {told}.")
+    cause = f"{type(error).__name__}: {str(error)[:200]}"
+    return LedgerError(f"Record {record.get('n')} of the ledger cannot be read: {cause}.")
 
 
 def _told(record: Mapping[str, Any]) -> tuple[str, Body, Body]:
@@ -130,16 +130,16 @@ class _LedgerReader:
             values[name] = tuple(value) if isinstance(value, list) else value
         return kind(**common, **values)
 
-    def _message(self, told: Body) -> Message:
-        told = dict(told)
-        if told["role"] == "tool" and _is_cut(told["content"]):
-            whole = self._results.get(told["call_id"])
-            told["content"] = lengthened(told["content"]) if whole is None else whole.content
-        if "images" in told:
-            told["images"] = []  # their data is not in the record
-        if "parts" in told:
-            told["parts"] = list(map(self._part, told["parts"]))
-        return message_from_json(told)
+    def _message(self, body: Body) -> Message:
+        body = dict(body)
+        if body["role"] == "tool" and _is_cut(body["content"]):
+            whole = self._results.get(body["call_id"])
+            body["content"] = lengthened(body["content"]) if whole is None else whole.content
+        if "images" in body:
+            body["images"] = []  # their data is not in the record
+        if "parts" in body:
+            body["parts"] = list(map(self._part, body["parts"]))
+        return message_from_json(body)
 
     def _part(self, part: Body) -> Body:
         if part["kind"] != "call" or part.get("arguments"):
@@ -204,13 +204,13 @@ def _decided(body: Body, common: Body) -> SessionEvent:
 
 
 def _finished(body: Body, common: Body) -> SessionEvent:
-    told = body["result"]
+    result = body["result"]
     result = ToolResult(
-        content=told["content"],
-        is_error=told["is_error"],
-        error_kind=told["error_kind"],
-        kind=told["kind"],
-        metadata={"data_chars": dict(told["data_chars"])},
+        content=result["content"],
+        is_error=result["is_error"],
+        error_kind=result["error_kind"],
+        kind=result["kind"],
+        metadata={"data_chars": dict(result["data_chars"])},
     )
     return CallFinished(**common, name=body["name"], result=result, duration_s=float(body["duration_s"]))
 

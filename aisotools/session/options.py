@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aisotools.core.exceptions import UsageError, WorkspaceError, WorkspaceRefused
+from aisotools.core.protocols import Approver
 from aisotools.policy.rules import Policy
 from aisotools.tools.validation import short_repr
 from aisotools.workspace.lock import (
@@ -111,7 +112,7 @@ def require_approver(approver: object) -> None:
     """
     if isinstance(approver, type):
         raise TypeError(f"approver={approver.__name__}: give an approver, such as {approver.__name__}().")
-    if approver is not None and not callable(getattr(approver, "ask", None)):
+    if approver is not None and not (isinstance(approver, Approver) and callable(approver.ask)):
         raise TypeError(f"approver={short_repr(approver)}: give an object with `async def ask(request)`.")
 
 

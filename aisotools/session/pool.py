@@ -458,10 +458,12 @@ class PooledSandbox:
             result = await self._sandbox().call(request)
             if not reason:
                 return result
-            told = f"The sandbox had been stopped: {reason}. It is fresh: variables are gone, files are kept."
+            notice = (
+                f"The sandbox had been stopped: {reason}. It is fresh: variables are gone, files are kept."
+            )
             if result.is_error:
-                result = _with_line(result, told)
-            return result.with_metadata(fresh_sandbox=told)
+                result = _with_line(result, notice)
+            return result.with_metadata(fresh_sandbox=notice)
 
     async def interrupt(self) -> None:
         """Stop whatever runs; see `aisotools.core.protocols.Sandbox.interrupt`."""

@@ -103,8 +103,8 @@ def _after(arguments: Mapping[str, Json], before: str) -> str:
 def _diff(path: str, before: str, after: str, *, exists: bool) -> dict[str, Json]:
     old, new = before.split("\n"), after.split("\n")
     if len(after) > MAX_BYTES or max(len(old), len(new)) > MAX_LINES:
-        told = f"{len(old):,} lines become {len(new):,}; too many to compare here."
-        return _note(path, told)
+        note = f"{len(old):,} lines become {len(new):,}; too many to compare here."
+        return _note(path, note)
     if before == after:
         return _note(path, "Nothing changes: the file holds this already." if exists else "An empty file.")
     if not exists:
@@ -129,5 +129,5 @@ def _ended(lines: list[str]) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def _note(path: str, told: str) -> dict[str, Any]:
-    return {"path": path, "lines": [], "added": 0, "removed": 0, "note": told}
+def _note(path: str, note: str) -> dict[str, Any]:
+    return {"path": path, "lines": [], "added": 0, "removed": 0, "note": note}

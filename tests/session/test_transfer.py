@@ -11,6 +11,7 @@ from aisotools.core.exceptions import ToolError, UsageError
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy
 from aisotools.session.session import Session
+from aisotools.session.transfer import check_variable
 from tests.conftest import OpenSession
 
 
@@ -104,3 +105,14 @@ async def test_a_worker_that_lies_is_not_believed(session: Session, kind: str, d
         await session.get("x")
     assert session.workspace is not None
     assert not (session.workspace / "owned").exists()
+
+
+@pytest.mark.parametrize("name", ["", "1a", "a b", "a.b", "class", "a-b", "x\n"])
+def test_a_name_that_python_could_not_use_is_refused(name: str) -> None:
+    with pytest.raises(UsageError):
+        check_variable(name)
+
+
+def test_ordinary_names_are_taken() -> None:
+    for name in ("x", "_y1", "größe"):
+        check_variable(name)

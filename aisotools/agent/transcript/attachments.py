@@ -20,9 +20,16 @@ from typing import Any
 
 from aisotools.core.events import CheckpointTaken
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.core.protocols import SupportsRunsIn, SupportsSource, Tool
+from aisotools.core.protocols import (
+    SupportsEffect,
+    SupportsFunction,
+    SupportsRunsIn,
+    SupportsSource,
+    Tool,
+)
 from aisotools.core.redaction import redact_text
 from aisotools.session.session import Session
+from aisotools.tools.adapter import supports
 from aisotools.workspace.checkpoints.store import Node, Store, TreeReader
 from aisotools.workspace.paths import printable
 
@@ -181,7 +188,7 @@ def sources_of(tools: Iterable[Tool]) -> str:
 
 def is_built_in(tool: object) -> bool:
     """Return whether a tool is one that this package ships."""
-    return isinstance(tool, SupportsSource) and tool.source == "built-in"
+    return supports(tool, SupportsSource) and tool.source == "built-in"
 
 
 def has_source(tool: Tool | None) -> bool:
@@ -191,8 +198,9 @@ def has_source(tool: Tool | None) -> bool:
 
 def _function_of(tool: object) -> Any:
     """The function behind a tool; None for one that is built in, or no function."""
-    function = getattr(tool, "function", None)
-    return None if is_built_in(tool) else function
+    if is_built_in(tool) or not supports(tool, SupportsFunction):
+        return None
+    return tool.function
 
 
 def _source(thing: Any) -> str:
@@ -229,9 +237,9 @@ class _Gathering:
         self.imports |= {"from aisotools import tool"}
         options = [
             f"name={tool.name!r}",
-            f"runs_in={tool.runs_in if isinstance(tool, SupportsRunsIn) else 'sandbox'!r}",
+            f"runs_in={tool.runs_in if supports(tool, SupportsRunsIn) else 'sandbox'!r}",
         ]
-        effect = getattr(tool, "effect", None)
+        effect = tool.effect if supports(tool, SupportsEffect) else None
         if effect is not None:
             options.append(f"effect={str(effect)!r}")
         return f"@tool({', '.join(options)})"
@@ -277,7 +285,9 @@ def _names_in(source: str) -> Iterator[str]:
 
 def _is_tool(decorator: ast.expr) -> bool:
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")) == "tool"
+    if isinstance(called, ast.Attribute):
+        return called.attr == "tool"
+    return isinstance(called, ast.Name) and called.id == "tool"
 
 
 def _importable(name: str, value: Any) -> str | None:
