@@ -36,6 +36,11 @@ def test_the_package_root_holds_the_packages_and_nothing_else(package: shape.Pac
     assert len(entries) <= shape.ROOT_ENTRIES
 
 
+def test_every_module_has_a_test_of_its_own(package: shape.Package) -> None:
+    findings = [str(finding) for finding in shape.untested(package, shape.read(PROJECT / "tests"))]
+    assert not findings, "\n" + "\n".join(findings)
+
+
 @pytest.mark.parametrize("rule", [shape.swallowing, shape.exemptions], ids=lambda rule: rule.__name__)
 def test_tests(rule: shape.Rule) -> None:
     findings = [str(finding) for finding in rule(shape.read(PROJECT / "tests"))]
@@ -391,3 +396,34 @@ def test_names_under_type_checking_are_read() -> None:
     root = f"if TYPE_CHECKING:\n    {names}\nelse:\n    from aisotools.d import e"
     module = shape.parse({"aisotools/__init__.py": root})[""]
     assert shape.typed_names(module) == {"Effect": "core.types", "ToolCall": "core.types", "c": "a.b"}
+
+
+@pytest.mark.parametrize(
+    ("source", "fine"),
+    [
+        ('x = getattr(y, "name", None)', False),
+        ('x = getattr(y, "name", default)', False),
+        ('x = getattr(y, "name")', True),
+        ("x = getattr(y, name, None)", True),
+        ('x = getattr(y, "__module__", None)', True),
+    ],
+)
+def test_undeclared(source: str, fine: bool) -> None:
+    assert (broken(shape.undeclared, {"core/types.py": source}) == []) is fine
+
+
+@pytest.mark.parametrize(
+    ("source", "fine"),
+    [
+        ("told = 1", False),
+        ("def f(told): ...", False),
+        ("x.gave", False),
+        ("f(told=1)", False),
+        ("def told(): ...", False),
+        ("for told in x: ...", False),
+        ("x = 'told'", True),
+        ("retold = 1", True),
+    ],
+)
+def test_words(source: str, fine: bool) -> None:
+    assert (broken(shape.words, {"core/types.py": source}) == []) is fine

@@ -1,0 +1,104 @@
+"""What lies in a workspace and where tools come from is written down, within bounds, following no link."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from aisotools.agent.transcript import attachments
+from aisotools.agent.transcript.attachments import (
+    MOST_BYTES,
+    MOST_FILE_BYTES,
+    has_source,
+    is_built_in,
+    sources_of,
+    start_files,
+)
+from aisotools.builtin import builtin_tools
+from aisotools.core.types import Effect
+from aisotools.testing.fakes import MockTool
+from aisotools.tools.function import tool
+from tests.conftest import OpenSession
+
+FACTOR = 3
+
+
+@tool(effect="read_only")
+def tripled(number: int) -> int:
+    """Three times a number."""
+    return number * FACTOR
+
+
+async def test_small_text_files_are_taken_and_others_named(open_session: OpenSession) -> None:
+    session = open_session()
+    await session.start()
+    folder = session.workspace
+    assert folder is not None
+    (folder / "sub").mkdir()
+    (folder / "a.txt").write_text("text")
+    (folder / "sub" / "b.txt").write_text("below")
+    (folder / "image").write_bytes(b"\xff\xfe")
+    (folder / "zero").write_bytes(b"a\0b")
+    (folder / "large").write_text("x" * (MOST_FILE_BYTES + 1))
+    (folder / "limit").write_text("x" * MOST_FILE_BYTES)
+    (folder / "link").symlink_to(folder / "a.txt")
+    os.mkfifo(folder / "pipe")
+    files = start_files(session)
+    assert sorted(files.texts) == ["a.txt", "limit", "sub/b.txt"]
+    assert sorted(files.missing) == [
+        "image: no text",
+        f"large: {MOST_FILE_BYTES + 1:,} bytes",
+        "link: a link",
+        "pipe: no file",
+        "zero: no text",
+    ]
+
+
+async def test_all_files_together_are_bounded(open_session: OpenSession) -> None:
+    session = open_session()
+    await session.start()
+    assert session.workspace is not None
+    for number in range(MOST_BYTES // MOST_FILE_BYTES + 1):
+        (session.workspace / f"{number:02}").write_text("x" * MOST_FILE_BYTES)
+    files = start_files(session)
+    assert len(files.texts) == MOST_BYTES // MOST_FILE_BYTES
+    assert files.missing == ("16: the files together are larger than 1 MiB",)
+
+
+async def test_of_many_files_that_are_left_out_some_are_named(open_session: OpenSession) -> None:
+    session = open_session()
+    await session.start()
+    assert session.workspace is not None
+    for number in range(60):
+        (session.workspace / f"{number:02}").write_bytes(b"\xff")
+    assert start_files(session).missing[-1] == "10 more files"
+    assert len(start_files(session).missing) == 51
+
+
+async def test_a_session_without_a_workspace_has_no_files(open_session: OpenSession) -> None:
+    assert start_files(open_session()) == attachments.StartFiles(texts={})
+
+
+def test_where_a_tool_comes_from() -> None:
+    (reader,) = (one for one in builtin_tools("core") if one.name == "sandbox_read")
+    assert is_built_in(reader)
+    assert not has_source(reader)
+    assert not is_built_in(tripled)
+    assert has_source(tripled)
+    assert not has_source(None)
+    assert not has_source(MockTool("mock", effect=Effect.READ_ONLY))
+
+
+def test_the_source_of_a_tool_brings_what_it_names(tmp_path: Path) -> None:
+    source = sources_of([tripled])
+    assert "FACTOR = 3" in source
+    assert "def tripled(number: int)" in source
+    assert "current_session().registry.register" in source
+    compile(source, str(tmp_path / "source.py"), "exec")
+
+
+@pytest.mark.parametrize("tools", [[], builtin_tools("core")])
+def test_without_known_sources_there_is_nothing_to_write(tools: list[object]) -> None:
+    assert sources_of(tools) == ""  # type: ignore[arg-type]  # they are tools
