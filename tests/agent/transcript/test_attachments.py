@@ -25,7 +25,7 @@ from tests.conftest import OpenSession
 FACTOR = 3
 
 
-@tool(effect="read_only")
+@tool(effect=Effect.READ_ONLY)
 def tripled(number: int) -> int:
     """Three times a number."""
     return number * FACTOR
