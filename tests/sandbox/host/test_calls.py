@@ -155,7 +155,8 @@ async def test_progress_is_delivered_and_limited(host: Host) -> None:
     assert len(host.heard.emits) == 1
     for _ in range(2500):
         host.handle("emit", header)
-    assert 2000 <= len(host.heard.emits) < 2500
+    # A burst of 2,000, of which the large one took its share; more only as time goes by.
+    assert 1999 <= len(host.heard.emits) < 2500
 
 
 @pytest.mark.parametrize(
