@@ -186,8 +186,14 @@ async def test_the_wall_goes_on_while_a_person_is_asked(time: Time) -> None:
     assert clock.spent() == "the budget of 5 s is used up"
 
 
-async def test_without_a_time_budget_nothing_is_cancelled() -> None:
+async def test_without_a_time_budget_nothing_is_cancelled(time: Time) -> None:
     clock = RunClock(Budgets())
+    finished = False
     async with clock.limited():
-        clock.pause()
-        clock.resume()
+        time.now_s += 1_000_000
+        with clock.waiting_for_person():
+            await turns()
+        await turns()
+        finished = True
+    assert finished
+    assert clock.spent() == ""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 import pytest
 
 from aisotools.sandbox.worker import fork
+from tests.sandbox.worker.interpreter import run_alone
 
 HEAD = """
 import concurrent.futures, json, os, random, signal, socket, subprocess, sys, threading
@@ -25,19 +23,7 @@ def tell(value):
 
 
 def run(code: str, folder: Path) -> Any:
-    """Run `code` in a fresh interpreter; return the JSON that it prints."""
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    process = subprocess.run(
-        [sys.executable, "-c", HEAD + code],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environ,
-        timeout=20,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout)
+    return run_alone(HEAD + code, folder)
 
 
 TAKE = """

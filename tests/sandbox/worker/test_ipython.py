@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +10,7 @@ import pytest
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
 from aisotools.sandbox.worker import ipython
+from tests.sandbox.worker.interpreter import run_alone
 
 HEAD = """
 import asyncio, json, os, sys
@@ -57,18 +54,7 @@ def tell(value):
 
 
 def run(code: str, folder: Path) -> Any:
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    process = subprocess.run(
-        [sys.executable, "-c", HEAD + code],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environ,
-        timeout=55,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout)
+    return run_alone(HEAD + code, folder)
 
 
 def test_cells(tmp_path: Path) -> None:
