@@ -487,6 +487,8 @@ class SandboxCall:
         session_key: The conversation.
         read_only: True if the call was classified read only. A tool that starts programs then takes their
             right to change files away; it finds this in its context's metadata under the same name.
+        changes_variables: False if the tool only touches files, so that the variables of the worker are the
+            same before and after the call, and no restore point of them is needed.
     """
 
     call: ToolCall
@@ -495,6 +497,7 @@ class SandboxCall:
     output_caps: OutputCaps = field(default_factory=OutputCaps)
     session_key: str = ""
     read_only: bool = False
+    changes_variables: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

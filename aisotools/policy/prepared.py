@@ -60,6 +60,15 @@ class PreparedCall:
         return arguments
 
     @property
+    def only_touches_files(self) -> bool:
+        """True for our own file tools, which reach files through the path guard and change nothing else.
+
+        What a stranger's tool says of itself does not count.
+        """
+        is_own = self.payload is not None and self.payload.import_path.startswith("aisotools.builtin.")
+        return is_own and self.facts.path_guarded
+
+    @property
     def call(self) -> ToolCall:
         """The call with a fresh copy of the validated arguments."""
         return dataclasses.replace(self.original, arguments=self.arguments)

@@ -492,6 +492,7 @@ class Gate:
                 output_caps=self.caps if session_tool is None else session_tool.caps,
                 session_key=self._session_key,
                 read_only=prepared.effect is Effect.READ_ONLY,
+                changes_variables=not prepared.only_touches_files,
             )
             result = await env.sandbox.call(request)
         # A value over the cap was left out, and the result says so: there is nothing to validate.

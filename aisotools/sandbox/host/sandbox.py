@@ -171,7 +171,9 @@ class LocalSandbox:
             try:
                 caller.is_queued = False
                 if concurrency != "overlap" and not request.read_only:
-                    self.variables.take_snapshot(connection, request.call.id)
+                    self.variables.take_snapshot(
+                        connection, request.call.id, changes_variables=request.changes_variables
+                    )
                 return await self._run(connection, request)
             finally:
                 self._scheduler.release(concurrency)

@@ -134,6 +134,10 @@ class SnapshotStore:
         self._fork_pids: set[int] = set()
         self._calls_to_skip = 0
         self._reasons: OrderedDict[str, str] = OrderedDict()
+        # True while no call has been sent that may have changed the variables since the newest snapshot.
+        self._newest_is_present = False
+        # The number of the snapshot that a call shares with an earlier one, by call id.
+        self._shared: OrderedDict[str, int] = OrderedDict()
         self._measurement: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -149,8 +153,18 @@ class SnapshotStore:
 
     @property
     def current(self) -> ForkSnapshot | None:
-        """The snapshot that equals the present variables: one was restored, and no call has run since."""
-        return self.undone[-1][0] if self.undone and self.undone[-1] else None
+        """The snapshot that equals the present variables: no call has changed them since, or it was restored."""
+        if self.undone and self.undone[-1]:
+            return self.undone[-1][0]
+        return self.snapshots[-1] if self._newest_is_present and self.snapshots else None
+
+    def find(self, call_id: str) -> ForkSnapshot | None:
+        """Return the snapshot from before a call, or None."""
+        number = self._shared.get(call_id)
+        for snapshot in self.snapshots:
+            if snapshot.point.call_id == call_id or snapshot.number == number:
+                return snapshot
+        return None
 
     def pids(self) -> list[int]:
         """Return the processes that hold snapshots."""
@@ -161,8 +175,29 @@ class SnapshotStore:
         """Return why no snapshot from before `call_id` exists."""
         return self._reasons.get(call_id, "no snapshot was taken for this call")
 
-    def add(self, connection: WorkerConnection, call_id: str) -> None:
-        """Take a snapshot before the call that is about to be sent. Nobody waits for it."""
+    def share_newest(self, call_id: str) -> bool:
+        """Let a call that changes no variable share the newest snapshot, if that equals the variables now.
+
+        Returns:
+            False if there is no such snapshot, so that the call needs its own.
+        """
+        newest = self.current
+        if newest is None or newest.drop_reason:
+            return False
+        self._shared[call_id] = newest.number
+        if len(self._shared) > _REMEMBERED_REASONS:
+            self._shared.popitem(last=False)
+        return True
+
+    def add(self, connection: WorkerConnection, call_id: str, *, is_present: bool = False) -> None:
+        """Take a snapshot before the call that is about to be sent. Nobody waits for it.
+
+        Args:
+            connection: The worker that the call will be sent to.
+            call_id: The call.
+            is_present: True if the snapshot equals the present variables also after the call.
+        """
+        self._newest_is_present = False
         if self._calls_to_skip:
             self._calls_to_skip -= 1
             self._note_reason(call_id, "the last fork took so long that some calls went without a snapshot")
@@ -173,6 +208,7 @@ class SnapshotStore:
             self._note_reason(call_id, str(error))
             return
         self.snapshots.append(snapshot)
+        self._newest_is_present = is_present
         snapshot.settled.add_done_callback(lambda _: self._on_settled(snapshot))
         retained = select_retained([one.number for one in self.snapshots])
         for old in [one for one in self.snapshots if one.number not in retained]:
@@ -248,7 +284,10 @@ class SnapshotStore:
 
     def evict(self, snapshot: ForkSnapshot, reason: str) -> None:
         """Drop `snapshot`; `reason` is what `eviction_reason` returns for its call afterwards."""
-        self._note_reason(snapshot.point.call_id, reason)
+        for call_id in [snapshot.point.call_id, *self._calls_sharing(snapshot)]:
+            self._note_reason(call_id, reason)
+        if snapshot in self.snapshots[-1:]:
+            self._newest_is_present = False  # the one before it becomes the newest
         for snapshots in (self.snapshots, *self.undone):
             # The first of an undone way stands for the undo itself: without it `redo` would lose a step. Its
             # process ends, its place stays.
@@ -256,6 +295,23 @@ class SnapshotStore:
             if snapshot in snapshots and not is_anchor:
                 snapshots.remove(snapshot)
         snapshot.drop(reason)
+
+    def _calls_sharing(self, snapshot: ForkSnapshot) -> list[str]:
+        return [call_id for call_id, number in self._shared.items() if number == snapshot.number]
+
+    def undo_from(self, snapshot: ForkSnapshot) -> None:
+        """Move `snapshot` and what is newer to the undone ones: it was restored."""
+        position = self.snapshots.index(snapshot)
+        self.undone.append(self.snapshots[position:])
+        del self.snapshots[position:]
+        self._newest_is_present = False
+
+    def redo_last(self) -> ForkSnapshot:
+        """Move back what was undone last. Return the snapshot that had been restored then."""
+        way = self.undone.pop()
+        self.snapshots += way
+        self._newest_is_present = False
+        return way[0]
 
     def drop_undone(self) -> None:
         """Drop what was undone: a call takes another way, so that it cannot be redone."""
@@ -274,6 +330,8 @@ class SnapshotStore:
             self._note_reason(snapshot.point.call_id, reason)
             snapshot.drop(reason)
         self.snapshots, self.undone = [], []
+        self._shared.clear()
+        self._newest_is_present = False
         self._calls_to_skip = 0
 
     def _note_reason(self, call_id: str, reason: str) -> None:
@@ -387,14 +445,24 @@ class SnapshotHistory:
     def _settling(self) -> list[asyncio.Task[None]]:
         return [snapshot.settled for snapshot in self._store.all() if not snapshot.settled.done()]
 
-    def take_snapshot(self, connection: WorkerConnection, call_id: str) -> None:
-        """Take a snapshot before a call that may change the variables is sent. Nobody waits for it."""
+    def take_snapshot(
+        self, connection: WorkerConnection, call_id: str, *, changes_variables: bool = True
+    ) -> None:
+        """Have a snapshot from before a call that is about to be sent. Nobody waits for it.
+
+        Args:
+            connection: The worker that the call will be sent to.
+            call_id: The call.
+            changes_variables: False for a call that leaves the variables as they are: it shares the newest
+                snapshot if no call has changed the variables since.
+        """
         self._attach(connection)
         if self._store.undone:
             # The call takes another way: what was undone cannot be redone.
             self._store.drop_undone()
             self._drop_frozen()
-        self._store.add(connection, call_id)
+        if changes_variables or not self._store.share_newest(call_id):
+            self._store.add(connection, call_id, is_present=not changes_variables)
 
     def _attach(self, connection: WorkerConnection) -> None:
         """Keep snapshots of this tree of processes from now on, and of no other."""
@@ -439,7 +507,7 @@ class SnapshotHistory:
             return _add_lost(snapshot.point, lost)
 
     async def _find(self, call_id: str) -> ForkSnapshot:
-        found = next((one for one in self._store.snapshots if one.point.call_id == call_id), None)
+        found = self._store.find(call_id)
         if found is not None:
             # Shielded: cancelling the undo must not cancel the settling of the snapshot.
             await asyncio.shield(found.settled)
@@ -461,9 +529,7 @@ class SnapshotHistory:
         # The worker of the present is frozen, so that redo brings back even its threads. A worker that itself
         # was restored is not worth that: redo wakes its snapshot again.
         await self._stop_worker(connection, "freeze" if is_first else "end", sock)
-        position = self._store.snapshots.index(snapshot)
-        self._store.undone.append(self._store.snapshots[position:])
-        del self._store.snapshots[position:]
+        self._store.undo_from(snapshot)
         reason = f"the call {snapshot.point.call_id} and what came after were undone"
         former = self._switch_to(connection, sock, source, reason)
         if is_first:
@@ -546,14 +612,11 @@ class SnapshotHistory:
             if not self._store.undone or connection is not self._connection:
                 return None
             async with self._replacing:
-                way = self._store.undone[-1]
                 if len(self._store.undone) > 1:
                     await self._redo_to_snapshot(connection, self._store.undone[-2][0])
                 else:
                     await self._redo_to_frozen(connection)
-                self._store.undone.pop()
-                self._store.snapshots += way
-                return way[0].point
+                return self._store.redo_last().point
 
     async def _redo_to_snapshot(self, connection: WorkerConnection, source: ForkSnapshot) -> None:
         sock, _ = await self._wake(connection, source)
@@ -615,7 +678,7 @@ class SnapshotHistory:
     def _candidates(self, failed_calls: frozenset[str]) -> list[tuple[ForkSnapshot, Recovery]]:
         """Return the snapshots that recovery may wake, the best first, each with what would be reported."""
         current = self._store.current
-        snapshots = self._store.snapshots[::-1]
+        snapshots = [snapshot for snapshot in reversed(self._store.snapshots) if snapshot is not current]
         if current is not None:
             snapshots.insert(0, current)
         candidates = []
