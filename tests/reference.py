@@ -314,7 +314,8 @@ A call has changed files and variables, and a person types `%undo`.
    workspace, and `workspace.checkpoints.timeline.Checkpoints.begin` stored the content of what had changed
    since the last scan. After it, `workspace.checkpoints.timeline.Checkpoints.end` recorded the result.
 2. **sandbox**: For the variables, `sandbox.host.snapshots.SnapshotHistory.take_snapshot` let the worker
-   fork. The fork sleeps and holds the variables as they were.
+   fork. The fork sleeps and holds the variables as they were. A tool that only touches files shares the
+   newest fork instead.
 3. **session**: `session.session.Session.undo` asks `session.history.WorkspaceHistory.undo`, which waits for
    running calls and refuses if a background task could still change files.
 4. **workspace**: `workspace.checkpoints.timeline.Checkpoints.move` plans the restore with

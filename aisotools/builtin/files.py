@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -271,7 +272,7 @@ def file(
         ({"path": "plot.png"}, "Load the plot plot.png from the sandbox."),
         ({"path": "data.bin"}, "Get the whole of data.bin out of the sandbox."),
     ],
-    gather_facts=lambda arguments: _facts(arguments, Effect.READ_ONLY),
+    gather_facts=functools.partial(_facts, effect=Effect.READ_ONLY),
     import_path="aisotools.builtin.files:sandbox_read",
 )
 def sandbox_read(
@@ -296,7 +297,7 @@ def sandbox_read(
         ({"path": "state.txt", "content": "ok"}, "Write 'ok' to state.txt in the sandbox."),
     ],
     extract_undo_path=written_path,
-    gather_facts=lambda arguments: _facts(arguments, Effect.LOCAL_MUTATION),
+    gather_facts=functools.partial(_facts, effect=Effect.LOCAL_MUTATION),
     import_path="aisotools.builtin.files:sandbox_write",
 )
 def sandbox_write(

@@ -143,7 +143,10 @@ class Grants:
 
     def find(self, prepared: PreparedCall) -> Grant | None:
         """Return the oldest grant that allows this call, or None."""
-        return next((grant for grant in self._grants.values() if grant.covers(prepared)), None)
+        for grant in self._grants.values():
+            if grant.covers(prepared):
+                return grant
+        return None
 
     def revoke(self, grant_id: int) -> Grant | None:
         """Revoke a grant and return it; None if there is none with that id."""

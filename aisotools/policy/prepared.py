@@ -26,6 +26,8 @@ from aisotools.tools.adapter import (
 )
 from aisotools.tools.validation import encode_arguments
 
+_OWN_TOOLS = "aisotools.builtin."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedCall:
@@ -41,6 +43,8 @@ class PreparedCall:
         effect: The effect that the policy assumed.
         evaluation: The policy's answer.
         digest: Of the tool's version, the arguments and the level; see `call_digest`.
+        only_touches_files: True for our own file tools, which reach files through the path guard and change
+            nothing else. What a stranger's tool says of itself does not count.
     """
 
     tool: Tool
@@ -52,21 +56,13 @@ class PreparedCall:
     effect: Effect
     evaluation: Evaluation
     digest: str
+    only_touches_files: bool = False
 
     @property
     def arguments(self) -> dict[str, Json]:
         """A fresh copy of the validated arguments: changing it changes neither the decision nor the call."""
         arguments: dict[str, Json] = from_json(self.encoded_arguments)
         return arguments
-
-    @property
-    def only_touches_files(self) -> bool:
-        """True for our own file tools, which reach files through the path guard and change nothing else.
-
-        What a stranger's tool says of itself does not count.
-        """
-        is_own = self.payload is not None and self.payload.import_path.startswith("aisotools.builtin.")
-        return is_own and self.facts.path_guarded
 
     @property
     def call(self) -> ToolCall:
@@ -131,6 +127,7 @@ def prepare_call(
         evaluation = Evaluation(Decision.DENY, reasons=(reason,))
     else:
         evaluation = policy.check(dataclasses.replace(call, arguments=from_json(encoded)), facts)
+    is_own = payload is not None and payload.import_path.startswith(_OWN_TOOLS)
     return PreparedCall(
         tool=tool,
         payload=payload,
@@ -141,6 +138,7 @@ def prepare_call(
         effect=assumed_effect(facts),
         evaluation=evaluation,
         digest=call_digest(tool, encoded, level),
+        only_touches_files=is_own and facts.path_guarded,
     )
 
 

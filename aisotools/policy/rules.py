@@ -49,6 +49,7 @@ _CONDITION_KEYS = (
     "certain",
 )
 _FACT_NAMES = frozenset(fact.name for fact in fields(Facts))
+_PROTECTED_FOLDER = re.compile("|".join(f"/{re.escape(folder)}/" for folder in PROTECTED_FOLDERS))
 _PROTECTED_NAME = re.compile("|".join(fnmatch.translate(glob) for glob in PROTECTED_NAMES))
 
 
@@ -405,6 +406,5 @@ def protected_writes(facts: Facts) -> tuple[str, ...]:
 
 def _is_protected(path: str) -> bool:
     path = f"/{path.lower()}/"  # some file systems ignore case
-    if any(f"/{folder}/" in path for folder in PROTECTED_FOLDERS):
-        return True
-    return _PROTECTED_NAME.match(path[1:-1].rpartition("/")[2]) is not None
+    in_folder = _PROTECTED_FOLDER.search(path)
+    return in_folder is not None or _PROTECTED_NAME.match(path[1:-1].rpartition("/")[2]) is not None

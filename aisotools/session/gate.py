@@ -311,7 +311,7 @@ class Gate:
                 self.results,
                 tool=call.name,
                 call_id=call.id,
-                readable="read_result" in self.registry,
+                readable=self.registry.get("read_result") is not None,
             )
             metadata = {**truncated.metadata, "tool": call.name, "call_id": call.id}
             result = dataclasses.replace(truncated, metadata=metadata)

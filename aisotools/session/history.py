@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -200,17 +201,15 @@ class WorkspaceHistory:
         outside = self._path_outside(prepared) if prepared.facts.runs_in == "host" else None
         token = await self._shared.lock.enter(self)
         try:
-            snapshot = await self._scan(
-                lambda progress: self._checkpoints.begin(
-                    call.id,
-                    call.name,
-                    self._session_key,
-                    outside=outside,
-                    beyond=_describe_irreversible(prepared, covered=outside is not None),
-                    progress=progress,
-                ),
+            begin = functools.partial(
+                self._checkpoints.begin,
                 call.id,
+                call.name,
+                self._session_key,
+                outside=outside,
+                beyond=_describe_irreversible(prepared, covered=outside is not None),
             )
+            snapshot = await self._scan(begin, call.id)
         except BaseException as error:
             self._shared.lock.leave(token)
             if isinstance(error, WorkspaceError):
@@ -232,7 +231,7 @@ class WorkspaceHistory:
         """Record what the call changed; see `aisotools.session.guards.Guard`."""
         call = prepared.original
         try:
-            await self._scan(lambda progress: self._checkpoints.end(call.id, progress), call.id)
+            await self._scan(functools.partial(self._checkpoints.end, call.id), call.id)
         except WorkspaceError as error:
             if result is not None:
                 result = result.with_metadata(undo=f"This call cannot be undone: {error}")
@@ -241,12 +240,12 @@ class WorkspaceHistory:
         return result
 
     async def _scan(
-        self, scan: Callable[[Progress], T], call_id: str, *, inline: bool = True, frozen: bool = True
+        self, scan: Callable[..., T], call_id: str, *, inline: bool = True, frozen: bool = True
     ) -> T:
         """Run `scan`, on the loop if the workspace is small, else in a thread.
 
         Args:
-            scan: Takes a callback for its progress.
+            scan: Takes a callback for its `progress`.
             call_id: The call whose progress it is.
             inline: Whether it may run on the loop at all.
             frozen: Whether the sandbox's processes are stopped meanwhile.
@@ -256,14 +255,14 @@ class WorkspaceHistory:
         if inline and latest is not None and latest.entries <= _INLINE_ENTRIES:
             try:
                 with holding():
-                    return scan(_refuse_large)
+                    return scan(progress=_refuse_large)
             except TooSlow:
                 pass  # something large is new: what was copied so far is kept, the rest goes to a thread
         progress = _CopyProgress()
 
         def scan_in_thread() -> T:
             with holding():
-                return scan(progress.update)
+                return scan(progress=progress.update)
 
         scanning = asyncio.ensure_future(asyncio.to_thread(scan_in_thread))
         while not (await asyncio.wait([scanning], timeout=_PROGRESS_INTERVAL_S))[0]:
@@ -385,7 +384,7 @@ class WorkspaceHistory:
                     f"Stop it first; with force=True the {way} stops it, too."
                 )
 
-            def move(_: Progress) -> UndoResult:
+            def move(progress: Progress) -> UndoResult:  # noqa: ARG001 - a move does not report any
                 self._shared.kill(running)
                 return self._checkpoints.move(way, steps, force=force)
 

@@ -7,6 +7,8 @@ never through a link that leads out; what cannot be read is said and keeps nobod
 from __future__ import annotations
 
 import difflib
+import operator
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,13 +117,8 @@ def _diff(path: str, before: str, after: str, *, exists: bool) -> dict[str, Json
     if exists and bool(before) and bool(after) and before.endswith("\n") != after.endswith("\n"):
         ends = "gains" if after.endswith("\n") else "loses"
         note = f"The file {ends} its line end at the very end."
-    return {
-        "path": path,
-        "lines": lines,
-        "added": sum(line.startswith("+") for line in lines),
-        "removed": sum(line.startswith("-") for line in lines),
-        "note": note,
-    }
+    signs = Counter(map(operator.itemgetter(0), lines))
+    return {"path": path, "lines": lines, "added": signs["+"], "removed": signs["-"], "note": note}
 
 
 def _ended(lines: list[str]) -> list[str]:

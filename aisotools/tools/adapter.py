@@ -44,7 +44,10 @@ def supports(tool: object, capability: Callable[..., _Capability]) -> TypeGuard[
     `isinstance` takes 10 µs for a Protocol on Python 3.11, and the gate asks several times per call. From
     3.12 on it also misses the members that `RenamedTool` forwards.
     """
-    return all(getattr(tool, name, None) is not None for name in _member_names(capability))
+    for name in _member_names(capability):  # noqa: SIM110 - all() takes twice as long
+        if getattr(tool, name, None) is None:
+            return False
+    return True
 
 
 @functools.cache

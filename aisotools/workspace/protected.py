@@ -20,6 +20,7 @@ import stat
 import threading
 import time
 from collections.abc import Collection, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -293,22 +294,27 @@ class ProtectedFiles:
         """
         with self._lock:
             changes: dict[str, ProtectedFileChange] = {}
-            opened = self._protected_notebooks & set(self._checkpointed(self._listed_files()))
-            spared -= opened
+            if spared:
+                spared -= self._protected_notebooks & set(self._checkpointed(self._listed_files()))
             # Race: a process that still runs in the sandbox may change a file again while it is restored.
             for _ in range(_ROUNDS):
                 scan = self._scan()
                 differing, rewritten = self._compare(scan)
-                differing = {path: kind for path, kind in differing.items() if path not in spared}
+                for path in spared:
+                    differing.pop(path, None)
                 for path in rewritten:
                     self._restore_file(path, "changed")
                 for path, kind in differing.items():
                     changes[path] = self._restore_file(path, kind)
                 if not differing and not rewritten:
                     break
-            failed = {path for path, change in changes.items() if not change.restored}
-            self._adopt(scan, spared | failed)
-            return tuple(changes[path] for path in sorted(changes))
+            accepted = set(spared)
+            for path, change in changes.items():
+                if not change.restored:
+                    accepted.add(path)
+            if accepted or self._protected_notebooks - self._copies.keys():
+                self._adopt(scan, accepted)
+            return tuple(map(changes.__getitem__, sorted(changes)))
 
     # ---- scan
 
@@ -425,7 +431,7 @@ class ProtectedFiles:
             copies[path] = copy
         self._copies = copies
 
-    def _adopt(self, scan: _CandidateScan, accepted: frozenset[str]) -> None:
+    def _adopt(self, scan: _CandidateScan, accepted: AbstractSet[str]) -> None:
         """Copy notebooks that are newly protected, and files whose present state is `accepted`.
 
         Accepted are the files that a call was allowed to write and those that could not be restored, which

@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aisotools.builtin.files import sandbox_write
+from aisotools.builtin.python import python
 from aisotools.core.exceptions import ArgumentError
+from aisotools.core.protocols import Tool
 from aisotools.core.types import Decision, Effect, Facts, ToolCall
 from aisotools.policy.prepared import call_digest, denial_result, prepare_call
 from aisotools.policy.rules import Policy, Rule
@@ -24,6 +27,20 @@ ARGUMENTS = st.dictionaries(st.text(max_size=4), JSON, max_size=4)
 
 def call(**arguments: Any) -> ToolCall:
     return ToolCall("c1", "mock", arguments)
+
+
+def test_only_our_own_file_tools_count_as_touching_only_files() -> None:
+    def touches_only_files(tool: Tool, **arguments: Any) -> bool:
+        return prepare_call(tool, call(**arguments), Policy(), "confined").only_touches_files
+
+    assert touches_only_files(sandbox_write, path="a", content="b")
+    assert not touches_only_files(python, code="1"), "it changes variables"
+
+    @tool(gather_facts=lambda _: Facts(path_guarded=True))
+    def stranger() -> None:
+        """Claims what only our own tools are believed."""
+
+    assert not touches_only_files(stranger)
 
 
 # ---- what is decided is what runs

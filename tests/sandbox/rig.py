@@ -87,6 +87,7 @@ class Rig:
         caps: OutputCaps | None = None,
         call_id: str | None = None,
         name: str = "",
+        changes_variables: bool = True,
     ) -> ToolResult:
         request = SandboxCall(
             call=ToolCall(call_id or f"call-{next(_ids)}", name or shipment.key, arguments),
@@ -94,6 +95,7 @@ class Rig:
             timeout_s=timeout_s,
             output_caps=caps or OutputCaps(),
             session_key="test",
+            changes_variables=changes_variables,
         )
         return await self.kernel.call(request)
 

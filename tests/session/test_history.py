@@ -12,7 +12,7 @@ import pytest
 
 from aisotools.core.events import ApprovalAsked, CheckpointTaken, Redone, Undone
 from aisotools.core.exceptions import UsageError
-from aisotools.core.protocols import SandboxCall, ToolContext
+from aisotools.core.protocols import SandboxCall, SupportsSnapshots, ToolContext
 from aisotools.core.types import Effect, Facts, ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
@@ -409,3 +409,18 @@ async def test_the_state_is_held_for_whoever_asks_from_outside_of_calls(open_ses
 
     session.registry.register(MockTool("m", effect=Effect.LOCAL_MUTATION, runs_in="host", result=holding))
     assert "A call is running here. Wait until it has ended." in (await session.call("m")).content
+
+
+async def test_a_file_tool_forks_no_worker_and_its_undo_leaves_the_variables(
+    real_session: OpenSession,
+) -> None:
+    session = real_session(approver=ScriptedApprover(["approve"] * 4))
+    await session.call("python", {"code": "x = 1"}, call_id="x")
+    for number in range(3):
+        await session.call("sandbox_write", {"path": f"{number}", "content": "1"}, call_id=f"w{number}")
+    sandbox = session.sandbox
+    assert isinstance(sandbox, SupportsSnapshots)
+    assert [point.call_id for point in sandbox.variables.points()] == ["x", "w0"]
+    undone = await session.undo()
+    assert (undone.value["removed"], undone.value["variables"]) == (["2"], "")
+    assert (await session.call("python", {"code": "x"})).content == "1"

@@ -19,14 +19,15 @@ from typing import Any
 from pydantic_core import to_json
 
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
-from aisotools.core.protocols import Concurrency, SandboxCall, SandboxListener, SandboxStatus
+from aisotools.core.protocols import SandboxCall, SandboxListener, SandboxStatus
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.host.calls import DisplayRouter, PendingCall
 from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.failures import Recovery, timeout_result, worker_died_result
 from aisotools.sandbox.host.monitor import pss_bytes
 from aisotools.sandbox.host.scheduler import CallScheduler
-from aisotools.sandbox.host.snapshots import MemoryBudget, SnapshotHistory
+from aisotools.sandbox.host.snapshot_store import MemoryBudget
+from aisotools.sandbox.host.snapshots import SnapshotHistory
 from aisotools.sandbox.limits import LimitExceeded, explain_failure
 from aisotools.sandbox.process import spawn, tree
 from aisotools.sandbox.results import result_from_worker
@@ -167,8 +168,9 @@ class LocalSandbox:
         caller = self._callers[task] = _Caller(task.cancelling())
         concurrency = request.shipment.concurrency
         try:
-            connection = await self._enter(concurrency)
+            await self._scheduler.acquire(concurrency)
             try:
+                connection = await self._connect()
                 caller.is_queued = False
                 if concurrency != "overlap" and not request.read_only:
                     self.variables.take_snapshot(
@@ -185,16 +187,6 @@ class LocalSandbox:
             raise
         finally:
             del self._callers[task]
-
-    async def _enter(self, concurrency: Concurrency) -> WorkerConnection:
-        """Wait for a slot and a worker. The caller releases the slot."""
-        await self._scheduler.acquire(concurrency)
-        try:
-            return await self._connect()
-        except BaseException:
-            # Cancelled, or no worker starts: nobody else knows of this slot.
-            self._scheduler.release(concurrency)
-            raise
 
     async def _run(
         self, connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int] = ()
@@ -213,10 +205,13 @@ class LocalSandbox:
             else:
                 result = await self._result(connection, request, pending)
             exceeded = pending.exceeded_limit
-            if exceeded is None and connection.monitor is not None and _was_killed(result):
-                # The kernel kills for processor time before the monitor samples again.
-                has_died = "worker_died" in result.metadata
-                exceeded = connection.exit_limit if has_died else connection.monitor.post_mortem()
+            if exceeded is None and connection.monitor is not None:
+                # The kernel kills for processor time before the monitor samples again: the worker, or the
+                # call's command.
+                if "worker_died" in result.metadata:
+                    exceeded = connection.exit_limit
+                elif result.content.rstrip().endswith("[exit code 137]"):
+                    exceeded = connection.monitor.post_mortem()
             if exceeded is not None:
                 return exceeded.apply_to(result)
             if result.is_error:
@@ -504,8 +499,3 @@ def _tree_bytes(supervisor: int) -> int:
     if not supervisor:
         return 0
     return sum(map(pss_bytes, (supervisor, *tree.below(supervisor, tree.table()))))
-
-
-def _was_killed(result: ToolResult) -> bool:
-    """Return whether the call ended because somebody, or the kernel, killed its worker or its command."""
-    return "worker_died" in result.metadata or result.content.rstrip().endswith("[exit code 137]")

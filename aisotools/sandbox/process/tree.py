@@ -446,7 +446,10 @@ def _thread_states(pid: int) -> bytes:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return b""
-    return b"".join(_thread_state(f"/proc/{pid}/task/{thread}/stat") for thread in threads)
+    states = b""
+    for thread in threads:
+        states += _thread_state(f"/proc/{pid}/task/{thread}/stat")
+    return states
 
 
 def _thread_state(path: str) -> bytes:

@@ -384,7 +384,7 @@ class _Walk:
             fresh = {name: status for name, status in fresh.items() if name == self._only}
             folders = [name for name in folders if name == self._only]
         self.entries += unchanged + len(fresh) + len(folders)
-        present = unchanged + sum(name in nodes for name in fresh) + sum(name in nodes for name in folders)
+        present = unchanged + len(nodes.keys() & fresh.keys()) + len(nodes.keys() & folders)
         if present != len(nodes):
             self._drop_missing(folder, state)
         for name, status in fresh.items():

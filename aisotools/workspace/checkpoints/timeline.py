@@ -314,7 +314,11 @@ class Checkpoints:
         with self._lock:
             step = self._timeline.running[call_id]
             try:
-                after = {key: self._scan_tree(key, progress) for key in step.before}
+                after = {}
+                for key in step.before:
+                    tree = self._tree(key)
+                    # Empty: the tree cannot be tracked any more.
+                    after[key] = "" if tree is None else tree.scan(progress).root
                 step = replace(step, after=after)
             except TooSlow:
                 raise
@@ -336,11 +340,6 @@ class Checkpoints:
         """Return whether a path outside the workspace can be part of a step."""
         with self._lock:
             return self._track(path) is not None
-
-    def _scan_tree(self, key: str, progress: Progress | None) -> str:
-        """Return the digest of a tree; empty if it cannot be tracked any more."""
-        tree = self._tree(key)
-        return "" if tree is None else tree.scan(progress).root
 
     def _tree(self, key: str) -> TrackedTree | None:
         # A tree outside the workspace is unknown if its step was begun by an earlier process.

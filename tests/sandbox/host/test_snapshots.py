@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -12,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.exceptions import SandboxError
-from aisotools.sandbox.host import fork_handle, snapshots
+from aisotools.sandbox.host import fork_handle
+from aisotools.sandbox.host.snapshot_store import MemoryBudget
+from aisotools.sandbox.host.snapshots import SnapshotHistory
 from aisotools.sandbox.process import spawn, tree
 from tests.sandbox.rig import Rig, eventually, open_files, rig
 
@@ -38,7 +39,7 @@ def calls(r: Rig) -> list[str]:
 
 
 async def test_back_and_forth(r: Rig) -> None:
-    history = r.kernel.variables
+    history: SnapshotHistory = r.kernel.variables
     await r.python("x = 1", call_id="one")
     await r.python("x = 2; y = [x]", call_id="two")
     await r.python("y.append(3)", call_id="three")
@@ -88,6 +89,46 @@ async def test_what_is_not_kept_is_refused_with_the_reason(r: Rig) -> None:
 async def test_calls_that_only_read_and_commands_are_not_kept(r: Rig) -> None:
     await r.bash("true")
     assert calls(r) == []
+
+
+async def test_a_call_that_only_touches_files_shares_the_newest_snapshot(r: Rig) -> None:
+    history = r.kernel.variables
+    await r.python("x = 1", call_id="one")
+    await r.python("pass", call_id="first file", changes_variables=False)
+    await settled(r)
+    assert calls(r) == ["one", "first file"], "the variables had changed since the newest snapshot"
+    pids = history.pids()
+    for number in range(3):
+        await r.python("pass", call_id=f"file {number}", changes_variables=False)
+    assert (calls(r), history.pids()) == (["one", "first file"], pids), "no worker was forked"
+    await r.python("x = 2", call_id="two")
+    await r.python("pass", call_id="last file", changes_variables=False)
+    assert calls(r) == ["one", "first file", "two", "last file"]
+    point = await history.restore("file 1")
+    assert (point.call_id, point.label) == ("first file", "exact")
+    assert await r.value("x", changes_variables=False) == 1
+    assert await history.redo() is None, "a call has gone another way"
+    with pytest.raises(SandboxError, match="before call 'file 1': it was undone, and another call has run"):
+        await history.restore("file 1")
+
+
+async def test_a_shared_snapshot_is_no_older_than_the_last_undo(r: Rig) -> None:
+    history = r.kernel.variables
+    await r.python("x = 1", call_id="one")
+    await r.python("pass", call_id="file one", changes_variables=False)
+    await history.restore("one")
+    await r.python("pass", call_id="file two", changes_variables=False)
+    assert calls(r) == ["file two"], "the one before the undo does not equal the present variables"
+    assert await r.value("'x' in dir()", changes_variables=False) is False
+
+
+async def test_a_crash_while_only_files_are_touched_loses_no_variable(r: Rig) -> None:
+    await r.python("x = 1")
+    for _ in range(2):
+        result = await r.python("import os; os.abort()", changes_variables=False)
+        assert result.metadata["state_kept"] is True, result.content
+        assert await r.value("x", changes_variables=False) == 1
+    assert r.heard.losses == []
 
 
 async def test_random_repeats_and_tasks_go_on(r: Rig) -> None:
@@ -305,28 +346,8 @@ async def test_labels_claimed_by_the_worker_are_bounded(r: Rig) -> None:
 # ---- budgets
 
 
-def test_which_states_stay() -> None:
-    numbers = list(range(1, 401))
-    kept = numbers[:1]
-    for number in numbers[1:]:
-        kept = sorted(snapshots.select_retained([*kept, number]))
-        assert number in kept
-        assert kept[0] == 1
-        assert set(range(max(1, number - 7), number + 1)) <= set(kept)
-        assert len(kept) <= 21
-    gaps = [b - a for a, b in itertools.pairwise(kept[1:])]
-    assert all(gap & (gap - 1) == 0 for gap in gaps), "by powers of two"
-
-
-def test_the_largest_goes_first_and_the_newest_never() -> None:
-    budget = snapshots.MemoryBudget(max_bytes=100)
-    assert budget.excess({1: 10, 2: 60, 3: 50, 4: 70}) == [2, 3]
-    assert budget.excess({1: 10, 2: 200}) == [1]
-    assert budget.excess({1: 50, 2: 50}) == []
-
-
 async def test_memory_of_states_is_bounded(tmp_path: Path) -> None:
-    budget = snapshots.MemoryBudget(max_bytes=60 << 20)
+    budget = MemoryBudget(max_bytes=60 << 20)
     async with rig(tmp_path, snapshot_budget=budget) as r:
         store = r.kernel.variables._store
         for number in range(8):

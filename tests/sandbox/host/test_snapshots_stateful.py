@@ -89,6 +89,20 @@ class Histories(RuleBasedStateMachine):
         if name in self.now:
             self.now[name] = [*self.now[name], value]
 
+    @rule()
+    def touch_files(self) -> None:
+        """A call that changes no variable has a snapshot of its own only if the newest is not up to date."""
+        self.calls += 1
+        call_id = f"c{self.calls}"
+        self.run(self.r.python("pass", call_id=call_id, changes_variables=False))
+        self.undone.clear()
+        if call_id in {point.call_id for point in self.r.kernel.variables.points()}:
+            self.made += 1
+            self.numbers[call_id] = self.made
+            self.kept.append((call_id, self.copied()))
+        else:
+            assert self.kept[-1][1] == self.now, "the snapshot that it shares equals the variables"
+
     @rule(name=NAMES)
     def fail(self, name: str) -> None:
         assert self.call(f"{name} = [0]\nraise ValueError").is_error
