@@ -418,9 +418,10 @@ async def test_a_file_tool_forks_no_worker_and_its_undo_leaves_the_variables(
     await session.call("python", {"code": "x = 1"}, call_id="x")
     for number in range(3):
         await session.call("sandbox_write", {"path": f"{number}", "content": "1"}, call_id=f"w{number}")
-    sandbox = session.sandbox
+    sandbox: object = session.sandbox
     assert isinstance(sandbox, SupportsSnapshots)
-    assert [point.call_id for point in sandbox.variables.points()] == ["x", "w0"]
+    points = sandbox.variables.points()
+    assert [point.call_id for point in points] == ["x", "w0"]
     undone = await session.undo()
     assert (undone.value["removed"], undone.value["variables"]) == (["2"], "")
     assert (await session.call("python", {"code": "x"})).content == "1"
