@@ -414,7 +414,7 @@ async def test_the_state_is_held_for_whoever_asks_from_outside_of_calls(open_ses
 async def test_a_file_tool_forks_no_worker_and_its_undo_leaves_the_variables(
     real_session: OpenSession,
 ) -> None:
-    session = real_session(approver=ScriptedApprover(["approve"] * 4))
+    session = real_session(approver=AllowAll())
     await session.call("python", {"code": "x = 1"}, call_id="x")
     for number in range(3):
         await session.call("sandbox_write", {"path": f"{number}", "content": "1"}, call_id=f"w{number}")
