@@ -327,8 +327,8 @@ class Session:
         parts = self._parts
         try:
             if parts is not None:
-                # Asked before the worker ends: only a sandbox that was at rest until now has changed nothing.
-                parts.protection.ending()
+                # Before the worker ends: only a sandbox that is idle until now has changed nothing.
+                parts.protection.prepare_close()
                 await parts.env.sandbox.close()
                 await parts.protection.close()
         finally:

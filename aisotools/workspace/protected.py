@@ -227,7 +227,7 @@ class ProtectedFiles:
 
     Attributes:
         complete: True if the last scan reached every folder.
-        took_s: Duration of the last scan in seconds.
+        scan_duration_s: Duration of the last scan in seconds.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class ProtectedFiles:
             {os.path.relpath(notebook, workspace)} if notebook and notebooks else set()
         )
         self.complete = True
-        self.took_s = 0.0
+        self.scan_duration_s = 0.0
         scan = self._scan()
         if notebooks:
             self._protected_notebooks.update(filter(_is_notebook, scan.files))
@@ -330,7 +330,7 @@ class ProtectedFiles:
         if self._notebooks and scan.files:
             self._protected_notebooks.update(self._checkpointed(scan.files))
         self.complete = scan.complete
-        self.took_s = time.monotonic() - started_s
+        self.scan_duration_s = time.monotonic() - started_s
         return scan
 
     def _scan_folder(self, scan: _CandidateScan, folder: int, path: str, depth: int) -> None:

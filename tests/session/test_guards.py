@@ -1,4 +1,4 @@
-"""Who looks at the workspace around a call: before it in order, after it in the opposite one, always."""
+"""Guards: checked in order before a call, in the opposite order after it, however the call ends."""
 
 from __future__ import annotations
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from aisotools.core.events import CallFinished, CallStarted
+from aisotools.core.exceptions import SandboxError
+from aisotools.core.types import Effect, ToolCall, ToolResult
+from aisotools.policy.prepared import prepare_call
 from aisotools.policy.rules import Policy
+from aisotools.session.protection import PROTECTED, Protection
 from aisotools.session.session import Session
+from aisotools.testing.fakes import MockTool
+from aisotools.workspace.protected import ProtectedFiles
 from tests.conftest import OpenSession
 
 PLANT = "open('conftest.py', 'w').write('evil')"
@@ -162,3 +170,111 @@ async def test_sessions_side_by_side_on_one_workspace(session: Session, real_ses
     other = real_session(policy=Policy(mode="auto"), level="confined")
     await asyncio.gather(python(session, PLANT), python(other, "import time; time.sleep(0.3)"))
     assert not evil(session)
+
+
+class Idling:
+    """A protection of `conftest.py`, with calls that start and finish and a sandbox whose activity is set."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "workspace").mkdir()
+        self.file = folder / "workspace" / "conftest.py"
+        self.file.write_text("original")
+        self.switches = 1
+        self.asked = asyncio.Event()
+        files = ProtectedFiles(folder / "workspace", folder / "quarantine")
+        self.protection = Protection(files, self.activity)
+        tool = MockTool("m", effect=Effect.LOCAL_MUTATION)
+        self.prepared = prepare_call(tool, ToolCall("1", "m", {}), Policy(), "confined")
+
+    def activity(self) -> Mapping[tuple[int, int], int]:
+        self.asked.set()
+        return {(1, 1): self.switches}
+
+    async def run_call(self) -> None:
+        self.start_call()
+        await self.protection.before(self.prepared)
+        self.protection.on_event(
+            CallFinished(time_s=2, call_id="1", name="m", result=ToolResult.text("ok"), duration_s=1)
+        )
+
+    def start_call(self) -> None:
+        self.protection.on_event(CallStarted(time_s=1, call_id="1", runs_in="sandbox", level="confined"))
+
+    async def become_idle(self) -> None:
+        self.asked.clear()
+        await self.asked.wait()
+
+
+@pytest.fixture
+def idling(tmp_path: Path) -> Idling:
+    return Idling(tmp_path)
+
+
+async def test_edit_before_the_first_call_is_accepted(idling: Idling) -> None:
+    idling.file.write_text("a person's")
+    await idling.run_call()
+    idling.protection.prepare_close()
+    await idling.protection.close()
+    assert idling.file.read_text() == "a person's"
+
+
+async def test_edit_while_the_sandbox_is_idle_is_accepted(idling: Idling) -> None:
+    await idling.run_call()
+    await idling.become_idle()
+    idling.file.write_text("a person's")
+    await idling.run_call()
+    assert await idling.protection.after(idling.prepared, None) is None
+    assert idling.file.read_text() == "a person's"
+
+
+async def test_edit_while_the_sandbox_runs_is_restored_and_refuses_one_call(idling: Idling) -> None:
+    await idling.run_call()
+    await idling.become_idle()
+    idling.file.write_text("evil")
+    idling.switches += 1
+    with pytest.raises(SandboxError, match=r"an earlier call left running .* 'conftest.py'"):
+        await idling.run_call()
+    assert idling.file.read_text() == "original"
+    await idling.protection.before(idling.prepared)
+
+
+async def test_edit_right_after_a_call_is_restored(idling: Idling) -> None:
+    await idling.run_call()
+    idling.file.write_text("evil")
+    idling.protection.prepare_close()
+    await idling.protection.close()
+    assert idling.file.read_text() == "original"
+
+
+@pytest.mark.parametrize(("switches", "left"), [(1, "a person's"), (2, "original")])
+async def test_edit_before_the_end_is_accepted_if_the_sandbox_was_idle(
+    idling: Idling, switches: int, left: str
+) -> None:
+    await idling.run_call()
+    await idling.become_idle()
+    idling.file.write_text("a person's")
+    idling.switches = switches
+    idling.protection.prepare_close()
+    await idling.protection.close()
+    assert idling.file.read_text() == left
+
+
+async def test_change_during_a_call_is_restored_and_denied(idling: Idling) -> None:
+    idling.start_call()
+    await idling.protection.before(idling.prepared)
+    idling.file.write_text("evil")
+    result = await idling.protection.after(idling.prepared, ToolResult.text("done"))
+    assert result is not None
+    assert (result.is_error, result.error_kind) == (True, "denied")
+    assert result.content.endswith("Its result:\ndone")
+    assert result.metadata[PROTECTED] == ["conftest.py"]
+    assert idling.file.read_text() == "original"
+
+
+async def test_change_that_the_host_made_is_accepted(idling: Idling) -> None:
+    await idling.run_call()
+    idling.file.write_text("restored by undo")
+    idling.protection.accept()
+    idling.protection.prepare_close()
+    await idling.protection.close()
+    assert idling.file.read_text() == "restored by undo"

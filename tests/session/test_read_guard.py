@@ -1,0 +1,149 @@
+"""Edits need a read: what counts as one, and what a worker cannot make count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.builtin.edit import edit
+from aisotools.builtin.files import file, sandbox_read, sandbox_write
+from aisotools.core.exceptions import ToolError
+from aisotools.core.protocols import Tool
+from aisotools.core.types import Json, Origin, ToolCall, ToolResult
+from aisotools.policy.prepared import PreparedCall, prepare_call
+from aisotools.policy.rules import Policy
+from aisotools.session.read_guard import ReadGuard
+from aisotools.testing.fakes import MockTool
+from aisotools.workspace.read_tracker import ReadCache
+from aisotools.workspace.workspace import Workspace
+
+LINES = "".join(f"line {number}, which is long enough to be worth a note\n" for number in range(1, 13))
+
+
+class Rig:
+    """A guard of one workspace, with the file `a` of twelve lines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "a"
+        self.file.write_text(LINES)
+        self.reads = ReadCache(Workspace(folder))
+        self.guard = ReadGuard(self.reads)
+
+    def read(
+        self, value: Json, tool: Tool = sandbox_read, *, origin: Origin = "model", call_id: str = "r"
+    ) -> ToolResult:
+        arguments: dict[str, Json] = {"path": "a"}
+        if tool is file:
+            arguments["operation"] = "read"
+        prepared = prepared_call(tool, arguments, origin=origin, call_id=call_id)
+        content = str(value.get("content")) if isinstance(value, dict) else ""
+        return self.guard.on_read(prepared, ToolResult(content=content, value=value))
+
+    async def edit(self, old: str, new: str) -> None:
+        prepared = prepared_call(edit, {"path": "a", "edits": [{"old": old, "new": new}]})
+        await self.guard.before(prepared)
+        self.file.write_text(self.file.read_text().replace(old, new))
+        await self.guard.after(prepared, ToolResult.text("edited"))
+
+
+def prepared_call(
+    tool: Tool, arguments: Mapping[str, Any], *, origin: Origin = "model", call_id: str = "c"
+) -> PreparedCall:
+    return prepare_call(tool, ToolCall(call_id, tool.name, arguments, origin=origin), Policy(), "confined")
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+async def test_edit_of_an_unread_file_is_refused(rig: Rig) -> None:
+    with pytest.raises(ToolError, match="'a' was not read in this session"):
+        await rig.edit("line 3,", "line three,")
+
+
+@pytest.mark.parametrize("tool", [sandbox_read, file], ids=["sandbox_read", "file"])
+async def test_edit_after_a_read_is_allowed_and_counts_as_read(rig: Rig, tool: Tool) -> None:
+    rig.read({"path": "a", "content": LINES, "start_line": 1}, tool)
+    await rig.edit("line 3,", "line three,")
+    await rig.edit("line three,", "line 3,")
+
+
+async def test_file_that_somebody_else_changed_must_be_read_again(rig: Rig) -> None:
+    rig.read({"path": "a", "content": LINES, "start_line": 1})
+    rig.file.write_text(LINES + "more\n")
+    with pytest.raises(ToolError, match="has changed since it was read"):
+        await rig.edit("line 3,", "line three,")
+
+
+async def test_written_file_counts_as_read(rig: Rig) -> None:
+    prepared = prepared_call(sandbox_write, {"path": "a", "content": "one\ntwo\n"})
+    await rig.guard.before(prepared)
+    rig.file.write_text("one\ntwo\n")
+    await rig.guard.after(prepared, ToolResult.text("written"))
+    await rig.edit("two", "three")
+
+
+@pytest.mark.parametrize("result", [None, ToolResult.error("disk full")], ids=["cancelled", "failed"])
+async def test_write_that_failed_does_not_count_as_read(rig: Rig, result: ToolResult | None) -> None:
+    prepared = prepared_call(sandbox_write, {"path": "a", "content": LINES})
+    await rig.guard.before(prepared)
+    assert await rig.guard.after(prepared, result) is result
+    with pytest.raises(ToolError, match="was not read"):
+        await rig.edit("line 3,", "line three,")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"path": "a", "content": "made up\n" * 12, "start_line": 1},
+        {"path": "a", "content": "", "start_line": 1},
+        {"path": "a", "content": LINES, "start_line": 2},
+        {"path": "a", "content": LINES, "start_line": "1"},
+        {"path": "a", "content": LINES, "start_line": True},
+        {"path": "a", "content": LINES.split("\n")[1] + "\n" * 14, "start_line": -11},
+        {"path": "b", "content": LINES, "start_line": 1},
+        {"path": 1, "content": LINES, "start_line": 1},
+        {"path": "a", "content": None, "start_line": 1},
+        [],
+        None,
+    ],
+)
+async def test_report_that_does_not_match_the_file_is_no_read(rig: Rig, value: Json) -> None:
+    rig.read(value)
+    with pytest.raises(ToolError, match="was not read"):
+        await rig.edit("line 1,", "line one,")
+
+
+async def test_read_reported_by_another_tool_is_no_read(rig: Rig) -> None:
+    rig.read({"path": "a", "content": LINES, "start_line": 1}, MockTool("sandbox_read"))
+    with pytest.raises(ToolError, match="was not read"):
+        await rig.edit("line 3,", "line three,")
+
+
+async def test_only_the_lines_that_were_read_may_be_edited(rig: Rig) -> None:
+    part = "".join(LINES.splitlines(keepends=True)[3:6])
+    rig.read({"path": "a", "content": part, "start_line": 4})
+    await rig.edit("line 5,", "line five,")
+    with pytest.raises(ToolError, match="Only lines 4-6 of 12"):
+        await rig.edit("line 8,", "line eight,")
+
+
+def test_second_read_of_an_unchanged_file_is_shortened_for_a_model_that_has_it(rig: Rig) -> None:
+    value = {"path": "a", "content": LINES, "start_line": 1}
+    rig.reads.follow("")
+    assert rig.read(value, call_id="first").content == LINES
+    second = rig.read(value, call_id="second")
+    assert second.content == "[Unchanged since first: lines 1-12 of a are as that result shows them.]"
+    assert second.metadata["unchanged_since"] == "first"
+    assert rig.read(value, origin="person", call_id="third").content == LINES
+
+
+def test_short_results_are_repeated_whole(rig: Rig) -> None:
+    rig.reads.follow("")
+    line = LINES.splitlines(keepends=True)[0]
+    value = {"path": "a", "content": line, "start_line": 1}
+    assert [rig.read(value, call_id=call_id).content for call_id in ("1", "2")] == [line, line]
