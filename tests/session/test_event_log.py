@@ -11,13 +11,13 @@ from aisotools.core.protocols import SandboxStatus
 from aisotools.session.event_log import EventLog
 
 
-def test_events_are_kept_in_order_and_only_read() -> None:
-    journal = EventLog()
-    events = journal.events
-    journal.output("c1", "stdout", "a")
-    journal.emitted("c1", "step", {"n": 1})
-    journal.started(SandboxStatus(level="confined", alive=True, pid=5, generation=2), "it was restarted")
-    journal.lost(2, "it was ended by SIGKILL")
+def test_events_are_recorded_in_order_and_the_view_is_read_only() -> None:
+    event_log = EventLog()
+    events = event_log.events
+    event_log.output("c1", "stdout", "a")
+    event_log.emitted("c1", "step", {"n": 1})
+    event_log.started(SandboxStatus(level="confined", alive=True, pid=5, generation=2), "it was restarted")
+    event_log.lost(2, "it was ended by SIGKILL")
     assert [event.kind for event in events] == [
         "call_output",
         "call_emitted",
@@ -49,45 +49,45 @@ def test_events_are_kept_in_order_and_only_read() -> None:
     assert abs(output.time_s - time.time()) < 60
 
 
-def test_listeners_hear_what_happens_from_then_on() -> None:
-    journal = EventLog()
-    heard: list[SessionEvent] = []
-    journal.lost(1, "before")
-    stop = journal.subscribe(heard.append)
-    journal.lost(2, "during")
+def test_listener_gets_events_from_its_subscription_to_its_end() -> None:
+    event_log = EventLog()
+    received: list[SessionEvent] = []
+    event_log.lost(1, "before")
+    stop = event_log.subscribe(received.append)
+    event_log.lost(2, "during")
     stop()
     stop()
-    journal.lost(3, "after")
-    assert [event.reason for event in heard if isinstance(event, SandboxLost)] == ["during"]
+    event_log.lost(3, "after")
+    assert [event.reason for event in received if isinstance(event, SandboxLost)] == ["during"]
 
 
-def test_a_listener_that_fails_is_logged_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    journal = EventLog()
-    heard: list[SessionEvent] = []
+def test_listener_that_raises_is_logged_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    event_log = EventLog()
+    received: list[SessionEvent] = []
 
     def failing(event: SessionEvent) -> None:
         raise ValueError("the card broke")
 
-    journal.subscribe(failing)
-    journal.subscribe(heard.append)
+    event_log.subscribe(failing)
+    event_log.subscribe(received.append)
     with caplog.at_level(logging.ERROR, "aisotools"):
-        journal.lost(1, "gone")
-    assert len(heard) == len(journal.events) == 1
+        event_log.lost(1, "gone")
+    assert len(received) == len(event_log.events) == 1
     assert "A listener failed at sandbox_lost" in caplog.text
     assert "the card broke" in caplog.text
 
 
-def test_a_listener_may_stop_itself() -> None:
-    journal = EventLog()
-    heard: list[SessionEvent] = []
+def test_listener_may_unsubscribe_itself() -> None:
+    event_log = EventLog()
+    received: list[SessionEvent] = []
 
     def once(event: SessionEvent) -> None:
-        heard.append(event)
+        received.append(event)
         stop()
 
-    stop = journal.subscribe(once)
-    also: list[SessionEvent] = []
-    journal.subscribe(also.append)
-    journal.lost(1, "a")
-    journal.lost(2, "b")
-    assert (len(heard), len(also)) == (1, 2)
+    stop = event_log.subscribe(once)
+    other: list[SessionEvent] = []
+    event_log.subscribe(other.append)
+    event_log.lost(1, "a")
+    event_log.lost(2, "b")
+    assert (len(received), len(other)) == (1, 2)

@@ -1,3 +1,5 @@
+"""Progress bars in printed text: which lines are read as bars, and how often they are reported."""
+
 from __future__ import annotations
 
 import io
@@ -7,7 +9,8 @@ import pytest
 from tqdm import tqdm
 
 from aisotools.core.events import CallEmitted
-from aisotools.session.event_log import BarWatch, EventLog, bar_numbers
+from aisotools.session.event_log import EventLog
+from aisotools.session.progress import BarReader, ProgressTracker, parse_bar
 from tests.conftest import OpenSession
 
 TQDM = """
@@ -19,7 +22,7 @@ for _ in tqdm(range(40), desc="train", mininterval=0.02, unit="step"):
 
 
 @pytest.mark.parametrize(
-    ("options", "steps", "told"),
+    ("options", "steps", "expected"),
     [
         ({"total": 40, "desc": "train"}, 10, {"done": 10, "total": 40, "label": "train", "unit": "it"}),
         (
@@ -30,20 +33,20 @@ for _ in tqdm(range(40), desc="train", mininterval=0.02, unit="step"):
         ({"total": 3, "unit": " rows"}, 3, {"done": 3, "total": 3, "unit": "rows"}),
     ],
 )
-def test_what_tqdm_draws_is_read(options: dict[str, Any], steps: int, told: dict[str, Any]) -> None:
+def test_bar_of_tqdm_is_parsed(options: dict[str, Any], steps: int, expected: dict[str, Any]) -> None:
     file = io.StringIO()
     with tqdm(file=file, mininterval=0, ascii=True, **options) as bar:
         bar.update(steps)
         bar.refresh()
         line = file.getvalue().rpartition("\r")[2]
-    numbers = bar_numbers(line)
+    numbers = parse_bar(line)
     assert numbers is not None, line
     assert numbers.pop("rate", 1) > 0
-    assert numbers == told
+    assert numbers == expected
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected"),
     [
         (
             "  5%|5         | 1/20 [00:02<00:38,  2.00s/it]",
@@ -60,30 +63,50 @@ def test_what_tqdm_draws_is_read(options: dict[str, Any], steps: int, told: dict
         (" 50%|#|" * 60, None),
     ],
 )
-def test_what_else_is_drawn(line: str, told: dict[str, Any] | None) -> None:
-    assert bar_numbers(line) == told
+def test_lines_that_are_bars_and_lines_that_are_not(line: str, expected: dict[str, Any] | None) -> None:
+    assert parse_bar(line) == expected
 
 
-def test_it_is_told_now_and_then_and_at_the_end() -> None:
+def test_progress_is_reported_a_few_times_and_at_the_end() -> None:
     now_s = 0.0
-    watch = BarWatch(lambda: now_s)
-    told = []
+    reader = BarReader(lambda: now_s)
+    reports = []
     for n in range(101):
         now_s += 0.01
         whole = f"\r{n:3}%|{'#' * (n // 10):10}| {n}/100 [00:01<00:01, 9.00it/s]"
-        told += [watch.feed(whole[:20]), watch.feed(whole[20:])]
-    done = [numbers["done"] for numbers in told if numbers is not None]
+        reports += [reader.feed(whole[:20]), reader.feed(whole[20:])]
+    done = [report["done"] for report in reports if report is not None]
     assert done[-1] == 100
     assert 5 < len(done) < 15
-    assert watch.feed("\n") is None
+    assert reader.feed("\n") is None
 
 
-def test_the_journal_keeps_few_of_them() -> None:
-    journal = EventLog()
-    for n in range(100):
-        journal.output(f"c{n}", "stderr", "\r 40%|####      | 4/10 [00:01<00:02, 3.10it/s]")
-    assert len(journal._bars) <= 32
-    assert sum(isinstance(event, CallEmitted) for event in journal.events) == 100
+BAR = "\r 40%|####      | 4/10 [00:01<00:02, 3.10it/s]"
+
+
+def test_few_streams_are_watched_at_once() -> None:
+    tracker = ProgressTracker()
+    reports = [tracker.feed(f"c{n}", "stderr", BAR) for n in range(100)]
+    assert None not in reports
+    assert len(tracker) == 32
+
+
+def test_output_without_a_bar_is_not_watched() -> None:
+    tracker = ProgressTracker()
+    assert tracker.feed("c", "stdout", "50% done\r") is None
+    assert len(tracker) == 0
+
+
+def test_the_event_log_records_the_progress_of_each_call() -> None:
+    event_log = EventLog()
+    event_log.output("c1", "stderr", BAR)
+    event_log.output("c1", "stderr", BAR)
+    event_log.output("c2", "stderr", BAR)
+    emitted = [event for event in event_log.events if isinstance(event, CallEmitted)]
+    assert [(event.call_id, event.name, event.payload["done"]) for event in emitted] == [
+        ("c1", "progress", 4),
+        ("c2", "progress", 4),
+    ]
 
 
 @pytest.mark.parametrize("tool", ["python", "sandbox_bash"])
