@@ -169,4 +169,4 @@ def test_a_full_disk_is_an_error() -> None:
     ledger = Ledger(Path("/dev/full"), b"k" * 32)
     with pytest.raises(LedgerError, match="cannot be written"):
         ledger.append("step", {})
-    os.close(ledger._file)
+    os.close(ledger._descriptor)

@@ -12,10 +12,13 @@ import pytest
 from pydantic import SecretStr
 
 from aisotools.cli import log as cli_log
+from aisotools.core.events import SessionEnded
+from aisotools.core.exceptions import LedgerError
 from aisotools.core.redaction import REDACTED
 from aisotools.core.types import Approval, ApprovalRequest, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
-from aisotools.session.ledger import read, verify
+from aisotools.session.ledger import open_ledger, read, verify
+from aisotools.session.recording import Recording
 from aisotools.session.session import Session
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import tool
@@ -34,8 +37,8 @@ async def test_a_call_is_presented_decided_executed_and_ended(open_session: Open
     session = open_session(MockTool("write", result="written"), approver=approver)
     await session.call("write", {"n": 1}, origin="model")
     await session.close()
-    told = [r for r in records(session) if r["kind"] not in {"sandbox_started", "session_ended"}]
-    assert [r["kind"] for r in told] == [
+    recorded = [r for r in records(session) if r["kind"] not in {"sandbox_started", "session_ended"}]
+    assert [r["kind"] for r in recorded] == [
         "call_requested",
         "approval_asked",
         "approval_answered",
@@ -43,14 +46,14 @@ async def test_a_call_is_presented_decided_executed_and_ended(open_session: Open
         "call_started",
         "call_finished",
     ]
-    requested, asked, answered, decided, _, finished = (r["body"] for r in told)
+    requested, asked, answered, decided, _, finished = (r["body"] for r in recorded)
     assert (requested["origin"], requested["arguments"]) == ("model", {"n": 1})
     assert asked["reasons"] == ["it is a local change"]
     assert (answered["outcome"], answered["reason"], answered["edited"]) == ("approve", "fine", {"n": 2})
     assert answered["waited_s"] >= 0
     assert (decided["decided_by"], decided["arguments"]) == ("approver", {"n": 2})
     assert finished["result"]["content"] == "written"
-    assert len({r["body"]["call_id"] for r in told}) == 1
+    assert len({r["body"]["call_id"] for r in recorded}) == 1
     assert session.log_path is not None
     assert verify(session.log_path).ok
 
@@ -88,12 +91,26 @@ async def test_what_cannot_be_recorded_does_not_run(open_session: OpenSession, t
     session = open_session(mock, approver=AllowAll())
     await session.call("write")
     ledger = session._recording._ledger  # type: ignore[union-attr]  # open by now
-    os.dup2(os.open("/dev/full", os.O_WRONLY), ledger._file)
+    os.dup2(os.open("/dev/full", os.O_WRONLY), ledger._descriptor)
     await session.call("write")
     result = await session.call("write")
     assert (result.error_kind, result.recoverable) == ("environment", False)
     assert "could not be recorded" in result.content
     assert len(mock.calls) == 1
+
+
+async def test_failure_to_record_is_reported_once(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path / "ledger", "mine")
+    errors: list[LedgerError] = []
+    recording = Recording(ledger, lambda _: frozenset(), errors.append)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, ledger._descriptor)
+    os.close(full)
+    recording.on_event(SessionEnded(time_s=1))
+    recording.on_event(SessionEnded(time_s=2))
+    recording.close()
+    assert len(errors) == 1
+    assert "cannot be written" in str(errors[0])
 
 
 async def test_a_second_session_of_a_key_goes_on_in_the_same_ledger(open_session: OpenSession) -> None:
