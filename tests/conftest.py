@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from aisotools.core.protocols import Tool
 from aisotools.session.session import Session
@@ -21,7 +21,11 @@ from tests import host_guard
 
 # How long an example takes says more about the machine's other work than about the code: see benchmarks.
 settings.register_profile("aisotools", deadline=None)
-settings.load_profile("aisotools")
+# Mutants are tried with the same examples each time, and nobody reads the smallest one that fails.
+settings.register_profile(
+    "mutants", deadline=None, derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "aisotools"))
 
 OpenSession = Callable[..., Session]
 """Makes a session of these tools and options; it opens itself at its first call and is closed by the test."""

@@ -205,6 +205,13 @@ def calls_made(transition: Transition) -> tuple[CallPart, ...]:
     return transition.action.calls
 
 
+def test_a_new_conversation_is_empty_and_nothing_is_used_up() -> None:
+    state = State()
+    assert (state.messages, state.chars, state.marks, state.step) == ((), 0, (), 0)
+    assert (state.call_count, state.steps, state.calls, state.usage) == (0, 0, 0, Usage(requests=0))
+    assert (state.failures, state.pending, state.results) == ({}, (), {})
+
+
 def test_a_run_begins_with_a_request_and_forgets_what_the_last_run_used() -> None:
     old = State(
         messages=(UserMessage("a"), AssistantMessage((TextPart("b"),))),
@@ -273,6 +280,9 @@ def test_calls_get_ids_of_the_session_and_usage_adds_up() -> None:
     assert transition.state.call_count == 2
     assert transition.state.calls == 2
     assert transition.state.pending == calls_made(transition)
+    said = transition.state.messages[-1]
+    assert isinstance(said, AssistantMessage)
+    assert said.parts == (calls_made(transition)[0], TextPart("and"), calls_made(transition)[1])
     assert transition.state.usage == Usage(requests=0) + Usage(input_tokens=3, cost=0.5)
     results = [ok(made) for made in calls_made(transition)]
     following = loop.receive_results(transition.state, RULES_OF_ONE, results[::-1])
@@ -420,6 +430,29 @@ def test_arguments_are_edited_in_the_answer_and_in_the_pending_call() -> None:
     assert state.chars == sum(map(message_chars, state.messages)) > transition.state.chars
 
 
+def test_edited_arguments_leave_the_messages_around_the_answer_alone() -> None:
+    before, after = (UserMessage("a"), UserMessage("b")), (ok(call(2)), UserMessage("c"))
+    answer = AssistantMessage((call(1), call(2)))
+    state = State(messages=(*before, answer, *after), pending=(call(1),))
+    edited = loop.replace_arguments(state, "model-1", {"n": "edited"})
+    assert (edited.messages[:2], edited.messages[3:]) == (before, after)
+    assert calls_of(edited.messages[2]) == (CallPart("model-1", "look", {"n": "edited"}), call(2))
+
+
+def test_arguments_that_are_no_json_are_counted_and_their_failures_too() -> None:
+    """A person can edit anything in; the loop must not fail at it."""
+    rules = Rules(agent_id="me", budgets=Budgets(same_failures=2))
+    transition = Transition(begun(rules), Ask(messages=()))
+    odd = object()
+    for _ in range(2):
+        transition = loop.receive_answer(transition.state, rules, model_answer(call(1)))
+        state = loop.replace_arguments(transition.state, calls_made(transition)[0].id, {"n": odd})
+        assert state.chars == sum(map(message_chars, state.messages))
+        failed = ok(calls_made(transition)[0], "no", is_error=True)
+        transition = loop.receive_results(state, rules, [failed])
+    assert ending(transition) == ("loop", "the same call of look failed 2 times in a row")
+
+
 def test_edited_messages_move_the_marks_of_requests() -> None:
     state = State(messages=(UserMessage("a"), UserMessage("b"), UserMessage("c")), marks=(1, 2, 3))
     shorter = loop.replace_messages(state, (UserMessage("a"), UserMessage("bb")))
@@ -506,6 +539,7 @@ def test_trimming_takes_the_oldest_results_and_no_more_than_needed() -> None:
 def test_results_that_the_model_has_not_read_stay() -> None:
     messages = conversation("a" * 400, "b" * 1_000)
     assert loop.trim(messages, 0).call_ids == ("model-0",)
+    assert loop.trim([ok(call(), "a" * 1_000)], 0).call_ids == (), "there is no answer at all"
 
 
 def test_a_trimmed_result_says_how_to_read_it_again() -> None:
@@ -541,6 +575,24 @@ def test_a_conversation_is_trimmed_above_the_upper_share_down_to_the_lower_one()
     assert with_overhead.state.chars <= window * loop.TRIM_TO - 1_000
 
 
+@pytest.mark.parametrize(("chars", "trimmed"), [(850, ()), (851, ("model-0",))])
+def test_trimming_starts_right_above_the_upper_share(chars: int, trimmed: tuple[str, ...]) -> None:
+    messages = (*conversation("a" * 600), AssistantMessage((TextPart("so"),)))
+    rest = chars - sum(map(message_chars, messages))
+    state = State(messages=(*messages, UserMessage("b" * rest)), chars=chars, tokens_per_char=1.0)
+    action = loop.begin(state, window_rules(1_000), None).action
+    assert isinstance(action, Ask)
+    assert action.trimmed == trimmed
+
+
+def test_until_a_provider_has_counted_three_characters_make_a_token() -> None:
+    assert ending(loop.begin(State(), window_rules(100), UserMessage("x" * 303))) == (
+        "context",
+        "about 101 tokens do not fit the 100 that the model reads",
+    )
+    assert isinstance(loop.begin(State(), window_rules(100), UserMessage("x" * 302)).action, Ask)
+
+
 def test_what_does_not_fit_ends_the_run() -> None:
     state = State(tokens_per_char=1.0)
     assert isinstance(loop.begin(state, window_rules(100), UserMessage("x" * 100)).action, Ask)
@@ -557,6 +609,7 @@ def test_what_does_not_fit_ends_the_run() -> None:
         (500, 500, 500, 0.5),
         (999, 0, 500, loop.DEFAULT_TOKENS_PER_CHAR),
         (1_000, 0, 0, loop.DEFAULT_TOKENS_PER_CHAR),
+        (1_000, 0, 1, 0.1),
         (1_000, 0, 50, 0.1),
         (1_000, 0, 5_000, 1.0),
     ],

@@ -54,6 +54,12 @@ class Callers:
     async def finish(self) -> None:
         for event in self.exits.values():
             event.set()
+        for _ in self.tasks:  # in each turn at least one of them ends
+            await self.settle()
+        waiting = [number for number, task in self.tasks.items() if not task.done()]
+        for number in waiting:
+            self.tasks[number].cancel()
+        assert not waiting, "nobody holds a slot any more, and still these calls wait"
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
 
 
