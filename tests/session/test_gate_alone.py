@@ -1,0 +1,595 @@
+"""The gate without a session: what it hands on, in which order, what it refuses and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from aisotools.core.events import (
+    ApprovalAnswered,
+    CallDecided,
+    CallFinished,
+    CallRequested,
+    CallStarted,
+    SessionEvent,
+)
+from aisotools.core.exceptions import SandboxError, ToolError
+from aisotools.core.protocols import OutputCaps, SandboxCall, ToolContext, UserQuestion
+from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, Json, ToolCall, ToolResult
+from aisotools.policy.approvers import ScriptedApprover
+from aisotools.policy.prepared import PreparedCall
+from aisotools.policy.rules import Policy, Rule
+from aisotools.sandbox.limits import Limits
+from aisotools.sandbox.process.spawn import WorkerSpec
+from aisotools.sandbox.results import VALUE_DROPPED
+from aisotools.session.event_log import EventLog
+from aisotools.session.gate import Gate, HostCalls
+from aisotools.session.guards import CallEnvironment
+from aisotools.testing.fakes import FakeSandbox, MockTool
+from aisotools.tools.registry import ToolRegistry
+
+Event = TypeVar("Event", bound=SessionEvent)
+
+SPEC = WorkerSpec(level="confined", workspace="/nowhere", limits=Limits())
+
+
+def reading(name: str = "read", **options: Any) -> MockTool:
+    return MockTool(name, effect=Effect.READ_ONLY, **options)
+
+
+def changing(name: str = "write", **options: Any) -> MockTool:
+    return MockTool(name, effect=Effect.LOCAL_MUTATION, **options)
+
+
+class Rig:
+    """A gate with its parts. Mode `auto` unless told otherwise: what changes the workspace alone may run."""
+
+    def __init__(
+        self, *tools: Any, approver: Any = None, policy: Policy | None = None, caps: OutputCaps | None = None
+    ) -> None:
+        self.log = EventLog()
+        self.sandbox = FakeSandbox(SPEC, self.log)
+        self.gate = Gate(
+            registry=ToolRegistry(tools),
+            policy=policy or Policy(mode="auto"),
+            approver=approver,
+            event_log=self.log,
+            caps=caps or OutputCaps(),
+            call_timeout_s=5,
+            session_key="key",
+        )
+        self.env = CallEnvironment(sandbox=self.sandbox, level="confined", workspace=Path("/nowhere"))
+        self.number = 0
+
+    def call(self, name: str, arguments: Mapping[str, Json] | None = None, **fields: Any) -> ToolCall:
+        self.number += 1
+        return ToolCall(f"c{self.number}", name, arguments or {}, **fields)
+
+    async def run(self, name: str, arguments: Mapping[str, Json] | None = None, **options: Any) -> ToolResult:
+        return await self.gate.run(self.call(name, arguments), self.env, **options)
+
+    async def run_many(self, *names: str) -> list[ToolResult]:
+        return await self.gate.run_many([self.call(name) for name in names], self.env)
+
+    def events(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.log.events if isinstance(event, kind)]
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.log.events]
+
+
+class Endless:
+    """The work of a host tool that ends only when it is cancelled, and takes a few rounds to tidy up."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.tidied = asyncio.Event()
+        self.saw_cancellation: bool | None = None
+
+    async def __call__(self, _arguments: object, context: ToolContext) -> str:
+        self.begun.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.saw_cancellation = context.cancellation.cancelled
+            for _ in range(5):
+                await asyncio.sleep(0)
+            self.tidied.set()
+        return "never"
+
+
+# ---- tools on the host
+
+
+@pytest.mark.parametrize("end", ["deadline", "interrupt"])
+async def test_a_stopped_tool_is_warned_and_given_time_to_tidy_up(end: str) -> None:
+    work, calls, context = Endless(), HostCalls(), ToolContext()
+    tool, timeout_s = reading(result=work), 0.01 if end == "deadline" else 60.0
+    running = asyncio.ensure_future(calls.run(tool, ToolCall("1", "read", {}), context, timeout_s))
+    await work.begun.wait()
+    assert not context.cancellation.cancelled
+    assert repr(calls) == "<HostCalls 1 running>"
+    if end == "interrupt":
+        calls.interrupt()
+    result = await running
+    assert work.saw_cancellation is True
+    assert work.tidied.is_set()
+    key = "timed_out" if end == "deadline" else "stopped"
+    assert {name: result.metadata.get(name) for name in ("timed_out", "stopped")} == {
+        "timed_out": None,
+        "stopped": None,
+        key: True,
+    }
+
+
+async def test_a_cancelled_caller_takes_its_tool_along() -> None:
+    work, calls, context = Endless(), HostCalls(), ToolContext()
+    running = asyncio.ensure_future(calls.run(reading(result=work), ToolCall("1", "read", {}), context, 60.0))
+    await work.begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await work.tidied.wait()
+    assert context.cancellation.cancelled
+    assert repr(calls) == "<HostCalls 0 running>"
+
+
+async def test_what_a_tool_left_running_sees_that_its_call_is_over() -> None:
+    context = ToolContext()
+    result = await HostCalls().run(reading(), ToolCall("1", "read", {}), context, 60.0)
+    assert result.content == "done"
+    assert context.cancellation.cancelled
+
+
+async def test_a_tool_that_cancels_itself_was_interrupted() -> None:
+    tool = reading(raises=asyncio.CancelledError())
+    result = await HostCalls().run(tool, ToolCall("1", "read", {}), ToolContext(), 60.0)
+    assert (result.is_error, result.metadata["stopped"]) == (True, True)
+
+
+async def test_each_of_several_running_tools_is_stopped() -> None:
+    works = [Endless(), Endless()]
+    rig = Rig(*(reading(f"read{n}", result=work) for n, work in enumerate(works)))
+    running = [asyncio.ensure_future(rig.run(f"read{n}")) for n in range(2)]
+    for work in works:
+        await work.begun.wait()
+    rig.gate.interrupt()
+    assert [(await one).metadata["stopped"] for one in running] == [True, True]
+
+
+# ---- what a host tool may use of the session
+
+
+async def test_a_tool_reads_what_was_cut_and_shares_a_memory() -> None:
+    stored: list[Any] = []
+
+    async def look(arguments: Mapping[str, Json], context: ToolContext) -> str:
+        assert context.services is not None
+        context.services.memory["seen"] = arguments["ref"]
+        stored.append(context.services.stored(str(arguments["ref"])))
+        return "looked"
+
+    rig = Rig(
+        reading("long", result="x" * 5_000), reading("look", result=look), caps=OutputCaps(content_chars=500)
+    )
+    cut = (await rig.run("long")).truncation
+    assert cut is not None
+    assert cut.ref is not None
+    await rig.run("look", {"ref": cut.ref})
+    await rig.run("look", {"ref": "no such"})
+    assert stored[0] is not None
+    assert (stored[0].call_id, stored[0].text) == ("c1", "x" * 5_000)
+    assert stored[1] is None
+    assert rig.gate.memory == {"seen": "no such"}
+    await rig.gate.close()
+    assert rig.gate.results.get(cut.ref) is None
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_cut_result_says_how_to_read_the_rest_if_there_is_a_way(known: bool) -> None:
+    tools = [reading("long", result="x" * 5_000), *([reading("read_result")] if known else [])]
+    result = await Rig(*tools, caps=OutputCaps(content_chars=500)).run("long")
+    assert ("read_result" in result.content) is known
+
+
+async def test_a_tool_asks_a_person_and_its_calls_have_ids_that_name_the_parent() -> None:
+    class Person(ScriptedApprover):
+        async def inquire(self, inquiry: UserQuestion) -> str | None:
+            return f"to {inquiry.text}: blue"
+
+    async def outer(_arguments: object, context: ToolContext) -> str:
+        assert context.services is not None
+        answer = await context.services.inquire(UserQuestion(id="q1", text="which colour?"))
+        inner = await context.services.call("inner", {})
+        return f"{answer}; {inner.content}"
+
+    rig = Rig(reading("outer", result=outer), reading("inner", result="in"), approver=Person([]))
+    assert (await rig.run("outer")).content == "to which colour?: blue; in"
+    first, second = rig.events(CallRequested)
+    assert re.fullmatch(rf"{first.call.id}/[0-9a-f]{{12}}", second.call.id)
+    assert rig.gate.knows(second.call.id)
+    assert rig.gate.calls == 2
+
+
+async def test_a_context_says_whose_call_it_is() -> None:
+    mock = reading()
+    rig = Rig(mock, caps=OutputCaps(content_chars=77))
+    call = rig.call("read", agent_id="agent", turn_id="turn")
+    await rig.gate.run(call, rig.env)
+    (context,) = mock.contexts
+    assert (context.agent_id, context.turn_id, context.call_id) == ("agent", "turn", call.id)
+    assert (context.session_key, context.output_caps) == ("key", OutputCaps(content_chars=77))
+
+
+# ---- who is asked
+
+
+async def test_the_approver_can_be_replaced_and_asked_this_once() -> None:
+    first, second, once = (ScriptedApprover(["deny"]) for _ in range(3))
+    rig = Rig(changing(), policy=Policy(mode="safe"), approver=first)
+    assert rig.gate.approver is first
+    rig.gate.approver = second
+    assert rig.gate.approver is second
+    assert (await rig.run("write")).error_kind == "denied"
+    assert (await rig.run("write", approver=once)).error_kind == "denied"
+    assert [len(one.requests) for one in (first, second, once)] == [0, 1, 1]
+
+
+async def test_a_remembered_approval_decides_unless_a_question_is_wanted() -> None:
+    approver = ScriptedApprover([Approval("approve", remember="tool"), "approve"])
+    mock = changing()
+    rig = Rig(mock, policy=Policy(mode="safe"), approver=approver)
+    await rig.run("write")
+    assert [grant.tool for grant in rig.gate.grants.list()] == ["write"]
+    await rig.run("write")
+    await rig.run("write", ask=True)
+    assert len(mock.calls) == 3
+    decided = rig.events(CallDecided)
+    assert [one.decided_by for one in decided] == ["approver", "grant", "approver"]
+    assert decided[1].decision is Decision.ALLOW
+    assert decided[1].reasons == (
+        "you allowed write with any arguments, up to local change, in the workspace",
+    )
+    rig.gate.policy = Policy(rules=[Rule(decision=Decision.DENY, reason="no more")])
+    assert (await rig.run("write")).content == "write was not run: no more."
+
+
+@pytest.mark.parametrize("way", ["interrupt", "close"])
+async def test_an_open_question_is_withdrawn(way: str) -> None:
+    standing = asyncio.Event()
+
+    class Silent:
+        async def ask(self, request: ApprovalRequest) -> Approval:
+            standing.set()
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError("the question is withdrawn")
+
+    mock = changing()
+    rig = Rig(mock, policy=Policy(mode="safe"), approver=Silent())
+    running = asyncio.ensure_future(rig.run("write"))
+    await standing.wait()
+    if way == "interrupt":
+        rig.gate.interrupt()
+    else:
+        await rig.gate.close()
+    assert "the question was cancelled" in (await running).content
+    assert rig.events(ApprovalAnswered)[0].approval.outcome == "cancel"
+    assert mock.calls == []
+
+
+async def test_closing_stops_what_runs_and_keeps_the_last_word() -> None:
+    work = Endless()
+    rig = Rig(reading(result=work))
+    running = asyncio.ensure_future(rig.run("read"))
+    await work.begun.wait()
+    await rig.gate.close()
+    assert (await running).metadata["stopped"] is True
+    rig.gate.block("nothing can be recorded")
+    assert (await rig.run("read")).content == "read was not run: the session was closed."
+
+
+# ---- several calls
+
+
+async def test_calls_of_a_batch_that_need_it_are_asked_about_with_one_question() -> None:
+    class Together:
+        batches: Sequence[Sequence[ApprovalRequest]] = ()
+
+        async def ask(self, request: ApprovalRequest) -> Approval:
+            raise AssertionError("all at once")
+
+        async def ask_many(self, requests: Sequence[ApprovalRequest]) -> list[Approval]:
+            self.batches = [*self.batches, requests]
+            return [Approval("deny", reason="not this"), Approval("approve")]
+
+    approver = Together()
+    one, two = changing("one"), changing("two")
+    rig = Rig(one, two, reading(), policy=Policy(mode="safe"), approver=approver)
+    results = await rig.run_many("one", "read", "gone", "two")
+    assert [[request.call.name for request in batch] for batch in approver.batches] == [["one", "two"]]
+    assert [result.is_error for result in results] == [True, False, True, False]
+    assert "not this" in results[0].content
+    assert (one.calls, two.calls) == ([], [{}])
+    assert await rig.run_many("read") == [rig.events(CallFinished)[-1].result]
+    assert len(approver.batches) == 1
+
+
+async def test_readers_of_a_batch_run_together_and_each_writer_alone() -> None:
+    running: set[str] = set()
+    seen: list[set[str]] = []
+
+    async def work(_arguments: object, context: ToolContext) -> str:
+        running.add(context.call_id)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        seen.append(set(running))
+        running.discard(context.call_id)
+        return context.call_id
+
+    rig = Rig(
+        reading(result=work),
+        changing(result=work),
+        changing("denied"),
+        policy=Policy(mode="auto", rules=[Rule(tool="denied", decision=Decision.DENY)]),
+    )
+    names = ["read", "denied", "read", "write", "write", "read", "read"]
+    results = await rig.run_many(*names)
+    assert [r.content for r in results if not r.is_error] == ["c1", "c3", "c4", "c5", "c6", "c7"]
+    assert seen == [{"c1", "c3"}, {"c3"}, {"c4"}, {"c5"}, {"c6", "c7"}, {"c7"}]
+
+
+async def test_no_call_is_no_batch() -> None:
+    rig = Rig()
+    assert await rig.run_many() == []
+    assert rig.kinds == []
+
+
+# ---- guards
+
+
+class Watching:
+    """A guard that records what it sees."""
+
+    def __init__(self, name: str, seen: list[str], refuses: Exception | None = None) -> None:
+        self.name, self.seen, self.refuses = name, seen, refuses
+
+    async def before(self, prepared: PreparedCall) -> None:
+        self.seen.append(f"{self.name} before {prepared.call.name}")
+        if self.refuses is not None:
+            raise self.refuses
+
+    async def after(self, _prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
+        self.seen.append(f"{self.name} after {result and result.content}")
+        return result and ToolResult.text(f"{result.content}+{self.name}")
+
+
+async def test_guards_stand_around_changing_calls_in_order_and_may_change_the_result() -> None:
+    seen: list[str] = []
+    rig = Rig(changing(), reading())
+    rig.env = dataclasses.replace(rig.env, guards=(Watching("a", seen), Watching("b", seen)))
+    assert (await rig.run("write")).content == "done+b+a"
+    assert seen == ["a before write", "b before write", "b after done", "a after done+b"]
+    assert (await rig.run("read")).content == "done"
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "recoverable"),
+    [(SandboxError("it is broken"), "environment", False), (ToolError("read first"), "invalid", True)],
+)
+async def test_a_guard_that_refuses_keeps_the_call_from_running(
+    error: Exception, kind: str, recoverable: bool
+) -> None:
+    seen: list[str] = []
+    mock = changing()
+    rig = Rig(mock)
+    guards = (Watching("a", seen), Watching("b", seen, error), Watching("c", seen))
+    rig.env = dataclasses.replace(rig.env, guards=guards)
+    result = await rig.run("write")
+    assert (result.content, result.error_kind, result.recoverable) == (str(error), kind, recoverable)
+    assert seen == ["a before write", "b before write", "a after None"]
+    assert mock.calls == []
+
+
+async def test_guards_look_after_a_cancelled_call() -> None:
+    seen: list[str] = []
+    work = Endless()
+    rig = Rig(changing(result=work))
+    rig.env = dataclasses.replace(rig.env, guards=(Watching("a", seen),))
+    running = asyncio.ensure_future(rig.run("write"))
+    await work.begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert seen == ["a before write", "a after None"]
+    assert rig.events(CallFinished)[0].result.content == "The call was cancelled."
+
+
+# ---- what is recorded
+
+
+async def test_each_call_is_recorded_from_its_request_to_its_end() -> None:
+    rig = Rig(reading(), changing(), policy=Policy(mode="plan"))
+    began_s = time.monotonic()
+    await rig.run("read", {"x": 1})
+    took_s = time.monotonic() - began_s
+    assert rig.kinds == ["call_requested", "call_decided", "call_started", "call_finished"]
+    (decided,), (started,) = rig.events(CallDecided), rig.events(CallStarted)
+    (finished,) = rig.events(CallFinished)
+    assert (decided.decision, decided.decided_by) == (Decision.ALLOW, "policy")
+    assert (started.runs_in, started.level) == ("host", "confined")
+    assert 0 <= finished.duration_s <= took_s
+    await rig.run("write")
+    assert rig.kinds[4:] == ["call_requested", "call_decided", "call_finished"]
+    assert rig.events(CallDecided)[1].reasons == (
+        "mode plan allows only reading, and this is a local change",
+    )
+
+
+async def test_a_call_that_was_typed_says_so() -> None:
+    rig = Rig(reading())
+    await rig.gate.run(rig.call("read", origin="person"), rig.env)
+    await rig.gate.run(rig.call("read", origin="model"), rig.env)
+    assert [event.decided_by for event in rig.events(CallDecided)] == ["typed", "policy"]
+
+
+async def test_an_id_is_used_once_even_by_a_call_that_does_not_exist() -> None:
+    rig = Rig(reading())
+    assert (await rig.gate.run(ToolCall("same", "gone", {}), rig.env)).recoverable
+    again = await rig.gate.run(ToolCall("same", "read", {}), rig.env)
+    assert "used before" in again.content
+    assert (again.error_kind, again.recoverable) == ("invalid", False)
+
+
+# ---- what goes to the sandbox and what comes back
+
+
+class Recording(FakeSandbox):
+    """A sandbox that records the requests and answers with a prepared result."""
+
+    def __init__(self, answer: ToolResult | Exception) -> None:
+        super().__init__(SPEC, EventLog())
+        self.answer = answer
+        self.requests: list[SandboxCall] = []
+
+    async def call(self, request: SandboxCall) -> ToolResult:
+        self.requests.append(request)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def with_sandbox(answer: ToolResult | Exception, *tools: Any) -> tuple[Rig, Recording]:
+    rig, sandbox = Rig(*tools, caps=OutputCaps(content_chars=999)), Recording(answer)
+    rig.env = dataclasses.replace(rig.env, sandbox=sandbox)
+    return rig, sandbox
+
+
+async def test_a_request_to_the_sandbox_says_what_may_be_done_and_how_much_may_come_back() -> None:
+    rig, sandbox = with_sandbox(
+        ToolResult.text("out"), reading(runs_in="sandbox"), changing(runs_in="sandbox")
+    )
+    await rig.run("read", {"x": 1})
+    await rig.run("write")
+    read, write = sandbox.requests
+    assert (read.call.id, read.call.arguments, read.session_key) == ("c1", {"x": 1}, "key")
+    assert (read.read_only, write.read_only) == (True, False)
+    assert (read.timeout_s, read.output_caps) == (5, OutputCaps(content_chars=999))
+
+
+async def test_a_tool_of_the_session_has_caps_of_its_own_and_receives_the_result() -> None:
+    class Own(MockTool):
+        caps = OutputCaps(value_bytes=7)
+
+        def receive(self, result: ToolResult) -> ToolResult:
+            return ToolResult.text(f"received {result.content}")
+
+    rig, sandbox = with_sandbox(ToolResult.text("out"))
+    own = Own("own", effect=Effect.READ_ONLY, runs_in="sandbox")
+    assert (await rig.run("own", tool=own)).content == "received out"
+    assert sandbox.requests[0].output_caps == OutputCaps(value_bytes=7)
+    changed = Own("own", effect=Effect.LOCAL_MUTATION, runs_in="sandbox")
+    assert (await rig.run("own", tool=changed)).content == "received out"
+
+
+async def test_a_sandbox_that_cannot_be_used_is_an_error_of_the_environment() -> None:
+    rig, _ = with_sandbox(SandboxError("no worker"), reading(runs_in="sandbox"))
+    result = await rig.run("read")
+    assert (result.content, result.error_kind, result.recoverable) == ("no worker", "environment", False)
+
+
+class Picky(MockTool):
+    """Accepts no value of a call."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__("picky", effect=Effect.READ_ONLY, runs_in="sandbox")
+        self.error = error
+        self.values: list[object] = []
+
+    def validate_value(self, value: Json) -> None:
+        self.values.append(value)
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ToolResult.error("failed"),
+        dataclasses.replace(
+            ToolResult.text("large").with_metadata(**{VALUE_DROPPED: "too large"}), value=None
+        ),
+    ],
+    ids=["error", "value left out"],
+)
+async def test_there_is_no_value_to_check(answer: ToolResult) -> None:
+    picky = Picky(ToolError("never"))
+    rig, _ = with_sandbox(answer, picky)
+    assert (await rig.run("picky")).content == answer.content
+    assert picky.values == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        dataclasses.replace(ToolResult.text("nothing"), value=None),
+        ToolResult.json({"a": 1}),
+        # A worker that claims to have left a value out, and sends one nevertheless, is not believed.
+        ToolResult.json({"a": 1}).with_metadata(**{VALUE_DROPPED: "too large"}),
+    ],
+    ids=["none", "value", "value and claim"],
+)
+async def test_every_value_is_checked(answer: ToolResult) -> None:
+    picky = Picky(ToolError("that is no colour"))
+    rig, _ = with_sandbox(answer, picky)
+    result = await rig.run("picky")
+    assert (result.content, result.is_error, result.recoverable) == ("that is no colour", True, False)
+    assert picky.values == [answer.value]
+
+
+async def test_a_check_that_fails_is_a_bug_of_the_tool() -> None:
+    rig, _ = with_sandbox(ToolResult.json(1), Picky(KeyError("x")))
+    result = await rig.run("picky")
+    assert result.content.startswith("picky ran, but its validate_value failed. This is a bug in the tool.\n")
+    assert "KeyError: 'x'" in result.content
+    assert (result.is_error, result.recoverable) == (True, False)
+
+
+# ---- policies
+
+
+async def test_the_workspaces_policy_and_what_narrows_count_together() -> None:
+    rig = Rig(changing())
+    bound, narrower = Policy(mode="safe"), Policy(mode="plan")
+    assert rig.gate.effective_policy() == Policy(mode="auto")
+    lift = rig.gate.narrow(narrower)
+    assert rig.gate.effective_policy().bounds == (narrower,)
+    assert rig.gate.effective_policy(bound).bounds == (bound, narrower)
+    lift()
+    assert rig.gate.effective_policy(bound).bounds == (bound,)
+    rig.env = dataclasses.replace(rig.env, workspace_policy=Policy(mode="plan"))
+    assert (await rig.run("write")).error_kind == "denied"
+    with_env = rig.gate.prepare(rig.call("write"), "confined", rig.env)
+    alone = rig.gate.prepare(rig.call("write"), "confined")
+    assert (with_env.evaluation.decision, alone.evaluation.decision) == (Decision.DENY, Decision.ALLOW)
+    own = changing("own")
+    assert rig.gate.prepare(rig.call("own"), "confined", tool=own).tool is own
+
+
+async def test_an_edited_call_is_bound_by_the_workspaces_policy_too() -> None:
+    forbidden = Rule(when={"arguments": {"path": "b"}}, decision=Decision.DENY, reason="not b")
+    approver = ScriptedApprover([Approval("approve", arguments={"path": "b"})] * 2)
+    mock = changing()
+    rig = Rig(mock, policy=Policy(mode="safe"), approver=approver)
+    rig.env = dataclasses.replace(rig.env, workspace_policy=Policy(mode="safe", rules=[forbidden]))
+    assert (await rig.run("write", {"path": "a"})).content == "write was not run: not b."
+    (result,) = await rig.gate.run_many([rig.call("write", {"path": "a"})], rig.env)
+    assert result.content == "write was not run: not b."
+    assert mock.calls == []
