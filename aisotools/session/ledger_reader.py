@@ -1,6 +1,6 @@
-"""A ledger read back: the events that its records tell, as far as they were written down. Pure.
+"""Reads the records of a ledger back as events. Pure.
 
-What was left out of the record stays out: secrets, pictures, values, and most of what was very long.
+What `aisotools.session.recording` leaves out stays out: secrets, images, values, and the rest of long texts.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from aisotools.core.messages import Message, Usage, message_from_json
 from aisotools.core.types import Approval, Decision, Effect, Json, ToolCall, ToolResult
 
 _AGENT_EVENTS: Mapping[str, type[AgentEvent]] = {
-    one.kind: one
-    for one in (
+    event_type.kind: event_type
+    for event_type in (
         AgentStarted,
         ModelRequested,
         ModelRetried,
@@ -51,71 +51,76 @@ _AGENT_EVENTS: Mapping[str, type[AgentEvent]] = {
         AgentFinished,
     )
 }
-_CUT = frozenset({"beginning", "chars", "sha256"})
+_SHORTENED_KEYS = frozenset({"beginning", "chars", "sha256"})
+"""Members of the object that stands for a shortened text; see `aisotools.core.redaction.redact`."""
 
 Body = Mapping[str, Any]
 
 
 def events_of_records(records: Iterable[Mapping[str, Any]]) -> list[SessionEvent]:
-    """The events of a ledger's records; kinds that are not known are passed over.
+    """Return the events of a ledger's records. Records of unknown kinds are skipped.
 
     Raises:
-        LedgerError: If a record is not as it is written.
+        LedgerError: If a record is malformed.
     """
-    read = [(record, *_told(record)) for record in records]
-    reading = _LedgerReader()
-    # An answer is recorded before the calls that it wants, and has their arguments from there.
-    for part in (reading.take_call, reading.take_message):
-        for record, kind, body, common in read:
+    parsed = [(record, *_parse_record(record)) for record in records]
+    reader = _LedgerReader()
+    # A model's message is recorded before the calls that it requests, and takes their arguments from them.
+    for read in (reader.read_call_event, reader.read_agent_event):
+        for record, kind, body, common in parsed:
             try:
-                part(kind, body, common)
+                read(kind, body, common)
             except _MALFORMED as error:
-                raise _unreadable(record, error) from None
-    return [event for event in reading.events if event is not None]
+                raise _malformed_record(record, error) from None
+    return [event for event in reader.events if event is not None]
 
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, UsageError)
 
 
-def _unreadable(record: Mapping[str, Any], error: Exception) -> LedgerError:
+def _malformed_record(record: Mapping[str, Any], error: Exception) -> LedgerError:
     cause = f"{type(error).__name__}: {str(error)[:200]}"
     return LedgerError(f"Record {record.get('n')} of the ledger cannot be read: {cause}.")
 
 
-def _told(record: Mapping[str, Any]) -> tuple[str, Body, Body]:
-    """The kind of a record, its body, and what all kinds have in common."""
+def _parse_record(record: Mapping[str, Any]) -> tuple[str, Body, Body]:
+    """Return the kind of a record, its body, and the fields that all kinds have."""
     try:
         body = dict(record["body"])
         common = {"time_s": float(record["time_s"]), "call_id": str(body.pop("call_id", ""))}
         return str(record["kind"]), body, common
     except _MALFORMED as error:
-        raise _unreadable(record, error) from None
+        raise _malformed_record(record, error) from None
 
 
 class _LedgerReader:
-    """Reads records, first those about calls, then those of agents, whose messages need the former."""
+    """Reads all records twice: first the events of calls, then those of agents, which refer to the calls.
+
+    Attributes:
+        events: One per record; None for kinds that are skipped.
+    """
 
     def __init__(self) -> None:
         self.events: list[SessionEvent | None] = []
         self._requested: dict[str, Mapping[str, Json]] = {}
         self._results: dict[str, ToolResult] = {}
-        self._place = 0
+        self._index = 0
 
-    def take_call(self, kind: str, body: Body, common: Body) -> None:
-        """Take in what is not an agent's."""
-        make = _READERS.get(kind)
-        event = make(body, common) if make is not None else None
+    def read_call_event(self, kind: str, body: Body, common: Body) -> None:
+        """Append the event of a record; None for an agent's event, which `read_agent_event` fills in."""
+        read = _READERS.get(kind)
+        event = read(body, common) if read is not None else None
         if isinstance(event, CallRequested):
             self._requested[event.call_id] = event.call.arguments
         elif isinstance(event, CallFinished):
             self._results[event.call_id] = event.result
         self.events.append(event)
 
-    def take_message(self, kind: str, body: Body, common: Body) -> None:
-        """Take in what is an agent's, each in its place."""
+    def read_agent_event(self, kind: str, body: Body, common: Body) -> None:
+        """Fill in the event of the next record if it is an agent's."""
         if kind in _AGENT_EVENTS:
-            self.events[self._place] = self._agent_event(_AGENT_EVENTS[kind], body, common)
-        self._place += 1
+            self.events[self._index] = self._agent_event(_AGENT_EVENTS[kind], body, common)
+        self._index += 1
 
     def _agent_event(self, kind: type[AgentEvent], body: Body, common: Body) -> AgentEvent:
         values: dict[str, Any] = {}
@@ -132,11 +137,11 @@ class _LedgerReader:
 
     def _message(self, body: Body) -> Message:
         body = dict(body)
-        if body["role"] == "tool" and _is_cut(body["content"]):
+        if body["role"] == "tool" and _is_shortened(body["content"]):
             whole = self._results.get(body["call_id"])
-            body["content"] = lengthened(body["content"]) if whole is None else whole.content
+            body["content"] = fill_shortened(body["content"]) if whole is None else whole.content
         if "images" in body:
-            body["images"] = []  # their data is not in the record
+            body["images"] = []  # image data is not recorded
         if "parts" in body:
             body["parts"] = list(map(self._part, body["parts"]))
         return message_from_json(body)
@@ -147,28 +152,28 @@ class _LedgerReader:
         return {**part, "arguments": self._requested.get(part["id"], {})}
 
 
-def _is_cut(value: object) -> bool:
-    return isinstance(value, Mapping) and value.keys() == _CUT
+def _is_shortened(value: object) -> bool:
+    return isinstance(value, Mapping) and value.keys() == _SHORTENED_KEYS
 
 
-def lengthened(value: Any) -> Any:
-    """JSON in which each text of which only the beginning was kept is that, and says so."""
-    if _is_cut(value):
+def fill_shortened(value: Any) -> Any:
+    """Return JSON in which each shortened text is its beginning, with a note of how much is missing."""
+    if _is_shortened(value):
         beginning = str(value["beginning"])
         missing = int(value["chars"]) - len(beginning)
         return f"{beginning}[... {missing:,} more characters are not in the record ...]"
     if isinstance(value, Mapping):
-        return {key: lengthened(item) for key, item in value.items()}
+        return {key: fill_shortened(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [lengthened(item) for item in value]
+        return [fill_shortened(item) for item in value]
     return value
 
 
-# ---- the kinds that no agent wrote
+# ---- events of calls and of the sandbox
 
 
-def _requested(body: Body, common: Body) -> SessionEvent:
-    arguments = lengthened(body["arguments"])
+def _read_requested(body: Body, common: Body) -> SessionEvent:
+    arguments = fill_shortened(body["arguments"])
     call = ToolCall(
         common["call_id"],
         str(body["name"]),
@@ -180,30 +185,30 @@ def _requested(body: Body, common: Body) -> SessionEvent:
     return CallRequested(**common, call=call)
 
 
-def _answered(body: Body, common: Body) -> SessionEvent:
+def _read_answered(body: Body, common: Body) -> SessionEvent:
     edited = body["edited"]
     approval = Approval(
         body["outcome"],
-        arguments=None if edited is None else lengthened(edited),
+        arguments=None if edited is None else fill_shortened(edited),
         reason=body["reason"],
         remember=body["remember"],
     )
     return ApprovalAnswered(**common, request_id=body["request_id"], approval=approval)
 
 
-def _decided(body: Body, common: Body) -> SessionEvent:
+def _read_decided(body: Body, common: Body) -> SessionEvent:
     return CallDecided(
         **common,
         decision=Decision(body["decision"]),
         decided_by=body["decided_by"],
         effect=Effect(body["effect"]),
         reasons=tuple(body["reasons"]),
-        arguments=lengthened(body["arguments"]),
+        arguments=fill_shortened(body["arguments"]),
         digest=body["digest"],
     )
 
 
-def _finished(body: Body, common: Body) -> SessionEvent:
+def _read_finished(body: Body, common: Body) -> SessionEvent:
     result = body["result"]
     result = ToolResult(
         content=result["content"],
@@ -215,7 +220,7 @@ def _finished(body: Body, common: Body) -> SessionEvent:
     return CallFinished(**common, name=body["name"], result=result, duration_s=float(body["duration_s"]))
 
 
-def _undone(kind: type[Undone]) -> Callable[[Body, Body], SessionEvent]:
+def _read_undone_as(kind: type[Undone]) -> Callable[[Body, Body], SessionEvent]:
     def read(body: Body, common: Body) -> SessionEvent:
         return kind(
             **common,
@@ -228,20 +233,20 @@ def _undone(kind: type[Undone]) -> Callable[[Body, Body], SessionEvent]:
     return read
 
 
-def _as_it_is(kind: type[SessionEvent]) -> Callable[[Body, Body], SessionEvent]:
+def _read_fields_of(kind: type[SessionEvent]) -> Callable[[Body, Body], SessionEvent]:
     return lambda body, common: kind(**common, **body)
 
 
 _READERS: Mapping[str, Callable[[Body, Body], SessionEvent]] = {
-    "sandbox_started": _as_it_is(SandboxStarted),
-    "sandbox_lost": _as_it_is(SandboxLost),
-    "call_requested": _requested,
-    "approval_answered": _answered,
-    "call_decided": _decided,
-    "grant_revoked": _as_it_is(GrantRevoked),
-    "call_started": _as_it_is(CallStarted),
-    "call_finished": _finished,
-    "undone": _undone(Undone),
-    "redone": _undone(Redone),
-    "session_ended": _as_it_is(SessionEnded),
+    "sandbox_started": _read_fields_of(SandboxStarted),
+    "sandbox_lost": _read_fields_of(SandboxLost),
+    "call_requested": _read_requested,
+    "approval_answered": _read_answered,
+    "call_decided": _read_decided,
+    "grant_revoked": _read_fields_of(GrantRevoked),
+    "call_started": _read_fields_of(CallStarted),
+    "call_finished": _read_finished,
+    "undone": _read_undone_as(Undone),
+    "redone": _read_undone_as(Redone),
+    "session_ended": _read_fields_of(SessionEnded),
 }

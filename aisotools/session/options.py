@@ -1,4 +1,7 @@
-"""What a session is given, checked, and the workspace that it holds while it is open."""
+"""Checks of the options of a session, and the claim of its workspace.
+
+A wrong option is refused when the session is created, in terms of the argument that was given.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,16 @@ from aisotools.workspace.lock import (
 )
 
 
-def hold_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) -> WorkspaceLease:
-    """Check and claim a workspace; a refusal leaves nothing behind.
+def open_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) -> WorkspaceLease:
+    """Check and claim a workspace. Folders that were created for a workspace that is refused are removed.
 
     Args:
-        folder: The folder, made if it is missing; None for the notebook's own.
-        level: The confinement level, on which it depends what is refused.
-        environ: Where settings are looked up.
+        folder: The folder, created if it is missing; None for the notebook's own.
+        level: The confinement level. Some folders are refused at some levels only.
+        environ: The environment variables with the settings.
+
+    Returns:
+        The claim, which the session releases when it is closed.
 
     Raises:
         WorkspaceRefused: If the folder cannot be a workspace, or another process holds it.
@@ -40,7 +46,7 @@ def hold_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) 
             claim.release()
             raise
         return claim
-    made = _made(folder)
+    created = _create(folder)
     try:
         refuse_workspace(folder.resolve(), state_folder=state, level=level, environ=environ)
         claim = claim_workspace(folder, state)
@@ -50,14 +56,14 @@ def hold_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) 
                 "Close that session, or use another folder.",
             )
     except WorkspaceError:
-        for path in made:
+        for path in created:
             path.rmdir()
         raise
     return claim
 
 
-def _made(folder: Path) -> list[Path]:
-    """Make the folder and what is missing above it; the folders that were made, the innermost first."""
+def _create(folder: Path) -> list[Path]:
+    """Create the folder and its missing parents. Return the folders that were created, innermost first."""
     missing = []
     try:
         for path in (folder, *folder.parents):
@@ -66,24 +72,21 @@ def _made(folder: Path) -> list[Path]:
             missing.append(path)
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        return []  # it is a file, which is told below
+        return []  # it is a file, which `refuse_workspace` reports
     except (OSError, ValueError) as error:
         raise WorkspaceRefused(
-            f"{str(folder)!r} cannot be the workspace: it cannot be made ({error}). Use another folder.",
+            f"{str(folder)!r} cannot be the workspace: it cannot be created ({error}). Use another folder.",
         ) from None
     return missing
 
 
 def _notebook_stem(environ: Mapping[str, str]) -> str:
-    """The notebook's name without its ending; Jupyter Server tells it to the kernels it starts."""
+    """Return the notebook's name without its suffix. Jupyter Server passes it to the kernels it starts."""
     return Path(environ.get("JPY_SESSION_NAME", "default")).stem or "default"
 
 
-# ---- what a session is given
-
-
 def refuse_auto_without_sandbox(policy: Policy, level: str) -> None:
-    """Raise if the policy needs a sandbox and there is none.
+    """Refuse a policy that allows calls without asking at a level that confines nothing.
 
     Raises:
         UsageError: For mode auto at level limited.
@@ -95,7 +98,7 @@ def refuse_auto_without_sandbox(policy: Policy, level: str) -> None:
 
 
 def require_type(value: object, kind: type, name: str, such_as: str, *, optional: bool = True) -> None:
-    """Raise if the argument `name` is of another kind.
+    """Require that the argument `name` is of type `kind`, or None if it is optional.
 
     Raises:
         TypeError: Naming the argument, the value and what to give instead.
@@ -105,7 +108,7 @@ def require_type(value: object, kind: type, name: str, such_as: str, *, optional
 
 
 def require_approver(approver: object) -> None:
-    """Raise if this is neither None nor somebody who can be asked.
+    """Require None or an approver.
 
     Raises:
         TypeError: Saying what to give instead.
@@ -117,12 +120,12 @@ def require_approver(approver: object) -> None:
 
 
 def is_number(value: object) -> bool:
-    """Whether this is a number, and no truth value."""
+    """Return whether `value` is a number. A bool is none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def parse_workspace(path: str | os.PathLike[str]) -> Path:
-    """The workspace as it was given.
+    """Return the path of the workspace, with `~` expanded.
 
     Raises:
         ValueError: If the path is empty, which would mean the current folder.
@@ -133,7 +136,7 @@ def parse_workspace(path: str | os.PathLike[str]) -> Path:
 
 
 def existing_paths(paths: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """Further paths that tools may read, resolved.
+    """Return the resolved paths of further files and folders that tools may read.
 
     Raises:
         TypeError: If this is one path, not a list of them.
@@ -141,8 +144,8 @@ def existing_paths(paths: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     """
     if isinstance(paths, str | os.PathLike):
         raise TypeError(f"read_only={str(paths)!r}: give a list of paths, such as [{str(paths)!r}].")
-    found = [Path(path).expanduser() for path in paths]
-    for path in found:
+    expanded = [Path(path).expanduser() for path in paths]
+    for path in expanded:
         if not path.exists():
             raise UsageError(f"read_only: {str(path)!r} does not exist. Create it first, or leave it out.")
-    return tuple(str(path.resolve()) for path in found)
+    return tuple(str(path.resolve()) for path in expanded)

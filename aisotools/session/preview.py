@@ -1,7 +1,7 @@
-"""What a call that writes a file would change there, worked out on the host before anybody is asked.
+"""Preview of a call that writes a file: the diff, computed on the host before the call is approved.
 
-The file lies in a folder that hostile code may write to, so it is read through the path guard, bounded, and
-never through a link that leads out; what cannot be read is said and keeps nobody from asking.
+The file lies in a folder that hostile code may write to. It is read within bounds, and never through a link
+that leads out of the workspace. If it cannot be read, the preview says so and the call is asked about anyway.
 """
 
 from __future__ import annotations
@@ -25,29 +25,34 @@ MAX_LINES = 4_000
 """Files of more lines are not compared."""
 
 _BUILTINS = "aisotools.builtin."
-_CONTEXT = 3
+_CONTEXT_LINES = 3
 
 
 def preview_of(
-    arguments: Mapping[str, Json], shipment: ToolPayload | None, workspace: Path | None
+    arguments: Mapping[str, Json], payload: ToolPayload | None, workspace: Path | None
 ) -> dict[str, Json]:
-    """What the card of a call may show besides its arguments, by kind.
+    """Return what the card of a call shows besides its arguments, by kind.
 
-    Only our own tools' arguments are taken for what they say: what a stranger calls `content` need not become
-    the content of a file.
+    Only calls of built-in tools get a preview: an argument `content` of another tool need not become the
+    content of a file.
+
+    Args:
+        arguments: The validated arguments of the call.
+        payload: The tool as it is sent to the sandbox; None for a tool of the host.
+        workspace: The folder with the file; None if it lies on another machine.
 
     Returns:
-        Empty, or `{"diff": {"path", "lines", "added", "removed", "note"}}`; each line starts with a space,
+        Empty, or `{"diff": {"path", "lines", "added", "removed", "note"}}`. Each line starts with a space,
         `+`, `-` or `@`. All of it is untrusted text.
     """
-    if shipment is None or workspace is None or not shipment.import_path.startswith(_BUILTINS):
+    if payload is None or workspace is None or not payload.import_path.startswith(_BUILTINS):
         return {}
     path = arguments.get("path")
     if not isinstance(path, str) or not _is_write(arguments):
         return {}
     try:
         before, exists = _read(workspace, path)
-        after = _after(arguments, before)
+        after = _apply(arguments, before)
     except UnicodeDecodeError:
         return {"diff": _note(path, "The file is not text, so what changes in it cannot be shown.")}
     except (OSError, ValueError, WorkspaceError) as error:
@@ -75,7 +80,7 @@ def _is_edits(edits: Json) -> bool:
 
 
 def _read(workspace: Path, path: str) -> tuple[str, bool]:
-    """The file's text, and whether there is a file."""
+    """Return the text of the file and True, or an empty text and False if there is no file."""
     try:
         data = Workspace(workspace).read_bytes(path, max_bytes=MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
@@ -83,11 +88,11 @@ def _read(workspace: Path, path: str) -> tuple[str, bool]:
     return data.decode("utf-8"), True
 
 
-def _after(arguments: Mapping[str, Json], before: str) -> str:
-    """The text that the call leaves.
+def _apply(arguments: Mapping[str, Json], before: str) -> str:
+    """Return the text of the file after the call.
 
     Raises:
-        ValueError: If an edit finds nothing to replace; says which.
+        ValueError: If an edit would fail; the message names it.
     """
     content = arguments.get("content")
     if isinstance(content, str):
@@ -110,9 +115,13 @@ def _diff(path: str, before: str, after: str, *, exists: bool) -> dict[str, Json
     if before == after:
         return _note(path, "Nothing changes: the file holds this already." if exists else "An empty file.")
     if not exists:
-        lines, old = [f"+{line}" for line in _ended(new)], []
+        lines, old = [f"+{line}" for line in _drop_last_if_empty(new)], []
     else:
-        lines = list(difflib.unified_diff(_ended(old), _ended(new), lineterm="", n=_CONTEXT))[2:]
+        lines = list(
+            difflib.unified_diff(
+                _drop_last_if_empty(old), _drop_last_if_empty(new), lineterm="", n=_CONTEXT_LINES
+            )
+        )[2:]
     note = "A new file." if not exists else ""
     if exists and bool(before) and bool(after) and before.endswith("\n") != after.endswith("\n"):
         ends = "gains" if after.endswith("\n") else "loses"
@@ -121,8 +130,8 @@ def _diff(path: str, before: str, after: str, *, exists: bool) -> dict[str, Json
     return {"path": path, "lines": lines, "added": signs["+"], "removed": signs["-"], "note": note}
 
 
-def _ended(lines: list[str]) -> list[str]:
-    """Without the empty text behind the last line end."""
+def _drop_last_if_empty(lines: list[str]) -> list[str]:
+    """Return the lines without the empty one behind the last line end."""
     return lines[:-1] if lines[-1] == "" else lines
 
 

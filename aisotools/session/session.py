@@ -41,8 +41,8 @@ from aisotools.session.gate import Gate
 from aisotools.session.history import UndoHistory
 from aisotools.session.options import (
     existing_paths,
-    hold_workspace,
     is_number,
+    open_workspace,
     parse_workspace,
     refuse_auto_without_sandbox,
     require_approver,
@@ -372,7 +372,7 @@ class Session:
         if self._policy_is_default:
             self._gate.policy = user_policy(self._environ)
         refuse_auto_without_sandbox(self.policy, level)
-        lease = hold_workspace(self._workspace, level, self._environ)
+        lease = open_workspace(self._workspace, level, self._environ)
         parts = None
         try:
             parts = build_environment(

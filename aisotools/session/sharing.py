@@ -1,7 +1,7 @@
-"""The state that all sessions of a process share on one workspace: its checkpoints, and a lock.
+"""The state that the sessions of a process share on one workspace: its checkpoints and a lock.
 
-Calls of one session overlap as far as its sandbox lets them. Calls of another session on the same workspace
-wait for them, and undo waits for everybody, so that a checkpoint shows what one session did and nobody else.
+Calls of one session overlap as far as its sandbox allows. Calls of another session on the same workspace wait
+for them, and undo waits for all calls, so that each checkpoint shows the changes of one session only.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from aisotools.workspace.checkpoints.timeline import Checkpoints
 
 @dataclass(slots=True, eq=False)
 class LockToken:
-    """Permission to change a workspace, until it is given back with `WorkspaceLock.leave`.
+    """Permission to change a workspace, until it is returned with `WorkspaceLock.leave`.
 
     Attributes:
-        lock: The lock that gave it.
-        holder: The holder it was given to.
-        nested: Whether it was given within another token's time, and holds nothing by itself.
-        valid: Whether it was not given back yet.
+        lock: The lock that granted it.
+        holder: The holder it was granted to.
+        nested: True if it was granted within the time of another token, which holds the lock.
+        valid: True until it is returned.
     """
 
     lock: WorkspaceLock
@@ -50,13 +50,10 @@ _current: ContextVar[LockToken | None] = ContextVar("aisotools_workspace_token",
 
 
 class WorkspaceLock:
-    """A fair lock that one holder at a time has, any number of times at once.
-
-    Holders may be on different event loops.
-    """
+    """A fair lock for one holder at a time, which may acquire it repeatedly. Works across event loops."""
 
     def __init__(self) -> None:
-        """Start free."""
+        """Start without a holder."""
         self._mutex = threading.Lock()
         self._holder: object = None
         self._count = 0
@@ -67,10 +64,10 @@ class WorkspaceLock:
 
     async def enter(self, holder: object) -> LockToken:
         """Wait until only `holder` has the lock. Within a call that has it, return at once."""
-        around = _current.get()
-        if around is not None and around.valid and around.lock is self:
+        outer = _current.get()
+        if outer is not None and outer.valid and outer.lock is self:
             # A call made by a tool of a call that holds the lock: waiting would be a deadlock.
-            token = LockToken(self, around.holder, nested=True)
+            token = LockToken(self, outer.holder, nested=True)
         else:
             await self._acquire(holder)
             token = LockToken(self, holder, nested=False)
@@ -79,8 +76,8 @@ class WorkspaceLock:
 
     def inside(self) -> bool:
         """Return whether the running task belongs to a call that has the lock."""
-        around = _current.get()
-        return around is not None and around.valid and around.lock is self
+        outer = _current.get()
+        return outer is not None and outer.valid and outer.lock is self
 
     async def _acquire(self, holder: object) -> None:
         with self._mutex:
@@ -105,7 +102,7 @@ class WorkspaceLock:
             raise
 
     def leave(self, token: LockToken) -> None:
-        """Give a token back. Doing it again has no effect."""
+        """Return a token. Returning it again has no effect."""
         if token.valid:
             token.valid = False
             if not token.nested:
@@ -120,7 +117,7 @@ class WorkspaceLock:
             # The head of the queue gets the lock, and with it whoever waits next to it for the same holder.
             while self._waiting and self._holder in {None, self._waiting[0][0]}:
                 holder, loop, granted = self._waiting.popleft()
-                if not loop.is_closed():  # a loop that has gone takes its waiters with it
+                if not loop.is_closed():  # waiters of a closed loop cannot continue
                     self._holder = holder
                     self._count += 1
                     loop.call_soon_threadsafe(_grant, granted)
@@ -132,17 +129,17 @@ def _grant(granted: asyncio.Future[None]) -> None:
 
 
 class SharedWorkspace:
-    """One workspace as the sessions of this process share it.
+    """One workspace, shared by the sessions of this process.
 
     Attributes:
         folder: The workspace, as its first session named it.
         checkpoints: Its checkpoints.
-        lock: Held by the session that may change it.
-        sandboxes: The sandboxes that work on it.
+        lock: Held by the session that may change the workspace.
+        sandboxes: The sandboxes of the sessions.
     """
 
     def __init__(self, folder: Path, checkpoints: Checkpoints) -> None:
-        """Share these."""
+        """Start without sandboxes."""
         self.folder = folder
         self.checkpoints = checkpoints
         self.lock = WorkspaceLock()
@@ -150,14 +147,14 @@ class SharedWorkspace:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stop all processes of all sandboxes on this workspace, where sandboxes can be stopped."""
+        """Stop all processes of all sandboxes within the context, as far as sandboxes have processes here."""
         with ExitStack() as stack:
             for sandbox in tuple(self.sandboxes):
                 stack.enter_context(freeze_tree(_supervisor(sandbox), _snapshot_pids(sandbox)))
             yield
 
     async def settled(self) -> None:
-        """Wait until it is known which processes keep earlier variables."""
+        """Wait until all snapshots of variables under way are taken, and their processes known."""
         for sandbox in tuple(self.sandboxes):
             if isinstance(sandbox, SupportsSnapshots):
                 variables = sandbox.variables
@@ -165,7 +162,7 @@ class SharedWorkspace:
                     await variables.settled()
 
     def left_running(self) -> dict[int, str]:
-        """Return what calls left running in the sandboxes on this workspace: process id to name."""
+        """Return the background processes that calls left running in the sandboxes: process id to name."""
         found: dict[int, str] = {}
         for sandbox in tuple(self.sandboxes):
             if isinstance(sandbox, SupportsSupervisor) and sandbox.supervisor:
@@ -175,22 +172,22 @@ class SharedWorkspace:
         return found
 
     def kill(self, pids: Collection[int]) -> None:
-        """Kill those of these processes that are still in the sandboxes. Call it while they are frozen."""
+        """Kill those of `pids` that still run in the sandboxes. Call it while the sandboxes are frozen."""
         if not pids:
             return
         for sandbox in tuple(self.sandboxes):
-            # Only what is below a supervisor now: a process id may have been given to another process.
+            # Only processes that are below a supervisor now: a process id may have been reused elsewhere.
             for pid in descendants(_supervisor(sandbox)) & set(pids):
                 send_signal(pid, signal.SIGKILL)
 
     def release(self, sandbox: Sandbox) -> None:
-        """Give the workspace back for one session. The last one closes its checkpoints."""
+        """End the share of one session. The last one closes the checkpoints."""
         with _SHARED_LOCK:
             if sandbox in self.sandboxes:
                 self.sandboxes.remove(sandbox)
             if not self.sandboxes:
-                for real in [real for real, shared in _SHARED.items() if shared is self]:
-                    del _SHARED[real]
+                for path in [path for path, shared in _SHARED.items() if shared is self]:
+                    del _SHARED[path]
                 self.checkpoints.close()
 
 
@@ -199,7 +196,7 @@ def _supervisor(sandbox: Sandbox) -> int:
 
 
 def _snapshot_pids(sandbox: Sandbox) -> frozenset[int]:
-    """Return the processes that keep earlier variables of a sandbox. They do nothing."""
+    """Return the idle processes that hold snapshots of a sandbox's variables."""
     if isinstance(sandbox, SupportsSnapshots) and isinstance(sandbox.variables, SupportsSnapshotProcesses):
         return frozenset(sandbox.variables.pids())
     return frozenset()
@@ -210,21 +207,21 @@ _SHARED_LOCK = threading.Lock()
 
 
 def share(workspace: Path, state_folder: Path, sandbox: Sandbox) -> SharedWorkspace:
-    """Return what the sessions on a workspace share, for one more of them; `release` gives it back.
+    """Return the shared state of a workspace, for one more session. `release` ends its share.
 
     Raises:
-        WorkspaceError: If its checkpoints cannot be kept.
+        WorkspaceError: If checkpoints cannot be stored.
         UsageError: If the workspace is open with another state folder.
     """
-    real = workspace.resolve()
-    folder = state_folder / "checkpoints" / hashlib.sha256(os.fsencode(real)).hexdigest()[:32]
+    resolved = workspace.resolve()
+    folder = state_folder / "checkpoints" / hashlib.sha256(os.fsencode(resolved)).hexdigest()[:32]
     with _SHARED_LOCK:
-        shared = _SHARED.get(real)
+        shared = _SHARED.get(resolved)
         if shared is None:
-            shared = _SHARED[real] = SharedWorkspace(workspace, Checkpoints(real, folder))
+            shared = _SHARED[resolved] = SharedWorkspace(workspace, Checkpoints(resolved, folder))
         elif shared.checkpoints.store.folder != folder:
             raise UsageError(
-                f"The workspace {str(real)!r} is open with another state folder. Use the same one."
+                f"The workspace {str(resolved)!r} is open with another state folder. Use the same one."
             )
         shared.sandboxes.append(sandbox)
         return shared

@@ -12,19 +12,19 @@ from aisotools.sandbox.limits import Limits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStatus:
-    """A session at one moment.
+    """The state of a session at one moment.
 
     Attributes:
         level: The confinement level; empty before the session is open.
+        calls: Number of calls that reached the gate.
+        workspace: The folder that tools may change; empty before the session is open.
         alive: Whether a worker is up.
         memory_bytes: Memory of the worker.
-        calls: How many calls reached the gate.
         age_s: Seconds since the worker started.
         pid: The worker's process id, or 0.
-        generation: How many workers there have been.
-        workspace: The folder that tools may change; empty before the session is open.
-        limits: What the sandbox may use up; None before the session is open.
-        missing: For each stronger level, why this machine does not hold it and what would enable it.
+        generation: Number of workers so far.
+        limits: The sandbox's limits; None before the session is open.
+        missing: For each stronger level, why this machine does not support it and what would enable it.
     """
 
     level: str
@@ -48,7 +48,7 @@ class SessionStatus:
         limits: Limits | None = None,
         missing: tuple[str, ...] = (),
     ) -> SessionStatus:
-        """The status of a session that is open."""
+        """Return the status of an open session whose sandbox has the status `sandbox`."""
         return cls(
             level=sandbox.level,
             calls=calls,
@@ -64,7 +64,12 @@ class SessionStatus:
 
 
 def missing_levels(level: str | None, found: Detection) -> tuple[str, ...]:
-    """For each level above this one that the machine does not hold: why not, and what would enable it."""
+    """Return, for each unsupported level above `level`, why it is unsupported and what would enable it.
+
+    Args:
+        level: The level of the session; None stands for the weakest.
+        found: The levels that were detected on this machine.
+    """
     above = levels.LEVELS[levels.LEVELS.index(level) + 1 :] if level else levels.LEVELS[1:]
     failed = {probe.name: probe.detail for probe in found.probes if not probe.ok}
     return tuple(
@@ -74,12 +79,14 @@ def missing_levels(level: str | None, found: Detection) -> tuple[str, ...]:
     )
 
 
-def told_limits(limits: Limits) -> str:
-    """The limits in one line, by the names under which they are set."""
-    return ", ".join(f"{one.name} {_amount(one.name, getattr(limits, one.name))}" for one in fields(limits))
+def describe_limits(limits: Limits) -> str:
+    """Return the limits in one line, by the names of their settings."""
+    return ", ".join(
+        f"{field.name} {_format_amount(field.name, getattr(limits, field.name))}" for field in fields(limits)
+    )
 
 
-def _amount(name: str, value: float | None) -> str:
+def _format_amount(name: str, value: float | None) -> str:
     if value is None:
         return "unlimited"
     if name.endswith("_s"):

@@ -1,4 +1,4 @@
-"""Values into and out of a sandbox's Python, and copies of a session's whole state for a branch.
+"""Transfer of state: values into and out of a sandbox's Python, and a copy of a whole session for a branch.
 
 `PutVariable` and `GetVariable` are tools that the session passes through its own gate. A value goes to the
 worker packed inside the tool, and comes back as text that the host parses without trusting it; see
@@ -36,7 +36,7 @@ from aisotools.workspace.checkpoints.store import Store, TreeReader, encode_fold
 from aisotools.workspace.paths import printable
 
 _MAX_BRANCHES = 999
-"""Folders beside one workspace that are tried as the name of a new branch."""
+"""Names that are tried for the folder of a new branch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,8 @@ class StateCopy:
 
     Attributes:
         folder: The copy of its workspace.
-        variables: The copy of its variables; None where its sandbox keeps none.
-        missing: What of the workspace is not in the copy, each with the reason.
+        variables: The copy of its variables; None if its sandbox cannot copy variables.
+        missing: Paths of the workspace that are not in the copy, each with the reason.
     """
 
     folder: Path
@@ -63,7 +63,7 @@ async def branch_off(
         history: The history of the workspace.
         sandbox: The sandbox that has the variables.
         workspace: The folder to copy.
-        folder: Where to; an empty or missing one. A new one beside the workspace without it.
+        folder: The target folder, empty or missing; None creates one beside the workspace.
 
     Raises:
         UsageError: If `folder` holds anything.
@@ -132,7 +132,7 @@ def _make_sibling(workspace: Path) -> Path:
 
 
 _TRANSFER_CAPS = OutputCaps(value_bytes=62 << 20)
-"""A value travels whole or not at all, so it may be larger than a result that a model reads."""
+"""A value is transferred whole or not at all, so it may be larger than a result that a model reads."""
 
 
 def check_variable(name: object) -> str:
@@ -193,7 +193,7 @@ class PutVariable(_VariableTool):
         """Pack `value`.
 
         Raises:
-            ToolError: If it cannot travel.
+            ToolError: If the value cannot be packed.
         """
         super().__init__(variable)
         self.payload = pack(variable, value)
@@ -265,7 +265,8 @@ def _namespace(context: ToolContext) -> dict[str, Any]:
     shell = context.metadata_get("shell")
     if shell is None:
         raise ToolError(
-            "Values are put and got in a real sandbox worker, and this is none.", recoverable=False
+            "Variables need a sandbox with a Python worker, and this sandbox has none.",
+            recoverable=False,
         )
     namespace: dict[str, Any] = shell.user_ns
     return namespace
@@ -280,4 +281,7 @@ def _parse_payload(name: str, value: object) -> Payload:
             raise ValueError
         return Payload(kind=kind, data=base64.b64decode(encoded, validate=True), form=form[:40])
     except ValueError:
-        raise ToolError(f"{name!r} came out of the sandbox malformed.", recoverable=False) from None
+        raise ToolError(
+            f"{name!r} came out of the sandbox malformed. Restart the sandbox and try again.",
+            recoverable=False,
+        ) from None

@@ -23,7 +23,7 @@ from aisotools.core.events import (
 )
 from aisotools.core.exceptions import LedgerError
 from aisotools.core.types import Decision, Effect
-from aisotools.session.ledger_reader import events_of_records, lengthened
+from aisotools.session.ledger_reader import events_of_records, fill_shortened
 
 CUT = {"beginning": "abc", "chars": 1003, "sha256": "0" * 64}
 WHOLE = "abc[... 1,000 more characters are not in the record ...]"
@@ -215,9 +215,9 @@ def test_a_record_that_is_not_as_it_is_written_is_named(broken: dict[str, Any]) 
         read(REQUESTED, broken)
 
 
-def test_only_what_was_cut_is_lengthened() -> None:
+def test_only_shortened_texts_are_filled() -> None:
     value = {"a": [CUT, "x", 1], "b": {"beginning": "x"}}
-    assert lengthened(value) == {"a": [WHOLE, "x", 1], "b": {"beginning": "x"}}
+    assert fill_shortened(value) == {"a": [WHOLE, "x", 1], "b": {"beginning": "x"}}
 
 
 def test_agent_events_are_known_by_their_kind() -> None:

@@ -15,7 +15,7 @@ from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy
 from aisotools.session.options import (
     existing_paths,
-    hold_workspace,
+    open_workspace,
     parse_workspace,
     refuse_auto_without_sandbox,
     require_approver,
@@ -25,7 +25,7 @@ from aisotools.workspace import lock
 
 
 def hold(folder: Path | None, environ: Mapping[str, str], level: str = "confined") -> str:
-    claim = hold_workspace(folder, level, environ)
+    claim = open_workspace(folder, level, environ)
     claim.release()
     return str(claim.path)
 
@@ -66,7 +66,7 @@ def test_a_folder_that_was_there_stays(tmp_path: Path, environ: Mapping[str, str
 
 @pytest.mark.parametrize("bad", ["a\0b", "x" * 300])
 def test_a_name_that_cannot_be_is_told(tmp_path: Path, environ: Mapping[str, str], bad: str) -> None:
-    with pytest.raises(WorkspaceRefused, match="cannot be the workspace: it cannot be made"):
+    with pytest.raises(WorkspaceRefused, match="cannot be the workspace: it cannot be created"):
         hold(tmp_path / bad, environ)
 
 
@@ -90,9 +90,9 @@ def test_another_process_holds_it(tmp_path: Path, environ: Mapping[str, str]) ->
     script = textwrap.dedent("""
 import sys
 from pathlib import Path
-from aisotools.session.options import hold_workspace
+from aisotools.session.options import open_workspace
 environ = {"HOME": sys.argv[2], "XDG_STATE_HOME": sys.argv[3]}
-claim = hold_workspace(Path(sys.argv[1]), "confined", environ)
+claim = open_workspace(Path(sys.argv[1]), "confined", environ)
 print("held", flush=True)
 sys.stdin.read()
 """)

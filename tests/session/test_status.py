@@ -6,7 +6,7 @@ from aisotools.core.protocols import SandboxStatus
 from aisotools.notebook.render.listing import status_bundle
 from aisotools.sandbox.confinement.detect import ENABLED_BY, Detection, Probe
 from aisotools.sandbox.limits import Limits
-from aisotools.session.status import SessionStatus, missing_levels, told_limits
+from aisotools.session.status import SessionStatus, describe_limits, missing_levels
 from tests.conftest import OpenSession
 
 FOUND = Detection(
@@ -19,7 +19,7 @@ FOUND = Detection(
 )
 
 
-def test_levels_that_are_missing_say_why_and_what_would_help() -> None:
+def test_missing_levels_come_with_the_reason_and_the_remedy() -> None:
     isolated, confined = missing_levels("guarded", FOUND)
     assert isolated == f"isolated: unshare: EPERM. It takes: {ENABLED_BY['isolated']}"
     assert confined == f"confined: ABI 4. It takes: {ENABLED_BY['confined']}"
@@ -27,18 +27,18 @@ def test_levels_that_are_missing_say_why_and_what_would_help() -> None:
     assert len(missing_levels(None, Detection(None, ()))) == 3
 
 
-def test_a_level_that_was_not_chosen_but_holds_is_not_missing() -> None:
+def test_supported_level_that_was_not_chosen_is_not_missing() -> None:
     found = Detection("confined", (Probe("guarded", True, ""), Probe("confined", True, "")))
-    assert [told.partition(":")[0] for told in missing_levels("guarded", found)] == ["isolated"]
+    assert [line.partition(":")[0] for line in missing_levels("guarded", found)] == ["isolated"]
 
 
-def test_limits_in_words() -> None:
-    told = told_limits(Limits(cpu_s=2.5, disk_bytes=None, stream_bytes=100))
+def test_limits_are_described_in_one_line() -> None:
+    text = describe_limits(Limits(cpu_s=2.5, disk_bytes=None, stream_bytes=100))
     for part in ("memory_bytes 4 GiB", "cpu_s 2.5 s", "disk_bytes unlimited", "stream_bytes 100 bytes"):
-        assert part in told
+        assert part in text
 
 
-def test_what_the_magic_shows() -> None:
+def test_status_as_the_magic_shows_it() -> None:
     status = SessionStatus.of(
         SandboxStatus(level="guarded", alive=True, pid=7, memory_bytes=9 << 20, age_s=3),
         calls=2,
@@ -46,12 +46,12 @@ def test_what_the_magic_shows() -> None:
         limits=Limits(),
         missing=missing_levels("guarded", FOUND),
     )
-    told = status_bundle(status, "safe", {"guarded": ("does", "does not")})["text/plain"]
+    text = status_bundle(status, "safe", {"guarded": ("does", "does not")})["text/plain"]
     for part in ("process 7", "9 MiB", "memory_bytes 4 GiB", "unshare: EPERM", "does not"):
-        assert part in told
+        assert part in text
 
 
-async def test_an_open_session_knows(open_session: OpenSession) -> None:
+async def test_status_has_the_limits_once_the_session_is_open(open_session: OpenSession) -> None:
     session = open_session()
     assert session.status().limits is None
     await session.start()

@@ -12,7 +12,7 @@ from aisotools.core.types import Effect
 from aisotools.notebook.render import html as frame
 from aisotools.notebook.render.text import one_line, readable
 from aisotools.policy.prompts import EFFECT_LABELS
-from aisotools.session.status import SessionStatus, told_limits
+from aisotools.session.status import SessionStatus, describe_limits
 from aisotools.tools.adapter import classify, definition_of, payload_of, source_of
 
 _CELL = "padding:3px 16px 3px 0;text-align:left;vertical-align:top"
@@ -140,7 +140,7 @@ def status_bundle(
         ("calls so far", str(status.calls)),
     ]
     if status.limits is not None:
-        rows.append(("limits", told_limits(status.limits)))
+        rows.append(("limits", describe_limits(status.limits)))
     rows += [("not available", text) for text in status.missing]
     return table_bundle(("sandbox", ""), rows)
 

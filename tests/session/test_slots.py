@@ -1,4 +1,4 @@
-"""Who gets a place among few, and who has to give one up."""
+"""Slots: granted in the order of the requests, freed by eviction of the least recently used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aisotools.core.exceptions import SandboxError
-from aisotools.session.pool import SlotPool
+from aisotools.session.slots import SlotPool
 
 
 class Guest:
