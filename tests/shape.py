@@ -243,22 +243,24 @@ def _defined_in(written: str, known: set[str]) -> str | None:
     return written.partition(".")[2]
 
 
-def running(node: ast.AST, lazy: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+def running(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
     """All nodes but those under `if TYPE_CHECKING`, each with whether it runs later than the import."""
-    below: Iterable[ast.AST]
-    if isinstance(node, ast.If) and is_type_checking(node):
-        below = node.orelse
-    else:
-        yield node, lazy
-        below = ast.iter_child_nodes(node)
-    lazy = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    for child in below:
-        yield from running(child, lazy)
+    left = [(node, False)]
+    while left:
+        node, lazy = left.pop()
+        below: Iterable[ast.AST]
+        if isinstance(node, ast.If) and is_type_checking(node):
+            below = node.orelse
+        else:
+            yield node, lazy
+            below = ast.iter_child_nodes(node)
+        lazy = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        left += [(child, lazy) for child in reversed([*below])]
 
 
 def is_type_checking(node: ast.If) -> bool:
     """Whether this is `if TYPE_CHECKING:`."""
-    return ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+    return _last_name(node.test) == "TYPE_CHECKING"
 
 
 def _within(name: str, home: str) -> bool:
@@ -470,12 +472,20 @@ def swallowing(package: Package) -> Iterator[Finding]:
 
 def _swallowed(node: ast.AST) -> set[str]:
     """The names of the errors that `node` drops; '' for a bare `except`."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func) in {"suppress", "contextlib.suppress"}:
+    if isinstance(node, ast.Call) and _last_name(node.func) == "suppress":
         return {ast.unparse(argument) for argument in node.args}
     if isinstance(node, ast.ExceptHandler) and all(map(_does_nothing, node.body)):
         caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
         return {ast.unparse(one) if one else "" for one in caught}
     return set()
+
+
+def _last_name(node: ast.expr) -> str:
+    """Of a name the name, of `a.b` the `b`."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
 
 
 def _does_nothing(node: ast.stmt) -> bool:
@@ -493,6 +503,8 @@ _NAMED = re.compile(
 def exemptions(package: Package) -> Iterator[Finding]:
     """Whoever exempts a line from a check names the check and says why, on that line."""
     for module in package.values():
+        if not _EXEMPTION.search(module.source):
+            continue  # splitting a module into tokens takes long
         for token in tokenize.generate_tokens(io.StringIO(module.source).readline):
             if token.type != tokenize.COMMENT or not _EXEMPTION.search(token.string):
                 continue

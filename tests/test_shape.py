@@ -24,6 +24,11 @@ def package() -> shape.Package:
     return shape.read(PROJECT / "aisotools")
 
 
+@pytest.fixture(scope="module")
+def tests() -> shape.Package:
+    return shape.read(PROJECT / "tests")
+
+
 @pytest.mark.parametrize("rule", shape.RULES, ids=lambda rule: rule.__name__)
 def test_package(rule: shape.Rule, package: shape.Package) -> None:
     findings = [str(finding) for finding in rule(package)]
@@ -36,14 +41,14 @@ def test_the_package_root_holds_the_packages_and_nothing_else(package: shape.Pac
     assert len(entries) <= shape.ROOT_ENTRIES
 
 
-def test_every_module_has_a_test_of_its_own(package: shape.Package) -> None:
-    findings = [str(finding) for finding in shape.untested(package, shape.read(PROJECT / "tests"))]
+def test_every_module_has_a_test_of_its_own(package: shape.Package, tests: shape.Package) -> None:
+    findings = [str(finding) for finding in shape.untested(package, tests)]
     assert not findings, "\n" + "\n".join(findings)
 
 
 @pytest.mark.parametrize("rule", [shape.swallowing, shape.exemptions], ids=lambda rule: rule.__name__)
-def test_tests(rule: shape.Rule) -> None:
-    findings = [str(finding) for finding in rule(shape.read(PROJECT / "tests"))]
+def test_tests(rule: shape.Rule, tests: shape.Package) -> None:
+    findings = [str(finding) for finding in rule(tests)]
     assert not findings, told(findings)
 
 

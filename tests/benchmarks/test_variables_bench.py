@@ -13,7 +13,8 @@ from aisotools.core.types import ToolCall
 from aisotools.sandbox.host import fork_handle
 from tests.benchmarks.figures import Figure, show
 from tests.benchmarks.peer import RawKernel
-from tests.sandbox.rig import PYTHON, Rig, eventually, rig
+from tests.sandbox.rig import PYTHON, Rig, rig
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
 

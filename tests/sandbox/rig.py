@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,15 +168,6 @@ def is_there(path: str) -> bool:
 def open_files(pid: int | str = "self") -> int:
     """How many descriptors a process has."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-async def eventually(holds: Callable[[], Any], within_s: float = 50) -> float:
-    """Wait until `holds()`; return how long that took. `within_s` only keeps a failing test from hanging."""
-    began_s = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began_s < within_s, "it did not come about"
-        await asyncio.sleep(0.005)
-    return time.monotonic() - began_s
 
 
 def rss_bytes(pid: int | str = "self") -> int:

@@ -14,7 +14,8 @@ from aisotools.core.protocols import ToolContext
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import tree
 from aisotools.tools.function import tool
-from tests.sandbox.rig import Rig, eventually, processes_of, rig, rss_bytes
+from tests.sandbox.rig import Rig, processes_of, rig, rss_bytes
+from tests.waiting import eventually
 
 GROWTH_BYTES = 20 << 20
 

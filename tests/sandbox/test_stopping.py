@@ -16,7 +16,8 @@ from aisotools.sandbox.host.sandbox import StopTimeouts
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import tree
 from aisotools.tools.function import tool
-from tests.sandbox.rig import PATIENT, Rig, eventually, processes_of, rig, sleepers
+from tests.sandbox.rig import PATIENT, Rig, processes_of, rig, sleepers
+from tests.waiting import eventually
 
 DEADLINE_S = 0.2
 

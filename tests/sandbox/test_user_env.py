@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox.rig import Rig, eventually, rig
+from tests.sandbox.rig import Rig, rig
+from tests.waiting import eventually
 
 HOME_VARIABLES = {"HOME", "TMPDIR", "IPYTHONDIR", "MPLCONFIGDIR", "XDG_CACHE_HOME"}
 VARIABLES = HOME_VARIABLES | {

@@ -18,6 +18,7 @@ from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog
 from aisotools.session.sharing import SharedWorkspace, WorkspaceLock, share
 from aisotools.testing.fakes import FakeSandbox
+from tests.waiting import eventually, process_state
 
 
 class ProcessSandbox(FakeSandbox):
@@ -158,10 +159,6 @@ def test_a_loop_that_has_gone_takes_its_waiters_with_it() -> None:
 # ---- the workspace
 
 
-def is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "T"
-
-
 def test_sessions_on_one_workspace_share_it_and_the_last_one_closes_it(
     workspace: Path, tmp_path: Path
 ) -> None:
@@ -196,7 +193,7 @@ async def test_a_process_that_was_left_running_is_found_frozen_and_killed(shared
         sandbox.supervisor = shell.pid
         assert shared.left_running() == {pid: "sleep"}
         with shared.frozen():
-            assert is_stopped(pid)
+            await eventually(lambda: process_state(pid) == "T")
             shared.kill({shell.pid})  # the supervisor itself is none of what runs in the sandbox
         assert shared.left_running() == {pid: "sleep"}
         shared.kill(())

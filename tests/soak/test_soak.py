@@ -21,7 +21,8 @@ import pytest
 
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import spawn, tree
-from tests.sandbox.rig import Rig, eventually, is_there, open_files, processes_of, rig, rss_bytes
+from tests.sandbox.rig import Rig, is_there, open_files, processes_of, rig, rss_bytes
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -159,7 +160,7 @@ async def test_two_hundred_workers_killed_in_the_middle_of_calls(tmp_path: Path)
         await r.kernel.variables.forget()  # the states that brought its variables back hold two each
         files, grown = before.show(f"{killed} workers killed during calls")
         print(f"    {dict(ends)}; slowest answer {slowest_s * 1000:.0f} ms after the kill")
-        await eventually(lambda: open_files() - before.files <= 0, within_s=5)
+        await eventually(lambda: open_files() - before.files <= 0, hang_s=5)
         assert files <= 8  # those of a tree that is just being cleared away
         assert grown < 60
         assert slowest_s < 2

@@ -388,20 +388,23 @@ def kill_all(find: Callable[[], set[int]], *, within_s: float) -> dict[int, int]
 
 
 @contextmanager
-def freeze_tree(root: int, exempt: Collection[int] = ()) -> Iterator[None]:
+def freeze_tree(
+    root: int, exempt: Collection[int] = (), *, within_s: float = _FREEZE_TIMEOUT_S
+) -> Iterator[None]:
     """Stop everything below `root` inside the `with` block, and continue it afterwards.
 
     `root` itself runs on, and what was stopped before stays stopped afterwards. Bounded in time: what cannot
-    be stopped within 50 ms, such as a process that waits for a disk, runs on.
+    be stopped soon, such as a process that waits for a disk, runs on.
 
     Args:
         root: The process above all; 0 for none.
         exempt: Processes that do nothing anyway.
+        within_s: How long to wait until all have stopped.
     """
     stopped: set[int] = set()
     try:
         if root:
-            _stop_descendants(root, stopped, exempt)
+            _stop_descendants(root, stopped, exempt, within_s)
         yield
     finally:
         # Also after an error on the way: `stopped` was filled in place, before each signal was sent.
@@ -409,7 +412,7 @@ def freeze_tree(root: int, exempt: Collection[int] = ()) -> Iterator[None]:
             send_signal(pid, signal.SIGCONT)
 
 
-def _stop_descendants(root: int, stopped: set[int], exempt: Collection[int]) -> None:
+def _stop_descendants(root: int, stopped: set[int], exempt: Collection[int], within_s: float) -> None:
     visited = set(exempt)
     moving: list[int] = []
     # Race: processes fork while they are being found. Each round finds what was started during the last one.
@@ -430,7 +433,7 @@ def _stop_descendants(root: int, stopped: set[int], exempt: Collection[int]) -> 
             send_signal(pid, signal.SIGSTOP)
     began_s = time.monotonic()
     for pid in moving:
-        while not _is_stopped(pid) and (waited_s := time.monotonic() - began_s) < _FREEZE_TIMEOUT_S:
+        while not _is_stopped(pid) and (waited_s := time.monotonic() - began_s) < within_s:
             if waited_s > _FREEZE_POLL_S:
                 time.sleep(_FREEZE_POLL_S)
 

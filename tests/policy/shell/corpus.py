@@ -6,9 +6,12 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from aisotools.core.types import Effect
+
+Kind = Literal["everyday", "change", "adversarial"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +27,7 @@ class Entry:
         about: The technique.
     """
 
-    kind: Literal["everyday", "change", "adversarial"]
+    kind: Kind
     command: str
     effect: Effect
     certain: bool

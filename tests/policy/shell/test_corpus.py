@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from aisotools.core.types import Effect
 from aisotools.policy.shell.classify import classify_shell
 from aisotools.sandbox.confinement import landlock
-from tests.policy.shell.corpus import Entry, entries, of_kind
+from tests.policy.shell.corpus import KINDS, Entry, entries, of_kind
 
 HARMLESS_PROGRAMS = {
     "cat",
@@ -40,11 +41,21 @@ HARMLESS_PROGRAMS = {
 """What may be run to see whether it writes what the report says: below Landlock, in a folder of its own."""
 
 
-@pytest.mark.parametrize("entry", entries(), ids=lambda entry: repr(entry.command)[:60])
-def test_each_command_is_what_it_is_expected_to_be(entry: Entry) -> None:
-    report = classify_shell(entry.command)
-    assert (report.effect, report.certain) == (entry.effect, entry.certain), report
-    assert report == classify_shell(entry.command)
+# One test for many commands, which names each that fails: an item of its own for each of thousands costs more
+# time, in every process that collects it, than its check.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_command_is_what_it_is_expected_to_be(kind: str) -> None:
+    reports = {entry: classify_shell(entry.command) for entry in of_kind(kind)}
+    assert reports
+    wrong = {
+        entry.command: f"expected {entry.effect.value}, certain: {entry.certain}; {report}"
+        for entry, report in reports.items()
+        if (report.effect, report.certain) != (entry.effect, entry.certain)
+    }
+    assert wrong == {}
+    assert {e.command: r for e, r in reports.items() if r != classify_shell(e.command)} == {}
 
 
 def test_nothing_that_does_more_is_taken_for_reading() -> None:
@@ -63,6 +74,7 @@ def test_of_everyday_commands_at_least_95_in_100_are_taken_for_reading() -> None
 
 
 def test_the_corpus_is_large_enough_and_mostly_hostile() -> None:
+    assert {entry.kind for entry in entries()} == {*KINDS}
     commands = [entry.command for entry in entries()]
     assert len(commands) == len(set(commands)) >= 400
     assert len(of_kind("adversarial")) >= len(commands) / 2
@@ -72,10 +84,8 @@ def test_the_corpus_is_large_enough_and_mostly_hostile() -> None:
 # ---- run
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with what the commands of the corpus speak of."""
-    place = tmp_path / "place"
+def make_folder(place: Path) -> None:
+    """Make the folder `place` with what the commands of the corpus speak of."""
     (place / "src").mkdir(parents=True)
     (place / "d").mkdir()
     (place / "home").mkdir()
@@ -98,7 +108,6 @@ def folder(tmp_path: Path) -> Path:
         "-c user.name=me -c user.email=me@x.example commit -q --allow-empty -m first",
     ):
         subprocess.run(["git", *command.split()], cwd=place, check=True)
-    return place
 
 
 HOUSEKEEPING = ("home/.npm", "home/.config", "home/.rustup")
@@ -159,22 +168,39 @@ def openly_writing() -> Iterator[Entry]:
             yield entry
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(landlock.abi() == 0, reason="needs Landlock to run such commands safely")
-@pytest.mark.parametrize("entry", list(reading()), ids=lambda entry: repr(entry.command)[:60])
-def test_what_is_taken_for_reading_changes_nothing(entry: Entry, folder: Path) -> None:
-    before = contents(folder)
-    run(entry.command, folder)
-    assert contents(folder) == before
+def changes(entries: Iterable[Entry], place: Path) -> dict[str, set[str]]:
+    """Return what each command changes of a folder made for it alone, without those that change nothing."""
+    found = {}
+    for entry in entries:
+        make_folder(place)
+        before = contents(place)
+        run(entry.command, place)
+        after = contents(place)
+        changed = {path for path in before.keys() | after.keys() if before.get(path, 0) != after.get(path, 0)}
+        if changed:
+            found[entry.command] = changed
+        shutil.rmtree(place)
+    return found
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.skipif(landlock.abi() == 0, reason="needs Landlock to run such commands safely")
-@pytest.mark.parametrize("entry", list(openly_writing()), ids=lambda entry: repr(entry.command)[:60])
-def test_what_is_changed_is_what_the_report_says(entry: Entry, folder: Path) -> None:
-    before = contents(folder)
-    run(entry.command, folder)
-    after = contents(folder)
-    changed = {path for path in before.keys() | after.keys() if before.get(path, 0) != after.get(path, 0)}
-    told = classify_shell(entry.command).writes
-    assert all(path in told or path.rpartition("/")[0] in told for path in changed), changed
+def test_what_is_taken_for_reading_changes_nothing(tmp_path: Path) -> None:
+    entries = list(reading())
+    assert len(entries) >= 500
+    assert changes(entries, tmp_path / "place") == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(landlock.abi() == 0, reason="needs Landlock to run such commands safely")
+def test_what_is_changed_is_what_the_report_says(tmp_path: Path) -> None:
+    entries = list(openly_writing())
+    assert len(entries) >= 50
+    unreported = {}
+    for command, changed in changes(entries, tmp_path / "place").items():
+        writes = classify_shell(command).writes
+        if left := {path for path in changed if not {path, path.rpartition("/")[0]} & {*writes}}:
+            unreported[command] = left
+    assert unreported == {}

@@ -14,7 +14,8 @@ from aisotools.sandbox.confinement import isolated
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import spawn, tree
-from tests.sandbox.rig import Heard, Rig, eventually, rig
+from tests.sandbox.rig import Heard, Rig, rig
+from tests.waiting import eventually
 
 isolates = pytest.mark.parametrize("level", ["isolated"])
 each_level = pytest.mark.parametrize("level", ["isolated", "confined", "guarded"])

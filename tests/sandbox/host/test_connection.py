@@ -25,7 +25,8 @@ from aisotools.sandbox.host.calls import PendingCall
 from aisotools.sandbox.host.connection import READ_BYTES, WorkerConnection
 from aisotools.sandbox.process.spawn import WorkerHandles
 from aisotools.sandbox.results import encode_result
-from tests.sandbox.rig import Heard, eventually, rss_bytes
+from tests.sandbox.rig import Heard, rss_bytes
+from tests.waiting import eventually
 
 
 def _unread_bytes(descriptor: int) -> int:

@@ -18,7 +18,8 @@ from aisotools.sandbox.host.monitor import (
     measure_usage,
 )
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
-from tests.sandbox.rig import Rig, eventually, rig
+from tests.sandbox.rig import Rig, rig
+from tests.waiting import eventually
 
 MIB = 1 << 20
 

@@ -19,7 +19,8 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import spawn
 from aisotools.sandbox.results import VALUE_DROPPED
 from aisotools.tools.function import tool
-from tests.sandbox.rig import Heard, Rig, eventually, is_there, open_files, processes_of, rig, sleepers
+from tests.sandbox.rig import Heard, Rig, is_there, open_files, processes_of, rig, sleepers
+from tests.waiting import eventually
 
 
 @pytest.fixture

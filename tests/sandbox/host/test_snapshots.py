@@ -15,7 +15,8 @@ from aisotools.sandbox.host import fork_handle
 from aisotools.sandbox.host.snapshot_store import MemoryBudget
 from aisotools.sandbox.host.snapshots import SnapshotHistory
 from aisotools.sandbox.process import spawn, tree
-from tests.sandbox.rig import Rig, eventually, open_files, rig
+from tests.sandbox.rig import Rig, open_files, rig
+from tests.waiting import eventually
 
 LEVELS = [p.name for p in spawn.detection().probes if p.ok and p.name in {"isolated", "confined"}]
 

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,28 +22,29 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import forkserver, spawn, tree
 from tests.sandbox.alone import in_one_thread
 from tests.sandbox.rig import rig
-
-GONE_S = 2.0
+from tests.waiting import HANG_S, wait_until
 
 HOST = """
 import asyncio, os, sys
 from pathlib import Path
 from tests.sandbox.rig import Rig
+from tests.waiting import eventually
 from aisotools.sandbox.process import spawn
 
 async def main():
     r = Rig(Path(sys.argv[1]))
     scratch = await r.value("import os; os.path.dirname(os.environ['HOME'])")
     await r.python(DAEMONS)
-    if sys.argv[2] == 'with a copy' and os.fork() == 0:
+    copy = 0
+    if sys.argv[2] == 'with a copy' and (copy := os.fork()) == 0:
         import time
-        time.sleep(3)  # holds every socket of the host
+        time.sleep(1000)  # holds every socket of the host
         os._exit(0)
-    call = asyncio.create_task(r.python(sys.argv[3], timeout_s=100))
-    await asyncio.sleep(0.2)
+    call = asyncio.create_task(r.python("open('began', 'w').close()\\n" + sys.argv[3], timeout_s=1000))
+    await eventually((r.workspace / 'began').exists)
     link = r.kernel._connection
     print({'scratch': scratch, 'worker': link.pid, 'supervisor': link.supervisor,
-           'server': spawn.server().pid}, flush=True)
+           'server': spawn.server().pid, 'copy': copy}, flush=True)
     if sys.argv[2] == 'exits':
         os._exit(0)
     if sys.argv[2] == 'raises':
@@ -100,14 +100,12 @@ def all_below(facts: dict[str, Any]) -> set[int]:
 
 
 def assert_gone(pids: set[int], facts: dict[str, Any]) -> None:
-    until_s = time.monotonic() + GONE_S
-    left: set[int] = set()
-    while time.monotonic() < until_s:
-        left = pids & tree.table().keys()
-        if not left and not Path(facts["scratch"]).exists():
-            return
-        time.sleep(0.02)
-    pytest.fail(f"{left} and perhaps {facts['scratch']} are left")
+    def left() -> tuple[set[int], bool]:
+        return pids & tree.table().keys(), Path(facts["scratch"]).exists()
+
+    with suppress(AssertionError):  # what is left is reported below
+        wait_until(lambda: left() == (set(), False))
+    assert left() == (set(), False), facts
 
 
 @pytest.mark.parametrize("code", BUSY.values(), ids=BUSY)
@@ -132,7 +130,11 @@ def test_a_copy_of_the_host_that_holds_its_sockets_does_not_keep_the_tree(tmp_pa
         pids = all_below(facts) - {facts["server"]}  # which goes with the last holder of its socket
         process.kill()
         process.wait()
-        assert_gone(pids, facts)
+        try:
+            assert_gone(pids, facts)
+            assert tree.exists(facts["copy"])
+        finally:
+            os.kill(facts["copy"], signal.SIGKILL)
 
 
 ORDERS = [("server", "host"), ("supervisor", "host"), ("worker", "host"), ("host", "server")]
@@ -148,12 +150,23 @@ def test_any_order_of_deaths(tmp_path: Path, order: tuple[str, str]) -> None:
         assert_gone(pids, facts)
 
 
+def acts_on_a_signal(pid: int) -> bool:
+    """Whether a signal has been sent to it that it has still to ignore, to handle or to die of."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    values = dict(line.split(":\t", 1) for line in lines)
+    pending, shared, blocked = (int(values[key], 16) for key in ("SigPnd", "ShdPnd", "SigBlk"))
+    return bool((pending | shared) & ~blocked)
+
+
 def test_interrupts_and_hangups_of_the_terminal_do_not_reach_the_sandbox(tmp_path: Path) -> None:
     with host(tmp_path / "workspace", "waits", BUSY["sleeping"]) as (process, facts):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(facts["supervisor"], number)
         os.kill(facts["server"], signal.SIGINT)
-        time.sleep(0.1)
+        wait_until(lambda: not any(acts_on_a_signal(facts[who]) for who in ("supervisor", "server")))
         table = tree.table()
         assert {facts["supervisor"], facts["server"], facts["worker"]} <= table.keys()
         assert process.poll() is None
@@ -212,7 +225,7 @@ def spec(workspace: Path, level: str = "limited") -> spawn.WorkerSpec:
 def worker(server: spawn.ForkServerHandle, request: spawn.WorkerSpec) -> Iterator[spawn.WorkerHandles]:
     ends = server.spawn(request)
     for connection in (ends.channel, ends.control):
-        connection.settimeout(30)
+        connection.settimeout(HANG_S)
     try:
         yield ends
     finally:
@@ -265,8 +278,7 @@ def test_what_a_killed_supervisor_leaves_is_cleaned_up_and_other_workers_go_on(t
         # Stopped, it cannot die with its parent by itself: the fork server has to find it.
         os.kill(killed["worker"], signal.SIGSTOP)
         os.kill(killed["supervisor"], signal.SIGKILL)
-        while Path(killed["scratch"]).exists():
-            time.sleep(0.001)
+        wait_until(lambda: not Path(killed["scratch"]).exists())
         assert tree.parent_of(killed["worker"]) == 0
         assert tree.parent_of(other["worker"]) == other["supervisor"]
         assert Path(other["scratch"]).is_dir()
@@ -280,8 +292,7 @@ def test_it_stays_while_a_worker_is_left_and_goes_with_the_last(tmp_path: Path) 
         made.retire()
         supervisor = message(ends)["supervisor"]
         assert tree.parent_of(supervisor) == pid
-    while tree.exists(pid):
-        time.sleep(0.001)
+    wait_until(lambda: not tree.exists(pid))
     made.close()
 
 

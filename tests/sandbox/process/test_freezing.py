@@ -3,23 +3,23 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from aisotools.sandbox.process.tree import descendants, find_background_processes, freeze_tree
+from tests.waiting import process_state, wait_until
 
 SCRIPT = "while :; do echo x >> busy; done & (while :; do sleep 0.001; echo y >> lazy; done) & wait"
+NAMES = ("busy", "lazy")
 
 
 @pytest.fixture
 def busy(tmp_path: Path) -> Iterator[int]:
     shell = subprocess.Popen(["sh", "-c", SCRIPT], cwd=tmp_path, start_new_session=True)
     try:
-        while not ((tmp_path / "busy").exists() and (tmp_path / "lazy").exists()):
-            time.sleep(0.001)
+        wait_until(lambda: (tmp_path / "busy").exists() and (tmp_path / "lazy").exists())
         yield shell.pid
     finally:
         os.killpg(shell.pid, signal.SIGKILL)
@@ -27,28 +27,30 @@ def busy(tmp_path: Path) -> Iterator[int]:
 
 
 def sizes(folder: Path) -> list[int]:
-    return [(folder / name).stat().st_size for name in ("busy", "lazy")]
+    return [(folder / name).stat().st_size for name in NAMES]
 
 
 def test_nothing_is_written_meanwhile_and_all_goes_on_afterwards(busy: int, tmp_path: Path) -> None:
     for _ in range(5):
-        with freeze_tree(busy):
+        with freeze_tree(busy, within_s=0.5):
             before = sizes(tmp_path)
-            time.sleep(0.02)
+            # Who slept as it was stopped gets there when it wakes up, and does nothing else on the way. A
+            # shell whose new child was stopped before it became another program waits for that, deaf to signals.
+            wait_until(lambda: {process_state(pid) for pid in descendants(busy)} <= {"T", "Z", "D", ""})
             assert sizes(tmp_path) == before
-        while any(now <= then for now, then in zip(sizes(tmp_path), before, strict=True)):
-            time.sleep(0.001)
+        for name, size in zip(NAMES, before, strict=True):
+            wait_until(lambda path=tmp_path / name, size=size: path.stat().st_size > size)
 
 
-def test_what_was_stopped_before_stays_stopped(busy: int) -> None:
+def test_what_was_stopped_before_stays_stopped(busy: int, tmp_path: Path) -> None:
     writer = min(descendants(busy))
     os.kill(writer, signal.SIGSTOP)
-    while "\nState:\tT" not in Path(f"/proc/{writer}/status").read_text():
-        time.sleep(0.001)
+    wait_until(lambda: process_state(writer) == "T")
     with freeze_tree(busy):
         pass
-    time.sleep(0.01)
-    assert "\nState:\tT" in Path(f"/proc/{writer}/status").read_text()
+    before = (tmp_path / "lazy").stat().st_size
+    wait_until(lambda: (tmp_path / "lazy").stat().st_size > before)  # the others go on
+    assert process_state(writer) == "T"
     assert writer not in find_background_processes(busy, 0)
 
 

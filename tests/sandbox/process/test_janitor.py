@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,19 +15,14 @@ from aisotools.sandbox.confinement import syscalls
 from aisotools.sandbox.process import janitor, tree
 from aisotools.sandbox.process.scratch import make_scratch, scratch_prefix
 from tests.sandbox.alone import in_one_thread
+from tests.waiting import wait_until
 
 pytestmark = [
-    pytest.mark.timeout(60),  # the only clock here: everything else waits for events
     pytest.mark.skipif(
         "NoNewPrivs:\t1" in Path("/proc/self/status").read_text(),
         reason="here every process looks confined: no_new_privs is set already",
     ),
 ]
-
-
-def wait_for(holds: Callable[[], object]) -> None:
-    while not holds():
-        time.sleep(0.001)
 
 
 def fork(action: Callable[[], object]) -> int:
@@ -76,7 +70,7 @@ def test_confined_children_are_unsupervised_and_supervisors_are_not() -> None:
         below = int(os.read(reading, 100))
         supervisor = fork(supervisor_with_a_worker)
         worker = int(os.read(reading, 100))
-        wait_for(lambda: janitor._is_confined(worker))
+        wait_until(lambda: janitor._is_confined(worker))
         found = janitor._unsupervised()
         for pid in (confined, below, supervisor, worker):
             os.kill(pid, signal.SIGKILL)
@@ -104,7 +98,7 @@ def test_what_a_dead_fork_server_leaves_is_ended_and_a_supervisor_is_waited_for(
             "orphan": fork(be_confined),
             "supervisor": fork(supervise),
         }
-        wait_for(lambda: janitor._is_confined(pids["orphan"]))
+        wait_until(lambda: janitor._is_confined(pids["orphan"]))
         os.write(reporting, json.dumps(pids).encode() + b"\n")
 
     (tmp_path / "aisotools-1-x").mkdir()
@@ -113,9 +107,9 @@ def test_what_a_dead_fork_server_leaves_is_ended_and_a_supervisor_is_waited_for(
     pids = json.loads(os.read(report, 1000))
     assert pids["janitor"] == pid
     (scratch,) = tmp_path.glob(f"aisotools-{pids['server']}-*")
-    wait_for(lambda: not tree.parent_of(pids["orphan"]))
+    wait_until(lambda: not tree.parent_of(pids["orphan"]))
     # The supervisor is still there, so the janitor is, and the folder that it may need.
-    wait_for(lambda: tree.parent_of(pids["supervisor"]) == pid)
+    wait_until(lambda: tree.parent_of(pids["supervisor"]) == pid)
     assert scratch.exists()
     os.close(releasing)
     _, status = os.waitpid(pid, 0)
@@ -140,7 +134,7 @@ def test_it_holds_no_descriptor_and_survives_the_signals_of_a_terminal(tmp_path:
     assert os.read(report, 10) == b"up"
     # It is set up when it has closed everything, left the session, and ignores the last of the signals.
     ignored = 1 << signal.SIGHUP - 1 | 1 << signal.SIGINT - 1 | 1 << signal.SIGTERM - 1
-    wait_for(lambda: ignored_signals(pid) & ignored == ignored)
+    wait_until(lambda: ignored_signals(pid) & ignored == ignored)
     assert os.getsid(pid) == pid
     assert list(Path(f"/proc/{pid}/fd").iterdir()) == []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

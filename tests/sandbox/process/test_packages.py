@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from aisotools.sandbox.process import spawn
-from tests.sandbox.rig import eventually, rig
+from tests.sandbox.rig import rig
+from tests.waiting import eventually
 
 
 async def test_installing_a_package_replaces_the_fork_server(
@@ -25,7 +26,7 @@ async def test_installing_a_package_replaces_the_fork_server(
         await first.python("x = 2", call_id="two")
         await first.kernel.variables.restore("two")
         assert await first.value("x") == 1
-    await eventually(lambda: not old.alive, within_s=10)
+    await eventually(lambda: not old.alive)
     monkeypatch.undo()
     async with rig(tmp_path, name="third") as third:
         assert await third.value("1 + 1") == 2, "and others find a server that has begun"

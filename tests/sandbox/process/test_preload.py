@@ -13,7 +13,8 @@ import pytest
 from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.process import preload, spawn
 from tests.sandbox.alone import in_one_thread
-from tests.sandbox.rig import eventually, rig
+from tests.sandbox.rig import rig
+from tests.waiting import eventually
 
 TROUBLE = {
     "leaves_threads": "import threading, time\nthreading.Thread(target=time.sleep, args=(9,)).start()",
@@ -76,7 +77,7 @@ async def test_a_preloaded_library_is_there_until_the_list_changes(
     monkeypatch.setenv("AISOTOOLS_PRELOAD", "")
     async with rig(tmp_path, name="two") as two:
         assert not await two.value(ask)
-    await eventually(lambda: not server.alive, within_s=10)
+    await eventually(lambda: not server.alive)
     spawn.server()  # which buries what has ended
 
 
@@ -102,4 +103,4 @@ async def test_numpy_pandas_and_matplotlib_preloaded_work(
         assert "inline" in await r.value("matplotlib.get_backend()")
     monkeypatch.undo()
     server = spawn.server()
-    await eventually(lambda: server.alive, within_s=10)
+    await eventually(lambda: server.alive)

@@ -5,7 +5,6 @@ import resource
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import spawn
 from tests.sandbox.rig import open_files
+from tests.waiting import wait_until
 
 HOSTILE = {
     "OPENAI_API_KEY": "secret",
@@ -92,8 +92,7 @@ def test_a_dead_one_is_replaced_and_its_descriptors_are_closed() -> None:
     for _ in range(3):
         server = spawn.server()
         os.kill(server.pid, signal.SIGKILL)
-        while server.alive:
-            time.sleep(0.005)
+        wait_until(lambda server=server: not server.alive)
         assert spawn.server() is not server
     assert open_files() == before
 
@@ -101,8 +100,7 @@ def test_a_dead_one_is_replaced_and_its_descriptors_are_closed() -> None:
 def test_asking_one_that_just_died(spec: spawn.WorkerSpec) -> None:
     server = spawn.ForkServerHandle()
     os.kill(server.pid, signal.SIGKILL)
-    while server.alive:
-        time.sleep(0.005)
+    wait_until(lambda: not server.alive)
     before = open_files()
     for _ in range(3):
         with pytest.raises(SandboxError, match="The fork server is gone"):
@@ -205,14 +203,9 @@ def test_a_path_that_is_no_utf_8(spec: spawn.WorkerSpec) -> None:
 
 def test_what_was_spawned_ends_when_its_ends_are_closed(spec: spawn.WorkerSpec) -> None:
     ends = spawn.server().spawn(spec)
-    time.sleep(0.1)
+    wait_until(lambda: [p for p in Path("/proc").glob("[0-9]*") if _works_in(p, spec.workspace)])
     close(ends)
-    until_s = time.monotonic() + 2
-    while time.monotonic() < until_s:
-        if not [p for p in Path("/proc").glob("[0-9]*") if _works_in(p, spec.workspace)]:
-            return
-        time.sleep(0.01)
-    pytest.fail("a worker is left")
+    wait_until(lambda: not [p for p in Path("/proc").glob("[0-9]*") if _works_in(p, spec.workspace)])
 
 
 def _works_in(process: Path, folder: str) -> bool:

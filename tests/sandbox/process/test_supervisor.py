@@ -9,8 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,7 @@ from aisotools.sandbox.process import supervisor, tree
 from aisotools.sandbox.process.scratch import make_scratch
 from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, ChildWatcher, Supervisor
 from tests.sandbox.alone import in_one_thread
-
-pytestmark = pytest.mark.timeout(60)  # the only clock here: everything else waits for events
+from tests.waiting import wait_until
 
 WORKER = """
 import os, signal
@@ -48,11 +46,6 @@ run("worker")
 """Three processes: the worker, one of its process group, and one with a session of its own."""
 
 
-def wait_for(holds: Callable[[], object]) -> None:
-    while not holds():
-        time.sleep(0.001)
-
-
 class Supervised:
     """The host's end of a supervisor."""
 
@@ -69,7 +62,7 @@ class Supervised:
 
     def pid(self, name: str) -> int:
         path = self.folder / name
-        wait_for(path.exists)
+        wait_until(path.exists)
         return int(path.read_text())
 
     def pids(self) -> dict[str, int]:
@@ -222,10 +215,10 @@ def test_an_interrupt_reaches_the_worker_and_its_group_and_names_the_call(tmp_pa
         pids = host.pids()
         host.send("interrupt", number=7, holds=True, **SCOPE)
         assert INTERRUPT_RECORD.unpack(os.read(host.interrupts[0], 100)) == (7,)
-        wait_for(lambda: host.has("worker.SIGINT") and host.has("member.SIGINT"))
+        wait_until(lambda: host.has("worker.SIGINT") and host.has("member.SIGINT"))
         # Signals are delivered in the order of their numbers: SIGINT would have come first.
         os.kill(pids["daemon"], signal.SIGUSR1)
-        wait_for(lambda: host.has("daemon.SIGUSR1"))
+        wait_until(lambda: host.has("daemon.SIGUSR1"))
         assert not host.has("daemon.SIGINT")
 
 
@@ -233,10 +226,10 @@ def test_a_call_that_does_not_hold_the_terminal_interrupts_the_worker_alone(tmp_
     with supervised(tmp_path) as host:
         pids = host.pids()
         host.send("interrupt", number=1, holds=False, **SCOPE)
-        wait_for(lambda: host.has("worker.SIGINT"))
+        wait_until(lambda: host.has("worker.SIGINT"))
         host.ask("thaw")
         os.kill(pids["member"], signal.SIGUSR1)
-        wait_for(lambda: host.has("member.SIGUSR1"))
+        wait_until(lambda: host.has("member.SIGUSR1"))
         assert not host.has("member.SIGINT")
 
 
@@ -255,7 +248,7 @@ def test_a_worker_that_reads_no_interrupts_gets_none(tmp_path: Path) -> None:
         host.send("interrupt", number=1, holds=True, **SCOPE)
         host.ask("thaw")
         os.kill(worker, signal.SIGUSR1)
-        wait_for(lambda: host.has("worker.SIGUSR1"))
+        wait_until(lambda: host.has("worker.SIGUSR1"))
         assert not host.has("worker.SIGINT")
 
 
@@ -294,11 +287,11 @@ def test_what_is_frozen_is_thawed(tmp_path: Path) -> None:
     with supervised(tmp_path) as host:
         pids = host.pids()
         host.ask("freeze", keep=[pids["worker"]])
-        wait_for(lambda: stopped(pids) == {"member", "daemon"})
+        wait_until(lambda: stopped(pids) == {"member", "daemon"})
         host.ask("end", keep=[pids["worker"]])
         assert living(pids) == {"worker", "member", "daemon"}, "what is frozen is not ended"
         host.ask("thaw", keep=[pids["worker"]])
-        wait_for(lambda: stopped(pids) == set())
+        wait_until(lambda: stopped(pids) == set())
         host.ask("drop", keep=[pids["worker"]])
         assert living(pids) == {"worker", "member", "daemon"}, "nothing is frozen any more"
 
