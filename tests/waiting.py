@@ -38,6 +38,14 @@ async def loop_turns(count: int = 10) -> None:
         await asyncio.sleep(0)
 
 
+async def advance_clock(seconds: float) -> None:
+    """Let the running loop's clock jump ahead: whatever waits in it for less ends waiting."""
+    loop = asyncio.get_running_loop()
+    clock = loop.time
+    loop.time = lambda: clock() + seconds  # type: ignore[method-assign]  # a loop has no other way to be told
+    await loop_turns()
+
+
 def process_state(pid: int) -> str:
     """Return the letter that Linux has for what a process does, such as R, S, T or Z; empty if it is gone."""
     try:

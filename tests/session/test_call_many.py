@@ -45,7 +45,7 @@ class Busy:
             self.running.add(name)
             self.order.append(name)
             for _ in range(5):
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0)
                 self.seen.append(set(self.running))
             self.running.discard(name)
             return f"{name} done"
@@ -108,15 +108,18 @@ async def test_each_call_is_recorded_whole(open_session: OpenSession) -> None:
 
 
 async def test_cancelling_while_asked_ends_every_call_in_the_record(open_session: OpenSession) -> None:
+    asked = asyncio.Event()
+
     class Never:
         async def ask(self, request: ApprovalRequest) -> Approval:
+            asked.set()
             await asyncio.Event().wait()
             raise AssertionError
 
     tools = [MockTool("one"), MockTool("read", effect=Effect.READ_ONLY)]
     session = open_session(*tools, approver=Never())
     task = asyncio.ensure_future(session.call_many([("one", {}), ("read", {})]))
-    await asyncio.sleep(0.05)
+    await asked.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

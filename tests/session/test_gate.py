@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import logging
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -49,6 +48,7 @@ from aisotools.tools.function import tool
 from aisotools.tools.registry import ToolRegistry
 from tests.conftest import OpenSession
 from tests.ids import stable
+from tests.waiting import HANG_S, advance_clock, eventually
 
 STRICT: Mapping[str, Json] = {
     "type": "object",
@@ -139,10 +139,20 @@ async def test_an_id_runs_at_most_once(open_session: OpenSession) -> None:
 
 
 async def test_an_id_that_is_under_way_is_taken(open_session: OpenSession) -> None:
-    mock = reading(result=lambda arguments, context: asyncio.sleep(0.05, "done"))
+    release = asyncio.Event()
+
+    async def run(arguments: Any, context: ToolContext) -> str:
+        await release.wait()
+        return "done"
+
+    mock = reading(result=run)
     session = open_session(mock)
-    results = await asyncio.gather(*(session.call("mock", call_id="mine") for _ in range(3)))
-    assert sorted(r.is_error for r in results) == [False, True, True]
+    running = asyncio.ensure_future(session.call("mock", call_id="mine"))
+    await eventually(lambda: mock.calls)
+    refused = await asyncio.gather(*(session.call("mock", call_id="mine") for _ in range(2)))
+    assert [r.is_error for r in refused] == [True, True]
+    release.set()
+    assert not (await running).is_error
     assert len(mock.calls) == 1
 
 
@@ -576,7 +586,7 @@ async def test_a_host_tool_is_called_off_at_its_deadline(open_session: OpenSessi
 
     async def slow(arguments: Any, context: ToolContext) -> str:
         seen.append(context)
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
         return "never"
 
     session = open_session(reading(result=slow, timeout_s=0.05))
@@ -591,16 +601,16 @@ async def test_a_host_tool_is_called_off_at_its_deadline(open_session: OpenSessi
 
 
 async def test_the_callers_deadline_beats_the_tools(open_session: OpenSession) -> None:
-    session = open_session(reading(result=lambda a, c: asyncio.sleep(30), timeout_s=20))
+    session = open_session(reading(result=lambda a, c: asyncio.Event().wait(), timeout_s=1000))
     assert "0.05 s" in (await session.call("mock", timeout_s=0.05)).content
 
 
 async def test_waiting_for_a_person_does_not_count_against_the_deadline(open_session: OpenSession) -> None:
     approver = Asked()
-    session = open_session(MockTool(timeout_s=0.05), approver=approver)
+    session = open_session(MockTool(timeout_s=50), approver=approver)
     calling = asyncio.ensure_future(session.call("mock"))
     await approver.standing.wait()
-    await asyncio.sleep(0.1)
+    await advance_clock(100)
     approver.answer.set_result(Approval("approve"))
     assert not (await calling).is_error
 
@@ -616,14 +626,13 @@ async def test_a_host_tool_that_ignores_cancellation_holds_nobody(open_session: 
                 continue
         return "at last"
 
-    session = open_session(reading(result=stubborn, timeout_s=0.05))
-    began_s = time.monotonic()
-    assert (await session.call("mock")).metadata["timed_out"] is True
-    assert time.monotonic() - began_s < 0.5
-    calling = asyncio.ensure_future(session.call("mock", timeout_s=20))
-    await asyncio.sleep(0.02)
+    mock = reading(result=stubborn, timeout_s=0.05)
+    session = open_session(mock)
+    assert (await session.call("mock")).metadata["timed_out"] is True  # although the tool runs on
+    calling = asyncio.ensure_future(session.call("mock", timeout_s=1000))
+    await eventually(lambda: len(mock.calls) == 2)
     await session.interrupt()
-    assert (await asyncio.wait_for(calling, 0.5)).metadata["stopped"] is True
+    assert (await calling).metadata["stopped"] is True
     released.set()
     await asyncio.sleep(0)
 
@@ -633,12 +642,12 @@ async def test_a_sync_host_tool_sees_that_it_should_stop(open_session: OpenSessi
 
     @tool(runs_in="host", effect=Effect.READ_ONLY, timeout_s=0.05)
     def patient(context: ToolContext) -> None:
-        if context.cancellation.wait(10):
+        if context.cancellation.wait(HANG_S):
             stopped.set()
 
     session = open_session(patient)
     assert (await session.call("patient")).metadata["timed_out"] is True
-    assert await asyncio.to_thread(stopped.wait, 5)
+    assert await asyncio.to_thread(stopped.wait, HANG_S)
 
 
 async def test_an_interrupt_ends_a_host_tool(open_session: OpenSession) -> None:
@@ -646,7 +655,7 @@ async def test_an_interrupt_ends_a_host_tool(open_session: OpenSession) -> None:
 
     async def slow(arguments: Any, context: ToolContext) -> str:
         begun.set()
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
         return "never"
 
     session = open_session(reading(result=slow))
@@ -664,7 +673,7 @@ async def test_cancelling_the_caller_cancels_the_host_tool(open_session: OpenSes
     async def slow(arguments: Any, context: ToolContext) -> str:
         begun.set()
         try:
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         finally:
             ended.set()
         return "never"
@@ -675,7 +684,7 @@ async def test_cancelling_the_caller_cancels_the_host_tool(open_session: OpenSes
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await calling
-    await asyncio.wait_for(ended.wait(), 1)
+    await ended.wait()
     assert only(session, CallFinished).result.content == "The call was cancelled."
 
 
@@ -784,7 +793,8 @@ async def test_a_worker_that_dies_is_told_and_replaced(open_session: OpenSession
 
     async def wait(arguments: Any, context: ToolContext) -> str:
         context.emit("begun")
-        await asyncio.sleep(30 if len(mock.calls) == 1 else 0)
+        if len(mock.calls) == 1:
+            await asyncio.Event().wait()
         return "alive"
 
     mock = reading(runs_in="sandbox", result=wait)
@@ -792,7 +802,7 @@ async def test_a_worker_that_dies_is_told_and_replaced(open_session: OpenSession
     begun = asyncio.Event()
     session.subscribe(lambda event: begun.set() if isinstance(event, CallEmitted) else None)
     calling = asyncio.ensure_future(session.call("mock"))
-    await asyncio.wait_for(begun.wait(), 5)
+    await begun.wait()
     made[0].lose("it was ended by SIGSEGV")
     result = await calling
     assert "ended during the call: it was ended by SIGSEGV" in result.content

@@ -14,6 +14,7 @@ from aisotools.core.exceptions import SessionClosed
 from aisotools.policy.rules import Policy
 from aisotools.session.pool import SessionPool
 from aisotools.testing.fakes import FakeSandbox
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -102,9 +103,7 @@ async def test_idle_sandboxes_stop_and_a_session_can_be_forgotten(options: dict[
     async with SessionPool(idle_s=0.05, **options) as pool:
         a = await pool.get("a")
         await a.run_cell("1")
-        assert a.status().alive
-        await asyncio.sleep(0.3)
-        assert pool.status().live == 0
+        await eventually(lambda: pool.status().live == 0)
         assert not a.status().alive
         await pool.forget("a")
         assert a.closed
@@ -117,11 +116,14 @@ async def test_idle_sandboxes_stop_and_a_session_can_be_forgotten(options: dict[
 async def test_busy_sandboxes_are_not_stopped_and_the_wait_has_an_end(options: dict[str, Any]) -> None:
     async with SessionPool(max_live=1, wait_s=0.2, idle_s=0.05, **options) as pool:
         a, b = await pool.get("a"), await pool.get("b")
-        long = asyncio.ensure_future(a.run_cell("import time; time.sleep(1); print('done')"))
-        await asyncio.sleep(0.2)
+        code = "import os, time; open('began', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)"
+        long = asyncio.ensure_future(a.run_cell(f"{code}\nprint('done')"))
+        assert a.workspace is not None
+        await eventually((a.workspace / "began").exists)
         refused = await b.run_cell("1")
         assert (refused.is_error, refused.error_kind) == (True, "environment")
         assert "raise max_live" in refused.content
+        (a.workspace / "go").touch()
         assert "done" in (await long).content
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from aisotools.core.exceptions import SandboxError
 from aisotools.session.slots import SlotPool
+from tests.waiting import HANG_S, eventually
 
 
 class Guest:
@@ -40,7 +41,7 @@ class Guest:
 
 
 def rig(
-    count: int, *, max_live: int, idle_s: float = 60, wait_s: float = 5
+    count: int, *, max_live: int, idle_s: float = 60, wait_s: float = HANG_S
 ) -> tuple[SlotPool, list[str], list[Guest]]:
     slots = SlotPool(max_live=max_live, idle_s=idle_s, wait_s=wait_s)
     log: list[str] = []
@@ -72,15 +73,17 @@ async def test_nobody_is_asked_to_leave_while_used_and_who_waits_too_long_is_tol
 async def test_waiting_is_first_come_first_served_and_a_cancelled_turn_is_passed_on() -> None:
     slots, _, guests = rig(5, max_live=1)
     order: list[int] = []
+    release = asyncio.Event()
 
     async def turn(guest: Guest) -> None:
         async with guest.using():
             order.append(guest.name)
-            await asyncio.sleep(0.01)
+            await release.wait()
 
     tasks = [asyncio.ensure_future(turn(guest)) for guest in guests]
-    await asyncio.sleep(0.005)
+    await eventually(lambda: slots.waiting == 4)
     tasks[2].cancel()
+    release.set()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert order == [0, 1, 3, 4]
     await slots.close()
@@ -88,13 +91,16 @@ async def test_waiting_is_first_come_first_served_and_a_cancelled_turn_is_passed
 
 
 async def test_unused_places_are_given_up_after_a_while() -> None:
-    slots, log, (a, _) = rig(2, max_live=2, idle_s=0.02)
+    slots, log, (a, b) = rig(2, max_live=2, idle_s=0.02)
     async with a.using():
-        await asyncio.sleep(0.05)
-        assert log == []
-    await asyncio.sleep(0.08)
-    assert log == ["0 left: it was not used for 0.02 s"]
-    assert slots.live == 0
+        async with b.using():
+            pass
+        await eventually(lambda: log)  # the time after which the used one would have gone as well
+        assert log == ["1 left: it was not used for 0.02 s"]
+        assert slots.holds(a)
+    await eventually(lambda: len(log) == 2)
+    assert log[1] == "0 left: it was not used for 0.02 s"
+    await eventually(lambda: slots.live == 0)
     await slots.close()
 
 
@@ -106,7 +112,7 @@ async def test_a_tenant_called_up_while_it_still_leaves_comes_back_after_that() 
             await asyncio.sleep(0)
 
     for _ in range(20):
-        await asyncio.wait_for(asyncio.gather(turn(a), turn(b), turn(a), turn(b), turn(a)), 5)
+        await asyncio.gather(turn(a), turn(b), turn(a), turn(b), turn(a))
     await slots.close()
     assert slots.live == 0
 
@@ -119,7 +125,7 @@ async def test_a_turn_that_comes_to_somebody_just_cancelled_is_not_lost() -> Non
     await asyncio.sleep(0)
     waiting.cancel()  # it has not come round to leave the queue when the place becomes free
     await holding.__aexit__(None, None, None)
-    async with asyncio.timeout(2), c.using():
+    async with c.using():
         assert slots.holds(c)
     assert waiting.cancelled()
     await slots.close()
@@ -132,7 +138,7 @@ def test_whatever_happens_places_are_never_exceeded_and_nobody_is_forgotten(
     steps: list[tuple[int, int, bool]], max_live: int
 ) -> None:
     async def run() -> None:
-        slots, _, guests = rig(7, max_live=max_live, idle_s=0.001, wait_s=10)
+        slots, _, guests = rig(7, max_live=max_live, idle_s=0.001, wait_s=HANG_S)
         served = 0
 
         async def use(guest: Guest, turns: int) -> None:
@@ -148,7 +154,7 @@ def test_whatever_happens_places_are_never_exceeded_and_nobody_is_forgotten(
             await asyncio.sleep(0)
             if cancels and not tasks[-1].done():
                 tasks[-1].cancel()
-        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+        results = await asyncio.gather(*tasks, return_exceptions=True)
         cancelled = sum(isinstance(one, asyncio.CancelledError) for one in results)
         assert served + cancelled == len(steps)
         assert slots.waiting == 0

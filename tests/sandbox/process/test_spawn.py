@@ -44,6 +44,10 @@ def close(ends: spawn.WorkerHandles) -> None:
         end.close()
 
 
+def await_end(server: spawn.ForkServerHandle) -> None:
+    wait_until(lambda: not server.alive)
+
+
 def read(path: str) -> bytes:
     return Path(path).read_bytes()
 
@@ -92,7 +96,7 @@ def test_a_dead_one_is_replaced_and_its_descriptors_are_closed() -> None:
     for _ in range(3):
         server = spawn.server()
         os.kill(server.pid, signal.SIGKILL)
-        wait_until(lambda server=server: not server.alive)
+        await_end(server)
         assert spawn.server() is not server
     assert open_files() == before
 
@@ -100,7 +104,7 @@ def test_a_dead_one_is_replaced_and_its_descriptors_are_closed() -> None:
 def test_asking_one_that_just_died(spec: spawn.WorkerSpec) -> None:
     server = spawn.ForkServerHandle()
     os.kill(server.pid, signal.SIGKILL)
-    wait_until(lambda: not server.alive)
+    await_end(server)
     before = open_files()
     for _ in range(3):
         with pytest.raises(SandboxError, match="The fork server is gone"):
