@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pydoc
 import re
 import shlex
 import subprocess
@@ -238,6 +239,14 @@ def test_the_picture_of_contributing_shows_the_packages_in_order() -> None:
     picture = CONTRIBUTING.partition("## Architecture")[2].partition("### ")[0]
     drawn = re.findall(r"^    ([a-z]+) {2,}", picture, re.MULTILINE)
     assert drawn == [*reversed(shape.LAYERS)]
+
+
+@pytest.mark.parametrize("text", [README, CONTRIBUTING], ids=["README", "CONTRIBUTING"])
+def test_every_dotted_name_of_the_package_exists(text: str) -> None:
+    names = set(re.findall(r"`(aisotools(?:\.\w+)+)", text)) - {"aisotools.toml"}
+    assert names
+    for name in sorted(names):
+        assert pydoc.locate(name) is not None, f"{name} is no module or member"
 
 
 def test_every_path_in_contributing_exists() -> None:

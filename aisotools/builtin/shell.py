@@ -28,7 +28,7 @@ from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP, HeadTailBuffer, looks_binary
 from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.sandbox.confinement import landlock
-from aisotools.sandbox.process.tree import CALL_MARK
+from aisotools.sandbox.process.tree import CALL_MARK, call_mark
 from aisotools.tools.function import tool
 from aisotools.workspace.workspace import Workspace
 
@@ -197,10 +197,11 @@ def _facts(arguments: Mapping[str, Json]) -> Facts:
 
     command, workdir = arguments.get("command"), arguments.get("workdir", ".")
     facts = shell_facts(command, str(workdir)) if isinstance(command, str) else Facts()
-    if arguments.get("background") is True and facts.effect is Effect.READ_ONLY:
-        # It goes on after the call, and the input that it gets later is not known now.
-        return dataclasses.replace(facts, effect=Effect.LOCAL_MUTATION)
-    return facts
+    if arguments.get("background") is not True:
+        return facts
+    # It goes on after the call, and the input that it gets later is not known now.
+    effect = Effect.LOCAL_MUTATION if facts.effect is Effect.READ_ONLY else facts.effect
+    return dataclasses.replace(facts, effect=effect, background=True)
 
 
 def _effect(arguments: Mapping[str, Json]) -> Effect:
@@ -331,7 +332,7 @@ async def _spawn(
             "command holds a NUL character, which bash cannot take. Write it as $'\\0' in printf."
         )
     shell = ("/bin/bash", "-c", command)
-    env = {**os.environ, CALL_MARK: context.call_id}
+    env = {**os.environ, CALL_MARK: call_mark(context.call_id)}
     try:
         if _must_not_write(context):
             return spawn_read_only(shell, cwd=folder, env=env, stdin=stdin, protocol=protocol())

@@ -489,6 +489,7 @@ class SandboxCall:
             right to change files away; it finds this in its context's metadata under the same name.
         changes_variables: False if the tool only touches files, so that the variables of the worker are the
             same before and after the call, and no restore point of them is needed.
+        starts_task: True if what the call starts goes on after it, and after another call was stopped.
     """
 
     call: ToolCall
@@ -498,6 +499,7 @@ class SandboxCall:
     session_key: str = ""
     read_only: bool = False
     changes_variables: bool = True
+    starts_task: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -251,6 +251,7 @@ class Facts:
         level: The sandbox's confinement level.
         undoable: True if undo covers everything that the call may change.
         path_guarded: True if the tool reaches files only through the workspace's path guard.
+        background: True if what it starts goes on after the call.
     """
 
     effect: Effect = Effect.LOCAL_MUTATION
@@ -264,6 +265,7 @@ class Facts:
     level: str = "confined"
     undoable: bool = False
     path_guarded: bool = False
+    background: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -493,6 +493,7 @@ class Gate:
                 session_key=self._session_key,
                 read_only=prepared.effect is Effect.READ_ONLY,
                 changes_variables=not prepared.only_touches_files,
+                starts_task=prepared.facts.background,
             )
             result = await env.sandbox.call(request)
         # A value over the cap was left out, and the result says so: there is nothing to validate.

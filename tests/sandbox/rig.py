@@ -85,7 +85,7 @@ class Rig:
         caps: OutputCaps | None = None,
         call_id: str | None = None,
         name: str = "",
-        changes_variables: bool = True,
+        **flags: bool,
     ) -> ToolResult:
         request = SandboxCall(
             call=ToolCall(call_id or f"call-{next(_ids)}", name or shipment.key, arguments),
@@ -93,7 +93,7 @@ class Rig:
             timeout_s=timeout_s,
             output_caps=caps or OutputCaps(),
             session_key="test",
-            changes_variables=changes_variables,
+            **flags,
         )
         return await self.kernel.call(request)
 
@@ -101,8 +101,11 @@ class Rig:
         return await self.call(PYTHON, {"code": code}, **more)
 
     async def bash(self, command: str, **more: Any) -> ToolResult:
-        timeout = more.pop("timeout", 30_000)
-        return await self.call(BASH, {"command": command, "timeout": timeout}, **more)
+        arguments = {"command": command, "timeout": more.pop("timeout", 30_000)}
+        if more.get("background"):
+            arguments["background"] = more.pop("background")
+            more["starts_task"] = True
+        return await self.call(BASH, arguments, **more)
 
     async def tool(
         self, tool: FunctionTool[..., Any], arguments: Mapping[str, Json] | None = None, **more: Any

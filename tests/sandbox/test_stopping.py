@@ -452,22 +452,52 @@ async def test_bash_beside_bash(r: Rig) -> None:
     assert (await other).value["stdout"] == "began\nsurvived\n"
 
 
-async def test_a_server_of_an_earlier_call_survives_the_stop_of_a_later_one(r: Rig) -> None:
-    await r.bash("(touch began; while true; do sleep 0.05; done) > /dev/null 2>&1 &")
-    await eventually((r.workspace / "began").exists)
-    await r.bash("sleep 100", timeout=200)
-    await r.python("import time; time.sleep(100)", timeout_s=0.2)
-    assert [p for p in processes_of(r.workspace) if "while true" in p]
-    await r.kernel.restart()
-    assert not [p for p in processes_of(r.workspace) if "while true" in p]
+SERVER = "(touch began; while true; do sleep 0.05; done) > /dev/null 2>&1 & wait"
 
 
-async def test_a_program_of_an_earlier_cell_is_not_interrupted_with_a_later_one(r: Rig) -> None:
+def servers(r: Rig) -> list[str]:
+    return [process for process in processes_of(r.workspace) if "while true" in process]
+
+
+@pytest.mark.parametrize("stop", ["command", "deadline", "interrupt"])
+async def test_a_stop_ends_what_earlier_calls_left_running_but_no_background_task(r: Rig, stop: str) -> None:
+    await r.bash(SERVER.replace("& wait", "&"))
     await r.python("import subprocess; server = subprocess.Popen(['sleep', '100'])")
-    result = await r.python("subprocess.run(['sleep', '99'])", timeout_s=0.2)
-    assert result.metadata["state_kept"] is True
-    assert [process.rpartition(" sleep ")[2].strip() for process in sleepers(r.workspace)] == ["100"]
-    assert await r.value("server.poll() is None")
+    assert servers(r)
+    assert sleepers(r.workspace)
+    task = await r.bash("echo is a task; sleep 1000", background=True)
+    assert not task.is_error, task.content
+    if stop == "command":
+        await r.bash("sleep 99", timeout=200)
+    elif stop == "deadline":
+        result = await r.python("import time; time.sleep(99)", timeout_s=0.2)
+        assert result.metadata["state_kept"] is True
+    else:
+        waiting = asyncio.create_task(r.python("print('waits', flush=True); import time; time.sleep(99)"))
+        await printed(r, "waits")
+        await r.kernel.interrupt()
+        await waiting
+    await eventually(lambda: not servers(r))
+    # A call on the main thread is interrupted as by Ctrl-C before the rest is killed.
+    assert await r.value("server.wait()") in {-signal.SIGKILL, -signal.SIGINT}
+    assert [process.rpartition(" sleep ")[2].strip() for process in sleepers(r.workspace)] == ["1000"]
+    await r.kernel.restart()
+    assert not sleepers(r.workspace)
+
+
+async def test_a_background_task_that_does_not_start_in_time_is_ended(r: Rig) -> None:
+    await r.bash("sleep 98", timeout_s=0.2, starts_task=True)
+    await eventually(lambda: not sleepers(r.workspace))
+
+
+async def test_a_stop_spares_the_worker_that_an_undo_froze(r: Rig) -> None:
+    await r.python("x = 1", call_id="one")
+    await r.python("import subprocess; x = 2; helper = subprocess.Popen(['sleep', '100'])", call_id="two")
+    await r.kernel.variables.restore("two")
+    result = await r.bash("sleep 99", timeout=200, read_only=True)
+    assert result.metadata["timed_out"] is True
+    assert await r.kernel.variables.redo() is not None
+    assert await r.value("x, helper.poll()") == (2, None)
 
 
 async def test_a_daemon_of_the_stopped_call_does_not_survive(r: Rig) -> None:

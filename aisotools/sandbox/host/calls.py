@@ -18,7 +18,6 @@ from aisotools.core.exceptions import ChannelError, WorkerDied
 from aisotools.core.protocols import SandboxListener
 from aisotools.sandbox.frames import Frame
 from aisotools.sandbox.limits import LimitExceeded
-from aisotools.sandbox.process import tree
 from aisotools.sandbox.results import PrintedOutput
 from aisotools.sandbox.worker.output import ExecuteOptions, TokenBucket
 
@@ -220,7 +219,6 @@ class PendingCall:
         output: What it has printed so far.
         holds_main_thread: Whether it runs on the worker's main thread.
         header: What the worker is told about who watches it.
-        started_at: When it was sent; processes that it starts are born later.
         emits: How many progress reports will still be delivered; None before the first one.
         exceeded_limit: The limit for which it was stopped, if it was.
     """
@@ -231,7 +229,6 @@ class PendingCall:
     output: PrintedOutput
     holds_main_thread: bool
     header: Mapping[str, Any] = field(default_factory=dict)
-    started_at: tree.Moment = field(default_factory=tree.now)
     emits: TokenBucket | None = None
     exceeded_limit: LimitExceeded | None = None
 

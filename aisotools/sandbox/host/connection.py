@@ -43,6 +43,8 @@ _EXIT_NEWS_S = 0.1
 # How long ending a tree may take, with its scratch folder.
 _CLEAN_UP_S = 6.0
 _CONTROL_BYTES = 1 << 16
+# Calls with background tasks that are remembered: many more than may run at once, few enough for a packet.
+_REMEMBERED_TASKS = 256
 
 
 class FrameSocket:
@@ -225,6 +227,9 @@ class WorkerConnection:
         self._raw_bytes_read = dict.fromkeys(self._raw_pipes, 0)
         self._last_words = bytearray()
         self._acknowledgements: dict[int, asyncio.Future[None]] = {}
+        self.sweep_lock = asyncio.Lock()
+        # Calls that started background tasks, the oldest first.
+        self._task_calls: dict[str, None] = {}
         self._requests = 0
         self._suspended = False
         self.calls = CallTable(
@@ -296,6 +301,7 @@ class WorkerConnection:
         *,
         stream_bytes: int,
         holds_main_thread: bool,
+        starts_task: bool = False,
         attachments: Sequence[int] = (),
     ) -> PendingCall:
         """Send a call. It stays in `calls` until it is finished there.
@@ -306,6 +312,7 @@ class WorkerConnection:
             parts: Its arguments as JSON, and its tool if the worker does not have it.
             stream_bytes: How much printed output is accepted.
             holds_main_thread: Whether it runs on the worker's main thread.
+            starts_task: Whether what it starts goes on after it, and is spared when another call is stopped.
             attachments: Descriptors to send along.
 
         Raises:
@@ -315,6 +322,10 @@ class WorkerConnection:
         reason = self.lost_reason or self.down_reason
         if reason is not None:
             raise WorkerDied(reason, last_words=self.last_words)
+        if starts_task:
+            self._task_calls[call_id] = None
+            if len(self._task_calls) > _REMEMBERED_TASKS:
+                del self._task_calls[next(iter(self._task_calls))]
         call = self.calls.start(call_id, stream_bytes=stream_bytes, holds_main_thread=holds_main_thread)
         try:
             message = {**header, **call.header, "id": call.number, "call_id": call_id}
@@ -341,9 +352,14 @@ class WorkerConnection:
             self._send_control({"op": "interrupt", "number": call.number, **scope})
 
     async def sweep(self, call: PendingCall, *, within_s: float) -> None:
-        """End every process that a call left behind. Return after `within_s` seconds at the latest."""
-        if self.is_serving:
-            await self.request_supervisor("sweep", within_s=within_s, **self._scope(call))
+        """End whatever runs in the sandbox but for background tasks and other calls that run.
+
+        A call that was stopped may have woken what an earlier one left behind, so that ends as well. Returns
+        after `within_s` seconds at the latest.
+        """
+        async with self.sweep_lock:
+            if self.is_serving:
+                await self.request_supervisor("sweep", within_s=within_s, **self._scope(call))
 
     def notify_supervisor(self, op: str) -> None:
         """Send a request to the supervisor without waiting for it."""
@@ -361,13 +377,14 @@ class WorkerConnection:
         return done.done()
 
     def _scope(self, call: PendingCall) -> dict[str, Any]:
-        """Describe how the supervisor recognizes the processes that the call has started."""
+        """Describe how the supervisor recognizes the processes that stopping the call must not end."""
         others = [other.call_id for other in self.calls if other is not call]
+        tasks = [call_id for call_id in self._task_calls if call_id != call.call_id]
         return {
-            "since": call.started_at,
-            "mark": call.call_id,
-            "others": others,
+            "spared": list(map(tree.call_mark, (*others, *tasks))),
             "holds": call.holds_main_thread,
+            # A program that Python code starts bears no mark. It belongs to the call on the main thread.
+            "unmarked": call.holds_main_thread or not others,
         }
 
     # ---- replacing the worker

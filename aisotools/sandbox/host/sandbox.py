@@ -192,7 +192,9 @@ class LocalSandbox:
         self, connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int] = ()
     ) -> ToolResult:
         try:
-            pending = _send(connection, request, attachments)
+            # Race: a sweep spares the calls that run when it begins, so no call begins while it is under way.
+            async with connection.sweep_lock:
+                pending = _send(connection, request, attachments)
         except WorkerDied as error:
             return worker_died_result(error, await self._last_recovery())
         except ChannelError as error:
@@ -487,6 +489,7 @@ def _send(connection: WorkerConnection, request: SandboxCall, attachments: Seque
         parts,
         stream_bytes=caps.stream_bytes,
         holds_main_thread=tool.concurrency != "overlap",
+        starts_task=request.starts_task,
         attachments=attachments,
     )
     if not tool.import_path:

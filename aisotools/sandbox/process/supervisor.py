@@ -8,10 +8,10 @@ Messages on the control socket (one JSON object per packet):
 
 - from here: `started {worker, supervisor, scratch}`, `died {worker, exit, signal}`, `done {seq}`; in the end
   `ended {}` when no process is left, and `gone {}` when the scratch folder is removed too
-- from the host: `interrupt {number, ...}` and `sweep {seq, ...}`, both with `since`, `mark`, `others` and
-  `holds` (see `tree.find_call_processes`); `adopt {worker}`: another process is the worker now; `kill {}`;
-  and with `seq`: `freeze` or `end` all that runs below, `thaw` what was frozen, or `drop` it. All but `adopt`
-  and `kill` name the parked forks in `keep`
+- from the host: `interrupt {number, ...}` and `sweep {seq, ...}`, both with `spared` and `unmarked` (see
+  `tree.find_sweepable`), and `holds`: whether the call runs on the worker's main thread; `adopt {worker}`:
+  another process is the worker now; `kill {}`; and with `seq`: `freeze` or `end` all that runs below, `thaw`
+  what was frozen, or `drop` it. All but `adopt` and `kill` name the parked forks in `keep`
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Supervisor:
             # Only the worker's own process group: a program that made a group of its own has left the
             # foreground, as `cmd &` does with job control, and a Ctrl-C would not reach it either.
             processes = tree.table()
-            for pid in self._started_by(request, processes):
+            for pid in self._sweepable(request, processes):
                 if processes[pid].group == self._worker:
                     tree.send_signal(pid, signal.SIGINT)
 
@@ -170,7 +170,7 @@ class Supervisor:
             return {pid for pid in tree.descendants(os.getpid()) - exempt if tree.parent_of(pid)}
 
         if op == "sweep":
-            self._kill(lambda: self._started_by(request, tree.table()))
+            self._kill(lambda: self._sweepable(request, tree.table()))
         elif op == "freeze":
             # Race: what is not stopped yet may fork. Scan until nobody new is found.
             while found := running() - self._frozen:
@@ -191,19 +191,17 @@ class Supervisor:
     def _kill(self, find: Callable[[], set[int]]) -> None:
         self._report_death(tree.kill_all(find, within_s=_SWEEP_TIMEOUT_S))
 
-    def _started_by(self, request: Mapping[str, Any], processes: tree.Table) -> set[int]:
-        """Return what the call that a request is about has started."""
-        found = tree.find_call_processes(
+    def _sweepable(self, request: Mapping[str, Any], processes: tree.Table) -> set[int]:
+        """Return what a request is to end or to interrupt."""
+        found = tree.find_sweepable(
             processes,
             os.getpid(),
             worker=self._worker,
             init=self._init,
-            since=tuple(request["since"]),
-            mark=request["mark"],
-            others=frozenset(request["others"]),
-            unmarked=request["holds"] or not request["others"],
+            spared=frozenset(request["spared"]),
+            unmarked=request["unmarked"],
         )
-        return found - set(request["keep"])
+        return found - set(request["keep"]) - self._frozen
 
     def _finish(self) -> NoReturn:
         """Kill everything below, remove the scratch folder, report both, and exit."""

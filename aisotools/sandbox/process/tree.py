@@ -1,4 +1,4 @@
-"""Process trees: list what runs below a process, find what one call started, freeze it, kill it.
+"""Process trees: list what runs below a process, find what a stop must end, freeze it, kill it.
 
 Everything is read from /proc. Processes come and go while it is read, so every function here treats a process
 that has vanished as the normal case.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import hashlib
 import os
 import signal
 import time
@@ -16,12 +17,11 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 CALL_MARK = "AISOTOOLS_CALL"
-"""Environment variable that holds the id of the call that started a process."""
+"""Environment variable of a process that a call started; see `call_mark`."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _KILL_ROUND_S = 0.001  # pause between two scans of `kill_all`: SIGKILL is delivered within microseconds
 _ENVIRON_BYTES = 1 << 20  # read at most this much of an environment; its owner decides how large it is
 
@@ -31,21 +31,16 @@ _FREEZE_ROUNDS = 20  # a fork bomb is stopped in about three; the rest is a boun
 _NOT_RUNNING = frozenset(b"TtZXx")  # thread states: stopped, traced, zombie, dead
 _ON_CPU_OR_DISK = frozenset(b"RD")  # running, or in an uninterruptible sleep
 
-Moment = tuple[int, int]
-"""Ticks since boot, and the last process id given out by then: many processes start within one tick."""
-
 
 class Process(NamedTuple):
     """One line of the process table.
 
     Attributes:
         parent: Its parent's id.
-        born: When it started.
         group: Its process group.
     """
 
     parent: int
-    born: Moment
     group: int = 0
 
 
@@ -75,21 +70,7 @@ def _read_process(pid: str) -> Process | None:
     # A process whose first thread called pthread_exit is shown as a zombie while its other threads still run.
     if fields[0] in b"ZX" and int(fields[17]) <= 1:
         return None
-    return Process(parent=int(fields[1]), born=(int(fields[19]), int(pid)), group=int(fields[2]))
-
-
-def now() -> Moment:
-    """Return the present moment: processes that start from here on have a later `Process.born`."""
-    tick = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_S)
-    try:
-        # Plain descriptors: this runs once per call, and a file object takes twice as long.
-        descriptor = os.open("/proc/loadavg", os.O_RDONLY)
-    except OSError:
-        return tick, 0
-    try:
-        return tick, int(os.read(descriptor, 100).split()[-1])
-    finally:
-        os.close(descriptor)
+    return Process(parent=int(fields[1]), group=int(fields[2]))
 
 
 def parent_of(pid: int) -> int:
@@ -196,31 +177,29 @@ def _children_of(pid: int) -> set[int]:
     return found
 
 
-def find_call_processes(
+def call_mark(call_id: str) -> str:
+    """Return the mark of a call's processes, the value of `CALL_MARK`: short, whatever the id is."""
+    return hashlib.blake2b(call_id.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def find_sweepable(
     processes: Table,
     root: int,
     *,
     worker: int,
-    since: Moment,
-    mark: str,
-    others: frozenset[str],
+    spared: frozenset[str],
     unmarked: bool,
     init: int = 0,
     mark_of: Callable[[int], str | None] | None = None,
 ) -> set[int]:
-    """Return the processes that one call started, anywhere below `root`, and never the worker.
-
-    These are the processes that started after the call did, unless they are below an older one (a server that
-    an earlier call left running) or bear the mark of another call.
+    """Return what runs below `root` and belongs to no call that is to be spared; never the worker.
 
     Args:
         processes: The process table.
         root: The worker's supervisor.
         worker: The worker.
-        since: When the call started.
-        mark: The call's own mark.
-        others: Marks of other calls that run at the same time.
-        unmarked: Whether a process without a mark belongs to this call.
+        spared: Marks of calls whose processes go on: other calls that run, and background tasks.
+        unmarked: Whether processes without a mark are included.
         init: The process that adopts orphans below `root`; 0 if `root` itself does.
         mark_of: Returns the mark of a process; by default it is read from the process's environment.
     """
@@ -237,12 +216,11 @@ def find_call_processes(
             if child in visited:
                 continue
             visited.add(child)
-            if processes[child].born > since:
-                # A program may clear its environment, so a process without a mark takes its parent's.
-                own_mark = read_mark(child) or inherited
-                if own_mark == mark or (unmarked and own_mark not in others):
-                    found.add(child)
-                todo.append((child, own_mark))
+            # A program may clear its environment, so a process without a mark takes its parent's.
+            mark = read_mark(child) or inherited
+            if mark not in spared and (unmarked or mark is not None):
+                found.add(child)
+            todo.append((child, mark))
     return found
 
 

@@ -24,6 +24,7 @@ from aisotools.sandbox.frames import Frame, FrameReader, encode
 from aisotools.sandbox.host.calls import PendingCall
 from aisotools.sandbox.host.connection import READ_BYTES, WorkerConnection
 from aisotools.sandbox.process.spawn import WorkerHandles
+from aisotools.sandbox.process.tree import call_mark
 from aisotools.sandbox.results import encode_result
 from tests.sandbox.rig import Heard, rss_bytes
 from tests.waiting import eventually
@@ -70,10 +71,20 @@ class Peer:
         self.control.send(to_json(message))
 
     def call(
-        self, call_id: str = "c", *, stream_bytes: int = 1000, holds_main_thread: bool = True
+        self,
+        call_id: str = "c",
+        *,
+        stream_bytes: int = 1000,
+        holds_main_thread: bool = True,
+        starts_task: bool = False,
     ) -> PendingCall:
         return self.connection.start_call(
-            call_id, {}, [b"{}"], stream_bytes=stream_bytes, holds_main_thread=holds_main_thread
+            call_id,
+            {},
+            [b"{}"],
+            stream_bytes=stream_bytes,
+            holds_main_thread=holds_main_thread,
+            starts_task=starts_task,
         )
 
     def requests(self) -> list[dict[str, Any]]:
@@ -483,16 +494,16 @@ async def test_the_end_is_awaited(peer: Peer) -> None:
 
 async def test_sweeping_is_awaited_and_bounded(peer: Peer) -> None:
     call, other = peer.call("mine"), peer.call("other", holds_main_thread=False)
+    peer.connection.calls.finish(peer.call("server", holds_main_thread=False, starts_task=True))
     sweeping = asyncio.create_task(peer.connection.sweep(call, within_s=5))
     await peer.settle()
     (request,) = peer.requests()
     assert request == {
         "op": "sweep",
         "seq": request["seq"],
-        "since": list(call.started_at),
-        "mark": "mine",
-        "others": ["other"],
+        "spared": [call_mark("other"), call_mark("server")],
         "holds": True,
+        "unmarked": True,
         "keep": [],
     }
     assert not sweeping.done()

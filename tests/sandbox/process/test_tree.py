@@ -17,9 +17,9 @@ from aisotools.sandbox.process.tree import (
     CALL_MARK,
     Process,
     below,
-    find_call_processes,
+    call_mark,
+    find_sweepable,
     kill_all,
-    now,
     reap,
     table,
 )
@@ -28,84 +28,76 @@ from tests.waiting import HANG_S, process_state, wait_until
 SUPERVISOR, WORKER = 10, 11
 
 
-def tree(**processes: tuple[int, int]) -> dict[int, Process]:
-    """Processes `p20=(parent, tick)` beside a supervisor and its worker."""
-    rows = {1: (0, 0), SUPERVISOR: (1, 1), WORKER: (SUPERVISOR, 1)}
-    rows |= {int(name[1:]): born for name, born in processes.items()}
-    return {pid: Process(parent, (tick, pid)) for pid, (parent, tick) in rows.items()}
+def tree(**parents: int) -> dict[int, Process]:
+    """Processes `p20=parent` beside a supervisor and its worker."""
+    rows = {1: 0, SUPERVISOR: 1, WORKER: SUPERVISOR}
+    rows |= {int(name[1:]): parent for name, parent in parents.items()}
+    return {pid: Process(parent) for pid, parent in rows.items()}
 
 
-def left(
+def sweepable(
     processes: dict[int, Process],
     marks: dict[int, str] | None = None,
-    others: tuple[str, ...] = (),
+    spared: tuple[str, ...] = (),
     *,
     unmarked: bool = True,
 ) -> set[int]:
-    return find_call_processes(
+    return find_sweepable(
         processes,
         SUPERVISOR,
         worker=WORKER,
-        since=(100, 22),
-        mark="mine",
-        others=frozenset(others),
+        spared=frozenset(spared),
         unmarked=unmarked,
         mark_of=(marks or {}).get,
     )
 
 
-def test_what_a_call_started_is_found_wherever_it_hides() -> None:
+def test_a_sweep_finds_processes_wherever_they_hide() -> None:
     processes = tree(
-        p25=(WORKER, 100),  # a child, of the same tick as the call and a later number
-        p26=(25, 101),  # its child
-        p27=(SUPERVISOR, 101),  # a daemon: its parents are gone
-        p28=(27, 102),
-        p29=(28, 103),
-        p30=(1, 101),  # not below the supervisor
+        p20=WORKER,
+        p21=20,
+        p22=SUPERVISOR,  # a daemon: its parents are gone
+        p23=22,
+        p24=23,
+        p25=1,  # not below the supervisor
     )
-    assert left(processes) == {25, 26, 27, 28, 29}
+    assert sweepable(processes) == {20, 21, 22, 23, 24}
 
 
-def test_what_an_earlier_call_left_running_stays_and_all_below_it() -> None:
-    processes = tree(
-        p20=(WORKER, 50),
-        p21=(20, 101),
-        p22=(SUPERVISOR, 60),
-        p23=(22, 101),
-        p24=(23, 102),
-        p19=(WORKER, 100),  # of the same tick as the call, but its number was given out before
-        p25=(WORKER, 100),
-    )
-    assert left(processes) == {25}
+def test_other_running_calls_and_background_tasks_are_spared_with_all_below_them() -> None:
+    processes = tree(p20=WORKER, p21=WORKER, p22=20, p23=21, p24=SUPERVISOR, p25=24)
+    marks = {20: "mine", 21: "other", 24: "task"}
+    assert sweepable(processes, marks, ("other", "task"), unmarked=False) == {20, 22}
+    assert sweepable(processes, marks, ("other", "task"), unmarked=True) == {20, 22}
 
 
-def test_other_calls_that_run_at_the_same_time_are_left_alone() -> None:
-    processes = tree(
-        p20=(WORKER, 101), p21=(WORKER, 101), p22=(20, 101), p23=(21, 101), p24=(SUPERVISOR, 101)
-    )
-    marks = {20: "mine", 21: "other", 24: "mine"}
-    assert left(processes, marks, ("other",), unmarked=False) == {20, 22, 24}
-    assert left(processes, marks, ("other",), unmarked=True) == {20, 22, 24}
+def test_a_process_inside_a_spared_one_that_bears_another_mark_is_found() -> None:
+    processes = tree(p20=WORKER, p21=20)
+    assert sweepable(processes, {20: "task", 21: "mine"}, ("task",)) == {21}
 
 
-def test_what_bears_no_mark_counts_only_if_asked_for() -> None:
-    processes = tree(p20=(WORKER, 101), p21=(SUPERVISOR, 101))
-    assert left(processes, others=("other",), unmarked=False) == set()
-    assert left(processes, others=("other",), unmarked=True) == {20, 21}
+def test_a_process_without_a_mark_is_found_only_if_asked_for() -> None:
+    processes = tree(p20=WORKER, p21=SUPERVISOR)
+    assert sweepable(processes, spared=("other",), unmarked=False) == set()
+    assert sweepable(processes, spared=("other",), unmarked=True) == {20, 21}
 
 
-def test_the_worker_is_never_chosen_and_rings_do_not_hang() -> None:
-    assert left(tree()) == set()
-    assert left(tree(p20=(21, 101), p21=(20, 101))) == set()
-    assert below(SUPERVISOR, tree(p20=(WORKER, 1), p21=(21, 1))) == {WORKER, 20}
+def test_the_worker_is_never_found_and_rings_do_not_hang() -> None:
+    assert sweepable(tree()) == set()
+    assert sweepable(tree(p20=21, p21=20)) == set()
+    assert below(SUPERVISOR, tree(p20=WORKER, p21=21)) == {WORKER, 20}
 
 
-@given(st.dictionaries(st.integers(12, 40), st.tuples(st.integers(10, 40), st.integers(0, 200)), max_size=25))
-def test_only_what_is_below_and_not_older_is_chosen(rows: dict[int, tuple[int, int]]) -> None:
-    processes = tree(**{f"p{pid}": born for pid, born in rows.items()})
-    found = left(processes)
-    assert found <= below(SUPERVISOR, processes) - {WORKER}
-    assert all(processes[pid].born > (100, 22) for pid in found)
+@given(st.dictionaries(st.integers(12, 40), st.integers(10, 40), max_size=25))
+def test_without_marks_everything_below_is_found(parents: dict[int, int]) -> None:
+    processes = tree(**{f"p{pid}": parent for pid, parent in parents.items()})
+    assert sweepable(processes) == below(SUPERVISOR, processes) - {WORKER}
+
+
+def test_marks_are_short_and_differ() -> None:
+    ids = ["", "a", "b", "x" * 100_000, "\ud800"]
+    assert len({call_mark(call_id) for call_id in ids}) == len(ids)
+    assert {len(call_mark(call_id)) for call_id in ids} == {16}
 
 
 # ---- real processes
@@ -126,12 +118,9 @@ def started(*command: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
-def test_the_table_knows_parents_and_ages() -> None:
-    before = now()
+def test_the_table_knows_parents_and_groups() -> None:
     with started("sleep", "100") as process:
-        line = table()[process.pid]
-        assert line.parent == os.getpid()
-        assert before < line.born <= now()
+        assert table()[process.pid] == Process(os.getpid(), group=process.pid)
     assert process.pid not in table()
 
 
@@ -159,19 +148,14 @@ def test_a_process_without_its_first_thread_is_not_dead() -> None:
 
 
 def test_marks_are_read_from_the_environment() -> None:
-    since = now()
-    with started("sleep", "100", **{CALL_MARK: "mine"}) as mine, started("sleep", "100") as other:
-        found = find_call_processes(
-            table(),
-            os.getpid(),
-            worker=0,
-            since=since,
-            mark="mine",
-            others=frozenset({"other"}),
-            unmarked=False,
-        )
+    with (
+        started("sleep", "100", **{CALL_MARK: "mine"}) as mine,
+        started("sleep", "100", **{CALL_MARK: "task"}) as task,
+        started("sleep", "100") as unmarked,
+    ):
+        found = find_sweepable(table(), os.getpid(), worker=0, spared=frozenset({"task"}), unmarked=False)
         assert mine.pid in found
-        assert other.pid not in found
+        assert not {task.pid, unmarked.pid} & found
 
 
 def test_what_runs_away_from_process_to_process_is_ended() -> None:
