@@ -487,9 +487,8 @@ class SandboxCall:
         session_key: The conversation.
         read_only: True if the call was classified read only. A tool that starts programs then takes their
             right to change files away; it finds this in its context's metadata under the same name.
-        changes_variables: False if the tool only touches files, so that the variables of the worker are the
-            same before and after the call, and no restore point of them is needed.
-        starts_task: True if what the call starts goes on after it, and after another call was stopped.
+        changes_variables: False if the tool touches files alone: no restore point of variables is needed.
+        starts_task: True if what it starts goes on after it.
     """
 
     call: ToolCall
