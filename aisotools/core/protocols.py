@@ -1,8 +1,8 @@
 """Extension points as Protocols, and the values that pass through them.
 
-Implement `Tool`, `Approver`, `Model` or `Sandbox` to bring your own; nothing has to be inherited. Optional
-capabilities are small Protocols of their own, named `Supports...`, and are tested for with `isinstance`.
-`aisotools.testing` has an in-memory fake and a contract suite for each extension point.
+Implement `Tool`, `Approver`, `Model` or `Sandbox` (see `aisotools.core.sandboxes`) to bring your own; nothing
+has to be inherited. Optional capabilities are small Protocols of their own, named `Supports...`, and are
+tested for with `isinstance`. `aisotools.testing` has an in-memory fake and a contract suite for each extension point.
 
 `isinstance` looks for the names of the members only. From Python 3.12 on it does not see members that a
 wrapper forwards through `__getattr__`: a wrapper defines what it forwards.
@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
-from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts, Json, RunsIn, ToolCall, ToolResult
+from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts, Json, RunsIn, ToolResult
 
 Emit = Callable[[str, Mapping[str, Json]], None]
 """Takes a progress report of a running tool: its name and a JSON payload."""
@@ -470,232 +470,3 @@ class SupportsAsyncClose(Protocol):
 
     async def aclose(self) -> None:
         """Close it and release its resources."""
-
-
-# ---- sandboxes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxCall:
-    """A call for a sandbox to run.
-
-    Attributes:
-        call: The call, approved and validated.
-        shipment: The tool.
-        timeout_s: Seconds after which the call is stopped.
-        output_caps: Size limits of what leaves the sandbox.
-        session_key: The conversation.
-        read_only: True if the call was classified read only. A tool that starts programs then takes their
-            right to change files away; it finds this in its context's metadata under the same name.
-        changes_variables: False if the tool touches files alone: no restore point of variables is needed.
-        starts_task: True if what it starts goes on after it.
-    """
-
-    call: ToolCall
-    shipment: ToolPayload
-    timeout_s: float
-    output_caps: OutputCaps = field(default_factory=OutputCaps)
-    session_key: str = ""
-    read_only: bool = False
-    changes_variables: bool = True
-    starts_task: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxStatus:
-    """State of a sandbox at one moment.
-
-    Attributes:
-        level: Confinement level.
-        alive: True while a worker is up.
-        pid: Process id of the worker, or 0.
-        generation: Number of workers so far.
-        memory_bytes: PSS of the worker's process tree, or 0 without a worker.
-        age_s: Seconds since the worker started.
-    """
-
-    level: str
-    alive: bool
-    pid: int = 0
-    generation: int = 0
-    memory_bytes: int = 0
-    age_s: float = 0.0
-
-
-class SandboxListener(Protocol):
-    """Receives the events of a sandbox. All arguments come out of the sandbox and are untrusted."""
-
-    def output(self, call_id: str, stream: str, text: str) -> None:
-        """A running call printed `text`."""
-
-    def emitted(self, call_id: str, name: str, payload: Mapping[str, Json]) -> None:
-        """A running tool reported progress."""
-
-    def started(self, status: SandboxStatus, reason: str) -> None:
-        """A worker is ready."""
-
-    def lost(self, generation: int, reason: str) -> None:
-        """A worker ended unexpectedly, and its variables with it."""
-
-
-class Sandbox(Protocol):
-    """Runs calls in confinement, in one worker at a time that may be disposed of at any moment.
-
-    Optional capabilities: `SupportsSnapshots`, `SupportsSupervisor`.
-    """
-
-    async def start(self) -> SandboxStatus:
-        """Start a worker, unless one is up.
-
-        Raises:
-            LevelUnavailable: If this machine cannot hold the demanded level.
-            SandboxError: If no worker comes up.
-        """
-
-    async def call(self, request: SandboxCall) -> ToolResult:
-        """Run `request`. Stop it at its deadline, and when the awaiting task is cancelled.
-
-        A call that fails, is stopped, or takes its worker down returns an error result.
-        """
-
-    async def interrupt(self) -> None:
-        """Stop the running calls; keep the worker if it reacts to being interrupted."""
-
-    async def restart(self) -> SandboxStatus:
-        """Kill the worker with everything it started, and start a new one."""
-
-    async def close(self) -> None:
-        """Kill the worker with everything it started. No process is left afterwards."""
-
-    def status(self) -> SandboxStatus:
-        """Return the current state without blocking."""
-
-
-@runtime_checkable
-class SupportsSupervisor(Protocol):
-    """A sandbox whose processes run below a supervisor process on this machine."""
-
-    @property
-    def supervisor(self) -> int:
-        """Process id of the supervisor, or 0 while there is none."""
-
-    @property
-    def worker_pid(self) -> int:
-        """Process id of the worker, or 0 while there is none."""
-
-
-@runtime_checkable
-class SupportsRemoteLocation(Protocol):
-    """A sandbox factory whose sandboxes run on another machine, without access to files of this one."""
-
-    @property
-    def elsewhere(self) -> str:
-        """The place in words, such as `a kernel at http://host:8888`; empty for this machine."""
-
-
-@runtime_checkable
-class SupportsLeastLevel(Protocol):
-    """A sandbox factory whose choice implies consent to a confinement level."""
-
-    @property
-    def least(self) -> str:
-        """Weakest level that counts as accepted when the user names none."""
-
-
-@runtime_checkable
-class SupportsDetection(Protocol):
-    """A sandbox factory that detects the available levels itself. This machine is probed for others."""
-
-    def detect(self) -> Any:
-        """Return a `sandbox.confinement.detect.Detection`. May block; called in a thread."""
-
-
-# ---- snapshots of a sandbox's variables
-
-VariableLabel = Literal["exact", "partial", "data only"]
-"""How much of a snapshot can be restored: all, all but the named parts, or values that can be pickled."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariablePoint:
-    """A restore point: the variables of a sandbox as they were before one call.
-
-    Attributes:
-        call_id: The call.
-        label: How much can be restored, or was.
-        lost: Descriptions of what cannot be restored, or was not.
-        memory_bytes: Memory that only this restore point occupies; 0 until it is measured.
-    """
-
-    call_id: str
-    label: VariableLabel = "exact"
-    lost: tuple[str, ...] = ()
-    memory_bytes: int = 0
-
-
-class VariableCopy(Protocol):
-    """Variables on their way into another sandbox. Opaque to everything but a sandbox."""
-
-    @property
-    def point(self) -> VariablePoint:
-        """Restore point that was copied, and what of it could not be copied."""
-
-    def close(self) -> None:
-        """Release the copy."""
-
-
-class VariableHistory(Protocol):
-    """Restore points of a sandbox's variables."""
-
-    def points(self) -> Sequence[VariablePoint]:
-        """Return the available restore points, oldest first."""
-
-    async def restore(self, call_id: str) -> VariablePoint:
-        """Restore the variables from before a call. Later restore points are unavailable until `redo`.
-
-        Returns:
-            The restore point, with what was lost of it.
-
-        Raises:
-            SandboxError: If it is not available; the message says why. The variables are unchanged then.
-        """
-
-    async def redo(self) -> VariablePoint | None:
-        """Revert the last `restore`. Return None if a call has changed the variables since."""
-
-    async def branch(self, call_id: str | None = None) -> VariableCopy:
-        """Copy the variables from before a call, or the present ones, for another sandbox.
-
-        Raises:
-            SandboxError: If they cannot be copied; the message says why.
-        """
-
-    async def load(self, copy: VariableCopy) -> VariablePoint:
-        """Add the variables of a copy to those of this sandbox.
-
-        Raises:
-            SandboxError: If none of them could be loaded.
-        """
-
-    async def forget(self) -> None:
-        """Drop every restore point, together with any secrets in it."""
-
-
-@runtime_checkable
-class SupportsSnapshots(Protocol):
-    """A sandbox that can restore its variables."""
-
-    @property
-    def variables(self) -> VariableHistory:
-        """Restore points of the variables."""
-
-
-@runtime_checkable
-class SupportsSnapshotProcesses(Protocol):
-    """A `VariableHistory` whose restore points are parked processes below the sandbox's supervisor."""
-
-    def pids(self) -> Collection[int]:
-        """Return the process ids of the parked processes. They belong to no call and do no work."""
-
-    async def settled(self) -> None:
-        """Wait until the process of every restore point that is being created is known to `pids`."""

@@ -12,7 +12,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked
-from aisotools.core.protocols import Approver, Sandbox, UserQuestion
+from aisotools.core.protocols import Approver, UserQuestion
+from aisotools.core.sandboxes import Sandbox
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Json
 from aisotools.policy.approvers import ask_question, request_approvals
 from aisotools.policy.grants import Grants, remember_scopes

@@ -1,6 +1,6 @@
 """The log of a session's events: recorded in order, readable at any time, passed on to listeners.
 
-A sandbox reports to it (`aisotools.core.protocols.SandboxListener`), the gate adds the events of calls, and
+A sandbox reports to it (`aisotools.core.sandboxes.SandboxListener`), the gate adds the events of calls, and
 cards, transcripts and the ledger are made from it.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from aisotools.core.events import CallEmitted, CallOutput, SandboxLost, SandboxStarted, SessionEvent
-from aisotools.core.protocols import SandboxStatus
+from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.types import Json
 from aisotools.session.progress import ProgressTracker
 
@@ -45,7 +45,7 @@ class EventView(Sequence[SessionEvent]):
 
 
 class EventLog:
-    """Records events and calls listeners. It implements `aisotools.core.protocols.SandboxListener`.
+    """Records events and calls listeners. It implements `aisotools.core.sandboxes.SandboxListener`.
 
     Attributes:
         events: All events so far.

@@ -21,15 +21,8 @@ from typing import Any
 from aisotools.core.concurrency import run_to_completion
 from aisotools.core.events import CallDecided, CallEmitted, CallFinished, CallRequested, CallStarted
 from aisotools.core.exceptions import SandboxError, ToolError, UnknownTool
-from aisotools.core.protocols import (
-    Approver,
-    OutputCaps,
-    SandboxCall,
-    StoredText,
-    Tool,
-    ToolContext,
-    UserQuestion,
-)
+from aisotools.core.protocols import Approver, OutputCaps, StoredText, Tool, ToolContext, UserQuestion
+from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.truncation import ResultStore, truncate_result
 from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult
 from aisotools.policy.grants import Grants

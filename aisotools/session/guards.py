@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from aisotools.core.protocols import Sandbox
+from aisotools.core.sandboxes import Sandbox
 from aisotools.core.types import Facts, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy

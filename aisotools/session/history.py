@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 
 from aisotools.core.events import CallEmitted, CheckpointTaken, Redone, Undone
 from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError
-from aisotools.core.protocols import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
+from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
 from aisotools.core.types import Facts, Json, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.session.event_log import EventLog

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from aisotools.core.exceptions import SandboxError, SessionClosed, UsageError
-from aisotools.core.protocols import (
+from aisotools.core.sandboxes import (
     Sandbox,
     SandboxCall,
     SandboxListener,
@@ -220,7 +220,7 @@ def _pooled_factory(make_sandbox: SandboxFactory, slots: SlotPool) -> SandboxFac
 
 
 class PooledSandbox:
-    """A sandbox that is live while it has a slot in the pool. Implements `core.protocols.Sandbox`.
+    """A sandbox that is live while it has a slot in the pool. Implements `core.sandboxes.Sandbox`.
 
     Its optional members are those of the live sandbox. While none is live, it has none.
     """
@@ -253,12 +253,12 @@ class PooledSandbox:
         return self._live
 
     async def start(self) -> SandboxStatus:
-        """Start a worker once a slot is free; see `aisotools.core.protocols.Sandbox.start`."""
+        """Start a worker once a slot is free; see `aisotools.core.sandboxes.Sandbox.start`."""
         async with self._slots.use(self):
             return await self._sandbox().start()
 
     async def call(self, request: SandboxCall) -> ToolResult:
-        """Run one call once a slot is free; see `aisotools.core.protocols.Sandbox.call`."""
+        """Run one call once a slot is free; see `aisotools.core.sandboxes.Sandbox.call`."""
         async with self._slots.use(self):
             reason, self._stop_reason = self._stop_reason, ""
             result = await self._sandbox().call(request)
@@ -272,12 +272,12 @@ class PooledSandbox:
             return result.with_metadata(fresh_sandbox=notice)
 
     async def interrupt(self) -> None:
-        """Stop the running calls; see `aisotools.core.protocols.Sandbox.interrupt`."""
+        """Stop the running calls; see `aisotools.core.sandboxes.Sandbox.interrupt`."""
         if self._live is not None:
             await self._live.interrupt()
 
     async def restart(self) -> SandboxStatus:
-        """Start a fresh worker; see `aisotools.core.protocols.Sandbox.restart`."""
+        """Start a fresh worker; see `aisotools.core.sandboxes.Sandbox.restart`."""
         async with self._slots.use(self):
             self._stop_reason = ""
             return await self._sandbox().restart()

@@ -17,15 +17,8 @@ from aisotools.builtin import builtin_tools
 from aisotools.core.concurrency import LoopTicker
 from aisotools.core.events import CallEmitted, SessionEnded, SessionEvent
 from aisotools.core.exceptions import SessionClosed, ToolError, UsageError
-from aisotools.core.protocols import (
-    Approver,
-    OutputCaps,
-    Sandbox,
-    StoredText,
-    SupportsLeastLevel,
-    SupportsSnapshots,
-    VariableCopy,
-)
+from aisotools.core.protocols import Approver, OutputCaps, StoredText
+from aisotools.core.sandboxes import Sandbox, SupportsLeastLevel, SupportsSnapshots, VariableCopy
 from aisotools.core.types import Json, Origin, ToolCall, ToolResult
 from aisotools.policy.config import user_policy, workspace_policy
 from aisotools.policy.grants import Grants

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from aisotools.core.events import CallFinished, CallStarted
 from aisotools.core.exceptions import UsageError
-from aisotools.core.protocols import (
+from aisotools.core.sandboxes import (
     Sandbox,
     SandboxListener,
     SupportsDetection,

@@ -19,12 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aisotools.core.exceptions import UsageError
-from aisotools.core.protocols import (
-    Sandbox,
-    SupportsSnapshotProcesses,
-    SupportsSnapshots,
-    SupportsSupervisor,
-)
+from aisotools.core.sandboxes import Sandbox, SupportsSnapshotProcesses, SupportsSnapshots, SupportsSupervisor
 from aisotools.sandbox.process.tree import descendants, find_background_processes, freeze_tree, send_signal
 from aisotools.workspace.checkpoints.timeline import Checkpoints
 

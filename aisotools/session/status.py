@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from aisotools.core.protocols import SandboxStatus
+from aisotools.core.sandboxes import SandboxStatus
 from aisotools.sandbox.confinement import levels
 from aisotools.sandbox.confinement.detect import ENABLED_BY, Detection
 from aisotools.sandbox.limits import Limits

@@ -19,15 +19,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aisotools.core.exceptions import ToolError, UsageError, WorkspaceError
-from aisotools.core.protocols import (
-    OutputCaps,
-    Sandbox,
-    SupportsSnapshots,
-    Tool,
-    ToolContext,
-    ToolPayload,
-    VariableCopy,
-)
+from aisotools.core.protocols import OutputCaps, Tool, ToolContext, ToolPayload
+from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableCopy
 from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.sandbox.data import KINDS, MAX_BYTES, Payload, pack, unpack
 from aisotools.session.history import UndoHistory, list_uncovered

@@ -30,16 +30,8 @@ from aisotools.core.messages import (
     message_from_json,
     message_to_json,
 )
-from aisotools.core.protocols import (
-    Approver,
-    OutputCaps,
-    Sandbox,
-    SandboxCall,
-    SandboxStatus,
-    SupportsAsyncClose,
-    Tool,
-    ToolContext,
-)
+from aisotools.core.protocols import Approver, OutputCaps, SupportsAsyncClose, Tool, ToolContext
+from aisotools.core.sandboxes import Sandbox, SandboxCall, SandboxStatus
 from aisotools.core.types import Approval, ApprovalRequest, Effect, Json, ToolCall, ToolDefinition, ToolResult
 from aisotools.tools.adapter import (
     classify,

@@ -17,15 +17,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from aisotools.core.exceptions import SandboxError, ToolError
-from aisotools.core.protocols import (
-    Cancellation,
-    SandboxCall,
-    SandboxListener,
-    SandboxStatus,
-    Tool,
-    ToolContext,
-    ToolPayload,
-)
+from aisotools.core.protocols import Cancellation, Tool, ToolContext, ToolPayload
+from aisotools.core.sandboxes import SandboxCall, SandboxListener, SandboxStatus
 from aisotools.core.types import Effect, Facts, Json, RunsIn, ToolResult
 from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.host.scheduler import CallScheduler

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.core.protocols import SandboxCall
+from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import ToolCall
 from aisotools.sandbox.host import fork_handle
 from tests.benchmarks.figures import Figure, show

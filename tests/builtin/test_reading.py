@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from aisotools.core.protocols import OutputCaps, SandboxCall
+from aisotools.core.protocols import OutputCaps
+from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import ToolCall, ToolResult
 from tests.sandbox.rig import BASH, Rig, open_files, rig
 

@@ -19,13 +19,12 @@ from aisotools.core.protocols import (
     SupportsEffect,
     SupportsQuestions,
     SupportsShipment,
-    SupportsSnapshots,
-    SupportsSupervisor,
     SupportsTimeout,
     Tool,
     ToolContext,
     UserQuestion,
 )
+from aisotools.core.sandboxes import SupportsSnapshots, SupportsSupervisor
 from aisotools.core.types import Approval, ApprovalRequest, Effect, ToolResult
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aisotools.core.protocols import OutputCaps, SandboxCall, SandboxStatus, ToolPayload
+from aisotools.core.protocols import OutputCaps, ToolPayload
+from aisotools.core.sandboxes import SandboxCall, SandboxStatus
 from aisotools.core.types import Json, ToolCall, ToolResult
 from aisotools.sandbox.host.sandbox import LocalSandbox, StopTimeouts
 from aisotools.sandbox.limits import Limits

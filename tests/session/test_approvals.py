@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked
-from aisotools.core.protocols import Approver, SandboxListener, SandboxStatus
+from aisotools.core.protocols import Approver
+from aisotools.core.sandboxes import SandboxListener, SandboxStatus
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, Json, RunsIn, ToolCall
 from aisotools.policy.approvers import ScriptedApprover
 from aisotools.policy.prepared import CallDecision, prepare_call

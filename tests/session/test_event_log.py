@@ -7,7 +7,7 @@ import time
 import pytest
 
 from aisotools.core.events import CallEmitted, CallOutput, SandboxLost, SandboxStarted, SessionEvent
-from aisotools.core.protocols import SandboxStatus
+from aisotools.core.sandboxes import SandboxStatus
 from aisotools.session.event_log import EventLog
 
 

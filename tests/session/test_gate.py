@@ -23,7 +23,8 @@ from aisotools.core.events import (
     SessionEvent,
 )
 from aisotools.core.exceptions import PathOutside, ToolError
-from aisotools.core.protocols import OutputCaps, SandboxListener, ToolContext
+from aisotools.core.protocols import OutputCaps, ToolContext
+from aisotools.core.sandboxes import SandboxListener
 from aisotools.core.types import (
     Approval,
     ApprovalRequest,

@@ -21,7 +21,8 @@ from aisotools.core.events import (
     SessionEvent,
 )
 from aisotools.core.exceptions import SandboxError, ToolError
-from aisotools.core.protocols import OutputCaps, SandboxCall, ToolContext, UserQuestion
+from aisotools.core.protocols import OutputCaps, ToolContext, UserQuestion
+from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, Json, ToolCall, ToolResult
 from aisotools.policy.approvers import ScriptedApprover
 from aisotools.policy.prepared import PreparedCall

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from aisotools.core.exceptions import SandboxError
-from aisotools.core.protocols import OutputCaps, SandboxListener, ToolContext
+from aisotools.core.protocols import OutputCaps, ToolContext
+from aisotools.core.sandboxes import SandboxListener
 from aisotools.core.types import Effect, Json, ToolCall, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy

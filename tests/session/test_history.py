@@ -12,7 +12,8 @@ import pytest
 
 from aisotools.core.events import ApprovalAsked, CheckpointTaken, Redone, Undone
 from aisotools.core.exceptions import UsageError
-from aisotools.core.protocols import SandboxCall, SupportsSnapshots, ToolContext
+from aisotools.core.protocols import ToolContext
+from aisotools.core.sandboxes import SandboxCall, SupportsSnapshots
 from aisotools.core.types import Effect, Facts, ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy

@@ -26,7 +26,8 @@ from aisotools.core.exceptions import (
     WorkspaceError,
     WorkspaceRefused,
 )
-from aisotools.core.protocols import SandboxStatus, ToolContext
+from aisotools.core.protocols import ToolContext
+from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.types import Effect, Facts, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy

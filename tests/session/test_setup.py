@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aisotools.core.exceptions import UsageError
-from aisotools.core.protocols import Sandbox, SandboxListener
+from aisotools.core.sandboxes import Sandbox, SandboxListener
 from aisotools.core.types import Effect, Facts
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement.detect import Detection

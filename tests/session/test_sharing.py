@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.exceptions import UsageError
-from aisotools.core.protocols import SandboxListener
+from aisotools.core.sandboxes import SandboxListener
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog

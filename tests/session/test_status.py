@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aisotools.core.protocols import SandboxStatus
+from aisotools.core.sandboxes import SandboxStatus
 from aisotools.notebook.render.listing import status_bundle
 from aisotools.sandbox.confinement.detect import ENABLED_BY, Detection, Probe
 from aisotools.sandbox.limits import Limits

@@ -23,7 +23,8 @@ from aisotools.core.messages import (
     ToolMessage,
     Usage,
 )
-from aisotools.core.protocols import Sandbox, SandboxCall, SandboxStatus, ToolContext, ToolPayload
+from aisotools.core.protocols import ToolContext, ToolPayload
+from aisotools.core.sandboxes import Sandbox, SandboxCall, SandboxStatus
 from aisotools.core.types import Approval, ApprovalRequest, Effect, Json, ToolDefinition, ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.sandbox.limits import Limits

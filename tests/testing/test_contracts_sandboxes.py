@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.core.protocols import Sandbox
+from aisotools.core.sandboxes import Sandbox
 from aisotools.sandbox.confinement import landlock
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits

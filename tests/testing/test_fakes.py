@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from aisotools.core.exceptions import SandboxError, ToolError
-from aisotools.core.protocols import OutputCaps, SandboxCall, Tool, ToolContext, ToolPayload
+from aisotools.core.protocols import OutputCaps, Tool, ToolContext, ToolPayload
+from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import Effect, Facts, ToolCall, ToolResult
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec

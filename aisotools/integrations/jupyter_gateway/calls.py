@@ -24,7 +24,7 @@ from pydantic_core import to_json
 
 from aisotools.builtin.python import cell_result
 from aisotools.core.exceptions import ChannelError, WorkerDied
-from aisotools.core.protocols import SandboxCall, SandboxListener
+from aisotools.core.sandboxes import SandboxCall, SandboxListener
 from aisotools.core.types import ToolResult
 from aisotools.integrations.jupyter_gateway.connection import (
     PendingRequest,

@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
-from aisotools.core.protocols import SandboxCall, SandboxListener, SandboxStatus
+from aisotools.core.sandboxes import SandboxCall, SandboxListener, SandboxStatus
 from aisotools.core.types import ToolResult
 from aisotools.integrations.jupyter_gateway.calls import (
     PythonCall,
@@ -119,7 +119,7 @@ def _folder_for(workspace: str) -> str:
 
 
 class RemoteSandbox:
-    """Implements `aisotools.core.protocols.Sandbox` with a kernel at a gateway.
+    """Implements `aisotools.core.sandboxes.Sandbox` with a kernel at a gateway.
 
     Attributes:
         claim: The kernel's own description of its confinement. Show it; never rely on it.
@@ -179,7 +179,7 @@ class RemoteSandbox:
     # -- calls
 
     async def call(self, request: SandboxCall) -> ToolResult:
-        """Run one call; see `aisotools.core.protocols.Sandbox.call`. A kernel runs one at a time."""
+        """Run one call; see `aisotools.core.sandboxes.Sandbox.call`. A kernel runs one at a time."""
         task = asyncio.current_task()
         assert task is not None
         self._queued[task] = task.cancelling()

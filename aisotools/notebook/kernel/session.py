@@ -18,7 +18,8 @@ from typing import Any, Protocol
 
 from aisotools.core.events import CallOutput, SandboxLost, SessionEvent
 from aisotools.core.exceptions import AisotoolsError, WorkspaceError, WorkspaceRefused
-from aisotools.core.protocols import OutputCaps, Sandbox, SandboxCall, SandboxListener, ToolPayload
+from aisotools.core.protocols import OutputCaps, ToolPayload
+from aisotools.core.sandboxes import Sandbox, SandboxCall, SandboxListener
 from aisotools.core.types import Json, ToolCall, ToolResult
 from aisotools.policy.approvers import DenyAll
 from aisotools.sandbox.host.calls import DisplaySink

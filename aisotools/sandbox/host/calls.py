@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from pydantic_core import from_json, to_json
 
 from aisotools.core.exceptions import ChannelError, WorkerDied
-from aisotools.core.protocols import SandboxListener
+from aisotools.core.sandboxes import SandboxListener
 from aisotools.sandbox.frames import Frame
 from aisotools.sandbox.limits import LimitExceeded
 from aisotools.sandbox.results import PrintedOutput

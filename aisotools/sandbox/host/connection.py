@@ -18,7 +18,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
-from aisotools.core.protocols import SandboxListener
+from aisotools.core.sandboxes import SandboxListener
 from aisotools.sandbox.frames import Frame, FrameReader, encode
 from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall
 from aisotools.sandbox.host.monitor import ResourceMonitor

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aisotools.core.exceptions import WorkerDied
-from aisotools.core.protocols import VariablePoint
+from aisotools.core.sandboxes import VariablePoint
 from aisotools.core.types import ToolResult
 
 _LAST_WORDS_CHARS = 4000

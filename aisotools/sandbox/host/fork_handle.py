@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aisotools.core.exceptions import ChannelError, SandboxError
-from aisotools.core.protocols import VariableLabel, VariablePoint
+from aisotools.core.sandboxes import VariableLabel, VariablePoint
 from aisotools.sandbox.frames import Frame, FrameLimits, FrameReader, encode
 from aisotools.sandbox.process import tree
 

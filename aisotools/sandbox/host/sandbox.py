@@ -19,7 +19,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
-from aisotools.core.protocols import SandboxCall, SandboxListener, SandboxStatus
+from aisotools.core.sandboxes import SandboxCall, SandboxListener, SandboxStatus
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.host.calls import DisplayRouter, PendingCall
 from aisotools.sandbox.host.connection import WorkerConnection
@@ -67,7 +67,7 @@ class _Caller:
 
 
 class LocalSandbox:
-    """Implements `aisotools.core.protocols.Sandbox` with real processes.
+    """Implements `aisotools.core.sandboxes.Sandbox` with real processes.
 
     Attributes:
         displays: Routes what watched calls display and ask.
@@ -162,7 +162,7 @@ class LocalSandbox:
     # ---- calls
 
     async def call(self, request: SandboxCall) -> ToolResult:
-        """Run one call; see `aisotools.core.protocols.Sandbox.call`."""
+        """Run one call; see `aisotools.core.sandboxes.Sandbox.call`."""
         task = asyncio.current_task()
         assert task is not None
         caller = self._callers[task] = _Caller(task.cancelling())

@@ -1,6 +1,6 @@
 """Snapshots of a sandbox's variables: taken before each call, restored by undo and after crashes.
 
-`SnapshotHistory` implements `aisotools.core.protocols.VariableHistory` over forks of the live worker, which
+`SnapshotHistory` implements `aisotools.core.sandboxes.VariableHistory` over forks of the live worker, which
 `SnapshotStore` holds in order. All snapshots belong to one tree of processes; when that is lost, so are they.
 A worker that undo replaces waits, frozen with its threads and children, until a call makes `redo` impossible.
 """
@@ -16,7 +16,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from aisotools.core.exceptions import SandboxError
-from aisotools.core.protocols import SandboxCall, ToolPayload, VariableCopy, VariablePoint
+from aisotools.core.protocols import ToolPayload
+from aisotools.core.sandboxes import SandboxCall, VariableCopy, VariablePoint
 from aisotools.core.types import ToolCall, ToolResult
 from aisotools.sandbox.host.connection import WorkerConnection, WorkerProcess
 from aisotools.sandbox.host.failures import Recovery

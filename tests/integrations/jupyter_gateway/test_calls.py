@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from aisotools.core.exceptions import ChannelError, WorkerDied
-from aisotools.core.protocols import SandboxCall, ToolPayload
+from aisotools.core.protocols import ToolPayload
+from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import ToolCall
 from aisotools.integrations.jupyter_gateway import calls
 from aisotools.integrations.jupyter_gateway.calls import (

@@ -20,7 +20,7 @@ from tornado.web import Application, RequestHandler
 from tornado.websocket import WebSocketHandler
 
 from aisotools.core.exceptions import SandboxError
-from aisotools.core.protocols import SandboxCall
+from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import ToolCall, ToolResult
 from aisotools.integrations.jupyter_gateway import http as remote_http
 from aisotools.integrations.jupyter_gateway.http import parse_address

@@ -17,7 +17,7 @@ import pytest
 import aisotools
 from aisotools.core.events import CallEmitted, CallOutput
 from aisotools.core.exceptions import LevelUnavailable, SandboxError, UsageError
-from aisotools.core.protocols import Sandbox
+from aisotools.core.sandboxes import Sandbox
 from aisotools.core.types import ToolResult
 from aisotools.integrations.jupyter_gateway.sandbox import GatewaySandbox, RemoteSandbox
 from aisotools.policy.approvers import ScriptedApprover

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.core.protocols import SandboxCall
+from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import ToolCall, ToolResult
 from aisotools.policy.approvers import DenyAll
 from aisotools.sandbox.confinement import landlock

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from aisotools.core.exceptions import WorkerDied
-from aisotools.core.protocols import VariablePoint
+from aisotools.core.sandboxes import VariablePoint
 from aisotools.sandbox.host.failures import (
     Recovery,
     describe_recovery,

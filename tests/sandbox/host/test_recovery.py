@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.core.protocols import VariableLabel
+from aisotools.core.sandboxes import VariableLabel
 from aisotools.sandbox.process import spawn
 from tests.sandbox.rig import rig
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.exceptions import SandboxError
-from aisotools.core.protocols import OutputCaps, SandboxStatus, ToolContext, ToolPayload
+from aisotools.core.protocols import OutputCaps, ToolContext, ToolPayload
+from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
