@@ -2,7 +2,8 @@
 
 Implement `Tool`, `Approver`, `Model` or `Sandbox` (see `aisotools.core.sandboxes`) to bring your own; nothing
 has to be inherited. Optional capabilities are small Protocols of their own, named `Supports...`, and are
-tested for with `isinstance`. `aisotools.testing` has an in-memory fake and a contract suite for each extension point.
+tested for with `isinstance`. `aisotools.testing` has an in-memory fake and a contract suite for each
+extension point.
 
 `isinstance` looks for the names of the members only. From Python 3.12 on it does not see members that a
 wrapper forwards through `__getattr__`: a wrapper defines what it forwards.
