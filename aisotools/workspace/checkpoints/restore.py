@@ -26,7 +26,7 @@ from aisotools.workspace.checkpoints.scan import (
     stamps_maps,
 )
 from aisotools.workspace.checkpoints.store import Node, Store, TreePath, TreeReader
-from aisotools.workspace.dirfd import CREATE_FLAGS, DIRECTORY_FLAGS
+from aisotools.workspace.dirfd import CREATE_FLAGS, DIRECTORY_FLAGS, WALK_FLAGS
 from aisotools.workspace.paths import printable
 from aisotools.workspace.workspace import TEMPORARY
 
@@ -267,7 +267,7 @@ def restore(store: Store, root: int, targets: Mapping[TreePath, Node | None], to
 
 
 def sweep(root: int, folders: Iterable[TreePath], token: str) -> None:
-    """Remove partial files that a crash left in these folders."""
+    """Remove partial files that a crash left in these folders, as far as possible."""
     for path in folders:
         try:
             folder = open_below(root, path)
@@ -276,7 +276,8 @@ def sweep(root: int, folders: Iterable[TreePath], token: str) -> None:
         try:
             for name in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
                 if name.startswith(_temporary_prefix(token)):
-                    os.unlink(name, dir_fd=folder)
+                    with suppress(OSError):  # no file of ours: something else has taken the name
+                        os.unlink(name, dir_fd=folder)
         finally:
             os.close(folder)
 
@@ -321,7 +322,7 @@ class _Restore:
 
     def _clear(self, path: TreePath, node: Node | None) -> None:
         """Remove what is at `path`, unless `node` can replace it by a rename or is a folder as well."""
-        with suppress(FileNotFoundError, NotADirectoryError), self._writable(path[:-1]) as parent:
+        with suppress(FileNotFoundError, NotADirectoryError), _writable(self._root, path[:-1]) as parent:
             status = os.stat(path[-1], dir_fd=parent, follow_symlinks=False)
             is_folder = stat.S_ISDIR(status.st_mode)
             if node is not None and is_folder == (node.kind == "folder"):
@@ -339,7 +340,7 @@ class _Restore:
                 self._result.removed.append(path)
 
     def _make_folder(self, path: TreePath, _node: Node | None) -> None:
-        with self._writable(path[:-1]) as parent:
+        with _writable(self._root, path[:-1]) as parent:
             try:
                 os.mkdir(path[-1], 0o700, dir_fd=parent)
             except FileExistsError:
@@ -372,7 +373,7 @@ class _Restore:
             raise OSError(errno.ENODATA, f"its content was not kept: {node.why_unkept}")
         if node.kind == "other":
             raise OSError(errno.EOPNOTSUPP, f"a {node.content} cannot be made again")
-        with self._writable(path[:-1]) as parent:
+        with _writable(self._root, path[:-1]) as parent:
             self._temporaries += 1
             temporary = f"{_temporary_prefix(self._token)}{self._temporaries}"
             try:
@@ -399,22 +400,23 @@ class _Restore:
         finally:
             os.close(file)
 
-    @contextmanager
-    def _writable(self, path: TreePath) -> Iterator[int]:
-        """Open a folder to change its entries; if its mode forbids that, change the mode meanwhile."""
-        folder = open_below(self._root, path)
+
+@contextmanager
+def _writable(root: int, path: TreePath) -> Iterator[int]:
+    """Open a folder to change its entries; if its mode forbids that, change the mode meanwhile."""
+    folder = open_below(root, path)
+    try:
+        mode = stat.S_IMODE(os.fstat(folder).st_mode)
+        locked = mode & 0o300 != 0o300
+        if locked:
+            os.fchmod(folder, mode | 0o700)
         try:
-            mode = stat.S_IMODE(os.fstat(folder).st_mode)
-            locked = mode & 0o300 != 0o300
-            if locked:
-                os.fchmod(folder, mode | 0o700)
-            try:
-                yield folder
-            finally:
-                if locked:
-                    os.fchmod(folder, mode)
+            yield folder
         finally:
-            os.close(folder)
+            if locked:
+                os.fchmod(folder, mode)
+    finally:
+        os.close(folder)
 
 
 def _inherit_owner(file: int, parent: int) -> None:
@@ -425,22 +427,23 @@ def _inherit_owner(file: int, parent: int) -> None:
             os.fchown(file, owner.st_uid, owner.st_gid)
 
 
-def remove_trees(root: int, paths: Iterable[TreePath]) -> list[TreePath]:
-    """Remove these paths with everything below them. Return those that existed.
-
-    Raises:
-        OSError: If something cannot be removed.
-    """
-    removed = []
+def remove_trees(root: int, paths: Iterable[TreePath]) -> RestoreResult:
+    """Remove these paths with everything below them. One that cannot be removed does not stop the others."""
+    result = RestoreResult()
     for path in paths:
-        with suppress(FileNotFoundError):
+        try:
             remove_tree(root, path)
-            removed.append(path)
-    return removed
+        except FileNotFoundError:
+            continue  # it is gone already
+        except OSError as error:
+            result.failed.append((path, error.strerror or str(error)))
+        else:
+            result.removed.append(path)
+    return result
 
 
 def remove_tree(root: int, path: TreePath) -> None:
-    """Remove a path with everything below it, at any depth, following no link.
+    """Remove a path with everything below it, at any depth and of any mode, following no link.
 
     Subfolders are moved up beside the folder that is being emptied, so that depth costs neither recursion nor
     descriptors: hostile code can nest folders deeper than any path may be long.
@@ -448,8 +451,7 @@ def remove_tree(root: int, path: TreePath) -> None:
     Raises:
         OSError: If something cannot be removed.
     """
-    parent = open_below(root, path[:-1])
-    try:
+    with _writable(root, path[:-1]) as parent:
         moved = 0
         todo = [path[-1]]
         while todo:
@@ -458,12 +460,13 @@ def remove_tree(root: int, path: TreePath) -> None:
             if not stat.S_ISDIR(status.st_mode):
                 os.unlink(name, dir_fd=parent)
                 continue
-            folder = os.open(name, DIRECTORY_FLAGS, dir_fd=parent)
+            folder = _open_unlocked(name, parent)
             try:
-                os.fchmod(folder, 0o700)
                 for inner in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
                     inner_status = os.stat(inner, dir_fd=folder, follow_symlinks=False)
                     if stat.S_ISDIR(inner_status.st_mode):
+                        # A folder can be moved only by who may write to it.
+                        os.close(_open_unlocked(inner, folder))
                         moved += 1
                         new_name = f"{TEMPORARY}{os.urandom(6).hex()}-{moved}"
                         os.rename(inner, new_name, src_dir_fd=folder, dst_dir_fd=parent)
@@ -473,5 +476,14 @@ def remove_tree(root: int, path: TreePath) -> None:
             finally:
                 os.close(folder)
             os.rmdir(name, dir_fd=parent)
+
+
+def _open_unlocked(name: str, parent: int) -> int:
+    """Open a folder, and let its owner read and change it from now on, even if its mode allowed nothing."""
+    place = os.open(name, WALK_FLAGS, dir_fd=parent)
+    try:
+        # A descriptor that is good for walking alone changes no mode itself.
+        os.chmod(f"/proc/self/fd/{place}" if hasattr(os, "O_PATH") else place, 0o700)  # noqa: PTH101 - no path
+        return os.open(".", DIRECTORY_FLAGS, dir_fd=place)
     finally:
-        os.close(parent)
+        os.close(place)

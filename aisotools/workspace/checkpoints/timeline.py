@@ -408,7 +408,9 @@ class Checkpoints:
             show = tree.display_path
             with tree.opened() as root:
                 if force:
-                    removed += map(show, remove_trees(root, (path for path, _ in plan.unrestorable)))
+                    cleared = remove_trees(root, (path for path, _ in plan.unrestorable))
+                    removed += map(show, cleared.removed)
+                    missing += [(show(path), why) for path, why in cleared.failed]
                     targets = plan.targets
                 else:
                     missing += [(show(path), f"left in place: {why}") for path, why in plan.unrestorable]

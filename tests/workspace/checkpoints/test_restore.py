@@ -7,6 +7,7 @@ import itertools
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,23 @@ def descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
+@contextmanager
+def ordinary_user(folder: Path) -> Iterator[int]:
+    """Open a folder and work in it without root's privileges; give everything in it to that user."""
+    if os.geteuid() == 0:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, 65534, 65534, follow_symlinks=False)
+    opened = os.open(folder, os.O_RDONLY)
+    user = os.geteuid()
+    try:
+        if user == 0:
+            os.seteuid(65534)
+        yield opened
+    finally:
+        os.seteuid(user)
+        os.close(opened)
+
+
 # ---- execution
 
 
@@ -101,6 +119,37 @@ def test_every_kind_is_created_with_its_mode(tracked: TrackedFolder) -> None:
     ]
     assert os.readlink(tracked.root / "l") == "nowhere/at all"  # noqa: PTH115 - the text itself
     assert stat.S_ISFIFO((tracked.root / "p").lstat().st_mode)
+
+
+def test_folders_that_their_owner_cannot_enter_are_filled_first(tracked: TrackedFolder) -> None:
+    targets: dict[TreePath, Node | None] = {
+        ("d",): Node("folder", 0o600),
+        ("d", "e"): Node("folder", 0o500),
+        ("d", "e", "f"): Node("folder", 0),
+        ("d", "l"): Node("link", content="x"),
+    }
+    with ordinary_user(tracked.root) as root:
+        result = restore(tracked.store, root, targets, "t")
+        assert result.failed == []
+        assert sorted(result.restored) == sorted(targets)
+    assert [mode_of(tracked.root / path) for path in ("d", "d/e", "d/e/f")] == [0o600, 0o500, 0]
+
+
+def test_new_folder_is_private_until_it_is_complete(tracked: TrackedFolder) -> None:
+    modes: list[int] = []
+
+    class Watching(Store):
+        def copy(self, digest: str, file: int) -> None:
+            modes.append(mode_of(tracked.root / "d"))
+            super().copy(digest, file)
+
+    tracked.store.__class__ = Watching
+    before = os.umask(0)
+    try:
+        tracked.restore({("d",): Node("folder", 0o777), ("d", "f"): tracked.file("x")})
+    finally:
+        os.umask(before)
+    assert (modes, mode_of(tracked.root / "d")) == ([0o700], 0o777)
 
 
 def test_kinds_replace_each_other(tracked: TrackedFolder) -> None:
@@ -264,11 +313,12 @@ def test_sweep_removes_partial_files_of_its_token_only(tracked: TrackedFolder) -
     (tracked.root / "d").mkdir()
     for name in (".aisotools-write-t-1", "d/.aisotools-write-t-22", ".aisotools-write-other-1", "d/t-1"):
         (tracked.root / name).touch()
+    (tracked.root / ".aisotools-write-t-0").mkdir()  # not ours, and no reason to stop
     before = descriptors()
     with tracked.tree.opened() as root:
         sweep(root, [(), ("gone",), ("d",)], "t")
     assert descriptors() == before
-    assert tracked.names() == [".aisotools-write-other-1", "d", "d/t-1"]
+    assert tracked.names() == [".aisotools-write-other-1", ".aisotools-write-t-0", "d", "d/t-1"]
 
 
 def test_partial_files_are_named_by_the_token(tracked: TrackedFolder) -> None:
@@ -361,7 +411,9 @@ def test_tree_of_any_depth_is_removed_without_following_links(tmp_path: Path) ->
     (root / "other").touch()
     before = descriptors()
     top = os.open(root, os.O_RDONLY)
-    assert remove_trees(top, [("top",), ("gone",), ("other", "x")][:2]) == [("top",)]
+    assert remove_trees(top, [("other", "x"), ("top",), ("gone",)]) == RestoreResult(
+        removed=[("top",)], failed=[(("other", "x"), "Not a directory")]
+    )
     assert [path.name for path in root.iterdir()] == ["other"]
     remove_tree(top, ("other",))
     with pytest.raises(FileNotFoundError):
@@ -370,6 +422,28 @@ def test_tree_of_any_depth_is_removed_without_following_links(tmp_path: Path) ->
     assert descriptors() == before
     assert list(root.iterdir()) == []
     assert (tmp_path / "outside" / "mine").exists()
+
+
+def test_locked_folders_are_removed_by_their_owner(tmp_path: Path) -> None:
+    """What may not be read was never stored, so only force removes it; its mode must not prevent that."""
+    root = tmp_path / "root"
+    for name in ("top/inner/a/b", "top/inner/c", "top/stays"):
+        (root / name).mkdir(parents=True)
+        (root / name / "file").touch()
+    before = descriptors()
+    with ordinary_user(root) as folder:
+        for name, mode in [
+            ("inner/a/b", 0),
+            ("inner/a", 0o555),
+            ("inner/c", 0o300),
+            ("inner", 0),
+            ("", 0o555),
+        ]:
+            os.chmod(f"top/{name}", mode, dir_fd=folder)
+        assert remove_trees(folder, [("top", "inner")]) == RestoreResult(removed=[("top", "inner")])
+    assert [path.name for path in (root / "top").iterdir()] == ["stays"]
+    assert mode_of(root / "top") == 0o555
+    assert descriptors() == before
 
 
 # ---- plans
@@ -549,11 +623,14 @@ def test_missing_or_linked_folder_is_an_error(tracked: TrackedFolder, tmp_path: 
     assert descriptors() == before
 
 
-def test_size_is_judged_without_reading(tracked: TrackedFolder) -> None:
+def test_size_is_judged_without_reading(tracked: TrackedFolder, tmp_path: Path) -> None:
     (tracked.root / "d").mkdir()
     (tracked.root / "d" / "a").write_bytes(bytes(600))
     (tracked.root / "b").write_bytes(bytes(400))
     (tracked.root / "link").symlink_to("/" + "x" * 99)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "large").write_bytes(bytes(9_999))
+    (tracked.root / "d" / "out").symlink_to(tmp_path / "outside")
     for limits, fits in [
         ({}, True),
         ({"total_bytes": 1100}, True),

@@ -370,6 +370,24 @@ def test_other_file_systems_are_not_covered() -> None:
     assert walk.has_unkept
 
 
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_folder_that_is_swapped_before_it_is_opened_is_named(tmp_path: Path, kind: str) -> None:
+    """As if it had been a folder when it was listed."""
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "a").touch() if kind == "file" else (tmp_path / "a").symlink_to("inside")
+    state = FolderState()
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        device = os.fstat(folder).st_dev
+        walk = _Walk(ScanLimits(), device=device, racy_ns=later(), only=None, trust_stamps=True)
+        walk._visit_folder(folder, (), "a", state)
+        walk._visit_folder(folder, (), "gone", state)
+    finally:
+        os.close(folder)
+    assert list(state.uncovered(())) == [(("a",), "it cannot be read: Not a directory")]
+    assert state.folders == {}
+
+
 def test_list_of_uncovered_paths_is_limited_but_their_number_is_exact(tree: ScannedFolder) -> None:
     tree.limit(total_bytes=0)
     for number in range(101):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.exceptions import UsageError, WorkspaceError
+from aisotools.workspace.checkpoints.restore import RestorePlan
 from aisotools.workspace.checkpoints.scan import ScanLimits, TooSlow
 from aisotools.workspace.checkpoints.timeline import (
     KEPT_BYTES,
@@ -466,6 +467,8 @@ def test_move_is_recorded_before_and_after(rig: Rig) -> None:
     assert moved == {"op": "moved", "token": move["token"]}
     assert rig.chain.latest is not None
     assert rig.chain.latest.root == rig.chain.undone[0].before[""]
+    rig.move("redo")
+    assert rig.chain.latest.root == rig.chain.steps[0].after[""]
 
 
 def test_result_of_a_move_names_everything(rig: Rig) -> None:
@@ -580,6 +583,19 @@ def test_completed_move_is_not_repeated(rig: Rig) -> None:
     ]
 
 
+def test_partial_files_are_swept_from_every_folder_of_the_move(rig: Rig) -> None:
+    paths = ("a", "d/a", "d/e/a")
+    (rig.root / "d" / "e").mkdir(parents=True)
+    (rig.root / "f").mkdir()
+    rig.step(*(partial((rig.root / path).write_text, "1") for path in paths))
+    rig.chain.store.record(op="move", way="undo", ids=["c1"], token="t", force=False)
+    for folder in ("", "d", "d/e", "f"):
+        (rig.root / folder / ".aisotools-write-t-7").write_text("half")
+    rig.again()
+    left = [str(path.relative_to(rig.root)) for path in rig.root.rglob("*") if path.is_file()]
+    assert left == ["f/.aisotools-write-t-7"], "no other folder is looked at"
+
+
 def test_redo_that_was_cut_short_is_completed(rig: Rig) -> None:
     rig.step(lambda: [(rig.root / name).write_text("1") for name in "ab"])
     rig.move()
@@ -601,6 +617,20 @@ def test_forced_move_that_was_cut_short_removes_what_is_too_large(tmp_path: Path
         rig.again()
         assert (rig.root / "large").exists() is not force
         rig.chain.close()
+
+
+def test_what_cannot_be_removed_by_force_is_named_and_does_not_stop_the_move(rig: Rig) -> None:
+    rig.step(lambda: (rig.root / "a").write_text("1"), lambda: (rig.root / "b").write_text("1"))
+    plan = RestorePlan(
+        targets={("a",): None},
+        # What stands at its place by now is no folder.
+        unrestorable=((("b", "large"), "it is too large"), (("gone",), "it is too large")),
+    )
+    steps = rig.chain.steps
+    result = rig.chain._carry_out("undo", steps, [(rig.chain._workspace, plan)], "t", force=True)
+    assert (result.removed, result.missing) == (("a",), (("b/large", "Not a directory"),))
+    assert (rig.chain.steps, rig.chain.undone) == ((), steps)
+    assert rig.chain.store.records()[-1] == {"op": "moved", "token": "t"}
 
 
 def test_lost_contents_cost_the_steps_before_them_and_what_needs_them(rig: Rig) -> None:
