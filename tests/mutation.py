@@ -74,6 +74,7 @@ class Mutant:
         function: The function or class it lies in, with dots; empty at the top of the module.
         before: The changed code.
         after: What it becomes.
+        text: The line, for a change of no more than one word in it, which alone says little; else empty.
         source: The whole changed text.
     """
 
@@ -81,12 +82,14 @@ class Mutant:
     function: str
     before: str
     after: str
+    text: str
     source: str
 
     @property
     def key(self) -> str:
         """Name the change without its line, so that it survives edits elsewhere in the module."""
-        return f"{self.function}: {self.before} -> {self.after}"
+        place = f" in {self.text}" if self.text else ""
+        return f"{self.function}: {self.before} -> {self.after}{place}"
 
 
 def mutants(source: str) -> Iterator[Mutant]:
@@ -95,7 +98,7 @@ def mutants(source: str) -> Iterator[Mutant]:
     offsets = [0]
     for text in source.encode().splitlines(keepends=True):
         offsets.append(offsets[-1] + len(text))
-    data = source.encode()
+    data, lines = source.encode(), source.splitlines()
     for node, function in _nodes(tree, ""):
         for after in _changes(node):
             start = offsets[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]  # they have places
@@ -103,7 +106,8 @@ def mutants(source: str) -> Iterator[Mutant]:
             before = " ".join(data[start:end].decode().split())
             changed = (data[:start] + after.encode() + data[end:]).decode()
             line: int = node.lineno  # type: ignore[attr-defined]  # the same
-            yield Mutant(line, function, before[:120], after[:120], changed)
+            text = lines[line - 1].strip() if isinstance(node, ast.Constant | ast.Attribute) else ""
+            yield Mutant(line, function, before[:120], after[:120], text, changed)
 
 
 def _nodes(node: ast.AST, function: str) -> Iterator[tuple[ast.AST, str]]:

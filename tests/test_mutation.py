@@ -57,6 +57,19 @@ def test_each_mutant_differs_in_one_place_and_is_code() -> None:
         assert mutant.before.split()[0] in SOURCE.splitlines()[mutant.line - 1]
 
 
+def test_a_change_of_one_word_is_named_with_its_line() -> None:
+    keys = {mutant.before: mutant.key for mutant in mutation.mutants(SOURCE)}
+    assert keys["age + 1"] == "allowed: age + 1 -> (age - 1)"
+    assert keys["1"] == "allowed: 1 -> 2 in raise ValueError(age + 1)"
+    assert keys["Decision.ALLOW"] == "allowed: Decision.ALLOW -> Decision.DENY in return Decision.ALLOW"
+
+
+def test_every_reason_is_about_a_mutant_that_there_is() -> None:
+    for module, reasons in mutation.reasons().items():
+        source = (mutation.PROJECT / "aisotools" / f"{module}.py").read_text("utf-8")
+        assert reasons.keys() <= {mutant.key for mutant in mutation.mutants(source)}
+
+
 def test_the_same_seed_gives_the_same_mutants() -> None:
     first, again = (mutation.chosen("policy/rules", SOURCE, 4, 1) for _ in range(2))
     assert first == again

@@ -176,6 +176,12 @@ def test_bad_policies_fail_where_they_are_written(make: Any, error: type[Excepti
         make()
 
 
+def test_a_rule_asks_about_every_tool_unless_it_says_otherwise() -> None:
+    rule = Rule()
+    assert (rule.tool, rule.when, rule.decision, rule.reason) == ("*", None, ASK, "")
+    assert Policy(mode="auto", rules=[rule]).check(call(), Facts()).decision is ASK
+
+
 def test_a_decision_may_be_given_by_its_word() -> None:
     assert Rule(decision="deny").decision is DENY  # type: ignore[arg-type]  # as configuration files do
 
