@@ -74,7 +74,7 @@ class Mutant:
         function: The function or class it lies in, with dots; empty at the top of the module.
         before: The changed code.
         after: What it becomes.
-        text: The line, for a change of no more than one word in it, which alone says little; else empty.
+        place: The line, for a change of no more than one word in it, which alone says little; else empty.
         source: The whole changed text.
     """
 
@@ -82,13 +82,13 @@ class Mutant:
     function: str
     before: str
     after: str
-    text: str
+    place: str
     source: str
 
     @property
     def key(self) -> str:
         """Name the change without its line, so that it survives edits elsewhere in the module."""
-        place = f" in {self.text}" if self.text else ""
+        place = f" in {self.place}" if self.place else ""
         return f"{self.function}: {self.before} -> {self.after}{place}"
 
 
@@ -106,8 +106,8 @@ def mutants(source: str) -> Iterator[Mutant]:
             before = " ".join(data[start:end].decode().split())
             changed = (data[:start] + after.encode() + data[end:]).decode()
             line: int = node.lineno  # type: ignore[attr-defined]  # the same
-            text = lines[line - 1].strip() if isinstance(node, ast.Constant | ast.Attribute) else ""
-            yield Mutant(line, function, before[:120], after[:120], text, changed)
+            place = lines[line - 1].strip() if isinstance(node, ast.Constant | ast.Attribute) else ""
+            yield Mutant(line, function, before[:120], after[:120], place, changed)
 
 
 def _nodes(node: ast.AST, function: str) -> Iterator[tuple[ast.AST, str]]:
