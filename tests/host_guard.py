@@ -131,9 +131,9 @@ class Watch:
         for path in sorted({*glances, *before}):
             if thorough or glances.get(path) != before.get(path):
                 now = state_of(path)
-                told = difference(self._states.get(path, State()), now)
+                change = difference(self._states.get(path, State()), now)
                 self._states[path] = now
-                found += [f"{path}: {told}"] if told else []
+                found += [f"{path}: {change}"] if change else []
         return found
 
 
@@ -217,14 +217,14 @@ class Guard:
             yield
         finally:
             self._last = item.nodeid
-            told = _told(f"while {item.nodeid} ran", self._few.changes())
+            problems = _describe(f"while {item.nodeid} ran", self._few.changes())
             if nextitem is None or nextitem.path != item.path:
                 module = item.nodeid.partition("::")[0]
-                told += _told(
+                problems += _describe(
                     f"while the tests of {module} ran, before {item.nodeid} ended", self._many.changes()
                 )
-            if told:
-                pytest.fail("\n".join([*told, ADVICE]), pytrace=False)
+            if problems:
+                pytest.fail("\n".join([*problems, ADVICE]), pytrace=False)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -250,10 +250,10 @@ class Guard:
                 terminalreporter.line(line)
 
     def _note(self, when: str, changes: list[str]) -> None:
-        self.found += _told(when, changes)
+        self.found += _describe(when, changes)
 
 
-def _told(when: str, changes: list[str]) -> list[str]:
+def _describe(when: str, changes: list[str]) -> list[str]:
     return [f"Changed {when}: {change}" for change in changes]
 
 

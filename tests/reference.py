@@ -58,9 +58,9 @@ CHAPTERS: Mapping[str, tuple[str, ...]] = {
 def chapters() -> Iterator[tuple[str, list[str]]]:
     """The chapters with their names."""
     names = [name for name in aisotools.__all__ if name != "__version__"]
-    told = {name for chapter in CHAPTERS.values() for name in chapter}
+    assigned = {name for chapter in CHAPTERS.values() for name in chapter}
     for title, chapter in CHAPTERS.items():
-        yield title, [*chapter] or [name for name in names if name not in told]
+        yield title, [*chapter] or [name for name in names if name not in assigned]
 
 
 def api_page() -> str:

@@ -96,7 +96,7 @@ OPTIONAL = frozenset(
 """Libraries that only an extra installs; a module that guards one may be small."""
 
 
-BANNED_WORDS = frozenset({"told", "gave"})
+BANNED_WORDS = frozenset({"told", "gave", "heard"})
 """Names that were used for messages, headers, payloads and results alike."""
 
 _ARRAYS = "numpy's and pandas', of any object that a user's variable holds"

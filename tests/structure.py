@@ -37,7 +37,8 @@ def main() -> None:
     print(f"small modules with one importer, too large modules: {len(list(shape.sizes(package)))}")
     print(f"class names defined twice: {len(list(shape.classes(package)))}")
     print(f"lookups of undeclared members: {len(list(shape.undeclared(package)))}")
-    print(f"`told`, `gave` as names: {len(list(shape.words(package)))}")
+    banned = ", ".join(f"`{word}`" for word in sorted(shape.BANNED_WORDS))
+    print(f"{banned} as names: {len(list(shape.words(package)))}; in tests: {len(list(shape.words(tests)))}")
     print(f"modules without a test of their own: {len(list(shape.untested(package, tests)))}")
     print(
         f"imports that run up: {len(list(shape.layers(package)))}; cycles: {len(list(shape.cycles(package)))}"

@@ -49,7 +49,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     notebook.close()
 
 
-def told(notebook: Notebook, code: str) -> str:
+def output_of(notebook: Notebook, code: str) -> str:
     """The one line that a cell answers with, without a traceback."""
     run = notebook.run(code)
     assert not run.error, run.error
@@ -59,8 +59,8 @@ def told(notebook: Notebook, code: str) -> str:
 
 
 def test_without_extras(bare: Notebook) -> None:
-    assert "not found" in told(bare, "%call python code='1 + 1'"), "before it is loaded"
-    assert "after the one with %load_ext" in told(bare, "%load_ext aisotools\n%call python code='1 + 1'")
+    assert "not found" in output_of(bare, "%call python code='1 + 1'"), "before it is loaded"
+    assert "after the one with %load_ext" in output_of(bare, "%load_ext aisotools\n%call python code='1 + 1'")
     shown = bare.run("%tools").displays
     assert "sandbox_bash" in str(shown)
     assert bare.run("r = %call python code='6 * 7'\nprint(r.content)").text == "42\n"
@@ -84,7 +84,7 @@ def test_without_extras(bare: Notebook) -> None:
 )
 def test_a_slip_is_answered_in_a_line_that_helps(bare: Notebook, typed: str, says: str) -> None:
     bare.run("%load_ext aisotools")
-    assert says in told(bare, typed)
+    assert says in output_of(bare, typed)
 
 
 def test_where_no_level_holds_it_says_what_to_do() -> None:

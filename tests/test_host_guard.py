@@ -83,47 +83,47 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
 def test_who_changes_something_is_named(tmp_path: Path) -> None:
     acts = "".join(guilty(act, name) for name, (act, _) in ACTS.items())
     folder = suite(tmp_path / "suite", test_a=INNOCENT + acts, test_b=INNOCENT)
-    status, said = run(folder)
-    assert status == 1, said
-    assert f"{len(ACTS) + 2} passed, {len(ACTS)} errors" in said
-    assert "no test is to blame: run this one again" in said
-    for name, (_, told) in ACTS.items():
-        assert f"ERROR test_a.py::{name}" in said
-        assert f"Changed while test_a.py::{name} ran: {folder}/{told}" in said
+    status, output = run(folder)
+    assert status == 1, output
+    assert f"{len(ACTS) + 2} passed, {len(ACTS)} errors" in output
+    assert "no test is to blame: run this one again" in output
+    for name, (_, change) in ACTS.items():
+        assert f"ERROR test_a.py::{name}" in output
+        assert f"Changed while test_a.py::{name} ran: {folder}/{change}" in output
 
 
 def test_one_change_fails_a_run_in_which_every_test_passes(tmp_path: Path) -> None:
-    status, said = run(suite(tmp_path / "suite", test_a=guilty(OVERWRITES) + INNOCENT))
-    assert status == 1, said
-    assert "2 passed, 1 error" in said
-    assert "ERROR test_a.py::test_guilty" in said
-    assert "test_innocent ran" not in said
+    status, output = run(suite(tmp_path / "suite", test_a=guilty(OVERWRITES) + INNOCENT))
+    assert status == 1, output
+    assert "2 passed, 1 error" in output
+    assert "ERROR test_a.py::test_guilty" in output
+    assert "test_innocent ran" not in output
 
 
 def test_where_nothing_changes_all_passes(tmp_path: Path) -> None:
     modules = {"test_a": INNOCENT, "test_b": guilty("decoy.read_text(); decoy.touch()", "test_reads")}
     for more in ((), ("-n", "2")):
-        status, said = run(suite(tmp_path / f"suite{len(more)}", **modules), *more)
-        assert status == 0, said
-        assert "2 passed" in said
-        assert "hanged" not in said
+        status, output = run(suite(tmp_path / f"suite{len(more)}", **modules), *more)
+        assert status == 0, output
+        assert "2 passed" in output
+        assert "hanged" not in output
 
 
 def test_who_changes_something_is_named_by_any_process(tmp_path: Path) -> None:
     folder = suite(tmp_path / "suite", test_a=INNOCENT, test_b=guilty(OVERWRITES), test_c=INNOCENT)
-    status, said = run(folder, "-n", "2")
-    assert status == 1, said
-    assert "ERROR test_b.py::test_guilty" in said
-    assert f"{folder}/decoy: its content changed" in said
+    status, output = run(folder, "-n", "2")
+    assert status == 1, output
+    assert "ERROR test_b.py::test_guilty" in output
+    assert f"{folder}/decoy: its content changed" in output
 
 
-def test_a_tracked_file_is_told_with_its_module(tmp_path: Path) -> None:
+def test_change_of_a_tracked_file_is_reported_with_the_test_module(tmp_path: Path) -> None:
     act = "(here / 'checkout' / 'other.py').write_text('x = 2'); (here / 'checkout' / 'tracked.py').unlink()"
-    status, said = run(suite(tmp_path / "suite", test_a=guilty(act) + INNOCENT, test_b=INNOCENT))
-    assert status == 1, said
-    assert "Changed while the tests of test_a.py ran, before test_a.py::test_innocent ended: " in said
-    assert "tracked.py: it is gone" in said
-    assert "other.py" not in said, "git does not track it"
+    status, output = run(suite(tmp_path / "suite", test_a=guilty(act) + INNOCENT, test_b=INNOCENT))
+    assert status == 1, output
+    assert "Changed while the tests of test_a.py ran, before test_a.py::test_innocent ended: " in output
+    assert "tracked.py: it is gone" in output
+    assert "other.py" not in output, "git does not track it"
 
 
 @pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["here", "elsewhere"])
@@ -134,11 +134,11 @@ def test_what_changes_without_a_sign_or_a_test_fails_the_run(tmp_path: Path, mor
         file.write(AT_THE_END)
     collected = suite(tmp_path / "import", test_a=guilty("pass") + "decoy.write_text('evil')\n")
     for folder, when in ((at_the_end, "in "), (collected, "")):
-        status, said = run(folder, *more)
-        assert status == 1, said
-        assert "1 passed" in said
-        assert f"Changed {when}" in said
-        assert f"{folder}/decoy: its content changed" in said
+        status, output = run(folder, *more)
+        assert status == 1, output
+        assert "1 passed" in output
+        assert f"Changed {when}" in output
+        assert f"{folder}/decoy: its content changed" in output
 
 
 # ---- the parts
@@ -162,7 +162,7 @@ def test_without_git_nothing_is_tracked(tmp_path: Path, monkeypatch: pytest.Monk
     assert tracked(ROOT) == ()
 
 
-def test_a_change_is_told_once_and_a_touch_not_at_all(tmp_path: Path) -> None:
+def test_change_is_reported_once_and_a_new_time_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("one")
     watch = Watch(Watched(files=(path,)).few)

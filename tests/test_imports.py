@@ -76,8 +76,8 @@ def test_loading_the_extension_adds_nothing_heavy_to_a_kernel(tmp_path: Path) ->
     try:
         notebook.run("import sys; before = set(sys.modules)")
         assert not notebook.run("%load_ext aisotools").error
-        told = notebook.run("print(*{name.partition('.')[0] for name in set(sys.modules) - before})").text
+        loaded = notebook.run("print(*{name.partition('.')[0] for name in set(sys.modules) - before})").text
     finally:
         notebook.close()
-    outside = set(told.split()) - sys.stdlib_module_names - {"aisotools"}
+    outside = set(loaded.split()) - sys.stdlib_module_names - {"aisotools"}
     assert outside <= {"IPython", "pydantic_core"}, f"%load_ext aisotools loads {', '.join(sorted(outside))}"

@@ -124,8 +124,8 @@ def test_surplus_is_seen() -> None:
 def test_no_private_words_are_in_the_wheel(wheel: Path) -> None:
     """Where it was built is not in it."""
     with zipfile.ZipFile(wheel) as opened:
-        said = [name for name in opened.namelist() if f"{ROOT}/".encode() in opened.read(name)]
-    assert not said
+        named = [name for name in opened.namelist() if f"{ROOT}/".encode() in opened.read(name)]
+    assert not named
 
 
 def test_an_editable_installation_leads_here(tmp_path: Path) -> None:

@@ -201,5 +201,7 @@ def machine_words() -> set[str]:
 
 def test_no_file_names_this_machine(tracked: list[str]) -> None:
     words = machine_words()
-    found = {name: sorted(said) for name, text in texts(tracked) if (said := {w for w in words if w in text})}
+    found = {
+        name: sorted(named) for name, text in texts(tracked) if (named := {w for w in words if w in text})
+    }
     assert not found

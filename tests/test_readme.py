@@ -85,8 +85,8 @@ def test_no_block_is_left_out() -> None:
 
 
 def test_the_python_example(place: Mapping[str, str]) -> None:
-    told = run([sys.executable, "-c", block(README, "python")], place)
-    assert told.splitlines() == ["3.0 3.0", "It has 8 square metres."]
+    output = run([sys.executable, "-c", block(README, "python")], place)
+    assert output.splitlines() == ["3.0 3.0", "It has 8 square metres."]
 
 
 def test_the_example_is_short() -> None:
@@ -107,15 +107,15 @@ def test_the_agent_in_the_terminal(place: Mapping[str, str]) -> None:
     turns = json.loads(text.splitlines()[1])
     Path(place["HOME"], "work", "turns.json").write_text(json.dumps(turns))
     shown = text.split(f"$ {shlex.join(commands[1])}\n".replace("'", '"'))[1].split("$ ")[0]
-    told = run([*COMMAND, *commands[1][1:]], place)
-    assert same(told) == same(shown)
+    output = run([*COMMAND, *commands[1][1:]], place)
+    assert same(output) == same(shown)
     assert "sound" in run([*COMMAND, *commands[2][1:]], place)
 
 
-def same(told: str) -> list[str]:
+def same(output: str) -> list[str]:
     """What was told, without moments and the level of this machine."""
-    told = re.sub(r"scripted in \S+ \(\w+\)", "scripted", told)
-    return re.sub(r"\d+\.\d+ s", "0.00 s", told).split()
+    output = re.sub(r"scripted in \S+ \(\w+\)", "scripted", output)
+    return re.sub(r"\d+\.\d+ s", "0.00 s", output).split()
 
 
 def test_the_magics_are_there() -> None:
@@ -310,8 +310,8 @@ class TestTheSandbox(SandboxContract):
     def _workspace(self, tmp_path: Path) -> None:
         self.wanted = WorkerSpec(level="confined", workspace=str(tmp_path), limits=Limits())
 
-    def make(self, heard: RecordingListener) -> Any:
-        return example("class Counting")["Counting"](self.wanted, heard)
+    def make(self, listener: RecordingListener) -> Any:
+        return example("class Counting")["Counting"](self.wanted, listener)
 
 
 async def test_the_sandbox_in_a_session(open_session: OpenSession) -> None:

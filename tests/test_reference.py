@@ -45,19 +45,19 @@ def test_every_parameter_of_a_public_function_is_explained() -> None:
         function = getattr(thing, "__func__", thing)
         if not inspect.isfunction(function) or "Args:" not in (inspect.getdoc(function) or ""):
             continue
-        told = inspect.getdoc(function) or ""
+        docstring = inspect.getdoc(function) or ""
         left_out += [
             f"{name}({parameter})"
             for parameter in inspect.signature(function).parameters
             if parameter not in {"self", "cls"}
-            and not re.search(rf"^ +\*{{0,2}}{parameter}:", told, re.MULTILINE)
+            and not re.search(rf"^ +\*{{0,2}}{parameter}:", docstring, re.MULTILINE)
         ]
     assert not left_out
 
 
 def test_every_name_stands_in_one_chapter() -> None:
-    told = [name for _, names in reference.chapters() for name in names]
-    assert sorted(told) == sorted(set(aisotools.__all__) - {"__version__"})
+    listed = [name for _, names in reference.chapters() for name in names]
+    assert sorted(listed) == sorted(set(aisotools.__all__) - {"__version__"})
 
 
 def test_the_diagram_shows_the_real_imports() -> None:

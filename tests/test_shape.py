@@ -15,7 +15,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 HOME: dict[str, str] = aisotools._HOME
 
 
-def told(findings: list[str]) -> str:
+def joined(findings: list[str]) -> str:
     return "\n" + "\n".join(findings)
 
 
@@ -32,7 +32,7 @@ def tests() -> shape.Package:
 @pytest.mark.parametrize("rule", shape.RULES, ids=lambda rule: rule.__name__)
 def test_package(rule: shape.Rule, package: shape.Package) -> None:
     findings = [str(finding) for finding in rule(package)]
-    assert not findings, told(findings)
+    assert not findings, joined(findings)
 
 
 def test_the_package_root_holds_the_packages_and_nothing_else(package: shape.Package) -> None:
@@ -46,10 +46,12 @@ def test_every_module_has_a_test_of_its_own(package: shape.Package, tests: shape
     assert not findings, "\n" + "\n".join(findings)
 
 
-@pytest.mark.parametrize("rule", [shape.swallowing, shape.exemptions], ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize(
+    "rule", [shape.swallowing, shape.exemptions, shape.words], ids=lambda rule: rule.__name__
+)
 def test_tests(rule: shape.Rule, tests: shape.Package) -> None:
     findings = [str(finding) for finding in rule(tests)]
-    assert not findings, told(findings)
+    assert not findings, joined(findings)
 
 
 def test_configuration_gives_a_reason_for_every_exemption() -> None:
@@ -59,7 +61,7 @@ def test_configuration_gives_a_reason_for_every_exemption() -> None:
         for number, line in enumerate(text.splitlines(), 1)
         if re.match(r'(  |"[\w/*.]+" = \[)"[A-Z]+\d*"', line) and "#" not in line
     ]
-    assert not bare, told(bare)
+    assert not bare, joined(bare)
 
 
 def test_public_names_are_few() -> None:
@@ -426,6 +428,7 @@ def test_undeclared(source: str, fine: bool) -> None:
         ("f(told=1)", False),
         ("def told(): ...", False),
         ("for told in x: ...", False),
+        ("async def heard(): ...", False),
         ("x = 'told'", True),
         ("retold = 1", True),
     ],

@@ -56,11 +56,11 @@ def run(path: Path, *, timeout_s: int = 120, **kernel: Any) -> NotebookNode:
 def differences(stored: NotebookNode, fresh: NotebookNode) -> Iterator[str]:
     """Cells whose outputs are others than those that were stored; pictures count as pictures."""
     for before, after in zip(code_cells(stored), code_cells(fresh), strict=True):
-        if _LEVEL_SHOWS not in before.source and _told(before) != _told(after):
-            yield f"{before.id}\n--- stored\n{_told(before)}\n+++ fresh\n{_told(after)}"
+        if _LEVEL_SHOWS not in before.source and _text_of(before) != _text_of(after):
+            yield f"{before.id}\n--- stored\n{_text_of(before)}\n+++ fresh\n{_text_of(after)}"
 
 
-def _told(cell: NotebookNode) -> str:
+def _text_of(cell: NotebookNode) -> str:
     """What a cell shows, without what differs from run to run."""
     lines: list[str] = []
     for output in cell.outputs:

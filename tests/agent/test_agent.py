@@ -156,13 +156,13 @@ async def test_a_model_asks_like_a_model(open_session: OpenSession) -> None:
     )
     result = await agent.run("go")
     assert [request.call.origin for request in approver.requests] == ["model", "model"]
-    told = [m for m in result.messages if isinstance(m, ToolMessage)]
-    assert [m.is_error for m in told] == [False, True]
-    assert "Not today" in told[1].content
+    answers = [m for m in result.messages if isinstance(m, ToolMessage)]
+    assert [m.is_error for m in answers] == [False, True]
+    assert "Not today" in answers[1].content
 
 
 @pytest.mark.parametrize(
-    ("turn", "told"),
+    ("turn", "message"),
     [
         (("lok", {}), "look"),
         (("look", {"n": "many"}), "n"),
@@ -170,7 +170,7 @@ async def test_a_model_asks_like_a_model(open_session: OpenSession) -> None:
     ],
     ids=["unknown tool", "wrong arguments", "no JSON"],
 )
-async def test_the_model_can_mend_its_calls(open_session: OpenSession, turn: Any, told: str) -> None:
+async def test_the_model_can_mend_its_calls(open_session: OpenSession, turn: Any, message: str) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     model = ScriptedModel([turn, ("look", {"n": 1}), "ok"])
     agent = Agent(model, open_session(look(parameters=schema)))
@@ -179,7 +179,7 @@ async def test_the_model_can_mend_its_calls(open_session: OpenSession, turn: Any
     answer = model.requests[1].messages[-1]
     assert isinstance(answer, ToolMessage)
     assert answer.is_error
-    assert told in answer.content
+    assert message in answer.content
     assert_sound(agent)
 
 
@@ -309,7 +309,7 @@ class TestBudgets:
 
 
 class TestContext:
-    async def test_old_results_give_way_and_it_is_said(self, open_session: OpenSession) -> None:
+    async def test_old_results_are_trimmed_with_a_note(self, open_session: OpenSession) -> None:
         tool = look(result="x" * 3_000)
         model = ScriptedModel([("look", {"n": n}) for n in range(8)] + ["ok"], context_tokens=4_000)
         session = open_session(tool)
@@ -328,7 +328,7 @@ class TestContext:
         assert isinstance(last, ToolMessage)
         assert last.content == "x" * 3_000
 
-    async def test_what_gave_way_can_be_read_again(self, open_session: OpenSession) -> None:
+    async def test_trimmed_results_can_be_read_again(self, open_session: OpenSession) -> None:
         def read_again(messages: Sequence[Message]) -> tuple[str, dict[str, str]]:
             gone = next(m for m in messages if isinstance(m, ToolMessage))
             assert f"read_result with ref={gone.ref!r}" in gone.content
@@ -355,9 +355,9 @@ class TestContext:
         shown = ToolResult(content="a plot", data={"image/png": "aGk=", "text/html": "<b>"})
         model = ScriptedModel([("look", {}), "ok"])
         await Agent(model, open_session(look(result=shown))).run("go")
-        told = model.requests[1].messages[-1]
-        assert isinstance(told, ToolMessage)
-        assert [(image.mime, image.data) for image in told.images] == [("image/png", "aGk=")]
+        message = model.requests[1].messages[-1]
+        assert isinstance(message, ToolMessage)
+        assert [(image.mime, image.data) for image in message.images] == [("image/png", "aGk=")]
 
 
 class TestFaults:
@@ -388,7 +388,7 @@ class TestFaults:
         assert (result.outcome, result.reason) == ("failed", "come back tomorrow")
 
     @pytest.mark.parametrize(
-        ("events", "outcome", "told"),
+        ("events", "outcome", "message"),
         [
             ([TextDelta("half")], "failed", "cut"),
             ([ModelError("no key")], "failed", "no key"),
@@ -401,12 +401,12 @@ class TestFaults:
         ],
     )
     async def test_bad_answers_end_clearly(
-        self, open_session: OpenSession, events: Any, outcome: str, told: str
+        self, open_session: OpenSession, events: Any, outcome: str, message: str
     ) -> None:
         agent = Agent(EventModel(events), open_session(look()), budgets=Budgets(retries=0))
         result = await agent.run("go")
         assert result.outcome == outcome
-        assert told in result.reason
+        assert message in result.reason
         assert_sound(agent)
 
     @pytest.mark.parametrize(
@@ -466,7 +466,7 @@ class TestFaults:
         assert len(tool.calls) == 4
         assert_sound(agent)
 
-    async def test_approval_that_times_out_is_told(self, open_session: OpenSession) -> None:
+    async def test_approval_that_times_out_is_reported_to_the_model(self, open_session: OpenSession) -> None:
         class Nobody:
             async def ask(self, request: ApprovalRequest) -> Approval:
                 return Approval("timeout", reason="Nobody answered within 300 s.")
@@ -475,9 +475,9 @@ class TestFaults:
         agent = Agent(model, open_session(MockTool("write"), approver=Nobody()))
         result = await agent.run("go")
         assert result.text == "Then not."
-        told = model.requests[1].messages[-1]
-        assert isinstance(told, ToolMessage)
-        assert "nobody answered in time" in told.content
+        message = model.requests[1].messages[-1]
+        assert isinstance(message, ToolMessage)
+        assert "nobody answered in time" in message.content
         assert_sound(agent)
 
 
@@ -516,10 +516,10 @@ class TestStepping:
         agent = Agent(ScriptedModel([calls, "ok"]), session, stepper=steps)
         result = await agent.run("go")
         assert tool.calls == [{"n": 10}]
-        told = [m.content for m in result.messages if isinstance(m, ToolMessage)]
-        assert told[0] == "done"
-        assert "left it out" in told[1]
-        assert told[2] == "as if"
+        contents = [m.content for m in result.messages if isinstance(m, ToolMessage)]
+        assert contents[0] == "done"
+        assert "left it out" in contents[1]
+        assert contents[2] == "as if"
         answer = result.messages[1]
         assert isinstance(answer, AssistantMessage)
         assert answer.calls[0].arguments == {"n": 10}
@@ -535,7 +535,7 @@ class TestStepping:
         assert (result.text, model.requests) == ("I say.", [])
         assert_sound(agent)
 
-    async def test_edit_what_was_said(self, open_session: OpenSession) -> None:
+    async def test_stepper_can_edit_the_messages(self, open_session: OpenSession) -> None:
         model = ScriptedModel(["ok"])
         session = open_session(look())
         steps = Steps(StepChoice("edit", messages=[UserMessage("something else")]))

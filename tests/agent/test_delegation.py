@@ -28,9 +28,9 @@ async def test_a_child_works_in_the_same_session(open_session: OpenSession) -> N
     made = delegate_tool(agent, model=ScriptedModel([("look", {}), "It saw."]), instructions="Be brief.")
     result = await agent.run("go")
     assert result.ok
-    told = result.messages[2]
-    assert isinstance(told, ToolMessage)
-    assert told.content == "It saw."
+    message = result.messages[2]
+    assert isinstance(message, ToolMessage)
+    assert message.content == "It saw."
     child = made.children[0]
     assert child.parent is agent
     assert child.messages[0] == UserMessage("Look.")
@@ -114,10 +114,10 @@ async def test_a_childs_budget_is_its_own_and_what_it_uses_is_counted(open_sessi
     delegate_tool(agent, model=ScriptedModel([("look", {})] * 9), budgets=Budgets(steps=2))
     result = await agent.run("go")
     assert result.ok
-    told = result.messages[2]
-    assert isinstance(told, ToolMessage)
-    assert told.is_error
-    assert "budget of 2 steps" in told.content
+    message = result.messages[2]
+    assert isinstance(message, ToolMessage)
+    assert message.is_error
+    assert "budget of 2 steps" in message.content
     assert result.steps == 2
     assert result.usage.requests == 4
 

@@ -166,9 +166,9 @@ def test_too_many_calls_at_once(count: int) -> None:
 def test_the_providers_counts_correct_ours() -> None:
     rules = Rules(agent_id="me", window_tokens=10_000)
     turn = loop.begin(State(), rules, UserMessage("x" * 10_000))
-    said = AssistantMessage((CallPart("", "look", {}),))
+    message = AssistantMessage((CallPart("", "look", {}),))
     turn = loop.receive_answer(
-        turn.state, rules, ModelResponse(message=said, usage=Usage(input_tokens=8_000))
+        turn.state, rules, ModelResponse(message=message, usage=Usage(input_tokens=8_000))
     )
     assert turn.state.tokens_per_char == pytest.approx(0.8)
 
@@ -280,9 +280,9 @@ def test_calls_get_ids_of_the_session_and_usage_adds_up() -> None:
     assert transition.state.call_count == 2
     assert transition.state.calls == 2
     assert transition.state.pending == calls_made(transition)
-    said = transition.state.messages[-1]
-    assert isinstance(said, AssistantMessage)
-    assert said.parts == (calls_made(transition)[0], TextPart("and"), calls_made(transition)[1])
+    message = transition.state.messages[-1]
+    assert isinstance(message, AssistantMessage)
+    assert message.parts == (calls_made(transition)[0], TextPart("and"), calls_made(transition)[1])
     assert transition.state.usage == Usage(requests=0) + Usage(input_tokens=3, cost=0.5)
     results = [ok(made) for made in calls_made(transition)]
     following = loop.receive_results(transition.state, RULES_OF_ONE, results[::-1])
@@ -309,7 +309,7 @@ def test_flawed_and_unknown_calls_are_refused_with_the_reason() -> None:
     assert [m.is_error for m in state.messages if isinstance(m, ToolMessage)] == [True, True, False]
 
 
-def test_no_offered_tools_is_said() -> None:
+def test_no_offered_tools_is_reported() -> None:
     rules = Rules(agent_id="me", offered=frozenset())
     transition = loop.receive_answer(begun(rules), rules, model_answer(call()))
     assert isinstance(transition.action, Ask), "a refused call is a result that the model reads"
@@ -348,7 +348,7 @@ def test_the_budget_of_steps() -> None:
     assert transition.state.step == 1
 
 
-def test_the_same_failure_again_is_said_and_ends_the_run_at_the_limit() -> None:
+def test_repeated_failure_is_reported_and_ends_the_run_at_the_limit() -> None:
     rules = Rules(agent_id="me", budgets=Budgets(same_failures=3))
     state = begun(rules)
     contents = []

@@ -30,7 +30,7 @@ async def running(session: Any, run: Any) -> None:
             return
 
 
-async def test_a_worker_that_is_killed_is_told_and_the_run_goes_on(real_session: OpenSession) -> None:
+async def test_killed_worker_is_reported_and_the_run_goes_on(real_session: OpenSession) -> None:
     session = real_session(approver=AllowAll())
     model = ScriptedModel([python("import time; time.sleep(20)"), python("print(6 * 7)"), "It is 42."])
     agent = Agent(model, session)
@@ -39,10 +39,10 @@ async def test_a_worker_that_is_killed_is_told_and_the_run_goes_on(real_session:
     os.kill(session.status().pid, signal.SIGKILL)
     result = await run
     assert result.text == "It is 42."
-    told = [m for m in result.messages if isinstance(m, ToolMessage)]
-    assert told[0].is_error
-    assert "worker" in told[0].content
-    assert "42" in told[1].content
+    answers = [m for m in result.messages if isinstance(m, ToolMessage)]
+    assert answers[0].is_error
+    assert "worker" in answers[0].content
+    assert "42" in answers[1].content
     assert_sound(agent)
 
 

@@ -36,8 +36,8 @@ async def recorded(name: str, folder: Path, environ: Mapping[str, str]) -> Trans
     async with session:
         await run.work(session)
         assert len(session.events) > 3
-        told = export_session(session, folder / "run.ipynb")
-    assert (told.embedded, told.missing) == (2, ())
+        summary = export_session(session, folder / "run.ipynb")
+    assert (summary.embedded, summary.missing) == (2, ())
     return read_transcript(folder / "run.ipynb")
 
 

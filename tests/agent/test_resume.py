@@ -180,12 +180,12 @@ async def test_an_approval_is_not_restored_where_it_would_be_another_one(
     await session.close()
     severe = MockTool("one", effect=Effect.DESTRUCTIVE, runs_in="sandbox")
     again = await a_session(tmp_path / "w", environ, severe, approver=DenyAll())
-    (told,) = await kept.restore(again)
-    assert "counts as destructive now, and as local_mutation when" in told
+    (problem,) = await kept.restore(again)
+    assert "counts as destructive now, and as local_mutation when" in problem
     await again.close()
     none = await a_session(tmp_path / "w", environ, approver=DenyAll())
-    (told,) = await kept.restore(none)
-    assert "There is no tool named 'one'" in told
+    (problem,) = await kept.restore(none)
+    assert "There is no tool named 'one'" in problem
     await none.close()
 
 
@@ -201,13 +201,13 @@ async def test_approvals_of_a_strangers_ledger_are_not_taken(
     await session.close()
     assert len(kept.grants) == 1
     ours = await a_session(tmp_path / "w2", environ, tool, approver=DenyAll())
-    (told,) = await kept.restore(ours)
-    assert "the ledger is another one" in told
+    (problem,) = await kept.restore(ours)
+    assert "the ledger is another one" in problem
     assert len(ours.grants) == 0
     await ours.close()
 
 
-async def test_secrets_and_long_texts_are_not_there_and_that_is_said(
+async def test_missing_secrets_and_long_texts_are_reported(
     tmp_path: Path, environ: Mapping[str, str]
 ) -> None:
     long = "0123456789" * 1_000
@@ -300,9 +300,7 @@ async def test_there_is_no_such_conversation(
         await kept.agent(ScriptedModel(["x"]), open_session())
 
 
-async def test_records_that_say_something_else_are_told_by_number(
-    tmp_path: Path, environ: Mapping[str, str]
-) -> None:
+async def test_records_that_differ_are_reported_by_number(tmp_path: Path, environ: Mapping[str, str]) -> None:
     """Whoever has the key can write anything; that must not crash whoever reads it."""
     from aisotools.session.ledger_reader import events_of_records
 

@@ -91,7 +91,7 @@ async def test_no_such_step(session: Session, step: int) -> None:
         await agent.rewind(step)
 
 
-async def test_what_cannot_be_undone_stays_said(session: Session) -> None:
+async def test_rewind_over_a_call_that_cannot_be_undone_changes_nothing(session: Session) -> None:
     """Somebody else changed the file since; then nothing is taken back, neither words nor files."""
     agent = Agent(ScriptedModel([write("one"), "Written."]), session)
     await agent.run("Write.")
@@ -125,19 +125,19 @@ async def test_files_variables_and_words_go_back_in_a_real_sandbox(
 
     last = agent.messages[-1]
     assert isinstance(last, ToolMessage)
-    said = [*agent.messages[:-1], dataclasses.replace(last, content="Nothing printed.")]
-    agent.messages = said
+    edited = [*agent.messages[:-1], dataclasses.replace(last, content="Nothing printed.")]
+    agent.messages = edited
     model = agent.model = ScriptedModel([("python", {"code": "x += 10; print(x)"}), "Eleven."])
     assert (await agent.run("Add ten.")).text == "Eleven."
-    assert model.requests[0].messages == (*said, UserMessage("Add ten."))
+    assert model.requests[0].messages == (*edited, UserMessage("Add ten."))
     assert agent.messages[-2].content.strip() == "11"  # type: ignore[union-attr]  # a result
     assert_sound(agent)
 
     export_session(session, tmp_path / "run.ipynb")
-    told = (tmp_path / "run.ipynb").read_text()
-    assert "The run was taken back to before step 2." in told
-    assert "%undo 2" in told
-    assert "What was said was edited by hand here." in told
+    notebook_text = (tmp_path / "run.ipynb").read_text()
+    assert "The run was taken back to before step 2." in notebook_text
+    assert "%undo 2" in notebook_text
+    assert "What was said was edited by hand here." in notebook_text
     transcript = read_transcript(tmp_path / "run.ipynb")
     again = real_session(workspace=tmp_path / "again", approver=RecordedApprover(transcript))
     replayed = await replay(transcript, again)

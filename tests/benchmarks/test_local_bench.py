@@ -56,10 +56,10 @@ async def test_score(capsys: pytest.CaptureFixture[str]) -> None:
         )
         for split in ("dev", "held", "all"):
             n = counts[f"{split} n"]
-            told = ", ".join(
+            summary = ", ".join(
                 f"{what} {counts[f'{split} {what}']}" for what in ("tool", "exact", "made", "made right")
             )
-            print(f"  {split:5} of {n}: {told}")
+            print(f"  {split:5} of {n}: {summary}")
         print("\n".join(missed))
     assert counts["all tool"] >= 0.8 * counts["all n"]
     assert counts["all exact"] >= 0.7 * counts["all n"]

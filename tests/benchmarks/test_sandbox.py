@@ -204,7 +204,7 @@ async def test_interrupting(tmp_path: Path, raw: RawKernel) -> None:
                 samples.append((time.perf_counter() - began_s) * 1000)
             peer = Figure(what="", samples=theirs).median if name == "sleep" else None
             figures.append(Figure(what=f"interrupt of {name}", samples=samples, budget=20, peer=peer))
-        assert r.heard.losses == []
+        assert r.reported.losses == []
     show(*figures)
     assert all(min(figure.samples) <= 20 for figure in figures)  # the median wants a quiet machine
 

@@ -83,7 +83,7 @@ async def test_a_long_result_is_read_back(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"ref": "r99"}, "no stored result 'r99'"),
         ({"ref": "r1", "first_line": 3000}, "has 2,000 lines"),
@@ -91,10 +91,12 @@ async def test_a_long_result_is_read_back(
         ({"ref": "r1", "pattern": "("}, "not a regular expression"),
     ],
 )
-async def test_what_cannot_be_read_back_is_told(long: Session, arguments: dict[str, Any], told: str) -> None:
+async def test_reference_that_cannot_be_read_is_reported(
+    long: Session, arguments: dict[str, Any], message: str
+) -> None:
     result = await long.call("read_result", arguments)
     assert result.is_error
-    assert told in result.content
+    assert message in result.content
 
 
 async def test_the_whole_of_a_long_result_is_capped_again_and_kept_again(long: Session) -> None:
@@ -121,7 +123,7 @@ async def test_a_list_of_what_is_to_do(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("items", "told"),
+    ("items", "message"),
     [
         (
             [{"task": "a", "status": "in_progress"}, {"task": "b", "status": "in_progress"}],
@@ -133,11 +135,11 @@ async def test_a_list_of_what_is_to_do(session: Session) -> None:
         ([{"task": "a", "status": "begun"}], "status"),
     ],
 )
-async def test_lists_that_make_no_sense_change_nothing(session: Session, items: Any, told: str) -> None:
+async def test_lists_that_make_no_sense_change_nothing(session: Session, items: Any, message: str) -> None:
     await session.call("todo", {"items": [{"task": "kept"}]})
     result = await session.call("todo", {"items": items})
     assert result.is_error
-    assert told in result.content
+    assert message in result.content
     assert (await session.call("todo")).value["items"] == [{"task": "kept", "status": "pending"}]
 
 
@@ -245,7 +247,7 @@ async def test_an_image_is_displayed(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({}, "this is nothing"),
         ({"markdown": "a", "html": "b"}, "this is markdown, html"),
@@ -253,8 +255,8 @@ async def test_an_image_is_displayed(session: Session) -> None:
         ({"columns": ["a"], "rows": [[1, 2]]}, "Row 1 has 2 values for 1 columns"),
     ],
 )
-async def test_one_thing_at_a_time(session: Session, arguments: dict[str, Any], told: str) -> None:
-    assert told in (await session.call("display", arguments)).content
+async def test_one_thing_at_a_time(session: Session, arguments: dict[str, Any], message: str) -> None:
+    assert message in (await session.call("display", arguments)).content
 
 
 # ---- variables

@@ -97,7 +97,7 @@ def test_the_form_of_the_file_is_kept(root: Path, before: bytes, after: bytes) -
     assert stat.S_IMODE((root / "f").stat().st_mode) == 0o751
 
 
-def test_what_cannot_be_edited_is_told(root: Path) -> None:
+def test_file_that_cannot_be_edited_is_reported(root: Path) -> None:
     (root / "f").write_bytes(b"a\0b")
     assert "binary" in refused(root, ("a", "b"))
     with pytest.raises(ToolError, match="There is no 'g'"):

@@ -71,7 +71,7 @@ def test_append(root: Path) -> None:
     assert "needs content" in refused(root, "append", "a")
 
 
-def test_delete_takes_links_themselves_and_folders_only_when_said(root: Path) -> None:
+def test_delete_removes_links_themselves_and_folders_only_on_request(root: Path) -> None:
     assert do(root, "delete", "out").value["kind"] == "symlink"
     assert (root.parent / "etc" / "passwd").exists()
     assert "holds 3 entries. Set recursive" in refused(root, "delete", "d")
@@ -147,9 +147,9 @@ def test_a_copy_that_fails_leaves_nothing(root: Path, monkeypatch: pytest.Monkey
     assert "nothing was copied" in refused(root, "copy", "d", destination="twice")
 
 
-def test_what_policies_are_told() -> None:
-    told = file.gather_facts({"operation": "move", "path": "x/conftest.txt", "destination": "y"})
-    assert told.writes == ("x/conftest.txt", "y", "y/conftest.txt")
+def test_facts_name_the_paths_that_are_written() -> None:
+    facts = file.gather_facts({"operation": "move", "path": "x/conftest.txt", "destination": "y"})
+    assert facts.writes == ("x/conftest.txt", "y", "y/conftest.txt")
     assert file.gather_facts({"operation": "copy", "path": "a", "destination": "b"}).reads == ("a",)
     assert file.classify({"operation": "delete", "path": "a"}) is Effect.DESTRUCTIVE
     assert file.extract_undo_path({"operation": "delete", "path": "a"}) == Path("a")
@@ -199,7 +199,7 @@ def test_gitignore_is_followed_as_git_does(tmp_path: Path) -> None:
     assert {name for name in every if not name.startswith(".git/")} == {*FILES, *IGNORES}
 
 
-def test_what_was_left_out_is_said_and_can_be_asked_for_by_name(tmp_path: Path) -> None:
+def test_ignored_files_are_counted_and_searched_when_named(tmp_path: Path) -> None:
     root = tmp_path / "ws"
     (root / "build").mkdir(parents=True)
     (root / ".gitignore").write_text("build/\n*.log\n")

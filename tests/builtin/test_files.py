@@ -193,7 +193,7 @@ def test_empty_file(caller: Caller) -> None:
     assert caller.read("f").value == {"content": "", "size": 0, "path": "f"}
 
 
-def test_long_text_is_given_whole_and_told_once(caller: Caller) -> None:
+def test_content_and_value_share_one_long_text(caller: Caller) -> None:
     text = "".join(f"line {number}\n" for number in range(1, 5001))
     caller.file("write", path="f", content=text)
     for result in (
@@ -259,9 +259,9 @@ def test_binary_files(caller: Caller, root: Path, data: bytes, mime: str) -> Non
     assert result.kind == "binary"
     assert base64.b64decode(result.data[mime]) == data
     assert result.metadata == {"path": "f", "size": len(data)}
-    told = caller.error("read", path="f")
-    assert f"'f' is a binary file ({mime}, {len(data):,} bytes)" in told
-    assert "sandbox_read" in told
+    message = caller.error("read", path="f")
+    assert f"'f' is a binary file ({mime}, {len(data):,} bytes)" in message
+    assert "sandbox_read" in message
 
 
 def test_text_with_nul_is_binary_for_lines(caller: Caller) -> None:
@@ -482,10 +482,10 @@ def test_search_agrees_with_going_line_by_line(text: str, pattern: str) -> None:
     ],
 )
 def test_patterns_that_are_none(caller: Caller, pattern: str, fault: str) -> None:
-    told = caller.error("search", pattern=pattern)
-    assert "is not a regular expression" in told
-    assert fault in told.lower()
-    assert "set regex to false" in told
+    message = caller.error("search", pattern=pattern)
+    assert "is not a regular expression" in message
+    assert fault in message.lower()
+    assert "set regex to false" in message
 
 
 def test_search_for_nothing_in_particular(caller: Caller) -> None:
@@ -543,8 +543,10 @@ def test_missing_files_name_their_neighbours(caller: Caller, root: Path) -> None
     assert caller.error("read", path="f") == "There is no 'f' in the workspace. It is empty."
     caller.file("write", path="docs/report.txt", content="")
     caller.file("write", path="docs/README.md", content="")
-    told = caller.error("read", path="docs/reprot.txt")
-    assert told == "There is no 'reprot.txt' in the folder 'docs'. The nearest names there are: report.txt."
+    message = caller.error("read", path="docs/reprot.txt")
+    assert (
+        message == "There is no 'reprot.txt' in the folder 'docs'. The nearest names there are: report.txt."
+    )
     assert "README.md" in caller.error("read", path="docs/readme.md")
     assert "It holds: README.md, report.txt." in caller.error("metadata", path="docs/zzz")
     assert "There is no 'dosc' in the workspace" in caller.error("list", path="dosc/report.txt")
@@ -566,9 +568,9 @@ def test_outside(caller: Caller, root: Path, operation: str, path: str) -> None:
     (outside / "passwd").write_text("somebody")
     path = path.format(outside=outside)
     (root / "out").symlink_to(outside)
-    told = caller.error(operation, path=path, content="x", pattern="x")
-    assert f"The path {path!r} leads outside the workspace" in told
-    assert "Use a path inside it" in told
+    message = caller.error(operation, path=path, content="x", pattern="x")
+    assert f"The path {path!r} leads outside the workspace" in message
+    assert "Use a path inside it" in message
     assert [(kept.name, kept.read_text()) for kept in outside.iterdir()] == [("passwd", "somebody")]
     assert {kept.name for kept in root.parent.iterdir()} == {"ws", "outside"}
 
@@ -636,9 +638,9 @@ print(asyncio.run(file.execute(
             user=user_of("plain"),
             group=2001,
         )
-    told = done.stdout.splitlines()
-    assert told[0].startswith("'secret': permission denied.")
-    assert told[1].startswith("'secret': permission denied.")
-    assert told[2].startswith("'dark': permission denied.")
-    assert told[3].startswith("There is no 'x' in the folder 'dark'. What else is there cannot be listed")
-    assert told[5] == "[Files or folders that could not be read: 2.]"
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("'secret': permission denied.")
+    assert lines[1].startswith("'secret': permission denied.")
+    assert lines[2].startswith("'dark': permission denied.")
+    assert lines[3].startswith("There is no 'x' in the folder 'dark'. What else is there cannot be listed")
+    assert lines[5] == "[Files or folders that could not be read: 2.]"

@@ -59,18 +59,18 @@ def test_file_tools_when_confined(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(root)], capture_output=True, text=True, check=True, cwd="/"
     )
-    told = json.loads(done.stdout)
-    if "unavailable" in told:
-        pytest.skip(told["unavailable"])
-    assert told["read"] == "new"
-    assert told["new/g"] == "Created new/g (3 bytes)."
-    assert told["search"].splitlines() == ["f:1: new", "hard:1: new", "s:1: new", "new/g:1: new"]
+    results = json.loads(done.stdout)
+    if "unavailable" in results:
+        pytest.skip(results["unavailable"])
+    assert results["read"] == "new"
+    assert results["new/g"] == "Created new/g (3 bytes)."
+    assert results["search"].splitlines() == ["f:1: new", "hard:1: new", "s:1: new", "new/g:1: new"]
     for name in ("out/x", "../x"):
-        assert told[name].startswith("error: The path")
+        assert results[name].startswith("error: The path")
     # Changing a mode has no effect in there; keeping one has.
     assert stat.S_IMODE((root / "f").stat().st_mode) == 0o777
     assert stat.S_IMODE((root / "s").stat().st_mode) == 0o755
     assert stat.S_IMODE((root / "new" / "g").stat().st_mode) == 0o644
-    assert told["umask"] == 0o022
+    assert results["umask"] == 0o022
     assert (outside / "canary").read_bytes() == b"canary"
     assert [path.name for path in outside.iterdir()] == ["canary"]

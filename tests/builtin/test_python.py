@@ -85,7 +85,7 @@ async def test_an_error_has_a_clean_traceback(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [
         ("x = (", "SyntaxError: incomplete input"),
         ("raise KeyError('k')", "KeyError: 'k'"),
@@ -98,12 +98,12 @@ async def test_an_error_has_a_clean_traceback(session: Session) -> None:
     ],
 )
 async def test_whatever_fails_is_an_error_and_the_next_call_works(
-    session: Session, code: str, told: str
+    session: Session, code: str, message: str
 ) -> None:
     result = await run(session, code)
     assert result.is_error
     assert result.error_kind == "failed"
-    assert told in result.content
+    assert message in result.content
     assert (await run(session, "1")).value["result"] == "1"
 
 
@@ -163,7 +163,7 @@ task = asyncio.create_task(later())
     assert (await run(session, "await task")).value["result"] == "'done'"
 
 
-async def test_a_flood_is_capped_and_said(session: Session) -> None:
+async def test_flood_of_output_is_capped_with_a_note(session: Session) -> None:
     result = await run(session, "print('x' * 3_000_000, 'the end')")
     stdout = result.value["stdout"]
     assert stdout.startswith("x" * session.limits.stream_bytes)
@@ -190,7 +190,7 @@ async def test_the_timeout_stops_it_and_keeps_the_variables(session: Session, co
     assert (await run(session, "x")).value["result"] == "5"
 
 
-async def test_a_worker_that_ends_is_told_and_its_state_is_kept(session: Session) -> None:
+async def test_end_of_the_worker_is_reported_and_its_state_restored(session: Session) -> None:
     await run(session, "x = 5")
     result = await run(session, "import os; os.write(2, b'last words'); os._exit(3)")
     assert (result.is_error, result.error_kind) == (True, "environment")
@@ -214,19 +214,19 @@ async def test_it_starts_in_the_workspace(session: Session) -> None:
     assert (session.workspace / "a.txt").read_text() == "text"
 
 
-async def test_output_is_heard_as_it_comes(session: Session) -> None:
-    heard: asyncio.Queue[str] = asyncio.Queue()
-    session.subscribe(lambda event: heard.put_nowait(getattr(event, "text", "")))
+async def test_output_is_reported_while_the_call_runs(session: Session) -> None:
+    outputs: asyncio.Queue[str] = asyncio.Queue()
+    session.subscribe(lambda event: outputs.put_nowait(getattr(event, "text", "")))
     running = asyncio.ensure_future(run(session, "print('first', flush=True)\nimport time; time.sleep(30)"))
     async with asyncio.timeout(5):
-        while "first" not in await heard.get():
+        while "first" not in await outputs.get():
             assert not running.done()
     await session.interrupt()
     assert (await running).metadata["stopped"] is True
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({}, "code is missing"),
         ({"code": "1", "timeout": 0}, "timeout: input should be greater than or equal to 1, got 0"),
@@ -236,13 +236,15 @@ async def test_output_is_heard_as_it_comes(session: Session) -> None:
         ({"code": "'\ud800'"}, "are not JSON"),
     ],
 )
-async def test_wrong_arguments_are_told(session: Session, arguments: dict[str, Any], told: str) -> None:
+async def test_wrong_arguments_are_reported(
+    session: Session, arguments: dict[str, Any], message: str
+) -> None:
     result = await session.call("python", arguments)
-    assert told in result.content
+    assert message in result.content
     assert result.error_kind == "invalid"
 
 
-async def test_a_nul_in_the_code_is_told(session: Session) -> None:
+async def test_nul_in_the_code_is_reported(session: Session) -> None:
     result = await run(session, "1\0")
     assert result.is_error
     assert "null bytes" in result.content or "NUL" in result.content

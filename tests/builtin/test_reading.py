@@ -48,7 +48,7 @@ async def reading(r: Rig, command: str, **more: Any) -> ToolResult:
         "python3 -c \"open('made', 'w')\"",
     ],
 )
-async def test_an_attempt_to_write_fails_and_is_told(r: Rig, command: str) -> None:
+async def test_attempt_to_write_fails_and_is_reported(r: Rig, command: str) -> None:
     (r.workspace / "kept").write_text("kept")
     result = await reading(r, command)
     assert "it was classified read only" in result.content

@@ -111,28 +111,28 @@ async def test_files_persist(session: Session) -> None:
     assert (await bash(session, "cat d/a.txt")).value["stdout"] == "text\n"
 
 
-async def test_ten_megabytes_are_capped_and_said(session: Session) -> None:
+async def test_ten_megabytes_are_capped_with_a_note(session: Session) -> None:
     result = await bash(session, "head -c 10000000 /dev/zero | tr '\\0' x; echo end >&2")
     cap = session.limits.stream_bytes
     assert cap - 100 < len(result.value["stdout"]) + len(result.value["stderr"]) <= cap + 100
     assert f"[{10_000_004 - cap:,} bytes of output left out here]" in result.value["stdout"]
     assert result.value["stderr"] == "end\n"
     assert len(result.content) <= 10_000
-    told = f"[of 10000004 bytes and 1 lines of output {10_000_004 - cap} bytes were dropped; "
-    assert told in result.content
+    note = f"[of 10000004 bytes and 1 lines of output {10_000_004 - cap} bytes were dropped; "
+    assert note in result.content
     assert not result.is_error
 
 
-async def test_output_is_heard_as_it_comes(session: Session) -> None:
-    heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+async def test_output_is_reported_while_the_call_runs(session: Session) -> None:
+    outputs: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
     session.subscribe(
-        lambda event: heard.put_nowait((getattr(event, "stream", ""), getattr(event, "text", ""))),
+        lambda event: outputs.put_nowait((getattr(event, "stream", ""), getattr(event, "text", ""))),
     )
     running = asyncio.ensure_future(bash(session, "echo first; echo other >&2; sleep 30"))
     seen: set[tuple[str, str]] = set()
     async with asyncio.timeout(5):
         while not {("stdout", "first\n"), ("stderr", "other\n")} <= seen:
-            seen.add(await heard.get())
+            seen.add(await outputs.get())
             assert not running.done()
     await session.interrupt()
     assert (await running).metadata["stopped"] is True
@@ -239,7 +239,7 @@ async def test_workdir(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workdir", "told"),
+    ("workdir", "message"),
     [
         ("..", "The path '..' leads outside the workspace."),
         ("{outside}", "The path '{outside}' leads outside the workspace."),
@@ -251,15 +251,17 @@ async def test_workdir(session: Session) -> None:
         ("a\0b", "NUL"),
     ],
 )
-async def test_a_wrong_workdir_is_told_and_nothing_runs(session: Session, workdir: str, told: str) -> None:
+async def test_wrong_workdir_is_reported_and_nothing_runs(
+    session: Session, workdir: str, message: str
+) -> None:
     assert session.workspace is not None
     outside = session.workspace.parent / "outside"
     outside.mkdir()
-    workdir, told = (text.format(outside=outside) for text in (workdir, told))
+    workdir, message = (text.format(outside=outside) for text in (workdir, message))
     await bash(session, f"touch file; ln -s {shlex.quote(str(outside))} out")
     result = await bash(session, "touch ran", workdir=workdir)
     assert (result.is_error, result.error_kind) == (True, "invalid")
-    assert told.lower() in result.content.lower()
+    assert message.lower() in result.content.lower()
     assert "Traceback" not in result.content
     assert not (session.workspace / "ran").exists()
     assert not list(outside.iterdir())
@@ -269,7 +271,7 @@ async def test_a_wrong_workdir_is_told_and_nothing_runs(session: Session, workdi
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "message"),
     [
         ("echo a\0b", "command holds a NUL character"),
         ("echo " + "x" * 200_000, "command is too long for bash (200,005 bytes). Write it to a file"),
@@ -277,14 +279,14 @@ async def test_a_wrong_workdir_is_told_and_nothing_runs(session: Session, workdi
     ],
     ids=["NUL", "long", "empty"],
 )
-async def test_a_command_that_cannot_be_is_told(session: Session, command: str, told: str) -> None:
+async def test_invalid_command_is_reported(session: Session, command: str, message: str) -> None:
     result = await bash(session, command)
-    assert told in result.content
+    assert message in result.content
     assert (result.is_error, result.recoverable, result.error_kind) == (True, True, "invalid")
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 3_600_001, "soon", None])
-async def test_a_wrong_timeout_is_told(session: Session, wrong: object) -> None:
+async def test_wrong_timeout_is_reported(session: Session, wrong: object) -> None:
     result = await bash(session, "true", timeout=wrong)
     assert "timeout: input should be" in result.content
 

@@ -39,8 +39,8 @@ async def test_a_task_runs_on_and_is_read_piece_by_piece(session: Session) -> No
     task = await start(session, "echo one; read x; echo got $x >&2; exit 3")
     first = await output(session, task, pattern="one", wait=5000)
     assert (first.value["output"], first.value["running"], first.value["next_offset"]) == ("one", True, 4)
-    told = await session.call("task_input", {"task": task, "text": "it\n"})
-    assert not told.is_error
+    answer = await session.call("task_input", {"task": task, "text": "it\n"})
+    assert not answer.is_error
     last = await output(session, task, offset=4, wait=5000)
     assert last.value["output"] == "got it\n"
     assert (last.value["running"], last.value["exitCode"]) == (False, 3)
@@ -139,7 +139,7 @@ async def test_much_output_is_kept_in_bounds_and_counted_exactly(session: Sessio
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"task": "t99"}, "There is no task 't99'"),
         ({"task": "../x"}, "There is no task"),
@@ -148,11 +148,13 @@ async def test_much_output_is_kept_in_bounds_and_counted_exactly(session: Sessio
         ({"task": "t1", "tail": 0}, "tail"),
     ],
 )
-async def test_wrong_arguments_are_told(session: Session, arguments: dict[str, Any], told: str) -> None:
+async def test_wrong_arguments_are_reported(
+    session: Session, arguments: dict[str, Any], message: str
+) -> None:
     await start(session, "true")
     result = await session.call("task_output", arguments)
     assert result.is_error
-    assert told in result.content
+    assert message in result.content
 
 
 async def test_there_is_an_end_to_how_many_may_run(session: Session) -> None:

@@ -74,8 +74,8 @@ async def net() -> AsyncIterator[Net]:
     server.close()
 
 
-async def refused(net: Net, url: str, told: str, **more: Any) -> None:
-    with pytest.raises(ToolError, match=told):
+async def refused(net: Net, url: str, message: str, **more: Any) -> None:
+    with pytest.raises(ToolError, match=message):
         await net.fetcher(**more).fetch(url)
 
 
@@ -181,7 +181,7 @@ async def test_no_way_of_writing_it_leads_inside(net: Net, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
         ("file:///etc/passwd", "only http and https"),
         ("ftp://example.com/", "only http and https"),
@@ -204,8 +204,8 @@ async def test_no_way_of_writing_it_leads_inside(net: Net, url: str) -> None:
         ("http://" + "a" * 5000, "is not a URL"),
     ],
 )
-async def test_what_is_no_address_of_the_web_is_refused(net: Net, url: str, told: str) -> None:
-    await refused(net, url, told)
+async def test_what_is_no_address_of_the_web_is_refused(net: Net, url: str, message: str) -> None:
+    await refused(net, url, message)
     assert net.dialled == []
 
 
@@ -230,7 +230,7 @@ async def test_rebinding_gains_nothing(net: Net) -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "told"),
+    ("location", "message"),
     [
         ("http://127.0.0.1/", "another host"),
         ("http://2130706433/", "unusual way"),
@@ -245,9 +245,9 @@ async def test_rebinding_gains_nothing(net: Net) -> None:
         ("http://exa mple.com/", "is not a URL"),
     ],
 )
-async def test_redirects_pass_the_same_checks(net: Net, location: str, told: str) -> None:
+async def test_redirects_pass_the_same_checks(net: Net, location: str, message: str) -> None:
     net.answers["/"] = net.answers["/loop"] = page(b"", f"Location: {location}", status="302 Found")
-    await refused(net, "http://example.com/", told)
+    await refused(net, "http://example.com/", message)
     assert set(net.dialled) == {OPEN}
 
 
@@ -333,7 +333,7 @@ async def test_only_text_is_fetched(net: Net, kind: str) -> None:
         b"HTTP/1.1 200 OK\r\n" + b"X: " + b"x" * 200_000 + b"\r\n\r\n",
     ],
 )
-async def test_broken_answers_are_told(net: Net, answer: bytes) -> None:
+async def test_broken_answers_are_reported(net: Net, answer: bytes) -> None:
     net.answers["/"] = answer
     await refused(net, "http://example.com/", "could not be fetched")
 
@@ -346,7 +346,7 @@ async def test_proxies_of_the_environment_are_ignored(net: Net, monkeypatch: pyt
     assert net.dialled == [OPEN]
 
 
-async def test_a_connection_that_cannot_be_made_is_told(net: Net) -> None:
+async def test_failed_connection_is_reported(net: Net) -> None:
     async def dead(address: str, port: int) -> Any:
         raise OSError("no route")
 

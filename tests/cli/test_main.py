@@ -47,13 +47,13 @@ class Stage:
         return dataclasses.replace(host, **changes)
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return "\n".join(self.lines)
 
     @property
     def sentences(self) -> str:
         """What was said, however the lines were broken."""
-        return " ".join(self.said.split())
+        return " ".join(self.output.split())
 
 
 @pytest.fixture
@@ -94,12 +94,12 @@ def write_tutorial(folder: Path, *cells: str | tuple[str, str]) -> Path:
 def test_doctor_tells_level_probes_and_limits(stage: Stage) -> None:
     assert main.main(["doctor"], stage.host()) == 0
     protects, leaves_open = PROTECTS["confined"]
-    assert "Sandbox level: confined" in stage.said
+    assert "Sandbox level: confined" in stage.output
     assert "  yes  landlock    ABI 7" in stage.lines
     assert "  no   namespaces  EPERM" in stage.lines
     assert f"It protects: {protects}" in stage.sentences
     assert f"It does not protect: {leaves_open}" in stage.sentences
-    assert "limited" not in stage.said
+    assert "limited" not in stage.output
 
 
 def test_doctor_says_beside_a_level_what_it_would_take(stage: Stage) -> None:
@@ -116,7 +116,7 @@ def test_doctor_says_beside_a_level_what_it_would_take(stage: Stage) -> None:
 def test_doctor_without_a_sandbox_says_how_to_go_on_knowingly(stage: Stage, level: str | None) -> None:
     host = stage.host(detect=lambda: Detection(level, PROBES))
     assert main.main(["doctor"], host) == 1
-    assert "Sandbox level: none" in stage.said
+    assert "Sandbox level: none" in stage.output
     assert 'Session(level="limited")' in stage.sentences
     assert "AISOTOOLS_MIN_LEVEL=limited" in stage.sentences
     assert PROTECTS["limited"][1] in stage.sentences
@@ -125,7 +125,7 @@ def test_doctor_without_a_sandbox_says_how_to_go_on_knowingly(stage: Stage, leve
 @pytest.mark.parametrize(("level", "status"), [("isolated", 0), ("guarded", 0), ("limited", 1), (None, 1)])
 def test_doctor_json(stage: Stage, level: str | None, status: int) -> None:
     assert main.main(["doctor", "--json"], stage.host(detect=lambda: Detection(level, PROBES))) == status
-    answer = json.loads(stage.said)
+    answer = json.loads(stage.output)
     assert answer["level"] == level
     assert answer["holds"] is (status == 0)
     assert answer["probes"][1] == {"name": "namespaces", "ok": False, "detail": "EPERM"}
@@ -197,7 +197,7 @@ def test_lab_from_a_wheel_copies_the_tutorials_once(stage: Stage) -> None:
     assert main.main(["lab"], host) == 7
     copy = host.here / "aisotools-tutorials"
     assert f"--ServerApp.root_dir={copy}" in stage.started[0]
-    assert str(copy) in stage.said
+    assert str(copy) in stage.output
     assert (copy / "data" / "a.csv").read_text() == "a\n1\n"
     assert not (copy / "workspace").exists()
 
@@ -261,7 +261,7 @@ def test_execute_tells_of_each_cell(stage: Stage) -> None:
     (folder / "data.csv").write_text("a,b")
     before = tutorial.read_bytes()
     assert main.main(["lab", "--execute"], stage.host()) == 0
-    text = stage.said
+    text = stage.output
     assert "[1/5] # count  (" in text
     assert "    line 7\n    ... 12 more lines" in text
     assert "    'a,b'" in text
@@ -276,12 +276,12 @@ def test_execute_tells_of_each_cell(stage: Stage) -> None:
 def test_execute_stops_at_a_cell_that_fails(stage: Stage) -> None:
     write_tutorial(stage.package.parent / "notebooks", "1", "undefined", "print('never')")
     assert main.main(["lab", "--execute"], stage.host()) == 1
-    assert "    NameError: name 'undefined' is not defined" in stage.said
+    assert "    NameError: name 'undefined' is not defined" in stage.output
     assert stage.lines[-1] == "\nCell 2 of 3 failed with NameError. Cells not run: 1."
-    assert "never" not in stage.said
+    assert "never" not in stage.output
 
 
 def test_execute_survives_a_kernel_that_does_not(stage: Stage) -> None:
     write_tutorial(stage.package.parent / "notebooks", "import os\nos._exit(3)")
     assert main.main(["lab", "--execute"], stage.host()) == 1
-    assert "Cell 1 of 1 ended the notebook's kernel. Cells not run: 0." in stage.said
+    assert "Cell 1 of 1 ended the notebook's kernel. Cells not run: 0." in stage.output

@@ -33,19 +33,19 @@ def test_tools_are_chosen_by_name_and_brought_along() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--http", "99999"], "Port 99999 cannot be used"),
         (["--tools", "nothing"], "no tool named 'nothing'"),
     ],
 )
-def test_what_will_not_do_is_told(
-    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_wrong_command_lines_are_reported(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["mcp", "serve", "--workspace", str(tmp_path / "work"), *words]) == 1
-    said = capsys.readouterr()
-    assert told in said.err
-    assert not said.out
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert not printed.out
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ async def test_another_workspace_gives_another_result_and_exit_status_one(
     assert (other / "data.txt").read_text() == "1"
 
 
-def test_what_cannot_be_replayed_is_told_in_one_line(capsys: Any, tmp_path: Path) -> None:
+def test_file_that_cannot_be_replayed_is_reported_in_one_line(capsys: Any, tmp_path: Path) -> None:
     (tmp_path / "x.ipynb").write_text("{}")
     status, output = replayed(capsys, str(tmp_path / "x.ipynb"))
     assert status == 1

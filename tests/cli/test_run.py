@@ -44,7 +44,7 @@ class Terminal:
         return main.main(["run", "-m", model, *place, *more, task], self.host)
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return "\n".join(self.lines)
 
 
@@ -66,9 +66,9 @@ def test_three_steps(terminal: Terminal) -> None:
     model = terminal.script(["First a file.", WRITE], list_files, read, "It says hello.")
     assert terminal.run(model, "Write, list, read.", "--approve", "auto") == 0
     assert terminal.lines[-1] == "It says hello."
-    assert "First a file." in terminal.said
-    assert terminal.said.count("\n> file") == 3
-    assert "< hello" in terminal.said or "hello" in terminal.said
+    assert "First a file." in terminal.output
+    assert terminal.output.count("\n> file") == 3
+    assert "< hello" in terminal.output or "hello" in terminal.output
 
 
 def test_nobody_at_the_terminal_denies(terminal: Terminal) -> None:
@@ -79,18 +79,18 @@ def test_nobody_at_the_terminal_denies(terminal: Terminal) -> None:
 
 def test_deny(terminal: Terminal) -> None:
     terminal.run(terminal.script(WRITE, "Could not."), "Write.", "--approve", "deny")
-    assert "--approve deny" in terminal.said
+    assert "--approve deny" in terminal.output
 
 
 def test_a_run_that_does_not_end_well(terminal: Terminal) -> None:
     model = terminal.script(["file", {"operation": "list", "path": "."}], "never")
     assert terminal.run(model, "Go.", "--max-steps", "1") == 1
-    assert "budget of 1 steps" in terminal.said
+    assert "budget of 1 steps" in terminal.output
 
 
 def test_only_some_tools(terminal: Terminal) -> None:
     assert terminal.run(terminal.script(WRITE, "Could not."), "Go.", "-t", "python") == 0
-    assert "file was not run" not in terminal.said  # it never reached the gate
+    assert "file was not run" not in terminal.output  # it never reached the gate
     assert not (terminal.folder / "workspace" / "a.txt").exists()
 
 
@@ -99,8 +99,8 @@ def test_output_cannot_move_the_cursor(terminal: Terminal) -> None:
     (terminal.folder / "workspace" / "a.txt").write_text("\x1b[2J evil")
     model = terminal.script(["file", {"operation": "read", "path": "a.txt"}], "ok")
     terminal.run(model, "Go.")
-    assert "\x1b" not in terminal.said
-    assert "evil" in terminal.said
+    assert "\x1b" not in terminal.output
+    assert "evil" in terminal.output
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_output_cannot_move_the_cursor(terminal: Terminal) -> None:
         (["-m", "replay:/nowhere.ipynb", "Go."], "/nowhere.ipynb"),
     ],
 )
-def test_mistakes_are_told(
+def test_mistakes_are_reported(
     terminal: Terminal, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert main.main(["run", *arguments], terminal.host) == 1
-    assert message in capsys.readouterr().err + terminal.said
+    assert message in capsys.readouterr().err + terminal.output
 
 
 def test_an_unknown_tool(terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ def test_tools_as_a_table_and_one_in_full() -> None:
         (("call", "file", "--json", "["), "--json wants an object"),
     ],
 )
-def test_mistakes_are_told(
+def test_mistakes_are_reported(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*arguments)[0] == 1

@@ -132,7 +132,7 @@ def test_body_shortens_results_and_leaves_images_out() -> None:
 # ---- conversation
 
 
-def test_conversation_is_what_was_said_in_order() -> None:
+def test_conversation_has_the_messages_in_order() -> None:
     question, result = UserMessage("q"), ToolMessage("c", "f", "r")
     record: list[SessionEvent] = [
         requested(1, question),

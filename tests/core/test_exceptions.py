@@ -37,7 +37,7 @@ def test_kinds_that_others_may_catch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (UnknownTool("fiel", ("file",), ("file", "python")), "Did you mean 'file'?"),
         (UnknownTool("x", ("a", "b"), ("a", "b")), "Did you mean 'a' or 'b'?"),
@@ -45,6 +45,6 @@ def test_kinds_that_others_may_catch() -> None:
         (UnknownTool("x"), "No tools are registered."),
     ],
 )
-def test_an_unknown_tool_is_told_with_what_to_do(error: UnknownTool, told: str) -> None:
+def test_unknown_tool_is_reported_with_advice(error: UnknownTool, message: str) -> None:
     assert str(error).startswith(f"There is no tool named {error.name!r}.")
-    assert str(error).endswith(told)
+    assert str(error).endswith(message)

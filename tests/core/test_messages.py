@@ -66,9 +66,9 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 
 @given(MESSAGES)
 def test_json_both_ways(message: Message) -> None:
-    told = json.loads(json.dumps(message_to_json(message)))
-    assert message_from_json(told) == message
-    assert digest_of([message_from_json(told)]) == digest_of([message])
+    encoded = json.loads(json.dumps(message_to_json(message)))
+    assert message_from_json(encoded) == message
+    assert digest_of([message_from_json(encoded)]) == digest_of([message])
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_is_no_message(wrong: Any) -> None:
         message_from_json(wrong)
 
 
-def test_the_digest_is_of_what_was_said() -> None:
+def test_digest_covers_the_messages() -> None:
     one = AssistantMessage((TextPart("a"), CallPart("1", "look", {"n": 1})), model="x")
     same = AssistantMessage((TextPart("a", opaque={"id": 3}), CallPart("2", "look", {"n": 1})), model="y")
     other = AssistantMessage((TextPart("a"), CallPart("1", "look", {"n": 2})), model="x")

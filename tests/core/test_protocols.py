@@ -131,6 +131,6 @@ def test_context_is_copied_not_changed() -> None:
     assert (context.agent_id, context.approval_handler, context.metadata) == ("", None, {"a": 1})
 
 
-def test_question_waits_five_minutes_unless_told_otherwise() -> None:
+def test_question_waits_five_minutes_by_default() -> None:
     assert UserQuestion(id="q", text="?").timeout_s == 300.0
     assert UserQuestion(id="q", text="?").choices == ()

@@ -30,9 +30,9 @@ SECRETS = [
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_what_looks_like_a_secret_goes(secret: str) -> None:
-    told = redact_text(f"before {secret} after")
-    assert secret not in told
-    assert told == f"before {REDACTED} after"
+    redacted = redact_text(f"before {secret} after")
+    assert secret not in redacted
+    assert redacted == f"before {REDACTED} after"
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_what_looks_like_a_secret_goes(secret: str) -> None:
     ],
 )
 def test_what_is_named_a_secret_goes(text: str, gone: str) -> None:
-    told = redact_text(text)
-    assert gone not in told
-    assert REDACTED in told
+    redacted = redact_text(text)
+    assert gone not in redacted
+    assert REDACTED in redacted
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_redacting_is_total_and_settles(value: object) -> None:
 
 def test_long_texts_keep_their_beginning_and_what_proves_the_rest() -> None:
     value = {"a": ["x" * 10, "short"], "b": 3}
-    told = shortened(value, 5)
-    assert told["a"][1] == "short"
-    assert told["b"] == 3
+    short = shortened(value, 5)
+    assert short["a"][1] == "short"
+    assert short["b"] == 3
     digest = hashlib.sha256(b"x" * 10).hexdigest()
-    assert told["a"][0] == {"beginning": "xxxxx", "chars": 10, "sha256": digest}
+    assert short["a"][0] == {"beginning": "xxxxx", "chars": 10, "sha256": digest}

@@ -43,7 +43,7 @@ def test_content_within_its_cap_is_left_alone() -> None:
     assert truncate_result(result, OutputCaps(), ResultStore()) is result
 
 
-def test_what_is_cut_is_kept_whole_and_the_reference_told() -> None:
+def test_cut_result_is_stored_whole_and_its_reference_shown() -> None:
     store, text = ResultStore(), "".join(f"{n:05}\n" for n in range(5000))
     result = truncate_result(ToolResult.text(text), OutputCaps(), store, tool="t", call_id="c")
     assert len(result.content) <= 10_000

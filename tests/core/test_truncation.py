@@ -53,7 +53,7 @@ def test_counts_are_exact_and_nothing_is_lost_without_a_mark(
         assert len(head.split("\n")) + len(tail.split("\n")) <= most_lines + 3
 
 
-def test_the_true_tail_is_kept_and_the_gap_is_told() -> None:
+def test_true_tail_is_kept_and_the_gap_is_noted() -> None:
     text = "".join(f"line {n}\n" for n in range(1, 1001))
     part = truncate_text(text, 10_000, 30, "; more")
     assert part is not None
@@ -93,7 +93,7 @@ def test_nothing_that_drives_a_terminal_is_left(text: str) -> None:
     assert strip_controls(strip_controls(text)) == strip_controls(text)
 
 
-def test_binary_is_told_from_text() -> None:
+def test_binary_is_distinguished_from_text() -> None:
     assert looks_binary(bytes(range(256)).decode("utf-8", "replace"))
     assert looks_binary("\0" * 50)
     assert not looks_binary("")

@@ -70,10 +70,10 @@ def test_success_and_text_are_their_own_value() -> None:
         assert (result.content, result.value, result.is_error, result.kind) == ("done", "done", False, "text")
 
 
-def test_json_reads_compactly_unless_told_otherwise() -> None:
+def test_json_is_compact_by_default() -> None:
     assert ToolResult.json({"a": [1, 2]}).content == '{"a":[1,2]}'
-    told = ToolResult.json({"a": 1}, "one a")
-    assert (told.content, told.value, told.kind) == ("one a", {"a": 1}, "json")
+    result = ToolResult.json({"a": 1}, "one a")
+    assert (result.content, result.value, result.kind) == ("one a", {"a": 1}, "json")
 
 
 @given(data=st.binary(max_size=200))
@@ -102,11 +102,11 @@ def test_metadata_is_added_to_a_copy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [({"outcome": "yes"}, "'yes'"), ({"outcome": "approve", "remember": "always"}, "'always'")],
 )
-def test_an_approval_is_checked_when_it_is_made(wrong: dict[str, str], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_an_approval_is_checked_when_it_is_made(wrong: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Approval(**wrong)  # type: ignore[arg-type]  # the point
 
 

@@ -111,7 +111,7 @@ class NotebookPage:
         )
         await self.page.wait_for_selector(f"body[data-jp-theme-name='{name}']", state="attached")
 
-    async def heard(self, dialog: Dialog) -> None:
+    async def on_dialog(self, dialog: Dialog) -> None:
         if dialog.type == "beforeunload":
             await dialog.accept()
             return
@@ -184,7 +184,7 @@ class Lab:
         page = await context.new_page()
         opened = NotebookPage(page, path)
         await page.route("**/*", opened.guard)
-        page.on("dialog", opened.heard)
+        page.on("dialog", opened.on_dialog)
         place = f"lab/workspaces/w{self._count}/tree" if app == "lab" else app
         where = f"{place}/{path.relative_to(self.folder).as_posix()}"
         await page.goto(f"{self.url}{where}?token={self.token}&reset")
@@ -249,8 +249,8 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bro
     """Chromium as the system has it, with a home of its own."""
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None:
-        told = "The browser tests need Chromium: apt-get install chromium"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(told)
+        advice = "The browser tests need Chromium: apt-get install chromium"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(advice)
     arguments = [*OFFLINE, "--no-sandbox"] if os.geteuid() == 0 else OFFLINE
     async with async_playwright() as playwright:
         env: dict[str, str | float | bool] = {

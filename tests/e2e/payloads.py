@@ -24,8 +24,8 @@ def payloads(canary: str, model_id: str) -> dict[str, dict[str, Any]]:
             text = json.dumps(bundle, default=repr)
             found[name] = json.loads(text.replace(EVIL, f"{canary}{_slug(name)}/"))
     for name, source in _MORE.items():
-        told = source.replace("CANARY", f"{canary}{_slug(name)}").replace("MODEL", model_id)
-        found[name] = json.loads(told) if told.startswith("{") else {"text/html": told}
+        filled = source.replace("CANARY", f"{canary}{_slug(name)}").replace("MODEL", model_id)
+        found[name] = json.loads(filled) if filled.startswith("{") else {"text/html": filled}
     found["own card again"] = {WIDGET: {"model_id": model_id, "version_major": 2, "version_minor": 0}}
     found["update of the card"] = {
         "text/html": "<b>Approved by you</b>",

@@ -64,7 +64,7 @@ async def axe(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFact
 async def _fetched(folder: Path) -> bytes:
     """`axe.min.js` out of the package of the pinned version."""
     npm = shutil.which("npm")
-    told = f"axe-core {VERSION} cannot be had: it needs npm and its registry once."
+    reason = f"axe-core {VERSION} cannot be had: it needs npm and its registry once."
     if npm is not None:
         command = [npm, "pack", f"axe-core@{VERSION}", "--silent", "--pack-destination", str(folder)]
         command += ["--cache", str(folder / "npm")]
@@ -76,8 +76,8 @@ async def _fetched(folder: Path) -> bytes:
                 assert member is not None
                 return member.read()
     if os.environ.get("CI"):
-        pytest.fail(told)
-    pytest.skip(told)
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 @pytest.mark.parametrize("theme", ["Light", "Dark"])

@@ -92,7 +92,7 @@ async def test_three_steps_as_the_model(open_notebook: Opener, screenshots: Path
     assert notebook.foreign == []
 
 
-async def test_wrong_arguments_are_told_on_the_form(open_notebook: Opener, screenshots: Path) -> None:
+async def test_wrong_arguments_are_reported_on_the_form(open_notebook: Opener, screenshots: Path) -> None:
     notebook = await ready(
         open_notebook,
         "%%agent -m human -t area -o r\nHow large is 2 by 3?",

@@ -96,11 +96,11 @@ async def shown(
     notebook = await open_notebook(BEFORE, *(cell % n for n in range(count)))
     asked: list[str] = []
 
-    def heard(request: Request) -> None:
+    def on_request(request: Request) -> None:
         if "canary" in request.url:
             asked.append(request.url)
 
-    notebook.page.on("request", heard)
+    notebook.page.on("request", on_request)
     output = await notebook.run(0)
     await expect(output).to_contain_text("model-id")
     found = payloads(canary.url, (await output.inner_text()).split("model-id ")[1].split()[0])

@@ -232,7 +232,7 @@ def dialect_cell(feature: str, provider: Any, *, strict: bool | None = None) -> 
         return "-"
     tool_, arguments, _ = KINDS[feature]
     exports = ToolRegistry([tool_]).exports(provider, strict=strict)
-    told = next(iter(exports)).changes
+    changes = next(iter(exports)).changes
     name = exports[0]["function"]["name"] if "function" in exports[0] else exports[0]["name"]
     back, restored = exports.back(name, in_dialect(arguments, provider))
     try:
@@ -241,9 +241,9 @@ def dialect_cell(feature: str, provider: Any, *, strict: bool | None = None) -> 
         return "no"
     if back != tool_.name or "context" in json.dumps(exports[0].get("parameters", {})):
         return "no"
-    if any(change.path == "strict" for change in told):
+    if any(change.path == "strict" for change in changes):
         return "not strict"
-    actions = {change.action for change in told}
+    actions = {change.action for change in changes}
     return next((action for action in ("dropped", "weakened", "changed") if action in actions), "yes")
 
 
@@ -257,9 +257,9 @@ def in_dialect(arguments: dict[str, Any], provider: str) -> dict[str, Any]:
 async def bridge_cell(bridge: Bridge, feature: str, open_one: Open) -> Cell:
     """What holds of one feature on one bridge, found by trying."""
     if feature in KINDS:
-        tool_, arguments, told = KINDS[feature]
+        tool_, arguments, message = KINDS[feature]
         seen = await bridge.call(open_one(tool_, approver=AllowAll()), tool_.name, arguments)
-        return "yes" if not seen.error and told in seen.text else "no"
+        return "yes" if not seen.error and message in seen.text else "no"
     return await _BEHAVIOUR[feature](bridge, open_one)
 
 
@@ -371,8 +371,8 @@ async def _other(bridge: Bridge, open_one: Open) -> Cell:
 
 
 async def _schema(bridge: Bridge, open_one: Open) -> Cell:
-    told = bridge.schema(open_one(recursive))
-    return "yes" if told == recursive.parameters_schema() else "no"
+    exported = bridge.schema(open_one(recursive))
+    return "yes" if exported == recursive.parameters_schema() else "no"
 
 
 _BEHAVIOUR: Mapping[str, Callable[[Bridge, Open], Awaitable[Cell]]] = dict(

@@ -18,11 +18,11 @@ def send(**message: Any) -> None:
 
 
 def one_tool(name: str = "act", description: str = "Acts.", **schema: Any) -> dict[str, Any]:
-    told = {"type": "object", "properties": {"x": {"type": "string"}}, **schema}
+    input_schema = {"type": "object", "properties": {"x": {"type": "string"}}, **schema}
     return {
         "name": name,
         "description": description,
-        "inputSchema": told,
+        "inputSchema": input_schema,
         "annotations": {"readOnlyHint": True, "destructiveHint": False},
     }
 
@@ -58,8 +58,8 @@ def call(number: Any, token: Any, arguments: dict[str, Any]) -> None:
     elif HOW == "noise":
         for n in range(2_000):
             for whose in (token, "forged", 999, None):
-                told = {"progressToken": whose, "progress": n, "message": "\u202e" + "m" * 5_000}
-                send(method="notifications/progress", params=told)
+                progress = {"progressToken": whose, "progress": n, "message": "\u202e" + "m" * 5_000}
+                send(method="notifications/progress", params=progress)
         sys.stdout.write("no json\n[]\n{}\n")
         send(id=number + 1, result={"content": [{"type": "text", "text": "for another call"}]})
     elif HOW == "junk":
@@ -84,8 +84,8 @@ def main() -> None:
             if HOW == "mute":
                 time.sleep(30)
             version = params["protocolVersion"] if HOW != "old" else "2024-11-05"
-            told = {"protocolVersion": version, "capabilities": {"tools": {"listChanged": True}}}
-            send(id=number, result={**told, "serverInfo": {"name": "stranger", "version": "0"}})
+            capabilities = {"protocolVersion": version, "capabilities": {"tools": {"listChanged": True}}}
+            send(id=number, result={**capabilities, "serverInfo": {"name": "stranger", "version": "0"}})
         elif method == "tools/list":
             send(id=number, result=tools(params.get("cursor")))
         elif method == "tools/call":

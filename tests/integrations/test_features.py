@@ -86,14 +86,14 @@ class OverMcp(Bridge):
         return types.Tool.model_validate(form).input_schema
 
     async def progress(self, session: Session, name: str) -> list[str]:
-        heard: list[str] = []
+        reports: list[str] = []
 
-        async def hear(progress: float, total: float | None, message: str | None) -> None:
-            heard.append(message or "")
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            reports.append(message or "")
 
         async with Client(SessionServer(session).server) as one:
-            await one.call_tool(name, {}, progress_callback=hear)
-        return heard
+            await one.call_tool(name, {}, progress_callback=on_progress)
+        return reports
 
     async def asked(self, session: Session, name: str, arguments: dict[str, Any]) -> Seen:
         async def person(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
@@ -208,8 +208,8 @@ class UnderLangChain(Bridge):
 
     def schema(self, session: Session) -> Mapping[str, Any] | None:
         (one,) = langchain.session_tools(session)
-        told: Any = one.tool_call_schema
-        return {key: value for key, value in told.items() if key not in {"title", "description"}}
+        exported: Any = one.tool_call_schema
+        return {key: value for key, value in exported.items() if key not in {"title", "description"}}
 
     async def asked(self, session: Session, name: str, arguments: dict[str, Any]) -> Seen:
         graph: Any = StateGraph(MessagesState)

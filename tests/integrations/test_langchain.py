@@ -58,7 +58,7 @@ async def test_names_and_pictures(open_session: OpenSession) -> None:
     assert image["mime_type"] == "image/png"
 
 
-async def test_blocking_callers_work_from_a_thread_and_are_told_on_the_loop(
+async def test_blocking_callers_work_from_a_thread_and_are_refused_on_the_loop(
     open_session: OpenSession,
 ) -> None:
     session = open_session(shape_area, approver=AllowAll())

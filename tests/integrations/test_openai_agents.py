@@ -73,7 +73,7 @@ async def test_a_call_passes_the_gate_and_its_schema_survives(open_session: Open
 async def test_errors_reach_the_model_in_words(open_session: OpenSession) -> None:
     session = open_session(shape_area, MockTool("never", effect=Effect.DESTRUCTIVE), approver=DenyAll())
     tools = session_tools(session)
-    for name, arguments, told in (
+    for name, arguments, message in (
         ("shape_area", '{"shape": {"width": "x"}}', "width"),
         ("shape_area", "{no json", "not JSON"),
         ("shape_area", "[1]", "not an object"),
@@ -81,10 +81,10 @@ async def test_errors_reach_the_model_in_words(open_session: OpenSession) -> Non
     ):
         if name == "shape_area" and not arguments.startswith('{"'):
             (one, *_) = tools
-            assert told in await one.on_invoke_tool(None, arguments)  # type: ignore[arg-type]  # unused there
+            assert message in await one.on_invoke_tool(None, arguments)  # type: ignore[arg-type]  # unused there
             continue
         result = await Runner.run(agent(Calling(name, arguments), tools), "go", run_config=QUIET)
-        assert told in result.final_output
+        assert message in result.final_output
 
 
 async def test_names_and_pictures(open_session: OpenSession) -> None:

@@ -73,7 +73,7 @@ async def test_names_and_pictures(open_session: OpenSession) -> None:
     assert isinstance(said, AgentImage)
 
 
-async def test_on_the_sessions_own_thread_it_is_told_what_to_do(open_session: OpenSession) -> None:
+async def test_call_on_the_sessions_own_thread_is_refused_with_advice(open_session: OpenSession) -> None:
     session = open_session(dotted_area, approver=AllowAll())
     await session.start()
     (one,) = session_tools(session)

@@ -66,7 +66,7 @@ def test_a_mode_keeps_the_rules_of_the_file(environ: Mapping[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[settings]\nmod = 'plan'", r"\[settings\]: unknown: mod\. Known: mode, level"),
         ("[settings]\nmode = 'none'", r"\[settings\]: .*mode"),
@@ -76,9 +76,11 @@ def test_a_mode_keeps_the_rules_of_the_file(environ: Mapping[str, str]) -> None:
         ("[settings]\nconfig = 1", "unknown: config"),
     ],
 )
-def test_a_broken_file_is_told_and_loosens_nothing(environ: Mapping[str, str], text: str, told: str) -> None:
+def test_broken_file_is_reported_and_relaxes_nothing(
+    environ: Mapping[str, str], text: str, message: str
+) -> None:
     path = write(environ, text)
-    with pytest.raises(UsageError, match=told) as error:
+    with pytest.raises(UsageError, match=message) as error:
         settings_for(shell(), environ)
     assert str(path) in str(error.value)
 

@@ -46,7 +46,7 @@ def test_rules_of_a_file_decide() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a", "is not TOML"),
         ("colour = 'red'", "unknown keys: colour. Known: mode, rule"),
@@ -62,8 +62,8 @@ def test_rules_of_a_file_decide() -> None:
         ("[[rule]]\nnot_match = [{ writes = ['b'] }]", "which `not_match` excludes"),
     ],
 )
-def test_a_mistake_names_the_file_the_rule_and_the_key(text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_a_mistake_names_the_file_the_rule_and_the_key(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         policy_from_toml(text, source="policy.toml")
 
 

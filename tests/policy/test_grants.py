@@ -126,11 +126,11 @@ def test_no_grant_is_wider_than_what_was_shown(shown: Facts, other: Facts, scope
         assert not other.outside
         assert set(other.hosts) <= set(shown.hosts)
         if scope == "shape":
-            told, asked = shape_of(shown), shape_of(other)
-            assert told is not None
+            granted, asked = shape_of(shown), shape_of(other)
+            assert granted is not None
             assert asked is not None
-            assert asked.commands <= told.commands
-            assert asked.folders <= told.folders
+            assert asked.commands <= granted.commands
+            assert asked.folders <= granted.folders
 
 
 # ---- what a grant covers, decision by decision
@@ -268,7 +268,7 @@ def test_a_shape_needs_something_certain_to_name() -> None:
         (Facts(effect=Effect.REMOTE_ACTION), ["call", "tool"]),
     ],
 )
-def test_only_what_can_be_said_exactly_is_offered(facts: Facts, scopes: list[str]) -> None:
+def test_only_grants_that_can_be_described_exactly_are_offered(facts: Facts, scopes: list[str]) -> None:
     prepared = ticket(facts)
     assert list(remember_scopes(prepared)) == scopes
     for scope in get_args(Remember):

@@ -210,7 +210,7 @@ def test_the_digest_changes_with_the_tool_and_the_level() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reasons", "told"),
+    ("reasons", "expected"),
     [
         (("it was denied",), "file was not run: it was denied."),
         (("a.", "b"), "file was not run: a; b."),
@@ -218,6 +218,6 @@ def test_the_digest_changes_with_the_tool_and_the_level() -> None:
         (("", ""), "file was not run: no reason was given."),
     ],
 )
-def test_a_denial_says_why(reasons: tuple[str, ...], told: str) -> None:
+def test_a_denial_says_why(reasons: tuple[str, ...], expected: str) -> None:
     result = denial_result("file", reasons)
-    assert (result.content, result.error_kind, result.recoverable) == (told, "denied", False)
+    assert (result.content, result.error_kind, result.recoverable) == (expected, "denied", False)

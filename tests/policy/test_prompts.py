@@ -204,11 +204,11 @@ def a_login() -> ApprovalRequest:
 
 def test_secrets_are_not_shown() -> None:
     request = a_login()
-    for told in (describe_request(request), summarize(request), repr(argument_fields(request))):
-        assert "hunter2" not in told
-        assert "tiger3" not in told
-        assert "secret, not shown" in told
-        assert "ann" in told
+    for text in (describe_request(request), summarize(request), repr(argument_fields(request))):
+        assert "hunter2" not in text
+        assert "tiger3" not in text
+        assert "secret, not shown" in text
+        assert "ann" in text
 
 
 def test_a_secret_without_a_name_is_not_shown_either() -> None:
@@ -222,12 +222,12 @@ def test_a_secret_without_a_name_is_not_shown_either() -> None:
 WORDS = {"tool": "any\u202e", "call": "just this", "shape": "such"}
 
 
-def test_what_can_be_remembered_is_told_in_words_the_narrowest_first() -> None:
+def test_remember_scopes_are_described_narrowest_first() -> None:
     request = a_request({"n": 1}, preview={"remember": WORDS})
     assert remember_choices(request) == {"call": "just this", "shape": "such", "tool": "any\\u202e"}
-    told = describe_request(request)
+    text = describe_request(request)
     for line in ("c  for just this", "s  for such", "t  for any\\u202e"):
-        assert line in told
+        assert line in text
     assert "not be asked again" not in describe_request(a_request({"n": 1}))
 
 

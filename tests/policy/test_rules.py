@@ -163,7 +163,7 @@ def test_a_rule_that_fails_denies_and_is_named(decision: Decision) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "told"),
+    ("make", "error", "message"),
     [
         (lambda: Rule(decision="alow"), ValueError, "'alow' is not one of allow, ask, deny"),  # type: ignore[arg-type]  # the point
         (lambda: Rule(when="always"), TypeError, "when='always'"),  # type: ignore[arg-type]  # the point
@@ -171,8 +171,8 @@ def test_a_rule_that_fails_denies_and_is_named(decision: Decision) -> None:
         (lambda: Policy(rules=["file"]), TypeError, "'file' is not a Rule"),  # type: ignore[list-item]  # the point
     ],
 )
-def test_bad_policies_fail_where_they_are_written(make: Any, error: type[Exception], told: str) -> None:
-    with pytest.raises(error, match=told):
+def test_bad_policies_fail_where_they_are_written(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         make()
 
 
@@ -338,7 +338,7 @@ def test_a_spelling_cannot_dodge_a_pattern(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("expected", "said"),
+    ("expected", "message"),
     [
         ({"pats": "x"}, "has unknown keys: pats. Known: arguments"),
         ({"arguments": "x"}, "table of argument names"),
@@ -346,8 +346,8 @@ def test_a_spelling_cannot_dodge_a_pattern(path: str) -> None:
         ({"outside": "yes"}, "must be true or false, not 'yes'"),
     ],
 )
-def test_a_mistake_is_named_when_the_condition_is_made(expected: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_mistake_is_named_when_the_condition_is_made(expected: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Condition(expected)
 
 

@@ -30,8 +30,8 @@ PATIENT = StopTimeouts(interrupt_s=50, kill_s=50, recover_s=50)
 
 
 @dataclass
-class Heard:
-    """A `SandboxListener` that keeps everything."""
+class ReportLog:
+    """A `SandboxListener` that records everything."""
 
     outputs: list[tuple[str, str, str]] = field(default_factory=list)
     emits: list[tuple[str, str, Mapping[str, Json]]] = field(default_factory=list)
@@ -68,13 +68,13 @@ class Rig:
         **options: Any,
     ) -> None:
         self.workspace = workspace
-        self.heard = Heard()
+        self.reported = ReportLog()
         level = level or spawn.detection().level
         assert level is not None
         self.level = level
         self.wanted = spawn.WorkerSpec(level=level, workspace=str(workspace), limits=limits or Limits())
         self.kernel = LocalSandbox(
-            self.wanted, self.heard, stop_timeouts=stop_timeouts, slow_fork_s=slow_fork_s, **options
+            self.wanted, self.reported, stop_timeouts=stop_timeouts, slow_fork_s=slow_fork_s, **options
         )
 
     async def call(

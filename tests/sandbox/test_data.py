@@ -83,7 +83,7 @@ def test_a_scalar_of_numpy() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_cannot_travel_is_told(value: Any) -> None:
+def test_value_that_cannot_be_sent_is_reported(value: Any) -> None:
     with pytest.raises(ToolError, match="'x'"):
         pack("x", value)
 
@@ -92,8 +92,8 @@ def test_depth_and_size_are_bounded() -> None:
     deep: list[Any] = []
     for _ in range(500):
         deep = [deep]
-    for value, told in ((deep, "nested more than"), (b"x" * (45 << 20), "travel at once")):
-        with pytest.raises(ToolError, match=told):
+    for value, message in ((deep, "nested more than"), (b"x" * (45 << 20), "travel at once")):
+        with pytest.raises(ToolError, match=message):
             pack("x", value)
 
 
@@ -125,7 +125,7 @@ def test_frames(number: int) -> None:
         assert back.name == frame.name
 
 
-def test_frames_of_objects_are_told() -> None:
+def test_frame_with_a_column_of_objects_is_refused_with_advice() -> None:
     pd = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
     with pytest.raises(ToolError, match="Give every column one type"):

@@ -128,7 +128,7 @@ for number in ('90', '91', '99'):
 """
     await r.python(code, call_id="me")
     await works(r)
-    assert {call for call, _, text in r.heard.outputs if "forged" in text} <= {""}
+    assert {call for call, _, text in r.reported.outputs if "forged" in text} <= {""}
 
 
 async def test_reading_the_channel_away_hurts_only_the_reader(r: Rig) -> None:
@@ -268,7 +268,7 @@ async def test_interrupting_while_half_a_frame_is_out(r: Rig) -> None:
         await r.kernel.interrupt()
         assert (await call).metadata.get("stopped") is True
     await works(r)
-    assert r.heard.losses == []
+    assert r.reported.losses == []
 
 
 async def test_signal_handlers_of_user_code_that_print_and_raise(r: Rig) -> None:
@@ -292,7 +292,7 @@ caught
     result = await r.python(code)
     assert result.value["result"] == "150"
     await works(r)
-    assert r.heard.losses == []
+    assert r.reported.losses == []
 
 
 async def test_threads_and_finalisers_that_print(r: Rig) -> None:
@@ -316,7 +316,7 @@ gc.collect()
     assert not result.is_error
     assert sum("gone" in line for line in lines) > 0
     assert result.value["stdout"].count("gone") == 1500
-    assert r.heard.losses == []
+    assert r.reported.losses == []
 
 
 async def test_the_worker_s_modules_can_be_broken_and_nothing_else(r: Rig) -> None:
@@ -342,8 +342,8 @@ async def test_the_reporting_of_a_tool_cannot_be_used_to_break_out_of_its_call(r
         return "ok"
 
     assert (await r.tool(report, call_id="c")).content == "ok"
-    assert {call for call, _, _ in r.heard.emits} == {"c"}
-    assert all(len(name) <= 200 for _, name, _ in r.heard.emits)
+    assert {call for call, _, _ in r.reported.emits} == {"c"}
+    assert all(len(name) <= 200 for _, name, _ in r.reported.emits)
 
 
 async def test_deaths_in_a_row_do_not_wear_the_session_out(r: Rig) -> None:

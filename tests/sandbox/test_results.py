@@ -67,7 +67,7 @@ def test_every_kind(result: ToolResult) -> None:
     assert there(result) == result
 
 
-def test_a_value_over_its_cap_is_left_out_and_that_is_said() -> None:
+def test_value_over_its_cap_is_left_out_with_a_note() -> None:
     result = there(ToolResult.json(["x" * 100] * 20), SMALL)
     assert result.value is None
     assert not result.is_error
@@ -125,11 +125,11 @@ def test_a_worker_cannot_send_more_content_than_is_kept() -> None:
         result_from_worker(
             pieces({"content": "x" * 1_000_000}), OutputCaps(content_chars=1000, kept_chars=1000), printed()
         )
-    told = pieces(HEAD | {"content": "x" * 9_000_000})
-    assert len(result_from_worker(told, CAPS, printed()).content) <= CAPS.kept_chars
+    frames = pieces(HEAD | {"content": "x" * 9_000_000})
+    assert len(result_from_worker(frames, CAPS, printed()).content) <= CAPS.kept_chars
     for key in ("nosuch", "n", 3, None, ["a"]):
-        told = pieces(HEAD | {"told_by": key}, value=b'{"n": 1}')
-        assert result_from_worker(told, CAPS, printed()).content == HEAD["content"]
+        frames = pieces(HEAD | {"told_by": key}, value=b'{"n": 1}')
+        assert result_from_worker(frames, CAPS, printed()).content == HEAD["content"]
 
 
 @given(st.text(max_size=300), st.integers(0, 200))
@@ -150,10 +150,10 @@ def test_text_stays_text(text: str) -> None:
 
 
 def test_forged_text_is_text() -> None:
-    told = pieces(HEAD | {"value_is_text": True}, value=b"\xff\xfe[")
-    assert result_from_worker(told, CAPS, printed()).value == "\ufffd\ufffd["
-    told = pieces(HEAD | {"value_is_text": 1}, value=b"[]")
-    assert result_from_worker(told, CAPS, printed()).value == []
+    frames = pieces(HEAD | {"value_is_text": True}, value=b"\xff\xfe[")
+    assert result_from_worker(frames, CAPS, printed()).value == "\ufffd\ufffd["
+    frames = pieces(HEAD | {"value_is_text": 1}, value=b"[]")
+    assert result_from_worker(frames, CAPS, printed()).value == []
 
 
 class Odd:
@@ -300,9 +300,9 @@ def test_a_forged_error_is_a_plain_failure(kind: object) -> None:
 @settings(max_examples=300)
 @given(st.lists(st.binary(max_size=60), max_size=5), values)
 def test_anything_else_is_a_result_or_a_channel_error(garbage: list[bytes], value: Any) -> None:
-    for told in (garbage, pieces(json.dumps(value).encode(), *garbage[:3])):
+    for frames in (garbage, pieces(json.dumps(value).encode(), *garbage[:3])):
         with contextlib.suppress(ChannelError):
-            result = result_from_worker(told, CAPS, printed())
+            result = result_from_worker(frames, CAPS, printed())
             assert isinstance(result.content, str)
             assert isinstance(result.metadata, dict)
 
@@ -319,11 +319,11 @@ def test_printed_text_becomes_metadata() -> None:
     assert result.metadata == {"stdout": "out", "stderr": "err"}
 
 
-def test_a_tool_that_told_it_itself_is_left_alone() -> None:
+def test_result_with_the_output_already_in_it_is_unchanged() -> None:
     output = printed()
     output.add("stdout", "out\n")
-    told = ToolResult(content="out\n3", value={"stdout": "out\n"}, metadata={"streams_taken": True})
-    assert there(told, output=output) == ToolResult(content="out\n3", value={"stdout": "out\n"})
+    returned = ToolResult(content="out\n3", value={"stdout": "out\n"}, metadata={"streams_taken": True})
+    assert there(returned, output=output) == ToolResult(content="out\n3", value={"stdout": "out\n"})
 
 
 def test_unless_programs_wrote_past_it() -> None:
@@ -332,17 +332,17 @@ def test_unless_programs_wrote_past_it() -> None:
     output.add_raw("stdout", b"two\n")
     output.add("stdout", "three\n")
     output.add_raw("stderr", b"oh\n")
-    told = ToolResult(
+    returned = ToolResult(
         content="one\nthree\n42",
         value={"result": "42", "stdout": "one\nthree\n"},
         metadata={"streams_taken": True},
     )
-    result = there(told, output=output)
+    result = there(returned, output=output)
     assert result.content == "one\ntwo\nthree\noh\n42"
     assert result.value == {"result": "42", "stdout": "one\ntwo\nthree\n", "stderr": "oh\n"}
 
 
-def test_what_was_dropped_is_said() -> None:
+def test_dropped_output_is_noted() -> None:
     output = printed(5)
     output.add("stdout", "123")
     output.add_raw("stdout", b"abcd")
@@ -377,9 +377,9 @@ def test_characters_survive_being_read_in_pieces(text: str, data: st.DataObject)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.text(), st.binary()), max_size=20), st.integers(0, 100))
-def test_the_cap_holds_whatever_comes(pieces_heard: list[tuple[bool, str, bytes]], cap: int) -> None:
+def test_the_cap_holds_whatever_comes(chunks: list[tuple[bool, str, bytes]], cap: int) -> None:
     output = printed(cap)
-    for raw, text, data in pieces_heard:
+    for raw, text, data in chunks:
         if raw:
             output.add_raw("stderr", data)
         else:

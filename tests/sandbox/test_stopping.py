@@ -157,9 +157,9 @@ async def test_what_cannot_is_ended_and_the_next_call_works(strict: Rig, code: s
     assert result.metadata["state_kept"] is True
     assert "The variables were restored to what they were before this call." in result.content
     assert await r.value("kept + 1") == 2
-    assert r.heard.starts[-1][0].generation == 2
-    assert "the variables are as they were before the call" in r.heard.starts[-1][1]
-    assert r.heard.losses == []
+    assert r.reported.starts[-1][0].generation == 2
+    assert "the variables are as they were before the call" in r.reported.starts[-1][1]
+    assert r.reported.losses == []
 
 
 async def test_what_was_printed_before_the_stop_is_not_lost(strict: Rig) -> None:
@@ -185,7 +185,7 @@ async def test_interrupting_returns_the_call(r: Rig) -> None:
     ):
         call = asyncio.create_task(r.python(code))
         await printed(r, "began")
-        r.heard.outputs.clear()
+        r.reported.outputs.clear()
         await r.kernel.interrupt()
         result = await call
         assert result.is_error
@@ -202,7 +202,7 @@ async def test_an_idle_interrupt_does_nothing(r: Rig) -> None:
 async def test_interrupting_before_anything_was_started(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         await r.kernel.interrupt()
-        assert r.heard.starts == []
+        assert r.reported.starts == []
 
 
 async def test_an_interrupt_of_a_call_that_waits_for_its_turn(r: Rig) -> None:
@@ -235,7 +235,7 @@ async def test_an_interrupt_at_any_moment_of_a_short_call(r: Rig) -> None:
         await r.kernel.interrupt()
         await call
         assert await r.value("kept") == 1
-    assert r.heard.losses == []
+    assert r.reported.losses == []
 
 
 async def test_cancelling_the_awaiting_task_stops_the_work(r: Rig) -> None:
@@ -286,7 +286,7 @@ async def test_a_cancelled_call_that_waits_for_its_turn_never_runs(r: Rig) -> No
 
 def text_of(r: Rig) -> str:
     """Everything printed so far by any call."""
-    return "".join(text for _, _, text in r.heard.outputs)
+    return "".join(text for _, _, text in r.reported.outputs)
 
 
 async def printed(r: Rig, text: str) -> None:

@@ -287,7 +287,7 @@ else:
     assert not result.is_error, result.content
     assert result.value["stdout"] == f"parent first\n{printed}parent True\n"
     assert await r.value("1 + 1") == 2
-    assert r.heard.losses == []
+    assert r.reported.losses == []
 
 
 async def test_threads(r: Rig) -> None:
@@ -409,13 +409,13 @@ async def test_progress_shows_while_the_cell_runs(r: Rig) -> None:
     call = asyncio.create_task(
         r.python("import time\nprint('step 1')\ntime.sleep(0.5)\nprint('step 2')", call_id="c")
     )
-    await eventually(lambda: r.heard.text("c") == "step 1\n")
+    await eventually(lambda: r.reported.text("c") == "step 1\n")
     assert not call.done()
     await call
     awaiting = asyncio.create_task(
         r.python("import asyncio\nprint('no newline', end='')\nawait asyncio.sleep(0.5)", call_id="d")
     )
-    await eventually(lambda: r.heard.text("d") == "no newline")
+    await eventually(lambda: r.reported.text("d") == "no newline")
     assert not awaiting.done()
     await awaiting
 

@@ -51,14 +51,14 @@ async def test_variables_and_files_go_their_own_ways(real_session: OpenSession) 
     assert await value(session, "double()") == "2"
 
 
-async def test_what_cannot_be_copied_is_told(real_session: OpenSession) -> None:
+async def test_variables_that_cannot_be_copied_are_reported(real_session: OpenSession) -> None:
     session = real_session(policy=ALLOW)
     await value(session, "kept = 1; generator = (n for n in range(3))")
     branch = await session.branch()
     try:
-        (told,) = [e.payload for e in branch.events if getattr(e, "name", "") == "branch"]  # type: ignore[attr-defined]  # found by its name
-        assert told["of"] == session.session_key
-        assert [lost.partition(" ")[0] for lost in told["lost"]] == ["generator"]
+        (payload,) = [e.payload for e in branch.events if getattr(e, "name", "") == "branch"]  # type: ignore[attr-defined]  # found by its name
+        assert payload["of"] == session.session_key
+        assert [lost.partition(" ")[0] for lost in payload["lost"]] == ["generator"]
         assert await value(branch, "kept") == "1"
     finally:
         await branch.close()

@@ -105,7 +105,7 @@ async def test_an_unknown_tool_is_told_with_the_nearest(open_session: OpenSessio
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({}, "x is missing. Expected: x (integer, required)."),
         ({"x": "1"}, "x: does not fit type 'integer', got '1'"),
@@ -118,13 +118,13 @@ async def test_an_unknown_tool_is_told_with_the_nearest(open_session: OpenSessio
     ids=stable,
 )
 async def test_wrong_arguments_are_told_before_anybody_is_asked(
-    open_session: OpenSession, arguments: Any, told: str
+    open_session: OpenSession, arguments: Any, message: str
 ) -> None:
     mock, approver = MockTool(parameters=STRICT), ScriptedApprover(["approve"])
     session = open_session(mock, approver=approver)
     result = await session.call("mock", arguments)
     assert result.content.startswith("The arguments of mock")
-    assert told in result.content
+    assert message in result.content
     assert (result.is_error, result.error_kind, result.recoverable) == (True, "invalid", True)
     assert (mock.calls, approver.requests) == ([], [])
     assert kinds(session) == ["call_requested", "call_finished"]
@@ -313,7 +313,7 @@ class Odd:
 
 
 @pytest.mark.parametrize(
-    ("approver", "told"),
+    ("approver", "message"),
     [
         (Failing(), "it was denied (The approver failed: ConnectionError: the front end is gone)"),
         (Odd(), "it was denied (The approver returned bool, not an Approval)"),
@@ -323,12 +323,12 @@ class Odd:
     ],
 )
 async def test_whatever_goes_wrong_with_asking_is_a_denial(
-    open_session: OpenSession, approver: Any, told: str
+    open_session: OpenSession, approver: Any, message: str
 ) -> None:
     mock = MockTool()
     session = open_session(mock, approver=approver)
     result = await session.call("mock")
-    assert told in result.content
+    assert message in result.content
     assert result.error_kind == "denied"
     assert mock.calls == []
     assert kinds(session)[-2:] == ["call_decided", "call_finished"]
@@ -442,7 +442,7 @@ async def test_the_tool_that_was_shown_runs_even_if_its_twin_took_its_place(
 
 
 @pytest.mark.parametrize(
-    ("member", "told"),
+    ("member", "message"),
     [
         ("classify", "its effects could not be determined (KeyError: 'x'); fix its classify()"),
         ("gather_facts", "its effects could not be determined (KeyError: 'x'); fix its classify()"),
@@ -455,7 +455,7 @@ async def test_the_tool_that_was_shown_runs_even_if_its_twin_took_its_place(
     ],
 )
 async def test_a_member_that_fails_is_named_and_nothing_runs(
-    open_session: OpenSession, member: str, told: str
+    open_session: OpenSession, member: str, message: str
 ) -> None:
     def fail(*_: object) -> Any:
         raise KeyError("x")
@@ -464,7 +464,7 @@ async def test_a_member_that_fails_is_named_and_nothing_runs(
     setattr(mock, member, fail)
     session = open_session(mock, approver=AllowAll(), policy=Policy(mode="auto"))
     result = await session.call("mock")
-    assert told in result.content
+    assert message in result.content
     assert (result.is_error, result.recoverable) == (True, False)
     assert mock.calls == []
 
@@ -526,7 +526,7 @@ async def test_a_fault_in_a_part_given_to_us_is_a_result_and_logged(
 
 
 @pytest.mark.parametrize(
-    ("raises", "kind", "told"),
+    ("raises", "kind", "message"),
     [
         (ToolError("give another path"), "invalid", "give another path"),
         (PathOutside("'../x' leads out"), "invalid", "'../x' leads out"),
@@ -537,11 +537,11 @@ async def test_a_fault_in_a_part_given_to_us_is_a_result_and_logged(
     ids=lambda part: type(part).__name__,
 )
 async def test_what_a_host_tool_raises_is_its_result(
-    open_session: OpenSession, raises: BaseException, kind: str, told: str
+    open_session: OpenSession, raises: BaseException, kind: str, message: str
 ) -> None:
     session = open_session(reading(raises=raises))
     result = await session.call("mock")
-    assert result.content.startswith(told)
+    assert result.content.startswith(message)
     assert (result.is_error, result.error_kind) == (True, kind)
     assert kinds(session) == WHOLE
 
@@ -566,7 +566,7 @@ class Returning:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         (None, "returning returned NoneType instead of a ToolResult; mend its execute()."),
         ("text", "returning returned str instead of a ToolResult"),
@@ -574,11 +574,11 @@ class Returning:
     ],
 )
 async def test_a_host_tool_that_returns_no_result_is_told(
-    open_session: OpenSession, answer: Any, told: str
+    open_session: OpenSession, answer: Any, message: str
 ) -> None:
     session = open_session(Returning(answer))
     result = await session.call("returning")
-    assert told in result.content
+    assert message in result.content
     assert not result.recoverable
 
 

@@ -53,7 +53,7 @@ def lines_of(path: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda lines: lines[:3], "cut off"),
         (lambda lines: lines[:2] + lines[3:], "line 3 does not follow"),
@@ -67,13 +67,13 @@ def lines_of(path: Path) -> list[bytes]:
     ],
 )
 def test_truncation_removal_reordering_and_edits_are_found(
-    tmp_path: Path, change: Callable[[list[bytes]], list[bytes]], said: str
+    tmp_path: Path, change: Callable[[list[bytes]], list[bytes]], message: str
 ) -> None:
     path = written(tmp_path)
     path.write_bytes(b"".join(change(lines_of(path))))
     found = verify(path)
     assert not found.ok
-    assert said in found.problems[0]
+    assert message in found.problems[0]
     with pytest.raises(LedgerError, match="damaged"):
         open_ledger(tmp_path, "log")
 
@@ -89,7 +89,7 @@ def test_a_missing_head_and_another_ledgers_head_are_found(tmp_path: Path) -> No
     assert "head is missing" in verify(path).problems[0]
 
 
-def test_a_line_torn_by_a_crash_is_cut_off_and_said(tmp_path: Path) -> None:
+def test_line_torn_by_a_crash_is_removed_and_that_is_recorded(tmp_path: Path) -> None:
     path = written(tmp_path)
     with path.open("ab") as file:
         file.write(b'{"n":6,"time_s":1.0,"ki')
@@ -159,10 +159,10 @@ def test_two_at_once_write_two_ledgers(tmp_path: Path) -> None:
     ],
 )
 def test_a_session_key_of_any_kind_gives_a_plain_file_name(key: str, name: str) -> None:
-    told = ledger_name(key)
-    assert told.startswith(name)
-    assert "/" not in told
-    assert len(told) <= 100
+    file_name = ledger_name(key)
+    assert file_name.startswith(name)
+    assert "/" not in file_name
+    assert len(file_name) <= 100
 
 
 def test_a_full_disk_is_an_error() -> None:

@@ -65,7 +65,7 @@ def test_a_folder_that_was_there_stays(tmp_path: Path, environ: Mapping[str, str
 
 
 @pytest.mark.parametrize("bad", ["a\0b", "x" * 300])
-def test_a_name_that_cannot_be_is_told(tmp_path: Path, environ: Mapping[str, str], bad: str) -> None:
+def test_impossible_folder_name_is_reported(tmp_path: Path, environ: Mapping[str, str], bad: str) -> None:
     with pytest.raises(WorkspaceRefused, match="cannot be the workspace: it cannot be created"):
         hold(tmp_path / bad, environ)
 
@@ -120,21 +120,21 @@ def test_the_notebook_has_a_workspace_of_its_own(
 
 
 @pytest.mark.parametrize(
-    ("approver", "told"),
+    ("approver", "message"),
     [
         (AllowAll, r"approver=AllowAll: give an approver, such as AllowAll\(\)"),
         ("yes", "approver='yes': give an object with `async def ask"),
         (object(), "give an object with `async def ask"),
     ],
 )
-def test_what_cannot_be_asked_is_told(approver: object, told: str) -> None:
-    with pytest.raises(TypeError, match=told):
+def test_object_that_is_no_approver_is_refused(approver: object, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         require_approver(approver)
     require_approver(AllowAll())
     require_approver(None)
 
 
-def test_a_wrong_kind_is_told_with_what_to_give() -> None:
+def test_wrong_type_is_reported_with_what_to_give() -> None:
     with pytest.raises(TypeError, match=r"policy='auto': give a Policy, such as Policy\(mode='auto'\)"):
         require_type("auto", Policy, "policy", "Policy(mode='auto')")
     with pytest.raises(TypeError, match="policy=None"):

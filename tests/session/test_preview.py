@@ -39,8 +39,8 @@ def test_edits(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a b a\n")
     edits = [{"old": "a", "new": "c", "replace_all": True}, {"old": "b", "new": "d"}]
     assert diff(tmp_path, path="a.txt", edits=edits)["lines"][1:] == ["-a b a", "+c d c"]
-    told = diff(tmp_path, path="a.txt", edits=[{"old": "x", "new": "y"}])
-    assert "edit 1 replaces a text that is not in the file" in told["note"]
+    preview = diff(tmp_path, path="a.txt", edits=[{"old": "x", "new": "y"}])
+    assert "edit 1 replaces a text that is not in the file" in preview["note"]
 
 
 def test_line_ends_and_nothing(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_nothing_outside_is_read(tmp_path: Path) -> None:
         assert "hunter2" not in repr(shown), path
 
 
-def test_what_is_no_text_file_is_said(tmp_path: Path) -> None:
+def test_file_that_cannot_be_compared_is_noted(tmp_path: Path) -> None:
     import os
 
     (tmp_path / "binary").write_bytes(b"\xff\xfe\0")
@@ -97,6 +97,6 @@ def test_it_never_takes_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["a", "./a", "/workspace/a"])
-def test_the_path_is_told_as_it_was_given(tmp_path: Path, path: str) -> None:
+def test_path_is_shown_as_it_was_given(tmp_path: Path, path: str) -> None:
     (tmp_path / "a").write_text("1\n")
     assert diff(tmp_path, path=path, content="2\n")["path"] == path

@@ -67,7 +67,7 @@ class Unsound(FakeSandbox):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "told"),
+    ("options", "error", "message"),
     [
         ({"registry": [MockTool()]}, TypeError, r"registry=\[<MockTool .*give a ToolRegistry"),
         ({"policy": "safe"}, TypeError, r"policy='safe': give a Policy, such as Policy\(mode='safe'\)"),
@@ -79,13 +79,15 @@ class Unsound(FakeSandbox):
         ({"read_only": ["/no/such"]}, UsageError, "'/no/such' does not exist"),
     ],
 )
-def test_wrong_options_are_told_at_once(options: dict[str, Any], error: type[Exception], told: str) -> None:
-    with pytest.raises(error, match=told):
+def test_wrong_options_are_reported_at_once(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
         Session(**options)
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "told"),
+    ("options", "error", "message"),
     [
         ({"level": "tight"}, ValueError, "level is 'tight', which is no level"),
         ({"level": "confined", "min_level": "isolated"}, ValueError, "weaker than min_level"),
@@ -95,10 +97,10 @@ def test_wrong_options_are_told_at_once(options: dict[str, Any], error: type[Exc
     ],
 )
 async def test_a_level_that_is_not_to_be_had(
-    open_session: OpenSession, tmp_path: Path, options: dict[str, Any], error: type[Exception], told: str
+    open_session: OpenSession, tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     session = open_session(**options)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         await session.call("file", {"operation": "list"})
     assert not (tmp_path / "workspace").exists(), "nothing was made"
     assert session.level == ""
@@ -364,7 +366,7 @@ async def test_nothing_keeps_a_closed_session(tmp_path: Path, environ: Mapping[s
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "told"),
+    ("given", "error", "message"),
     [
         ({"name": 5}, TypeError, "The name of a tool is text, not int"),
         ({"name": None}, TypeError, "not NoneType"),
@@ -382,10 +384,10 @@ async def test_nothing_keeps_a_closed_session(tmp_path: Path, environ: Mapping[s
     ],
 )
 async def test_what_is_no_call_is_the_programs_mistake(
-    open_session: OpenSession, given: dict[str, Any], error: type[Exception], told: str
+    open_session: OpenSession, given: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     session = open_session(reading())
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         await session.call(**given)
     assert len(session.events) == 0
 
@@ -430,7 +432,7 @@ async def test_the_sessions_own_thread_is_not_blocked(open_session: OpenSession)
         await asyncio.to_thread(session.call_threadsafe, "mock")
 
 
-async def test_another_loop_is_told_what_to_do(open_session: OpenSession) -> None:
+async def test_use_from_another_loop_is_refused_with_advice(open_session: OpenSession) -> None:
     session = open_session(reading())
     await session.start()
 
@@ -442,7 +444,7 @@ async def test_another_loop_is_told_what_to_do(open_session: OpenSession) -> Non
     assert (await session.call("mock")).content == "done"
 
 
-def test_a_loop_that_has_ended_is_told(tmp_path: Path, environ: Mapping[str, str]) -> None:
+def test_use_after_the_loop_ended_is_refused(tmp_path: Path, environ: Mapping[str, str]) -> None:
     session = Session(tmp_path / "w", ToolRegistry([reading()]), sandbox=FakeSandbox, environ=environ)
     asyncio.run(session.start())
     with pytest.raises(UsageError, match="has lost its event loop"):
@@ -524,14 +526,14 @@ async def test_a_refused_workspace_opens_nothing(open_session: OpenSession, tmp_
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-async def test_an_unwritable_workspace_is_told(open_session: OpenSession, tmp_path: Path) -> None:
+async def test_unwritable_workspace_is_reported(open_session: OpenSession, tmp_path: Path) -> None:
     folder = tmp_path / "locked"
     folder.mkdir(mode=0o500)
     with pytest.raises(WorkspaceRefused, match=r"may not read and write it\. Change its perm"):
         await open_session(workspace=folder).start()
 
 
-async def test_a_state_folder_that_cannot_be_is_told(open_session: OpenSession, tmp_path: Path) -> None:
+async def test_unusable_state_folder_is_reported(open_session: OpenSession, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     session = open_session(environ={"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "file")})
     with pytest.raises(WorkspaceError, match="Set XDG_STATE_HOME to a folder of your own"):

@@ -58,7 +58,7 @@ async def test_the_one_unused_for_longest_makes_room() -> None:
     await slots.close()
 
 
-async def test_nobody_is_asked_to_leave_while_used_and_who_waits_too_long_is_told() -> None:
+async def test_used_slot_is_never_freed_and_waiting_ends_with_an_error() -> None:
     slots, log, (a, b) = rig(2, max_live=1, wait_s=0.05)
     async with a.using():
         with pytest.raises(SandboxError, match=r"All 1 sandboxes of the pool were busy for 0\.05 s"):

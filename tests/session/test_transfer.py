@@ -60,7 +60,7 @@ async def test_names_that_are_none(session: Session, name: Any) -> None:
             await act
 
 
-async def test_what_cannot_travel_is_told(session: Session) -> None:
+async def test_value_that_cannot_be_sent_is_reported(session: Session) -> None:
     with pytest.raises(ToolError, match="'f' is function, which cannot travel"):
         await session.put("f", lambda: 1)
     with pytest.raises(ToolError, match="no variable 'nosuch'"):

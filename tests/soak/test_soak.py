@@ -77,10 +77,8 @@ async def test_ten_thousand_calls_on_one_session(tmp_path: Path) -> None:
                 print(f"\n{number}: {result}")
         files, grown = before.show("10,000 calls on one session")
         in_worker = (rss_bytes(pid) - worker) / MIB
-        print(
-            f"    {wrong} wrong answers; the worker {in_worker:+.1f} MiB; {len(r.heard.losses)} workers lost"
-        )
-        assert (wrong, r.heard.losses, files) == (0, [], 0)
+        print(f"    {wrong} wrong answers; the worker {in_worker:+.1f} MiB; {len(r.reported.losses)} lost")
+        assert (wrong, r.reported.losses, files) == (0, [], 0)
         assert grown < 20
         assert in_worker < 40
 
@@ -151,9 +149,9 @@ async def test_two_hundred_workers_killed_in_the_middle_of_calls(tmp_path: Path)
                     killed += 1
             result = await call
             slowest_s = max(slowest_s, time.monotonic() - killed_s)
-            told = "worker_died" in result.metadata or "limit" in result.metadata
-            ends["told as lost" if told else "error" if result.is_error else "answered"] += 1
-            assert told or result.is_error or name in {"large", "result"}, (name, result)
+            reported = "worker_died" in result.metadata or "limit" in result.metadata
+            ends["told as lost" if reported else "error" if result.is_error else "answered"] += 1
+            assert reported or result.is_error or name in {"large", "result"}, (name, result)
             if killed % 20 == 0:
                 await r.python("1")  # a kill after the answer is told by the call that comes next
                 assert await r.value("1 + 1") == 2

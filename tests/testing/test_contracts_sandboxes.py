@@ -25,8 +25,8 @@ class TestFake(SandboxContract):
     def _workspace(self, tmp_path: Path) -> None:
         self.workspace = tmp_path
 
-    def make(self, heard: RecordingListener) -> Sandbox:
-        return FakeSandbox(wanted(self.workspace, "confined"), heard)
+    def make(self, listener: RecordingListener) -> Sandbox:
+        return FakeSandbox(wanted(self.workspace, "confined"), listener)
 
 
 STAGES = [
@@ -46,5 +46,5 @@ class TestReal(SandboxContract):
             pytest.skip(f"this machine does not hold level {level}, Landlock ABI {abi}")
         self.wanted = replace(wanted(tmp_path, level), landlock_abi=abi)
 
-    def make(self, heard: RecordingListener) -> Sandbox:
-        return LocalSandbox(self.wanted, heard)
+    def make(self, listener: RecordingListener) -> Sandbox:
+        return LocalSandbox(self.wanted, listener)

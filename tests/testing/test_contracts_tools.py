@@ -25,8 +25,8 @@ UNBOUNDED = {"content", "command", "code"}
 
 def _undescribed(schema: Mapping[str, Any], where: str = "") -> Iterator[str]:
     """The properties, nested ones too, that have no description."""
-    for name, told in schema.get("properties", {}).items():
-        if not told.get("description"):
+    for name, parameter in schema.get("properties", {}).items():
+        if not parameter.get("description"):
             yield f"{where}{name}"
     for name, inner in schema.get("$defs", {}).items():
         yield from _undescribed(inner, f"{name}.")
@@ -49,10 +49,10 @@ class TestBuiltins(ToolContract):
         assert schema["additionalProperties"] is False
 
     def test_its_numbers_and_texts_have_bounds(self) -> None:
-        for name, told in self.make().parameters_schema()["properties"].items():
+        for name, parameter in self.make().parameters_schema()["properties"].items():
             if name in UNBOUNDED:
                 continue
-            for option in told.get("anyOf", [told]):
+            for option in parameter.get("anyOf", [parameter]):
                 if option.get("type") == "integer":
                     assert "minimum" in option, name
                 elif option.get("type") == "string":
@@ -62,7 +62,7 @@ class TestBuiltins(ToolContract):
         tool = self.make()
         assert 60 < len(tool.description) < 1_200
         assert classify(tool, {}) is not None
-        assert all(len(said) > 5 for _, said in getattr(tool, "examples", ()))
+        assert all(len(sentence) > 5 for _, sentence in getattr(tool, "examples", ()))
 
     def test_has_an_example(self) -> None:
         assert self.valid_arguments(self.make())

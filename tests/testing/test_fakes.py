@@ -121,8 +121,8 @@ def test_elsewhere_it_is_a_copy_or_says_why_not() -> None:
 # ---- FakeSandbox
 
 
-def sandbox(tmp_path: Path, heard: RecordingListener) -> FakeSandbox:
-    return FakeSandbox(WorkerSpec(level="confined", workspace=str(tmp_path), limits=Limits()), heard)
+def sandbox(tmp_path: Path, listener: RecordingListener) -> FakeSandbox:
+    return FakeSandbox(WorkerSpec(level="confined", workspace=str(tmp_path), limits=Limits()), listener)
 
 
 def a_call(shipment: ToolPayload, **arguments: Any) -> SandboxCall:
@@ -147,8 +147,8 @@ async def test_a_tool_in_the_fake_sees_what_it_would_in_a_worker(tmp_path: Path)
 
 
 async def test_a_worker_of_the_fake_can_die(tmp_path: Path) -> None:
-    heard = RecordingListener()
-    fake = sandbox(tmp_path, heard)
+    listener = RecordingListener()
+    fake = sandbox(tmp_path, listener)
     mock = MockTool(runs_in="sandbox", result=lambda a, c: asyncio.sleep(30))
     calling = asyncio.ensure_future(fake.call(a_call(mock.shipment())))
     await asyncio.sleep(0.01)
@@ -158,7 +158,7 @@ async def test_a_worker_of_the_fake_can_die(tmp_path: Path) -> None:
     assert (result.error_kind, result.metadata["state_kept"]) == ("environment", False)
     assert not fake.status().alive
     await fake.start()
-    assert heard.events == [
+    assert listener.events == [
         ("started", 1, ""),
         ("lost", 1, "it was ended by SIGSEGV"),
         ("started", 2, "it was ended by SIGSEGV"),
@@ -195,7 +195,7 @@ def wait_for(condition: Any) -> None:
         time.sleep(0.002)
 
 
-async def test_a_sync_function_that_returns_an_awaitable_is_told(tmp_path: Path) -> None:
+async def test_sync_function_that_returns_an_awaitable_is_reported(tmp_path: Path) -> None:
     @tool
     def f() -> Any:
         return asyncio.sleep(0)

@@ -111,7 +111,7 @@ def test_deadlines(timeout_s: Any, deadline: float | None) -> None:
     assert deadline_of(bare(timeout_s=timeout_s), {"x": 2}) == deadline
 
 
-def test_the_version_follows_what_a_model_is_told() -> None:
+def test_version_changes_with_the_description() -> None:
     assert version_of(bare()) == version_of(bare())
     assert len({version_of(m) for m in (bare(), bare(name="b"), bare(description="c"))}) == 3
     assert version_of(bare(parameters_schema=dict)) != version_of(bare())
@@ -153,12 +153,12 @@ async def test_our_own_frames_are_left_out() -> None:
     except ToolError as error:
         frames = [f.filename for f in traceback.extract_tb(error.__traceback__)]
         assert any("/aisotools/" in name for name in frames)
-        told = exception_result(RuntimeError("x").with_traceback(error.__traceback__)).content
-        assert __file__ in told
+        text = exception_result(RuntimeError("x").with_traceback(error.__traceback__)).content
+        assert __file__ in text
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "recoverable", "told"),
+    ("error", "kind", "recoverable", "expected"),
     [
         (ToolError("no such thing"), "invalid", True, "no such thing"),
         (ToolError("never", recoverable=False), "invalid", False, "never"),
@@ -167,14 +167,14 @@ async def test_our_own_frames_are_left_out() -> None:
     ],
     ids=lambda part: type(part).__name__,
 )
-async def test_errors_made_for_models_are_told_as_they_are(
-    error: BaseException, kind: str, recoverable: bool, told: str
+async def test_errors_keep_their_message_kind_and_recoverability(
+    error: BaseException, kind: str, recoverable: bool, expected: str
 ) -> None:
     result = await failing(error)
-    assert (result.content, result.error_kind, result.recoverable) == (told, kind, recoverable)
+    assert (result.content, result.error_kind, result.recoverable) == (expected, kind, recoverable)
 
 
-async def test_an_error_that_cannot_be_printed_is_told_all_the_same() -> None:
+async def test_error_that_cannot_be_printed_is_reported_anyway() -> None:
     class Odd(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no words")
@@ -188,8 +188,8 @@ def test_a_tool_that_fails_when_asked_about_itself_is_named() -> None:
     assert "KeyError: 'effect'" in result.content
     assert not result.recoverable
     assert broken_tool_result("theirs", ToolError("as it is")).content == "as it is"
-    told = broken_tool_result("theirs", SignatureError("Tool theirs cannot be sent"))
-    assert (told.content, told.recoverable) == ("Tool theirs cannot be sent", False)
+    broken = broken_tool_result("theirs", SignatureError("Tool theirs cannot be sent"))
+    assert (broken.content, broken.recoverable) == ("Tool theirs cannot be sent", False)
 
 
 def test_this_runs_without_a_loop() -> None:

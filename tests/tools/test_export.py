@@ -239,10 +239,10 @@ def test_gemini_keeps_bounds_and_tells_the_rest_in_words() -> None:
 
 def test_anthropic_gets_legal_argument_names_that_map_back() -> None:
     (export,) = ToolRegistry([unicode]).exports("anthropic")
-    told = list(export["input_schema"]["properties"])
-    assert export["input_schema"]["required"] == [told[0]]
-    assert export.restore(dict(zip(told, [1.5, "n"], strict=True))) == {"größe": 1.5, "名前": "n"}
-    assert "größe" in export["input_schema"]["properties"][told[0]]["description"]
+    names = list(export["input_schema"]["properties"])
+    assert export["input_schema"]["required"] == [names[0]]
+    assert export.restore(dict(zip(names, [1.5, "n"], strict=True))) == {"größe": 1.5, "名前": "n"}
+    assert "größe" in export["input_schema"]["properties"][names[0]]["description"]
 
 
 def test_mcp_gets_the_schema_itself_and_hints_from_effects() -> None:
@@ -279,7 +279,7 @@ def test_a_name_that_a_provider_rejects_gets_an_alias_that_nobody_has_and_maps_b
     assert any(change.path == "name" for change in exports.changes["files.read"])
 
 
-def test_a_name_that_was_never_told_comes_back_as_it_is() -> None:
+def test_unknown_name_is_returned_unchanged() -> None:
     exports = ToolRegistry([plain]).exports("openai")
     assert exports.back("nosuch", {"a": None}) == ("nosuch", {"a": None})
 

@@ -62,14 +62,14 @@ def test_options_count_in_both_forms() -> None:
         )
 
 
-def test_what_is_not_said_is_careful() -> None:
+def test_defaults_of_undeclared_hints_are_cautious() -> None:
     assert area.classify({}) is Effect.LOCAL_MUTATION
     assert area.extract_undo_path({}) is None
     assert area.gather_facts({}) == Facts(effect=Effect.LOCAL_MUTATION)
     assert area.timeout_s is None
 
 
-def test_what_is_said_counts() -> None:
+def test_declared_hints_count() -> None:
     made = tool(
         classify=lambda arguments: Effect.READ_ONLY if arguments.get("x") == 1 else Effect.DESTRUCTIVE,
         extract_undo_path=lambda arguments: Path("a"),
@@ -92,7 +92,7 @@ def lambda_named(name: str) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"effect": "readonly"}, r"effect='readonly' is no Effect. Use one of READ_ONLY, REMOTE_ACTION"),
         ({"runs_in": "kernel"}, r"runs_in='kernel'; use 'sandbox' or 'host'"),
@@ -105,12 +105,12 @@ def lambda_named(name: str) -> Callable[..., Any]:
         ({"name": "two words"}, r"'two words' cannot be the name of a tool"),
     ],
 )
-def test_bad_options_are_refused_at_decoration(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(SignatureError, match=told):
+def test_bad_options_are_refused_at_decoration(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SignatureError, match=message):
         tool(**options)(lambda_named("f"))
 
 
-def test_forgetting_the_keyword_is_told() -> None:
+def test_forgotten_keyword_is_reported() -> None:
     with pytest.raises(SignatureError, match=r"'area' is not a function. Name a tool with @tool\(name="):
         tool("area")  # type: ignore[call-overload]  # the point
 
@@ -153,7 +153,7 @@ def test_a_callable_without_code_has_a_source_too() -> None:
 # ---- its version
 
 
-def test_the_version_follows_the_code_and_what_a_model_is_told() -> None:
+def test_version_changes_with_the_code_and_the_description() -> None:
     def make(source: str) -> str:
         names: dict[str, Any] = {}
         exec(f"def f(x: int = 1) -> int:\n    '''Doc.'''\n    {source}", names)

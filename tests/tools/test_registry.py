@@ -106,7 +106,7 @@ def plain() -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("thing", "told"),
+    ("thing", "message"),
     [
         (plain, "is not a tool: it has no name, description, parameters_schema, execute. Put @tool above"),
         (Half(), "is not a tool: it has no description, parameters_schema, execute."),
@@ -118,9 +118,9 @@ def plain() -> None: ...
     ],
     ids=stable,
 )
-def test_what_is_no_tool_is_refused_at_once(thing: Any, told: str) -> None:
+def test_what_is_no_tool_is_refused_at_once(thing: Any, message: str) -> None:
     registry = ToolRegistry()
-    with pytest.raises(RegistryError, match=told):
+    with pytest.raises(RegistryError, match=message):
         registry.register(thing)
     assert len(registry) == 0
 
@@ -171,7 +171,7 @@ def test_definitions() -> None:
     assert [d.name for d in registry.to_llm_definitions()] == ["f"]
 
 
-def test_an_unknown_dialect_is_told() -> None:
+def test_unknown_dialect_is_reported() -> None:
     with pytest.raises(ValueError, match=r"Unknown provider 'klingon'. Use one of None, 'openai'"):
         ToolRegistry().definitions("klingon")  # type: ignore[arg-type]  # what a person might write
 
@@ -183,9 +183,9 @@ def test_what_was_exported_may_be_changed(provider: Provider | None) -> None:
     )
     before = copy.deepcopy(registry.definitions(provider))
     for definition in registry.definitions(provider):
-        told = definition if provider is None else definition["function"]
-        told["parameters"]["properties"]["x"] = 1
-        told.clear()
+        function = definition if provider is None else definition["function"]
+        function["parameters"]["properties"]["x"] = 1
+        function.clear()
     assert registry.definitions(provider) == before
 
 

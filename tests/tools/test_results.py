@@ -42,7 +42,7 @@ class Size:
     width: int
 
 
-def gave(value: object, annotation: Any) -> ToolResult:
+def checked_result(value: object, annotation: Any) -> ToolResult:
     """The result of a function with this return type, checked as the host checks it."""
     returns = declared_return_type("area", annotation)
     result = to_result(value, returns, ToolContext())
@@ -90,7 +90,7 @@ NOT_SAID: Any = __import__("inspect").Signature.empty
 def test_a_value_has_a_form_for_models_and_one_for_programs(
     value: object, annotation: Any, content: str, json: object
 ) -> None:
-    result = gave(value, annotation)
+    result = checked_result(value, annotation)
     assert (result.content, result.value, result.is_error) == (content, json, False)
 
 
@@ -102,7 +102,7 @@ def test_a_result_is_taken_as_it_is() -> None:
 
 @pytest.mark.parametrize("annotation", [NOT_SAID, bytes])
 def test_bytes_are_a_binary_result(annotation: Any) -> None:
-    result = gave(b"\xff\x00", annotation)
+    result = checked_result(b"\xff\x00", annotation)
     assert (result.kind, result.value["size"]) == ("binary", 2)
 
 
@@ -110,13 +110,13 @@ def test_a_generator_is_read_to_its_end() -> None:
     def numbers() -> Iterator[int]:
         yield from (1, 2)
 
-    assert gave(numbers(), Iterator[int]).value == [1, 2]
+    assert checked_result(numbers(), Iterator[int]).value == [1, 2]
 
 
-def test_not_a_number_is_said_in_text() -> None:
-    assert gave(math.nan, float).content == '"NaN"'
-    assert gave([math.inf, 1.0], list[float]).content == '["Infinity",1.0]'
-    assert gave([-math.inf], NOT_SAID).content == '["-Infinity"]'
+def test_not_a_number_is_written_as_text() -> None:
+    assert checked_result(math.nan, float).content == '"NaN"'
+    assert checked_result([math.inf, 1.0], list[float]).content == '["Infinity",1.0]'
+    assert checked_result([-math.inf], NOT_SAID).content == '["-Infinity"]'
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_not_a_number_is_said_in_text() -> None:
     ],
     ids=stable,
 )
-def test_what_the_declared_type_forbids_is_told(value: object, annotation: Any) -> None:
+def test_value_that_the_declared_type_forbids_is_reported(value: object, annotation: Any) -> None:
     with pytest.raises(ToolError, match="which does not fit its declared return type") as raised:
-        gave(value, annotation)
+        checked_result(value, annotation)
     assert str(raised.value).startswith("area returned ")
     assert not raised.value.recoverable
     assert len(str(raised.value)) < 400
@@ -155,7 +155,7 @@ def test_what_came_back_is_checked_again() -> None:
 
 @given(value=st.lists(st.floats(width=16), max_size=3) | st.lists(st.integers(), max_size=3))
 def test_what_a_function_may_return_passes_the_check(value: list[Any]) -> None:
-    gave(value, list[float])
+    checked_result(value, list[float])
 
 
 def test_a_thing_without_json_form_is_shown() -> None:

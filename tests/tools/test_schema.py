@@ -86,31 +86,31 @@ def everything(
 
 
 def test_every_kind_of_parameter_has_a_schema() -> None:
-    told = schema_of(everything)
-    jsonschema.Draft202012Validator.check_schema(dict(told.parameters))
-    properties = told.parameters["properties"]
-    assert told.parameters["type"] == "object"
-    assert told.parameters["additionalProperties"] is False
+    schema = schema_of(everything)
+    jsonschema.Draft202012Validator.check_schema(dict(schema.parameters))
+    properties = schema.parameters["properties"]
+    assert schema.parameters["type"] == "object"
+    assert schema.parameters["additionalProperties"] is False
     assert "context" not in properties
-    assert told.context_parameter == "context"
+    assert schema.context_parameter == "context"
     assert properties["text"] == {"type": "string", "description": "Some text."}
     assert properties["count"] == {"type": "integer", "description": "How often, told in two lines."}
     assert properties["limit"]["description"] == "How many."
     assert (properties["limit"]["minimum"], properties["limit"]["maximum"]) == (0, 10)
     assert properties["unit"] == {"enum": ["m", "cm"], "type": "string"}
     assert properties["names"] == {"type": "array", "items": {"type": "string"}}
-    assert told.parameters["required"] == list(properties)[:10]
-    assert set(told.parameters["$defs"]) == {"Colour", "Point", "Line", "Size"}
-    assert told.parameters["$defs"]["Colour"]["enum"] == ["red", "blue"]
+    assert schema.parameters["required"] == list(properties)[:10]
+    assert set(schema.parameters["$defs"]) == {"Colour", "Point", "Line", "Size"}
+    assert schema.parameters["$defs"]["Colour"]["enum"] == ["red", "blue"]
 
 
 def test_no_made_up_titles_but_ones_own_names() -> None:
     def odd(title: str, properties: int, const: Literal["title"] = "title") -> None: ...
 
-    told = schema_of(odd)
-    assert list(told.parameters["properties"]) == ["title", "properties", "const"]
-    assert told.parameters["properties"]["title"] == {"type": "string"}
-    assert told.parameters["properties"]["const"]["default"] == "title"
+    schema = schema_of(odd)
+    assert list(schema.parameters["properties"]) == ["title", "properties", "const"]
+    assert schema.parameters["properties"]["title"] == {"type": "string"}
+    assert schema.parameters["properties"]["const"]["default"] == "title"
 
 
 @pytest.mark.parametrize("name", ["self_", "model_config", "schema", "json", "copy", "_x", "validate", "cls"])
@@ -119,8 +119,8 @@ def test_a_parameter_may_have_any_name(name: str) -> None:
 
     parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=int)
     function.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]  # a function has one
-    told = function_schema(function)
-    assert told.bind({name: "5"}) == {name: 5}
+    schema = function_schema(function)
+    assert schema.bind({name: "5"}) == {name: 5}
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_what_stands_at_the_parameter_beats_the_docstring() -> None:
             documented: documented
         """
 
-    told = schema_of(function).parameters["properties"]
-    assert {name: one["description"] for name, one in told.items()} == {
+    properties = schema_of(function).parameters["properties"]
+    assert {name: one["description"] for name, one in properties.items()} == {
         "bare": "a bare text",
         "field": "a field",
         "default": "a default",
@@ -170,16 +170,16 @@ def test_what_stands_at_the_parameter_beats_the_docstring() -> None:
 
 @pytest.mark.parametrize(
     "annotation",
-    [ToolContext, ToolContext | None, Optional[ToolContext], Annotated[ToolContext, "told"], "ToolContext"],  # noqa: UP045 - both spellings
+    [ToolContext, ToolContext | None, Optional[ToolContext], Annotated[ToolContext, "schema"], "ToolContext"],  # noqa: UP045 - both spellings
     ids=str,
 )
 def test_the_context_is_hidden(annotation: Any) -> None:
     def function(x: int, context: Any) -> None: ...
 
     function.__annotations__["context"] = annotation
-    told = schema_of(function)
-    assert list(told.parameters["properties"]) == ["x"]
-    assert told.context_parameter == "context"
+    schema = schema_of(function)
+    assert list(schema.parameters["properties"]) == ["x"]
+    assert schema.context_parameter == "context"
 
 
 # ---- what is refused, with the fix
@@ -247,12 +247,12 @@ def test_secrets_reach_the_function_whole() -> None:
     assert [login.key.get_secret_value() for login in bound["logins"]] == ["k1", "k2"]
 
 
-@pytest.mark.parametrize(("function", "told"), refused(), ids=lambda part: getattr(part, "__name__", ""))
-def test_a_bad_signature_is_refused_with_the_fix(function: Callable[..., Any], told: str) -> None:
+@pytest.mark.parametrize(("function", "message"), refused(), ids=lambda part: getattr(part, "__name__", ""))
+def test_a_bad_signature_is_refused_with_the_fix(function: Callable[..., Any], message: str) -> None:
     with pytest.raises(SignatureError) as raised:
         schema_of(function)
     assert str(raised.value).startswith(f"Tool {function.__name__}")
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["a", "a-b.c_D9", "x" * 64])
@@ -261,12 +261,12 @@ def test_names_that_a_tool_may_bear(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "ä", "a\n", "x" * 65, "a/b", None, 3, "<lambda>"])
-def test_other_names_are_told(name: object) -> None:
+def test_other_names_are_refused(name: object) -> None:
     with pytest.raises(SignatureError, match="cannot be the name of a tool"):
         check_name(name)
 
 
-def test_what_is_no_function_is_told() -> None:
+def test_object_that_is_no_function_is_refused() -> None:
     with pytest.raises(SignatureError, match=r"'area' is not a function. Name a tool with @tool\(name="):
         function_schema("area")  # type: ignore[arg-type]  # the point
     with pytest.raises(SignatureError, match="A lambda has no name"):
@@ -328,10 +328,10 @@ def test_the_function_gets_python_values_and_defaults() -> None:
 )
 def test_every_way_to_give_a_default_reaches_the_function(function: Callable[..., Any]) -> None:
     function.__annotations__["x"] = int
-    told = function_schema(function, "f")
-    assert told.parameters.get("required", []) == []
-    assert told.validate({}) == {}
-    assert told.bind({}) == {"x": 5}
+    schema = function_schema(function, "f")
+    assert schema.parameters.get("required", []) == []
+    assert schema.validate({}) == {}
+    assert schema.bind({}) == {"x": 5}
 
 
 def test_a_default_inside_the_annotation_counts() -> None:
@@ -343,21 +343,21 @@ def test_a_default_inside_the_annotation_counts() -> None:
 def test_mutable_defaults_are_not_shared() -> None:
     def function(x: list[int] = [1]) -> None: ...  # noqa: B006 - the point
 
-    told = schema_of(function)
-    told.bind({})["x"].append(2)
-    assert told.bind({})["x"] == [1]
+    schema = schema_of(function)
+    schema.bind({})["x"].append(2)
+    assert schema.bind({})["x"] == [1]
 
 
 def test_an_alias_of_the_users_own_gives_way_to_the_parameters_name() -> None:
     def function(x: Annotated[int, Field(alias="y", validation_alias="z")]) -> None: ...
 
-    told = schema_of(function)
-    assert list(told.parameters["properties"]) == ["x"]
-    assert told.bind(told.validate({"x": 1})) == {"x": 1}
+    schema = schema_of(function)
+    assert list(schema.parameters["properties"]) == ["x"]
+    assert schema.bind(schema.validate({"x": 1})) == {"x": 1}
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"count": "five"}, "count: input should be a valid integer, unable to parse string as an integer, "),
         ({"colour": "green"}, "colour: input should be 'red' or 'blue', got 'green'"),
@@ -370,11 +370,11 @@ def test_an_alias_of_the_users_own_gives_way_to_the_parameters_name() -> None:
         ({"unit": None}, "unit: input should be 'm' or 'cm', got None"),
     ],
 )
-def test_what_does_not_fit_is_named(change: Mapping[str, Any], told: str) -> None:
+def test_what_does_not_fit_is_named(change: Mapping[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError) as raised:
         schema_of(everything).validate({**GOOD, **change})
     assert str(raised.value).startswith("The arguments of everything do not fit: ")
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert "colour (one of 'red', 'blue', required)" in str(raised.value)
 
 
@@ -394,7 +394,7 @@ def test_what_json_cannot_carry_is_an_argument_error() -> None:
             schema_of(function).validate(wrong)
 
 
-def test_a_validator_that_changes_what_it_made_is_told() -> None:
+def test_validator_that_changes_its_own_output_is_reported() -> None:
     # What a person is shown would not be what runs: the arguments are validated here and in the worker.
     def function(x: Annotated[int, AfterValidator(lambda x: x * 2)]) -> None: ...
 
@@ -471,10 +471,10 @@ def schema_from(signature: inspect.Signature) -> FunctionSchema:
 
 @given(signature=signatures())
 def test_any_signature_gives_valid_json_schema(signature: inspect.Signature) -> None:
-    told = schema_from(signature).parameters
-    jsonschema.Draft202012Validator.check_schema(dict(told))
-    assert told["type"] == "object"
-    assert set(told["properties"]) == set(signature.parameters)
+    schema = schema_from(signature).parameters
+    jsonschema.Draft202012Validator.check_schema(dict(schema))
+    assert schema["type"] == "object"
+    assert set(schema["properties"]) == set(signature.parameters)
 
 
 @given(
@@ -484,13 +484,13 @@ def test_any_signature_gives_valid_json_schema(signature: inspect.Signature) -> 
 def test_any_arguments_fit_or_are_argument_errors(
     signature: inspect.Signature, arguments: dict[str, Any]
 ) -> None:
-    told = schema_from(signature)
+    schema = schema_from(signature)
     try:
-        valid = told.validate(arguments)
+        valid = schema.validate(arguments)
     except ArgumentError:
-        accepted = jsonschema.Draft202012Validator(dict(told.parameters)).is_valid(arguments)
+        accepted = jsonschema.Draft202012Validator(dict(schema.parameters)).is_valid(arguments)
         assert not accepted, "the schema promises what validation refuses"
         return
-    assert told.validate(valid) == valid, "what is shown would not be what runs"
-    assert told.bind(valid) == told.bind(arguments)
-    assert jsonschema.Draft202012Validator(dict(told.parameters)).is_valid(valid)
+    assert schema.validate(valid) == valid, "what is shown would not be what runs"
+    assert schema.bind(valid) == schema.bind(arguments)
+    assert jsonschema.Draft202012Validator(dict(schema.parameters)).is_valid(valid)

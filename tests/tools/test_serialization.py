@@ -219,7 +219,7 @@ def test_a_function_is_sent_as_it_is_now() -> None:
     assert first.key != second.key
 
 
-def test_what_cannot_travel_is_told() -> None:
+def test_value_that_cannot_be_sent_is_reported() -> None:
     lock = threading.Lock()
 
     @tool
@@ -233,7 +233,7 @@ def test_what_cannot_travel_is_told() -> None:
     assert "Create that inside the function, or use runs_in='host'" in str(raised.value)
 
 
-def test_too_much_is_told() -> None:
+def test_payload_that_is_too_large_is_reported() -> None:
     data = bytes(MAX_PAYLOAD_BYTES)
 
     @tool

@@ -73,7 +73,7 @@ def test_whatever_comes_is_accepted_or_an_argument_error(arguments: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({}, "width is missing. Expected: width (number, required), unit (one of 'm', 'cm'), "),
         ({"width": 1, "colour": "m"}, "colour is not an argument. Expected"),
@@ -94,20 +94,20 @@ def test_whatever_comes_is_accepted_or_an_argument_error(arguments: dict[str, An
     ],
     ids=stable,
 )
-def test_problems_are_named_with_what_would_fit(arguments: Any, told: str) -> None:
+def test_problems_are_named_with_what_would_fit(arguments: Any, message: str) -> None:
     with pytest.raises(ArgumentError) as raised:
         validate_against(SCHEMA, arguments, "area")
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert len(str(raised.value)) < 1000
 
 
 @pytest.mark.parametrize("value", [nested(3000), 10**5000], ids=["deep", "long"])
-def test_what_json_cannot_carry_is_told(value: object) -> None:
+def test_value_that_json_cannot_represent_is_reported(value: object) -> None:
     with pytest.raises(ArgumentError, match="are not JSON"):
         validate_against(SCHEMA, {"width": value}, "area")
 
 
-def test_many_problems_are_told_in_few_words() -> None:
+def test_many_problems_are_summarized() -> None:
     with pytest.raises(ArgumentError) as raised:
         validate_against(SCHEMA, {"width": 1, "tags": list(range(10_000))}, "area")
     assert len(str(raised.value)) < 1000
@@ -119,7 +119,7 @@ def test_many_problems_are_told_in_few_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "message"),
     [
         (None, "must be a JSON Schema of type 'object', not None"),
         ([], "of type 'object', not []"),
@@ -130,8 +130,8 @@ def test_many_problems_are_told_in_few_words() -> None:
         ({"type": "object", "required": "a"}, "broken at required"),
     ],
 )
-def test_a_broken_schema_is_told(schema: object, told: str) -> None:
-    assert told in schema_error(schema)
+def test_broken_schema_is_reported(schema: object, message: str) -> None:
+    assert message in schema_error(schema)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_a_path_to_a_problem_stays_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "expected"),
     [
         ({"type": "object", "properties": {}, "additionalProperties": False}, "It takes no arguments."),
         ({"type": "object"}, ""),
@@ -249,5 +249,5 @@ def test_a_path_to_a_problem_stays_short() -> None:
         ),
     ],
 )
-def test_the_hint_reads_like_a_signature(schema: Mapping[str, Any], told: str) -> None:
-    assert signature_hint(schema) == told
+def test_the_hint_reads_like_a_signature(schema: Mapping[str, Any], expected: str) -> None:
+    assert signature_hint(schema) == expected

@@ -154,7 +154,7 @@ def test_open_directory_takes_folders_only(tmp_path: Path, directory: int) -> No
 # ---- files
 
 
-def test_regular_files_are_told_from_others(tmp_path: Path) -> None:
+def test_regular_files_are_distinguished_from_others(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12")
     assert require_regular((tmp_path / "file").lstat(), "file") == 2
     with pytest.raises(WorkspaceError, match="'/dev/null' is a device"):

@@ -98,7 +98,7 @@ def test_no_folder(tmp_path: Path, state: Path, home: Path) -> None:
 
 
 def test_folders_that_matter(tmp_path: Path, state: Path, home: Path) -> None:
-    told = {
+    reasons = {
         Path("/"): "is the root of the file system",
         home: "is your home folder",
         tmp_path: "contains your home folder",
@@ -110,7 +110,7 @@ def test_folders_that_matter(tmp_path: Path, state: Path, home: Path) -> None:
         Path(aisotools.__file__).parent: "is the package aisotools",
         Path(aisotools.__file__).parent / "builtin": "lies in the package aisotools",
     }
-    for path, reason in told.items():
+    for path, reason in reasons.items():
         for level in ("limited", "confined", "isolated"):
             assert reason in refused(path, state, home, level), path
             assert "./workspace/" in refused(path, state, home, level)

@@ -125,12 +125,12 @@ def test_outside(workspace: Workspace, path: str, tmp_path: Path) -> None:
     for attempt in (read, Workspace.relative, Workspace.stat):
         with pytest.raises(PathOutside, match="leads outside the workspace"):
             attempt(workspace, path)
-    told = in_one_thread(lambda: {"told": told_by_writing(workspace, path, only_below=tmp_path)})
-    assert "leads outside the workspace" in told["told"]
+    outcome = in_one_thread(lambda: {"message": refusal_of_writing(workspace, path, only_below=tmp_path)})
+    assert "leads outside the workspace" in outcome["message"]
 
 
-def told_by_writing(workspace: Workspace, path: str, *, only_below: Path) -> str:
-    """How an attempt to write ends, in a process made unable to change what is elsewhere."""
+def refusal_of_writing(workspace: Workspace, path: str, *, only_below: Path) -> str:
+    """Try to write, in a process that cannot change anything elsewhere. Return the refusal."""
     if landlock.abi():
         landlock.restrict(["/"], [str(only_below)])
     elif not Path(os.path.normpath(workspace.root / path)).is_relative_to(only_below):

@@ -232,7 +232,7 @@ def test_a_new_checkout_is_fine_until_git_would_run_something(
     assert (files.restore() == ()) is harmless
 
 
-def test_what_is_too_large_is_told_and_cannot_be_put_back(ws: Path, tmp_path: Path) -> None:
+def test_file_that_is_too_large_is_reported_and_cannot_be_restored(ws: Path, tmp_path: Path) -> None:
     files = ProtectedFiles(ws, tmp_path / "quarantine", file_bytes=10)
     (ws / "tests/conftest.py").write_text("evil")
     (change,) = files.restore()
@@ -241,7 +241,7 @@ def test_what_is_too_large_is_told_and_cannot_be_put_back(ws: Path, tmp_path: Pa
     assert files.restore() == ()
 
 
-def test_too_many_folders_are_told(ws: Path, tmp_path: Path) -> None:
+def test_too_many_folders_are_reported(ws: Path, tmp_path: Path) -> None:
     files = ProtectedFiles(ws, tmp_path / "quarantine", most_folders=10)
     assert files.complete
     for number in range(11):
@@ -250,7 +250,7 @@ def test_too_many_folders_are_told(ws: Path, tmp_path: Path) -> None:
     assert not files.complete
 
 
-def test_too_many_levels_are_told(tmp_path: Path) -> None:
+def test_too_many_levels_are_reported(tmp_path: Path) -> None:
     above = tmp_path
     for _ in range(MOST_DEPTH + 2):
         above = above / "d"

@@ -46,14 +46,14 @@ class Engine(Protocol):
         """Which of the options `prompt` goes on with."""
 
     def chat(
-        self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any], heard: Callable[[str], None]
+        self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any], on_text: Callable[[str], None]
     ) -> str:
         """Return the model's answer through its chat template, as JSON that fits `schema`.
 
         Args:
             messages: Each with `role` and `content`.
             schema: JSON Schema of the answer.
-            heard: Called with each piece; what it raises ends the answer.
+            on_text: Called with each piece of text. An exception that it raises ends the answer.
         """
 
 
@@ -109,7 +109,7 @@ class XllamacppEngine:
         return 0
 
     def chat(
-        self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any], heard: Callable[[str], None]
+        self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any], on_text: Callable[[str], None]
     ) -> str:
         """See `Engine`."""
         pieces: list[str] = []
@@ -127,7 +127,7 @@ class XllamacppEngine:
                 if text:
                     pieces.append(text)
                     try:
-                        heard(text)
+                        on_text(text)
                     except CallerGone as left:
                         failed.append(left)
                         return True

@@ -50,12 +50,16 @@ class FakeProvider:
             self.paths.append(path)
             reply = self.replies.pop(0)
             kind = "text/event-stream" if reply.status == 200 else "application/json"
-            told = {"content-type": kind, "connection": "close", **reply.headers}
+            reply_headers = {"content-type": kind, "connection": "close", **reply.headers}
             if not reply.cut:
-                told["content-length"] = str(len(reply.body))
+                reply_headers["content-length"] = str(len(reply.body))
             else:
-                told["content-length"] = str(len(reply.body) + 1_000)  # so that the end is seen to be no end
-            head = f"HTTP/1.1 {reply.status} X\r\n" + "".join(f"{n}: {v}\r\n" for n, v in told.items())
+                reply_headers["content-length"] = str(
+                    len(reply.body) + 1_000
+                )  # so that the end is seen to be no end
+            head = f"HTTP/1.1 {reply.status} X\r\n" + "".join(
+                f"{n}: {v}\r\n" for n, v in reply_headers.items()
+            )
             if reply.hang_s:
                 await asyncio.sleep(reply.hang_s)
             writer.write(head.encode() + b"\r\n" + reply.body)

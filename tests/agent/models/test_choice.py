@@ -64,7 +64,7 @@ class FakeEngine:
         return len(options) - 1
 
     def chat(
-        self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any], heard: Callable[[str], None]
+        self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any], on_text: Callable[[str], None]
     ) -> str:
         raise AssertionError("choosing needs no chat")
 

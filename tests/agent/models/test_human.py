@@ -52,34 +52,34 @@ class Says:
         return self.answers.pop(0)
 
 
-async def heard(model: HumanModel) -> list[Any]:
+async def events_of(model: HumanModel) -> list[Any]:
     return [
         event async for event in model.request([UserMessage("How large?")], [AREA], instructions="Be brief.")
     ]
 
 
 async def test_a_call_and_an_answer() -> None:
-    call, *_, end = await heard(HumanModel(Says(CallPart("", "area", {"width": 1, "height": 2}))))
+    call, *_, end = await events_of(HumanModel(Says(CallPart("", "area", {"width": 1, "height": 2}))))
     assert (call, end) == (CallDone(CallPart("", "area", {"width": 1, "height": 2})), Finished("calls"))
-    text, *_, end = await heard(HumanModel(Says("Two.")))
+    text, *_, end = await events_of(HumanModel(Says("Two.")))
     assert (text, end) == (TextDelta("Two."), Finished("stop"))
     assert HumanModel.is_person
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "told"),
+    ("name", "arguments", "message"),
     [("area", {"width": "x", "height": 1}, "width"), ("area", {}, "width"), ("are", {}, "no tool 'are'")],
 )
-async def test_what_does_not_fit_is_refused(name: str, arguments: dict[str, Any], told: str) -> None:
-    with pytest.raises(ArgumentError, match=told):
-        await heard(HumanModel(Says(CallPart("", name, arguments))))
+async def test_what_does_not_fit_is_refused(name: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        await events_of(HumanModel(Says(CallPart("", name, arguments))))
 
 
 async def test_nobody_there_is_a_clear_failure() -> None:
     with pytest.raises(ModelError, match="Nobody is there to be the model"):
-        await heard(HumanModel())
+        await events_of(HumanModel())
     with pytest.raises(ModelError, match="did not answer"):
-        await heard(HumanModel(Says(None)))
+        await events_of(HumanModel(Says(None)))
     with pytest.raises(UsageError, match="needs a method"):
         HumanModel(asker=object())  # type: ignore[arg-type]  # the mistake
 
@@ -95,10 +95,10 @@ async def test_line_by_line() -> None:
 
 def test_hidden_characters_are_shown() -> None:
     turn = HumanTurn(messages=(UserMessage("a\u202eb"),), tools=(AREA,), instructions="c\x1b[1m")
-    told = describe_turn(turn)
-    assert "\\u202e" in told
-    assert "\x1b" not in told
-    assert "1. area: Area of a rectangle." in told
+    text = describe_turn(turn)
+    assert "\\u202e" in text
+    assert "\x1b" not in text
+    assert "1. area: Area of a rectangle." in text
 
 
 async def test_three_steps(open_session: OpenSession) -> None:

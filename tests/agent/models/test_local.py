@@ -60,17 +60,17 @@ class FakeEngine:
         return len(options) - 1
 
     def chat(
-        self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any], heard: Callable[[str], None]
+        self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any], on_text: Callable[[str], None]
     ) -> str:
         self.asked.append(json.dumps([dict(message) for message in messages]))
         answer = self.answers.pop(0)
         for letter in answer:
             time.sleep(self.slow_s)
-            heard(letter)
+            on_text(letter)
         return answer
 
 
-async def heard(
+async def events_of(
     model: LocalModel, *messages: Message | str, tools: Sequence[ToolDefinition] = TOOLS
 ) -> list[Any]:
     asked = [UserMessage(one) if isinstance(one, str) else one for one in messages]
@@ -78,15 +78,15 @@ async def heard(
 
 
 async def test_sure_calls() -> None:
-    call, *_, end = await heard(LocalModel(engine=FakeEngine("list")), "List the files in data")
+    call, *_, end = await events_of(LocalModel(engine=FakeEngine("list")), "List the files in data")
     assert call == CallDone(CallPart("", "file", {"operation": "list", "path": "data"}))
     assert end == Finished("calls")
 
 
 async def test_unsure_offers_three() -> None:
     engine = FakeEngine("read", "delete", "metadata")
-    said, proposal, *_, end = await heard(LocalModel(engine=engine), "Do something about a.txt")
-    assert isinstance(said, TextDelta)
+    text, proposal, *_, end = await events_of(LocalModel(engine=engine), "Do something about a.txt")
+    assert isinstance(text, TextDelta)
     assert isinstance(proposal, Proposal)
     assert len(proposal.options) == 3
     assert all(option.arguments["path"] == "a.txt" for option in proposal.options)
@@ -94,19 +94,19 @@ async def test_unsure_offers_three() -> None:
 
 
 async def test_nothing_fits_says_so() -> None:
-    said, *_, end = await heard(LocalModel(engine=FakeEngine("answer")), "Who wrote Hamlet?")
-    assert "None of the tools fits this request" in said.text
+    text, *_, end = await events_of(LocalModel(engine=FakeEngine("answer")), "Who wrote Hamlet?")
+    assert "None of the tools fits this request" in text.text
     assert end == Finished("stop")
-    said, *_ = await heard(LocalModel(engine=FakeEngine()), "List the files", tools=[])
-    assert "There are no tools" in said.text
+    text, *_ = await events_of(LocalModel(engine=FakeEngine()), "List the files", tools=[])
+    assert "There are no tools" in text.text
 
 
 async def test_it_runs_off_the_loop_and_reads_its_prompt_once() -> None:
     engine = FakeEngine("list")
     model = LocalModel(engine=engine)
-    await heard(model, "List the files")
+    await events_of(model, "List the files")
     first = len(engine.asked)
-    await heard(model, "List the files in data")
+    await events_of(model, "List the files in data")
     assert len(engine.asked) == first + 1
     assert threading.get_ident() not in engine.threads
     await model.close()
@@ -116,7 +116,7 @@ async def test_it_runs_off_the_loop_and_reads_its_prompt_once() -> None:
 async def test_leaving_stops_the_work(way: Any) -> None:
     engine = FakeEngine("list", answers=["x" * 500], slow_s=0.02)
     model = LocalModel(engine=engine, way=way)
-    task = asyncio.ensure_future(heard(model, "List the files in data"))
+    task = asyncio.ensure_future(events_of(model, "List the files in data"))
     await asyncio.sleep(0.05)
     began_s = time.monotonic()
     task.cancel()
@@ -133,8 +133,8 @@ async def test_a_failed_call_ends_it_honestly() -> None:
     call = CallPart("1", "file", {"operation": "read", "path": "a.txt"})
     done = AssistantMessage((call,), reason="calls")
     failed = ToolMessage("1", "file", "There is no file a.txt.", is_error=True)
-    said, *_ = await heard(LocalModel(engine=FakeEngine()), "Read a.txt and delete it", done, failed)
-    assert said.text == "file failed, so I stop here: There is no file a.txt."
+    text, *_ = await events_of(LocalModel(engine=FakeEngine()), "Read a.txt and delete it", done, failed)
+    assert text.text == "file failed, so I stop here: There is no file a.txt."
 
 
 async def test_three_steps_with_files_seen_so_far(open_session: OpenSession) -> None:
@@ -235,7 +235,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
         local_engine.has_chat_template(text)
 
 
-def test_the_way_is_told_by_the_file(tmp_path: Path) -> None:
+def test_chat_template_is_found_in_the_file(tmp_path: Path) -> None:
     model = tmp_path / "model.gguf"
     model.write_bytes(b"GGUF" + b"\0" * (5 << 20) + b"tokenizer.chat_template")
     assert local_engine.has_chat_template(model)
@@ -243,7 +243,7 @@ def test_the_way_is_told_by_the_file(tmp_path: Path) -> None:
     assert not local_engine.has_chat_template(model)
 
 
-def test_what_is_missing_is_told_with_what_installs_it() -> None:
+def test_missing_package_is_reported_with_the_command_that_installs_it() -> None:
     assert 'pip install "aisotools[local]"' in INSTALL
 
 
@@ -251,10 +251,10 @@ async def test_an_instruct_model_writes_its_calls() -> None:
     answers = ['{"tool": "area", "arguments": {"width": 2, "height": 3}}', '{"answer": "It is 6."}', "so so"]
     engine = FakeEngine(answers=answers)
     model = LocalModel(engine=engine, way="chat")
-    call, *_ = await heard(model, "How large is 2 by 3?")
+    call, *_ = await events_of(model, "How large is 2 by 3?")
     assert call == CallDone(CallPart("", "area", {"width": 2, "height": 3}))
-    said, *_ = await heard(model, "How large is 2 by 3?")
-    assert said.text == "It is 6."
-    said, *_ = await heard(model, "How large is 2 by 3?")
-    assert said.text == "so so"
+    text, *_ = await events_of(model, "How large is 2 by 3?")
+    assert text.text == "It is 6."
+    text, *_ = await events_of(model, "How large is 2 by 3?")
+    assert text.text == "so so"
     assert "Area of a rectangle" in engine.asked[0]

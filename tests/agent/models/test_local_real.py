@@ -36,9 +36,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 @pytest.fixture(scope="module")
 def model() -> Iterator[LocalModel]:
     """One model for all tests: what was read once is kept."""
-    told: list[str] = []
-    yield LocalModel(notice=told.append)
-    assert all("Gemma Terms of Use" in one for one in told)
+    notices: list[str] = []
+    yield LocalModel(notice=notices.append)
+    assert all("Gemma Terms of Use" in one for one in notices)
 
 
 def a_session(real_session: OpenSession, *answers: Any) -> Any:

@@ -69,13 +69,13 @@ def look(**given: Any) -> MockTool:
 async def test_text_is_streamed_and_counted() -> None:
     reply = Reply(chat({"role": "assistant", "content": "Hel"}, {"content": "lo."}, usage=USED))
     async with fake_provider(reply) as provider:
-        heard = await events(openai(provider), instructions="Be kind.")
-    assert [event.text for event in heard if isinstance(event, TextDelta)] == ["Hel", "lo."]
-    usage = next(event for event in heard if isinstance(event, Usage))
+        received = await events(openai(provider), instructions="Be kind.")
+    assert [event.text for event in received if isinstance(event, TextDelta)] == ["Hel", "lo."]
+    usage = next(event for event in received if isinstance(event, Usage))
     assert (usage.input_tokens, usage.output_tokens) == (100, 20)
     assert usage.cost is not None
     assert usage.cost > 0
-    assert heard[-1] == Finished("stop", detail="stop")
+    assert received[-1] == Finished("stop", detail="stop")
     asked = provider.asked[0]
     assert provider.paths == ["/v1/chat/completions"]
     assert provider.headers[0]["authorization"] == f"Bearer {KEY}"
@@ -144,8 +144,8 @@ async def test_a_whole_run_over_anthropic_with_thoughts(open_session: OpenSessio
 
 async def test_ollama_needs_no_key() -> None:
     async with fake_provider(Reply(chat({"content": "Hello."}))) as provider:
-        heard = await events(ollama(provider))
-    assert heard[-1] == Finished("stop", detail="stop")
+        received = await events(ollama(provider))
+    assert received[-1] == Finished("stop", detail="stop")
 
 
 FAULTS: list[tuple[str, Callable[[], Reply], bool, str]] = [
@@ -164,18 +164,18 @@ FAULTS: list[tuple[str, Callable[[], Reply], bool, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("fault", "retryable", "told"), [one[1:] for one in FAULTS], ids=[one[0] for one in FAULTS]
+    ("fault", "retryable", "message"), [one[1:] for one in FAULTS], ids=[one[0] for one in FAULTS]
 )
 @pytest.mark.parametrize("make", [openai, claude, ollama])
-async def test_faults_are_told(
-    make: Callable[..., ProviderModel], fault: Callable[[], Reply], retryable: bool, told: str
+async def test_provider_faults_are_reported(
+    make: Callable[..., ProviderModel], fault: Callable[[], Reply], retryable: bool, message: str
 ) -> None:
     async with fake_provider(fault()) as provider:
         with pytest.raises(ModelError) as caught:
             await events(make(provider, timeout_s=0.3))
         assert len(provider.asked) == 1, "nobody retries behind our back"
     assert caught.value.retryable is retryable
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert KEY not in str(caught.value)
     assert caught.value.__cause__ is None
 
@@ -231,8 +231,8 @@ async def test_arguments_that_are_no_json_can_be_mended(open_session: OpenSessio
         agent = Agent(model, open_session(tool))
         assert (await agent.run("Hi.")).ok
         await model.close()
-        told = next(m for m in provider.asked[1]["messages"] if m["role"] == "tool")
-    assert "no valid JSON" in told["content"]
+        answer = next(m for m in provider.asked[1]["messages"] if m["role"] == "tool")
+    assert "no valid JSON" in answer["content"]
     assert tool.calls == [{"n": 1}]
     assert_sound(agent)
 
@@ -299,11 +299,11 @@ class TestMaking:
 
         opaque = {"provider_name": "google", "provider_details": {"thought_signature": "x"}}
         call = CallPart("a-1", "look", {"n": 1}, opaque=opaque)
-        said: list[Message] = [
+        messages: list[Message] = [
             UserMessage("Hi."),
             AssistantMessage((call,)),
             ToolMessage("a-1", "look", "ok"),
         ]
-        theirs: Any = to_theirs(said, "")
+        theirs: Any = to_theirs(messages, "")
         assert theirs[1].parts[0].provider_details == {"thought_signature": "x"}
         assert theirs[2].parts[0].tool_call_id == "a-1"

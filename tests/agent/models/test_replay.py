@@ -53,7 +53,7 @@ async def test_the_same_run_again(open_session: OpenSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("results", "prompt", "step", "told"),
+    ("results", "prompt", "step", "message"),
     [
         (("a", "b", "c"), "Look twice.", 1, "another prompt"),
         (("A", "b", "c"), "Look.", 2, "recorded 'a'"),
@@ -61,14 +61,14 @@ async def test_the_same_run_again(open_session: OpenSession) -> None:
     ],
 )
 async def test_says_where_it_diverges(
-    open_session: OpenSession, results: Sequence[str], prompt: str, step: int, told: str
+    open_session: OpenSession, results: Sequence[str], prompt: str, step: int, message: str
 ) -> None:
     _, turns = await recorded(open_session(look()))
     strict = ReplayModel(turns)
     result = await Agent(strict, open_session(look(results))).run(prompt)
     assert result.outcome == "failed"
     assert result.reason.startswith(f"Step {step}: ")
-    assert told in result.reason
+    assert message in result.reason
     lenient = ReplayModel(turns, strict=False)
     result = await Agent(lenient, open_session(look(results))).run(prompt)
     assert result.text == "Seen."
@@ -112,7 +112,7 @@ def test_refuses_what_is_no_turn() -> None:
         ReplayModel(["text"])  # type: ignore[list-item]  # the wrong type is the test
 
 
-async def heard(stream: AsyncIterator[ModelEvent]) -> list[ModelEvent]:
+async def collect(stream: AsyncIterator[ModelEvent]) -> list[ModelEvent]:
     return [event async for event in stream]
 
 
@@ -125,7 +125,7 @@ class TestScripted:
     async def test_remembers_what_it_was_asked(self) -> None:
         model = ScriptedModel(["a"])
         tools = [ToolDefinition("look", "Look.", {"type": "object"})]
-        await heard(model.request([], tools, instructions="Be kind."))
+        await collect(model.request([], tools, instructions="Be kind."))
         assert [tool.name for tool in model.requests[0].tools] == ["look"]
         assert model.requests[0].instructions == "Be kind."
 

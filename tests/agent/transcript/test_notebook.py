@@ -156,8 +156,8 @@ async def test_a_denied_call_is_no_cell_that_run_all_would_run(
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     assert code[0] == "%load_ext aisotools"
     assert not any("danger" in source for source in code)
-    (told,) = [cell.source for cell in notebook.cells if "not run" in cell.source]
-    assert told.count("````") == 2
+    (source,) = [cell.source for cell in notebook.cells if "not run" in cell.source]
+    assert source.count("````") == 2
     transcript = read_transcript(tmp_path / "run.ipynb")
     assert not transcript.calls[0].ran
 
@@ -215,7 +215,7 @@ async def test_secrets_are_left_out(open_session: OpenSession, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "is no notebook"),
         ("[]", "is no record of a run"),
@@ -227,14 +227,14 @@ async def test_secrets_are_left_out(open_session: OpenSession, tmp_path: Path) -
         ("[" * 100_000, "is no notebook"),
     ],
 )
-def test_what_is_no_record_is_told(text: str, told: str, tmp_path: Path) -> None:
+def test_file_that_is_no_record_is_reported(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "x.ipynb"
     path.write_text(text)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         read_transcript(path)
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         read_transcript(tmp_path / "none.ipynb")
     with pytest.raises(UsageError, match="cannot be written"):

@@ -35,7 +35,7 @@ class Server:
 def jupyter_server(folder: Path, options: Sequence[str] = ()) -> Iterator[Server]:
     """A Jupyter Server that knows `TOKEN`, with its home in `folder`."""
     port = free_port()
-    told = [
+    arguments = [
         f"--ServerApp.port={port}",
         "--ServerApp.port_retries=0",
         f"--IdentityProvider.token={TOKEN}",
@@ -45,7 +45,7 @@ def jupyter_server(folder: Path, options: Sequence[str] = ()) -> Iterator[Server
         "--no-browser",
         *options,
     ]
-    with serving([*JUPYTER, *told], port, folder) as server:
+    with serving([*JUPYTER, *arguments], port, folder) as server:
         yield server
 
 

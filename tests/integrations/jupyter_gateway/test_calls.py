@@ -70,13 +70,13 @@ class Listener:
     """Records what a call reports."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[Any, ...]] = []
+        self.reports: list[tuple[Any, ...]] = []
 
     def output(self, call_id: str, stream: str, text: str) -> None:
-        self.heard.append((stream, text))
+        self.reports.append((stream, text))
 
     def emitted(self, call_id: str, name: str, payload: Mapping[str, Any]) -> None:
-        self.heard.append((name, payload))
+        self.reports.append((name, payload))
 
 
 def request(import_path: str = "", **arguments: Any) -> SandboxCall:
@@ -178,7 +178,7 @@ async def test_a_python_call_collects_its_output() -> None:
     result = call.result(await call.run())
     assert link.executed == ["6 * 7"]
     assert (result.content, result.is_error) == ("hi\n42", False)
-    assert listener.heard == [("stdout", "hi\n")]
+    assert listener.reports == [("stdout", "hi\n")]
     call.end()
     assert link.forgotten == ["r1"]
 
@@ -206,7 +206,7 @@ async def test_reports_of_another_call_are_ignored() -> None:
     emit(call._nonce, 5, {})
     emit(call._nonce, "progress", "text")
     emit(call._nonce, "progress", {"text": "x" * (1 << 17)})
-    assert listener.heard == [("progress", {"done": 1})]
+    assert listener.reports == [("progress", {"done": 1})]
 
 
 async def test_a_tool_that_fails_in_the_kernel_says_why() -> None:

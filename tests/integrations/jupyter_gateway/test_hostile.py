@@ -59,8 +59,8 @@ class Villain(WebSocketHandler):
         else:
             self.play(self, request, content)
 
-    def answer(self, request: Mapping[str, Any], told: Any) -> None:
-        answer = {"data": {RESULT_MIME: told}}
+    def answer(self, request: Mapping[str, Any], result: Any) -> None:
+        answer = {"data": {RESULT_MIME: result}}
         self.reply(request, user_expressions={"answer": answer})
 
     def reply(self, request: Mapping[str, Any], **content: Any) -> None:
@@ -126,14 +126,14 @@ async def den(
 
 
 @pytest.fixture
-def heard() -> RecordingListener:
+def listener() -> RecordingListener:
     return RecordingListener()
 
 
-def kernel(url: str, heard: RecordingListener, **options: Any) -> RemoteSandbox:
+def kernel(url: str, listener: RecordingListener, **options: Any) -> RemoteSandbox:
     options.setdefault("start_timeout_s", 5.0)
     wanted = WorkerSpec(level="limited", workspace="/nowhere", limits=Limits())
-    return GatewaySandbox(url, TOKEN, **options)(wanted, heard)
+    return GatewaySandbox(url, TOKEN, **options)(wanted, listener)
 
 
 @tool
@@ -148,9 +148,9 @@ def request(one: FunctionTool[..., Any] = _seven, timeout_s: float = 3.0) -> San
     return SandboxCall(call=ToolCall("c-1", one.name, {}), shipment=shipment, timeout_s=timeout_s)
 
 
-async def given(play: Play, heard: RecordingListener, **options: Any) -> ToolResult:
+async def given(play: Play, listener: RecordingListener, **options: Any) -> ToolResult:
     async with den(play) as here:
-        sandbox = kernel(here.url, heard)
+        sandbox = kernel(here.url, listener)
         try:
             return await sandbox.call(request(**options))
         finally:
@@ -170,11 +170,11 @@ def nonce_of(content: Mapping[str, Any]) -> str:
 HEAD = {"content": "7", "kind": "json"}
 
 
-async def test_an_honest_answer_is_taken(heard: RecordingListener) -> None:
+async def test_an_honest_answer_is_taken(listener: RecordingListener) -> None:
     def play(villain: Villain, asked: dict[str, Any], content: dict[str, Any]) -> None:
         villain.answer(asked, {"nonce": nonce_of(content), "pieces": pieces(HEAD, 7)})
 
-    result = await given(play, heard)
+    result = await given(play, listener)
     assert (result.is_error, result.value) == (False, 7)
 
 
@@ -193,17 +193,17 @@ FORGERIES: Mapping[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("forged", FORGERIES.values(), ids=FORGERIES)
-async def test_forged_results_are_refused(forged: Callable[[str], Any], heard: RecordingListener) -> None:
+async def test_forged_results_are_refused(forged: Callable[[str], Any], listener: RecordingListener) -> None:
     def play(villain: Villain, asked: dict[str, Any], content: dict[str, Any]) -> None:
         villain.answer(asked, forged(nonce_of(content)))
 
-    result = await given(play, heard)
+    result = await given(play, listener)
     assert result.is_error
     assert result.error_kind == "environment"
     assert "malformed" in result.content
 
 
-async def test_answers_to_other_requests_are_dropped(heard: RecordingListener) -> None:
+async def test_answers_to_other_requests_are_dropped(listener: RecordingListener) -> None:
     def play(villain: Villain, asked: dict[str, Any], content: dict[str, Any]) -> None:
         for parent in ({"msg_id": "another"}, {}, None, {"msg_id": ["x"]}, "text"):
             villain.say("shell", "execute_reply", parent, {"status": "ok"})
@@ -215,38 +215,38 @@ async def test_answers_to_other_requests_are_dropped(heard: RecordingListener) -
         villain.answer(asked, {"nonce": nonce_of(content), "pieces": pieces(HEAD, 7)})
         villain.answer(asked, {"nonce": nonce_of(content), "pieces": pieces(HEAD, 666)})
 
-    assert (await given(play, heard)).value == 7
+    assert (await given(play, listener)).value == 7
 
 
-async def test_what_is_shown_is_bounded_and_checked(heard: RecordingListener) -> None:
+async def test_what_is_shown_is_bounded_and_checked(listener: RecordingListener) -> None:
     def play(villain: Villain, asked: dict[str, Any], content: dict[str, Any]) -> None:
         nonce = nonce_of(content)
         for odd in ({}, {"name": "stdin", "text": "x"}, {"name": "stdout", "text": 5}, {"name": ["stdout"]}):
             villain.say("iopub", "stream", asked, odd)
         for _ in range(3):
             villain.say("iopub", "stream", asked, {"name": "stdout", "text": "é" * (1 << 20)})
-        for told in (
+        for emitted in (
             {"nonce": "forged", "name": "step", "payload": {}},
             {"nonce": nonce, "name": 5, "payload": {}},
             {"nonce": nonce, "name": "step", "payload": []},
             {"nonce": nonce, "name": "step", "payload": {"x": "y" * (1 << 17)}},
             {"nonce": nonce, "name": "n" * 1000, "payload": {"x": 1}},
         ):
-            villain.say("iopub", "display_data", asked, {"data": {EMIT_MIME: told}})
+            villain.say("iopub", "display_data", asked, {"data": {EMIT_MIME: emitted}})
         villain.say("iopub", "display_data", asked, {"data": ["x"]})
         villain.say("iopub", "display_data", asked, {"data": {"text/html": "<b>"}, "transient": 5})
         villain.say("iopub", "error", asked, {"ename": 5, "traceback": [1, "x" * 1_000_000]})
         villain.answer(asked, {"nonce": nonce, "pieces": pieces(HEAD, 7)})
 
-    result = await given(play, heard)
+    result = await given(play, listener)
     assert result.value == 7
-    printed = "".join(str(event[3]) for event in heard.events if event[0] == "output")
+    printed = "".join(str(event[3]) for event in listener.events if event[0] == "output")
     assert len(printed.encode()) <= 1 << 20
     assert result.metadata["dropped_bytes"] >= 5 << 20
-    assert [event[2] for event in heard.events if event[0] == "emitted"] == ["n" * 200]
+    assert [event[2] for event in listener.events if event[0] == "emitted"] == ["n" * 200]
 
 
-async def test_an_endless_stream_ends_with_the_call(heard: RecordingListener) -> None:
+async def test_an_endless_stream_ends_with_the_call(listener: RecordingListener) -> None:
     async def flood(villain: Villain, asked: dict[str, Any]) -> None:
         while villain.ws_connection is not None:
             villain.say("iopub", "stream", asked, {"name": "stdout", "text": "x" * 10_000})
@@ -258,7 +258,7 @@ async def test_an_endless_stream_ends_with_the_call(heard: RecordingListener) ->
         floods.append(asyncio.ensure_future(flood(villain, asked)))
 
     began_s = time.monotonic()
-    result = await given(play, heard, timeout_s=0.5)
+    result = await given(play, listener, timeout_s=0.5)
     assert result.metadata["timed_out"] is True
     assert time.monotonic() - began_s < 8
     for task in floods:
@@ -266,61 +266,61 @@ async def test_an_endless_stream_ends_with_the_call(heard: RecordingListener) ->
         await asyncio.wait([task])
 
 
-async def test_useless_messages_end_the_connection(heard: RecordingListener) -> None:
+async def test_useless_messages_end_the_connection(listener: RecordingListener) -> None:
     def play(villain: Villain, asked: dict[str, Any], content: dict[str, Any]) -> None:
         for _ in range(25_000):
             villain.write_message('{"no": "use"}')
 
-    result = await given(play, heard, timeout_s=20.0)
+    result = await given(play, listener, timeout_s=20.0)
     assert result.metadata["worker_died"] is True
     assert "flooded" in result.content
 
 
 async def test_a_giant_message_ends_the_connection(
-    heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
+    listener: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_http, "MESSAGE_BYTES", 1 << 20)
 
     def play(villain: Villain, asked: dict[str, Any], content: dict[str, Any]) -> None:
         villain.say("iopub", "stream", asked, {"name": "stdout", "text": "x" * (2 << 20)})
 
-    result = await given(play, heard)
+    result = await given(play, listener)
     assert result.is_error
     assert "The connection broke during the call" in result.content
-    assert not heard.kinds().count("output")
+    assert not listener.kinds().count("output")
 
 
 @pytest.mark.parametrize(
-    ("says", "told"),
+    ("says", "message"),
     [
         ({**SAYS, "python": [3, 99]}, "same version of Python"),
         ({**SAYS, "pydantic": False}, "needs the library pydantic"),
         ({**SAYS, "pydantic": "yes"}, "needs the library pydantic"),
     ],
 )
-async def test_what_a_kernel_cannot_run_is_told(
-    says: Mapping[str, Any], told: str, heard: RecordingListener
+async def test_kernel_that_cannot_run_tools_is_reported(
+    says: Mapping[str, Any], message: str, listener: RecordingListener
 ) -> None:
     async with den(lambda *_: None, says=says) as here:
-        sandbox = kernel(here.url, heard)
+        sandbox = kernel(here.url, listener)
         result = await sandbox.call(request())
         assert result.error_kind == "environment"
-        assert told in result.content
+        assert message in result.content
         await sandbox.close()
         assert here.deleted == 1
 
 
 @pytest.mark.parametrize("python", [[3, 9], "3.11", [3], None, ["3", "11"]])
-async def test_kernels_of_no_use_are_ended(python: Any, heard: RecordingListener) -> None:
+async def test_kernels_of_no_use_are_ended(python: Any, listener: RecordingListener) -> None:
     async with den(lambda *_: None, says={**SAYS, "python": python}) as here:
-        sandbox = kernel(here.url, heard)
+        sandbox = kernel(here.url, listener)
         with pytest.raises(SandboxError, match="cannot be used"):
             await sandbox.start()
         await sandbox.close()
         assert here.deleted == 1
 
 
-async def test_a_kernel_that_comes_too_late_is_ended(heard: RecordingListener) -> None:
+async def test_a_kernel_that_comes_too_late_is_ended(listener: RecordingListener) -> None:
     ended = asyncio.Event()
 
     class Slow(RequestHandler):
@@ -333,7 +333,7 @@ async def test_a_kernel_that_comes_too_late_is_ended(heard: RecordingListener) -
             self.set_status(204)
 
     async with den(lambda *_: None, kernels=Slow) as here:
-        sandbox = kernel(here.url, heard)
+        sandbox = kernel(here.url, listener)
         starting = asyncio.ensure_future(sandbox.start())
         await asyncio.sleep(0.1)
         starting.cancel()
@@ -343,7 +343,7 @@ async def test_a_kernel_that_comes_too_late_is_ended(heard: RecordingListener) -
             await sandbox.start()
 
 
-async def test_redirects_are_not_followed_and_the_token_stays(heard: RecordingListener) -> None:
+async def test_redirects_are_not_followed_and_the_token_stays(listener: RecordingListener) -> None:
     async with den(lambda *_: None) as other:
 
         class Redirect(RequestHandler):
@@ -363,10 +363,10 @@ async def test_redirects_are_not_followed_and_the_token_stays(heard: RecordingLi
 
         for rest in ({"kernels": Redirect}, {"kernels": Kernels, "channels": Channels}):
             async with den(lambda *_: None, **rest) as here:
-                sandbox = kernel(here.url, heard)
-                with pytest.raises(SandboxError, match="not followed") as told:
+                sandbox = kernel(here.url, listener)
+                with pytest.raises(SandboxError, match="not followed") as raised:
                     await sandbox.start()
-                assert TOKEN not in str(told.value)
+                assert TOKEN not in str(raised.value)
                 await sandbox.close()
         assert other.asked == []
 
@@ -374,17 +374,17 @@ async def test_redirects_are_not_followed_and_the_token_stays(heard: RecordingLi
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{", b'{"id": 5}', b'{"id": ""}', b'{"id": "' + b"x" * 9000 + b'"}']
 )
-async def test_whatever_is_no_jupyter_server_is_told(body: bytes, heard: RecordingListener) -> None:
+async def test_server_that_is_no_jupyter_server_is_reported(body: bytes, listener: RecordingListener) -> None:
     class Odd(RequestHandler):
         def post(self, *_: str) -> None:
             self.write(body)
 
     async with den(lambda *_: None, kernels=Odd) as here:
         with pytest.raises(SandboxError, match="Check the URL"):
-            await kernel(here.url, heard).start()
+            await kernel(here.url, listener).start()
 
 
-async def test_an_id_stays_a_part_of_the_path(heard: RecordingListener) -> None:
+async def test_an_id_stays_a_part_of_the_path(listener: RecordingListener) -> None:
     asked: list[str] = []
 
     class Odd(RequestHandler):
@@ -399,11 +399,11 @@ async def test_an_id_stays_a_part_of_the_path(heard: RecordingListener) -> None:
 
     async with den(lambda *_: None, kernels=Odd) as here:
         with pytest.raises(SandboxError):
-            await kernel(here.url, heard).start()
+            await kernel(here.url, listener).start()
     assert all(uri.startswith("/api/kernels") and "shutdown?" not in uri for uri in asked), asked
 
 
-async def test_a_server_that_drips_is_not_waited_for(heard: RecordingListener) -> None:
+async def test_a_server_that_drips_is_not_waited_for(listener: RecordingListener) -> None:
     async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             for char in b"HTTP/1.1 201 Created\r\nX-Slow: " + b"a" * 1000:
@@ -418,13 +418,13 @@ async def test_a_server_that_drips_is_not_waited_for(heard: RecordingListener) -
     port = server.sockets[0].getsockname()[1]
     began_s = time.monotonic()
     with pytest.raises(SandboxError, match="did not respond in time"):
-        await kernel(f"http://127.0.0.1:{port}", heard, start_timeout_s=0.5).start()
+        await kernel(f"http://127.0.0.1:{port}", listener, start_timeout_s=0.5).start()
     assert time.monotonic() - began_s < 3
     server.close()
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
         ("", "give a URL"),
         ("127.0.0.1:8888", "give a URL"),
@@ -435,8 +435,8 @@ async def test_a_server_that_drips_is_not_waited_for(heard: RecordingListener) -
         ("http://me:hunter2@host", "leave user name and password out"),
     ],
 )
-def test_bad_addresses_are_named(url: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told) as error:
+def test_bad_addresses_are_named(url: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as error:
         parse_address(url, "secret")
     assert "secret" not in str(error.value)
     assert "hunter2" not in str(error.value)

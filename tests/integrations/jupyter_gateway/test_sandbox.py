@@ -79,8 +79,8 @@ async def test_a_session_works_as_everywhere(
     session = remote()
     session.registry.register(_area)
     assert (await cell(session, "x = 41; print('hello'); x + 1")).value["result"] == "42"
-    told = (await typed(session, "sandbox_bash", command="echo $((6 * 7)); pwd; exit 3")).value
-    assert (told["exitCode"], told["stdout"].split("\n")[0]) == (3, "42")
+    completed = (await typed(session, "sandbox_bash", command="echo $((6 * 7)); pwd; exit 3")).value
+    assert (completed["exitCode"], completed["stdout"].split("\n")[0]) == (3, "42")
     assert not (await typed(session, "sandbox_write", path="a/b.txt", content="one\ntwo\n")).is_error
     assert "two" in (await typed(session, "sandbox_read", path="a/b.txt")).content
     edit = {"old": "two", "new": "zwei"}
@@ -199,7 +199,7 @@ async def test_a_broken_connection_keeps_the_kernel(remote: OpenRemote) -> None:
 
 
 @pytest.mark.slow
-async def test_a_kernel_that_dies_is_told(remote: OpenRemote) -> None:
+async def test_death_of_the_kernel_is_reported(remote: OpenRemote) -> None:
     session = remote()
     died = await cell(session, "import os; os.kill(os.getpid(), 9)")
     assert died.metadata["worker_died"] is True
@@ -235,7 +235,7 @@ async def test_two_hosts_and_one_is_killed(
             ]
             hosts = [await cell(session, "import os; os.getcwd()") for session in sessions]
             assert [
-                str(host.folder) in told.content for host, told in zip((one, two), hosts, strict=True)
+                str(host.folder) in result.content for host, result in zip((one, two), hosts, strict=True)
             ] == [
                 True,
                 True,
@@ -265,10 +265,10 @@ async def test_a_pool_of_kernels(server: Server, tmp_path: Path, environ: Mappin
         for key in keys:
             await cell(await pool.get(key), f"secret = {key!r}; open('own.txt', 'w').write(secret)")
         for key in keys:
-            told = await cell(await pool.get(key), "open('own.txt').read()")
-            assert told.value["result"] == repr(key)
+            result = await cell(await pool.get(key), "open('own.txt').read()")
+            assert result.value["result"] == repr(key)
         assert pool.status().live == 2
-        assert "fresh_sandbox" in told.metadata or "fresh" in str(pool.status())
+        assert "fresh_sandbox" in result.metadata or "fresh" in str(pool.status())
 
 
 @pytest.mark.slow
@@ -302,8 +302,8 @@ async def test_an_enterprise_gateway(remote: OpenRemote, tmp_path: Path) -> None
     if not python:
         pytest.skip("AISOTOOLS_TEST_ENTERPRISE_GATEWAY names no Python that has jupyter_enterprise_gateway")
     port = free_port()
-    told = (f"port={port}", f"auth_token={TOKEN}", "ip=127.0.0.1", "unauthorized_users=[]")
-    command = [python, "-m", "enterprise_gateway", *(f"--EnterpriseGatewayApp.{one}" for one in told)]
+    settings = (f"port={port}", f"auth_token={TOKEN}", "ip=127.0.0.1", "unauthorized_users=[]")
+    command = [python, "-m", "enterprise_gateway", *(f"--EnterpriseGatewayApp.{one}" for one in settings)]
     with serving(command, port, tmp_path / "gateway") as server:
         session = remote(url=server.url)
         session.registry.register(_area)
@@ -335,9 +335,9 @@ class TestContract(SandboxContract):
     def _place(self, server: Server, tmp_path: Path) -> None:
         self.server, self.workspace = server, tmp_path
 
-    def make(self, heard: RecordingListener) -> Sandbox:
+    def make(self, listener: RecordingListener) -> Sandbox:
         kernels = GatewaySandbox(self.server.url, TOKEN)
-        return kernels(WorkerSpec(level="limited", workspace=str(self.workspace), limits=Limits()), heard)
+        return kernels(WorkerSpec(level="limited", workspace=str(self.workspace), limits=Limits()), listener)
 
     def test_takes_turns(self) -> None:
         pytest.skip("a kernel runs one cell at a time, async or not")

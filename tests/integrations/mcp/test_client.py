@@ -173,14 +173,16 @@ async def test_noise_forged_progress_and_answers_to_others_change_nothing(trusti
     server = await stranger(trusting, "noise")
     result = await trusting.call("s_act", timeout_s=30)
     assert result.content == "call 1"
-    told = [event for event in trusting.events if event.kind == "call_emitted"]
-    assert 1 <= len(told) <= 500
-    assert all("\u202e" not in event.payload["message"] for event in told)  # type: ignore[attr-defined]  # CallEmitted
-    assert all(len(event.payload["message"]) < 2_100 for event in told)  # type: ignore[attr-defined]  # CallEmitted
+    reports = [event for event in trusting.events if event.kind == "call_emitted"]
+    assert 1 <= len(reports) <= 500
+    assert all("\u202e" not in event.payload["message"] for event in reports)  # type: ignore[attr-defined]  # CallEmitted
+    assert all(len(event.payload["message"]) < 2_100 for event in reports)  # type: ignore[attr-defined]  # CallEmitted
     await server.close()
 
 
-async def test_a_server_that_dies_is_told_and_started_again(trusting: Session, tmp_path: Path) -> None:
+async def test_death_of_a_server_is_reported_and_it_is_started_again(
+    trusting: Session, tmp_path: Path
+) -> None:
     server = await stranger(trusting, "die")
     lost = await trusting.call("s_act", {"x": str(tmp_path / "died")})
     assert (lost.is_error, lost.error_kind) == (True, "environment")
@@ -213,7 +215,7 @@ async def test_an_output_schema_is_not_run_against_the_answer(trusting: Session)
     await server.close()
 
 
-async def test_names_are_made_fit_and_clashes_told(open_session: OpenSession) -> None:
+async def test_names_are_adapted_and_clashes_reported(open_session: OpenSession) -> None:
     session = open_session(MockTool("s_taken"))
     server = await stranger(session, "names")
     assert len(server.tools) == 3

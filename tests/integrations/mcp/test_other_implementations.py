@@ -39,9 +39,9 @@ async def installed(folder: Path, package: str) -> Path:
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    said, _ = await process.communicate()
+    output, _ = await process.communicate()
     if process.returncode:
-        pytest.skip(f"{package} cannot be had from npm: {said.decode()[-300:]}")
+        pytest.skip(f"{package} cannot be had from npm: {output.decode()[-300:]}")
     return folder / "node_modules" / ".bin"
 
 
@@ -79,9 +79,9 @@ async def test_the_inspectors_command_line(tmp_path: Path) -> None:
             stderr=asyncio.subprocess.PIPE,
             env=env,
         )
-        said, flaw = await asyncio.wait_for(process.communicate(), 100)
+        output, flaw = await asyncio.wait_for(process.communicate(), 100)
         assert process.returncode == 0, flaw.decode()
-        found: dict[str, object] = json.loads(said)
+        found: dict[str, object] = json.loads(output)
         return found
 
     listed = await inspect("--method", "tools/list")

@@ -58,7 +58,7 @@ def client(session: Session, mode: str = "auto", person: Any = None, **options: 
     )
 
 
-def said(result: types.CallToolResult) -> str:
+def text_of(result: types.CallToolResult) -> str:
     (first, *_) = result.content
     assert isinstance(first, types.TextContent)
     return first.text
@@ -90,10 +90,10 @@ async def test_results_are_structured_and_errors_keep_their_kind(
     tools = (shape_area, MockTool("fail", effect=Effect.READ_ONLY, result=failed), write)
     async with client(open_session(*tools, approver=DenyAll("not today")), mode) as one:
         area = await one.call_tool("shape_area", {"shape": {"width": "2", "height": 3}})
-        assert (area.is_error, said(area), area.structured_content) == (False, "6.0", {"result": 6.0})
+        assert (area.is_error, text_of(area), area.structured_content) == (False, "6.0", {"result": 6.0})
         wrong = await one.call_tool("shape_area", {"shape": {"width": "x"}})
         assert wrong.is_error
-        assert "width" in said(wrong)
+        assert "width" in text_of(wrong)
         assert wrong.meta is not None
         assert wrong.meta["aisotools/errorKind"] == "invalid"
         failing = await one.call_tool("fail", {})
@@ -101,12 +101,12 @@ async def test_results_are_structured_and_errors_keep_their_kind(
         assert failing.structured_content == {"exitCode": 2}
         denied = await one.call_tool("write", {})
         assert denied.is_error
-        assert "not today" in said(denied)
+        assert "not today" in text_of(denied)
         assert denied.meta is not None
         assert denied.meta["aisotools/errorKind"] == "denied"
         unknown = await one.call_tool("shape_aera", {})
         assert unknown.is_error
-        assert "shape_area" in said(unknown)
+        assert "shape_area" in text_of(unknown)
 
 
 @each_era
@@ -139,15 +139,15 @@ async def counting(context: ToolContext) -> str:
 
 @each_era
 async def test_progress_goes_forward_whatever_a_tool_reports(open_session: OpenSession, mode: str) -> None:
-    heard: list[tuple[float, float | None, str | None]] = []
+    reports: list[tuple[float, float | None, str | None]] = []
 
-    async def hear(progress: float, total: float | None, message: str | None) -> None:
-        heard.append((progress, total, message))
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        reports.append((progress, total, message))
 
     async with client(open_session(counting), mode) as one:
-        assert said(await one.call_tool("counting", {}, progress_callback=hear)) == "done"
-    assert heard[:3] == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
-    assert [done for done, *_ in heard] == [1, 2, 3, 4, 5]
+        assert text_of(await one.call_tool("counting", {}, progress_callback=on_progress)) == "done"
+    assert reports[:3] == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
+    assert [done for done, *_ in reports] == [1, 2, 3, 4, 5]
 
 
 @each_era
@@ -162,7 +162,7 @@ async def test_cancelling_reaches_the_worker(real_session: OpenSession, mode: st
         await asyncio.wait_for(printed.wait(), 20)
         running.cancel()
         again = await one.call_tool("python", {"code": "kept"})
-        assert said(again) == "7"
+        assert text_of(again) == "7"
     ended = [event for event in session.events if event.kind == "call_finished"]
     assert len(ended) == 3
 
@@ -173,7 +173,7 @@ async def test_only_the_offered_tools_can_be_called(open_session: OpenSession) -
         assert [found.name for found in (await one.list_tools()).tools] == ["picture"]
         hidden = await one.call_tool("shape_area", {"shape": {"width": 1}})
         assert hidden.is_error
-        assert "no tool named" in said(hidden)
+        assert "no tool named" in text_of(hidden)
     assert not session.events
 
 
@@ -198,7 +198,7 @@ async def test_the_clients_person_is_asked_and_sees_exactly_what_runs(
 
 @each_era
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         (types.ElicitResult(action="decline"), "it was denied"),
         (types.ElicitResult(action="cancel"), "dismissed"),
@@ -209,13 +209,13 @@ async def test_the_clients_person_is_asked_and_sees_exactly_what_runs(
     ],
 )
 async def test_nothing_but_a_ticked_box_approves(
-    open_session: OpenSession, mode: str, answer: types.ElicitResult, told: str
+    open_session: OpenSession, mode: str, answer: types.ElicitResult, message: str
 ) -> None:
     session = open_session(write)
     async with client(session, mode, Person(answer)) as one:
         result = await one.call_tool("write", {})
     assert result.is_error
-    assert told in said(result)
+    assert message in text_of(result)
     assert not any(event.kind == "call_started" for event in session.events)
 
 
@@ -226,8 +226,8 @@ async def test_without_a_way_to_ask_the_policy_decides_and_says_why(
     async with client(open_session(write, shape_area), mode) as one:
         denied = await one.call_tool("write", {})
         assert denied.is_error
-        assert "nobody can be asked" in said(denied)
-        assert "local change" in said(denied)
+        assert "nobody can be asked" in text_of(denied)
+        assert "local change" in text_of(denied)
         assert not (await one.call_tool("shape_area", {"shape": {"width": 1}})).is_error
 
 
@@ -253,11 +253,11 @@ async def test_an_answer_serves_one_call_once(open_session: OpenSession) -> None
         answer: Any = {"approval": yes()}
 
         async def settle(arguments: dict[str, Any], state: str | None) -> types.CallToolResult:
-            told = await one.session.call_tool(
+            result = await one.session.call_tool(
                 "write", arguments, input_responses=answer, request_state=state, allow_input_required=True
             )
-            assert isinstance(told, types.CallToolResult)
-            return told
+            assert isinstance(result, types.CallToolResult)
+            return result
 
         with pytest.raises(MCPError, match="other arguments"):  # answered for another call
             await settle({"n": 3}, first.request_state)
@@ -280,7 +280,7 @@ async def test_questions_that_nobody_answers_have_an_end(open_session: OpenSessi
         full = await one.session.call_tool("write", {"n": 64}, allow_input_required=True)
         assert isinstance(full, types.CallToolResult)
         assert full.is_error
-        assert "too many questions" in said(full)
+        assert "too many questions" in text_of(full)
 
 
 # ---- over HTTP
@@ -322,7 +322,7 @@ async def test_cancelling_reaches_the_worker_over_http(real_session: OpenSession
         running = asyncio.ensure_future(one.call_tool("python", {"code": code}))
         await asyncio.wait_for(printed.wait(), 20)
         running.cancel()
-        assert said(await one.call_tool("python", {"code": "kept"})) == "7"
+        assert text_of(await one.call_tool("python", {"code": "kept"})) == "7"
 
 
 async def test_http_refuses_strangers(open_session: OpenSession) -> None:
@@ -391,7 +391,7 @@ async def test_the_command_serves_over_stdio(tmp_path: Path) -> None:
         code = "import os, sys; os.write(1, b'raw'); print('printed'); sys.__stdout__.write('x'); 1 + 1"
         result = await one.call_tool("python", {"code": code})
         assert not result.is_error
-        assert "2" in said(result)
+        assert "2" in text_of(result)
     assert "sandbox level" in person.asked[0]
 
 

@@ -123,7 +123,7 @@ def test_background_tasks_print_below_their_cell(k: Client) -> None:
     assert k.late()[0][0] == "display_data"
 
 
-def test_what_is_not_kept_of_a_magic_is_told(k: Client) -> None:
+def test_unknown_magic_is_an_error_of_the_cell(k: Client) -> None:
     ran = k.run("%nosuch")
     assert "UsageError" in ran.text("stderr")
     assert ran.reply["ename"] == "UsageError"
@@ -131,7 +131,7 @@ def test_what_is_not_kept_of_a_magic_is_told(k: Client) -> None:
 
 
 @pytest.mark.slow
-def test_much_text_is_cut_and_that_is_said(k: Client) -> None:
+def test_long_text_is_cut_with_a_note(k: Client) -> None:
     ran = k.run("for _ in range(12): print('x' * 1_000_000)")
     assert 7_000_000 < len(ran.text()) < 9_000_000
     assert "were dropped" in ran.text("stderr")

@@ -59,8 +59,12 @@ def test_text_in_pieces_hides_nothing() -> None:
 
 
 def test_errors() -> None:
-    told = {"ename": "<b>\x1b]0;x\x07", "evalue": "\x1b[2Jx", "traceback": "\x1b[31ma\x1b[0m\n\x1b]8;;x\x07b"}
-    content = DisplayFilter().error(told).content
+    reply = {
+        "ename": "<b>\x1b]0;x\x07",
+        "evalue": "\x1b[2Jx",
+        "traceback": "\x1b[31ma\x1b[0m\n\x1b]8;;x\x07b",
+    }
+    content = DisplayFilter().error(reply).content
     assert content["traceback"] == ["\x1b[31ma\x1b[0m", "b"]
     assert content["evalue"] == "x"
     assert "\x1b" not in content["ename"]

@@ -99,11 +99,11 @@ class TestWelcome(jupyter_kernel_test.IopubWelcomeTests):  # type: ignore[misc] 
     def test_recv_iopub_welcome_msg(self) -> None:
         """What a kernel that is just starting says of its state may come before."""
         self.kc.start_channels()
-        said = self.kc.get_iopub_msg(timeout=30)
-        while said["msg_type"] == "status":
-            said = self.kc.get_iopub_msg(timeout=30)
-        assert said["header"]["msg_type"] == said["msg_type"] == "iopub_welcome"
-        assert not said["content"]["subscription"]
+        message = self.kc.get_iopub_msg(timeout=30)
+        while message["msg_type"] == "status":
+            message = self.kc.get_iopub_msg(timeout=30)
+        assert message["header"]["msg_type"] == message["msg_type"] == "iopub_welcome"
+        assert not message["content"]["subscription"]
 
 
 @pytest.mark.parametrize("mime", NOT_PASSED_ON)

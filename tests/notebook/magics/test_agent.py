@@ -46,7 +46,7 @@ def test_what_is_typed_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("--approve maybe", "invalid choice: 'maybe'"),
         ("-o 5x", "give the name of a variable"),
@@ -56,8 +56,8 @@ def test_what_is_typed_is_read() -> None:
         ("-m 'x", "No closing quotation"),
     ],
 )
-def test_what_cannot_be_read_is_told_in_one_line(line: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told) as raised:
+def test_unreadable_line_is_reported_in_one_line(line: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as raised:
         parse_agent(line)
     assert "\n" not in str(raised.value)
 
@@ -103,11 +103,11 @@ def test_approve_deny_denies_and_auto_allows_for_this_run_only(notebook: Noteboo
     notebook.run("wants = lambda: scripted(('sandbox_write', {'path': 'a.txt', 'content': 'x'}), 'done')")
     notebook.run("m = wants()")
     notebook.run("%%agent -m m --approve deny -o r\nwrite")
-    told = notebook.run(
+    output = notebook.run(
         "import os; s = current_session(); there = lambda: os.path.exists(s.workspace / 'a.txt')\n"
         "print(there(), s.policy.mode, s.approver)"
     )
-    assert told.text.split() == ["False", "safe", "None"]
+    assert output.text.split() == ["False", "safe", "None"]
     notebook.run("m = wants()")
     notebook.run("%%agent -m m --approve auto -o r\nwrite")
     assert notebook.run("print(there(), s.policy.mode)").text.split() == [
@@ -129,7 +129,7 @@ def test_background_runs_go_on_after_the_cell(notebook: Notebook) -> None:
     assert notebook.run("print((await r).text)").text.strip() == "done"
 
 
-def test_what_a_person_can_mend_is_told_in_one_line(notebook: Notebook) -> None:
+def test_mistake_of_a_person_is_reported_in_one_line(notebook: Notebook) -> None:
     assert "there are none" in usage_error(notebook.run("%%agent -m m\n  \n"))
     assert "no variable of that name" in usage_error(notebook.run("%%agent -m nosuch\nhi"))
     assert "no tool named 'doubel'" in usage_error(notebook.run("%%agent -m m -t doubel\nhi"))

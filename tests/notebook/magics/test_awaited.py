@@ -32,7 +32,7 @@ def test_variables_are_shown(loaded: Notebook) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "told"),
+    ("cell", "message"),
     [
         (
             "%%sandbox -o nothing_there\n1",
@@ -46,9 +46,9 @@ def test_variables_are_shown(loaded: Notebook) -> None:
         ("%%sandbox -o a\n", "there are none"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(loaded: Notebook, cell: str, told: str) -> None:
+def test_mistake_is_reported_in_one_line(loaded: Notebook, cell: str, message: str) -> None:
     ran = loaded.run(cell)
-    assert not told or told in usage_error(ran)
+    assert not message or message in usage_error(ran)
 
 
 def test_lines() -> None:

@@ -84,10 +84,10 @@ def run_in(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_a_notebook_run_again_gives_the_same_outputs(session: Session, tmp_path: Path) -> None:
-    told = str(export_session(session, tmp_path / "run.ipynb"))
-    assert told.splitlines()[0].endswith("run.ipynb: 15 calls, and 1 file of the workspace.")
+    summary = str(export_session(session, tmp_path / "run.ipynb"))
+    assert summary.splitlines()[0].endswith("run.ipynb: 15 calls, and 1 file of the workspace.")
     for missing in ("blob: no text", "big.txt: 66,560 bytes", "link: a link"):
-        assert f"Not in it: {missing}" in told
+        assert f"Not in it: {missing}" in summary
     command = [sys.executable, "-m", "pytest", "-q", "--nbval", "run.ipynb", "--rootdir", str(tmp_path)]
     command += ["-c", "/dev/null", "-p", "no:cacheprovider", "-p", "no:asyncio"]
     run = await asyncio.to_thread(run_in, tmp_path, command)
@@ -111,17 +111,17 @@ async def test_files_beyond_a_mebibyte_are_named(open_session: OpenSession, tmp_
     for number in range(20):
         (session.workspace / f"{number:02}.txt").write_text("x" * (60 << 10))
     (session.workspace / "key.txt").write_text(f"sk-{'a' * 30}")
-    told = export_session(session, tmp_path / "run.ipynb")
-    assert (told.embedded, len(told.missing)) == (18, 3)
-    assert "17.txt: the files together are larger than 1 MiB" in told.missing
+    summary = export_session(session, tmp_path / "run.ipynb")
+    assert (summary.embedded, len(summary.missing)) == (18, 3)
+    assert "17.txt: the files together are larger than 1 MiB" in summary.missing
     assert "aaaaaaaaaa" not in (tmp_path / "run.ipynb").read_text()
     transcript = read_transcript(tmp_path / "run.ipynb")
     assert transcript.files["key.txt"] == "[redacted]"
-    assert transcript.missing == told.missing
+    assert transcript.missing == summary.missing
 
 
 @pytest.mark.parametrize("name", ["run.txt", "run", "none/run.ipynb", "none/run.html"])
-async def test_what_cannot_be_written_is_told(open_session: OpenSession, tmp_path: Path, name: str) -> None:
+async def test_failed_write_is_reported(open_session: OpenSession, tmp_path: Path, name: str) -> None:
     session = open_session(MockTool("look", effect=Effect.READ_ONLY))
     with pytest.raises(UsageError, match=r"must end with|cannot be written"):
         export_session(session, tmp_path / name)

@@ -50,12 +50,12 @@ await asyncio.sleep(0.5)
 told = subprocess.run(['ps', '-o', 'args', '--ppid', str(os.getpid())], capture_output=True, text=True).stdout
 print('stranger' in told)
 use_session(s)"""
-    told = notebook.run(code)
-    assert told.text.startswith("False")
+    output = notebook.run(code)
+    assert output.text.startswith("False")
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("%mcp add", "%mcp add NAME"),
         ("%mcp add x", "%mcp add NAME"),
@@ -66,8 +66,8 @@ use_session(s)"""
         ("%mcp add 'x", "No closing quotation"),
     ],
 )
-def test_a_typo_is_told_in_one_line(notebook: Notebook, line: str, told: str) -> None:
-    assert told in usage_error(notebook.run(line))
+def test_typo_is_reported_in_one_line(notebook: Notebook, line: str, message: str) -> None:
+    assert message in usage_error(notebook.run(line))
 
 
 def test_inside_a_function_it_says_what_to_write(notebook: Notebook) -> None:

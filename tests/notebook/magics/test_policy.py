@@ -34,14 +34,14 @@ def plain(notebook: Notebook, line: str) -> str:
 def test_the_policy_is_readable(notebook: Notebook) -> None:
     rule = "Rule(tool='web*', decision='deny', reason='<b>never</b>', when={'paths': 'a*'})"
     notebook.run(f"s.policy = Policy(mode='safe', rules=[{rule}])")
-    told = plain(notebook, "%policy")
+    text = plain(notebook, "%policy")
     for words in (
         "Mode safe: what reads runs; everything else is asked about.",
         "Calls of web* that touch a path like a* are denied: <b>never</b>.",
         "No call may write conftest.py",
         "Nothing beyond single calls.",
     ):
-        assert words in told, words
+        assert words in text, words
 
 
 def test_the_mode_can_be_set(notebook: Notebook) -> None:
@@ -52,7 +52,7 @@ def test_the_mode_can_be_set(notebook: Notebook) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("%policy paln", "plan, safe, auto or `why NAME key=value`, not 'paln'"),
         ("%policy plan now", "not 'plan now'"),
@@ -65,14 +65,14 @@ def test_the_mode_can_be_set(notebook: Notebook) -> None:
         ("%approvals revoke \u00b2", "There is no approval"),
     ],
 )
-def test_a_typo_is_told_in_one_line(notebook: Notebook, line: str, told: str) -> None:
-    assert told in usage_error(notebook.run(line))
+def test_typo_is_reported_in_one_line(notebook: Notebook, line: str, message: str) -> None:
+    assert message in usage_error(notebook.run(line))
 
 
 def test_why(notebook: Notebook) -> None:
-    told = plain(notebook, "%policy why sandbox_write path=out/a.txt content=x")
-    assert "is asked about" in told
-    assert "out/a.txt" in told
+    shown = plain(notebook, "%policy why sandbox_write path=out/a.txt content=x")
+    assert "is asked about" in shown
+    assert "out/a.txt" in shown
     assert "runs" in plain(notebook, "%policy why sandbox_read path=a.txt")
     assert "events" not in notebook.run("print(len(s.events))").text
 

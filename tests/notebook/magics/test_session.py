@@ -53,8 +53,8 @@ def test_one_tool_in_full(notebook: Notebook) -> None:
 
 
 def test_definitions_for_clients(notebook: Notebook) -> None:
-    (told,) = json.loads(notebook.run("%tools shout --format openai").text)
-    assert told["function"]["name"] == "shout"
+    (exported,) = json.loads(notebook.run("%tools shout --format openai").text)
+    assert exported["function"]["name"] == "shout"
     ran = notebook.run("%tools shout --format gemini")
     assert json.loads(ran.text)[0]["parameters"]["required"] == ["words"]
     assert "Changed in shout for" in the_display(ran)["text/plain"]
@@ -64,7 +64,7 @@ def test_definitions_for_clients(notebook: Notebook) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("%tools shuot", "There is no tool named 'shuot'. Did you mean 'shout'?"),
         ("%tools --format yaml", "or gemini or mcp, not 'yaml'"),
@@ -89,8 +89,8 @@ def test_definitions_for_clients(notebook: Notebook) -> None:
         ("%call shout words='a", "Quote values"),
     ],
 )
-def test_a_typo_is_told_in_one_line(notebook: Notebook, line: str, told: str) -> None:
-    assert told in usage_error(notebook.run(line))
+def test_typo_is_reported_in_one_line(notebook: Notebook, line: str, message: str) -> None:
+    assert message in usage_error(notebook.run(line))
 
 
 def test_arguments_are_typed_by_the_schema(notebook: Notebook) -> None:
@@ -140,12 +140,12 @@ def test_ask_shows_a_card(notebook: Notebook) -> None:
         "async def f():\n    %call shout times=1\nawait f()",
     ],
 )
-def test_inside_a_definition_the_other_form_is_told(notebook: Notebook, cell: str) -> None:
-    told = usage_error(notebook.run(cell))
-    assert "await current_session().call('shout', {...})" in told
+def test_other_form_is_advised_inside_a_definition(notebook: Notebook, cell: str) -> None:
+    message = usage_error(notebook.run(cell))
+    assert "await current_session().call('shout', {...})" in message
 
 
-def test_under_another_magic_the_other_form_is_told(notebook: Notebook) -> None:
+def test_other_form_is_advised_under_another_magic(notebook: Notebook) -> None:
     for cell in ("%%time\n%call shout times=1", "%time x = %call shout times=1"):
         assert "await current_session().call(" in notebook.run(cell).text
     assert "await current_session().restart()" in notebook.run("%%time\n%sandbox restart").text
@@ -189,9 +189,9 @@ def test_state_of_the_sandbox(notebook: Notebook) -> None:
 @pytest.mark.slow
 def test_a_client_attaches_to_the_session_of_the_notebook(notebook: Notebook) -> None:
     notebook.run("%call python code='shared = 41'")
-    told = the_display(notebook.run("%sandbox attach"))["text/plain"]
-    assert told.startswith("In a terminal: jupyter console --existing /")
-    client = BlockingKernelClient(connection_file=told.rpartition(" ")[2])
+    command_line = the_display(notebook.run("%sandbox attach"))["text/plain"]
+    assert command_line.startswith("In a terminal: jupyter console --existing /")
+    client = BlockingKernelClient(connection_file=command_line.rpartition(" ")[2])
     until_s = time.monotonic() + 20
     while not Path(client.connection_file).exists():
         assert time.monotonic() < until_s

@@ -43,7 +43,7 @@ def test_options(loaded: Notebook) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "told"),
+    ("cell", "message"),
     [
         ("%%tool\nx = 1", "wants a function"),
         ("%%tool\ndef f(:", "line 1 is not valid Python"),
@@ -53,8 +53,10 @@ def test_options(loaded: Notebook) -> None:
         ("%%tool --nme x\ndef f(): 1", "--nme"),
     ],
 )
-def test_what_cannot_become_one_is_told_in_a_line(loaded: Notebook, cell: str, told: str) -> None:
-    assert told in usage_error(loaded.run(cell))
+def test_cell_that_cannot_become_a_tool_is_reported_in_one_line(
+    loaded: Notebook, cell: str, message: str
+) -> None:
+    assert message in usage_error(loaded.run(cell))
 
 
 def test_an_error_in_the_cell_shows_its_line(loaded: Notebook) -> None:

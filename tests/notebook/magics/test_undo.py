@@ -44,7 +44,7 @@ def test_undo_to_a_call_and_by_force(notebook: Notebook) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("%undo 0", "%undo does not take '0'. Use %undo [N | --to CALL] [--force]."),
         ("%undo all", "does not take 'all'"),
@@ -57,9 +57,9 @@ def test_undo_to_a_call_and_by_force(notebook: Notebook) -> None:
         ("def f():\n    %undo", ""),
     ],
 )
-def test_a_typo_is_told_in_one_line(notebook: Notebook, line: str, told: str) -> None:
-    if told:
-        assert told in usage_error(notebook.run(line))
+def test_typo_is_reported_in_one_line(notebook: Notebook, line: str, message: str) -> None:
+    if message:
+        assert message in usage_error(notebook.run(line))
     else:
         assert "await current_session().undo()" in notebook.run(f"{line}\nf()").text
 

@@ -40,7 +40,7 @@ def test_an_effect_that_depends_on_the_call_says_so() -> None:
     assert words["sandbox_read"] == "read only"
 
 
-def test_an_effect_that_cannot_be_told_is_no_error() -> None:
+def test_unknown_effect_is_no_error() -> None:
     class Odd(MockTool):
         def classify(self, arguments: Any) -> Effect:
             raise ZeroDivisionError
@@ -57,7 +57,7 @@ def test_text_of_strangers_is_inert() -> None:
         assert "\x1b" not in shown["text/html"] + shown["text/plain"]
 
 
-def test_types_are_told_in_words() -> None:
+def test_types_are_described_in_words() -> None:
     @tool
     def f(a: int | None, b: list[str] | str = "x", c: float = 1.5) -> str:
         """Do it.

@@ -52,7 +52,7 @@ def test_what_is_not_what_it_claims_is_not_passed_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["widget", "vega", "plotly", "pdf"])
-def test_what_is_refused_is_said(name: str) -> None:
+def test_refused_parts_are_noted(name: str) -> None:
     (refused, *_) = HOSTILE[name]
     for shown in (
         sanitize_bundle(HOSTILE[name]),
@@ -146,7 +146,7 @@ def test_html_with_looks_goes_into_a_frame_beside_its_plain_form() -> None:
     assert "the same without its style</summary><table>" in shown["text/html"]
 
 
-def test_what_was_left_out_is_said() -> None:
+def test_left_out_parts_are_noted() -> None:
     shown = render_result(ToolResult(content="", data=HOSTILE["remote others"]), "t")
     assert "Left out: link, video, object, iframe, embed, base, meta." in shown["text/plain"]
 
@@ -241,7 +241,7 @@ def test_what_a_function_printed_comes_before_its_value() -> None:
     assert render_result(result, "f")["text/plain"] == "output of f\n| thinking\n| \n| 7"
 
 
-def test_nothing_is_said_too() -> None:
+def test_empty_result_is_noted() -> None:
     assert "No output." in render_result(ToolResult.success(), "f")["text/html"]
 
 
@@ -283,7 +283,7 @@ def test_many_displays_are_cut_and_say_so() -> None:
     )
 
 
-def test_what_the_result_itself_lost_is_said() -> None:
+def test_loss_within_the_result_is_noted() -> None:
     result = ToolResult(
         content="x",
         truncation=Truncation(total_chars=90_000, shown_chars=30_000),

@@ -49,7 +49,7 @@ def finished(result: ToolResult, key: str = "c1") -> CallFinished:
 
 def a_run() -> list[SessionEvent]:
     call = CallPart("c1", "sandbox_bash", {"command": "make"})
-    said = AssistantMessage((TextPart("I build it."), call))
+    message = AssistantMessage((TextPart("I build it."), call))
     return [
         AgentStarted(time_s=1, agent_id="a", model="scripted"),
         ModelRequested(time_s=1, agent_id="a", step=1, turn_id="t1", new=(UserMessage("Build."),), digest=""),
@@ -59,7 +59,7 @@ def a_run() -> list[SessionEvent]:
             agent_id="a",
             step=1,
             turn_id="t1",
-            message=said,
+            message=message,
             duration_s=0.5,
             usage=Usage(input_tokens=1200, output_tokens=34),
         ),
@@ -94,7 +94,7 @@ def a_run() -> list[SessionEvent]:
     ]
 
 
-def told(*events: SessionEvent, **options: Any) -> dict[str, str]:
+def texts_of(*events: SessionEvent, **options: Any) -> dict[str, str]:
     trace = Trace(**options)
     for event in events:
         trace.apply(event)
@@ -102,7 +102,7 @@ def told(*events: SessionEvent, **options: Any) -> dict[str, str]:
 
 
 def test_a_run_reads_from_the_prompt_to_the_end() -> None:
-    shown = told(*a_run(), title="build")
+    shown = texts_of(*a_run(), title="build")
     lines = shown["text/plain"].splitlines()
     assert lines[0] == "trace of build: 1 step · 1 call · 1,200 tokens in, 34 out · 3.0 s · answered"
     order = ["prompt", "Build.", "step 1", "I build it.", "make", "approved: go on", "cc a.c", "ended"]
@@ -162,7 +162,7 @@ def test_progress_that_a_tool_reports() -> None:
 
 
 def test_strangers_text_is_inert_and_visible() -> None:
-    shown = told(
+    shown = texts_of(
         requested(name=HOSTILE, command=HOSTILE),
         printed(HOSTILE),
         CallEmitted(time_s=2, call_id="c1", name=HOSTILE, payload={HOSTILE: HOSTILE}),
@@ -177,8 +177,8 @@ def test_strangers_text_is_inert_and_visible() -> None:
         assert "\x1b" not in text
 
 
-def test_secrets_are_not_told() -> None:
-    shown = told(
+def test_secrets_are_not_shown() -> None:
+    shown = texts_of(
         requested(name="login", password="hunter2", user="ann"),
         requested("c2", command="curl -H 'Authorization: Bearer abcdef123456'"),
         secrets_of=lambda name: frozenset({"password"}) if name == "login" else frozenset(),

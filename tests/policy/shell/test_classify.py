@@ -66,7 +66,7 @@ def test_what_is_not_certain_is_never_read_only() -> None:
         ("cat é.txt", ("cat é.txt",)),
     ],
 )
-def test_commands_are_told_with_their_arguments(command: str, commands: tuple[str, ...]) -> None:
+def test_commands_are_described_with_their_arguments(command: str, commands: tuple[str, ...]) -> None:
     assert classify_shell(command).commands == commands
 
 
@@ -99,7 +99,7 @@ def test_commands_are_told_with_their_arguments(command: str, commands: tuple[st
         ("ls > $TMPDIR/x", ("$TMPDIR/x",)),
     ],
 )
-def test_writes_are_told_by_path(command: str, writes: tuple[str, ...]) -> None:
+def test_writes_are_described_by_path(command: str, writes: tuple[str, ...]) -> None:
     assert classify_shell(command).writes == writes
 
 
@@ -121,7 +121,7 @@ def test_writes_are_told_by_path(command: str, writes: tuple[str, ...]) -> None:
         ("curl https://bad.example#@good.example/", ("bad.example",)),
     ],
 )
-def test_hosts_are_told(command: str, hosts: tuple[str, ...]) -> None:
+def test_hosts_are_described(command: str, hosts: tuple[str, ...]) -> None:
     assert classify_shell(command).hosts == hosts
 
 

@@ -31,7 +31,7 @@ async def test_reading_needs_nobody_and_works(real_session: OpenSession, tmp_pat
     session = real_session(approver=DenyAll())
     (tmp_path / "workspace").mkdir()
     (tmp_path / "workspace" / "a").write_text("one\ntwo\n")
-    for command, said in [
+    for command, output in [
         ("cat a | tac", "two\none"),
         ("sort -r < a 2>/dev/null | head -n1", "two"),
         ("cat <<EOF\nhello\nEOF", "hello"),
@@ -41,7 +41,7 @@ async def test_reading_needs_nobody_and_works(real_session: OpenSession, tmp_pat
     ]:
         result = await session.call("sandbox_bash", {"command": command}, origin="model")
         assert not result.is_error, (command, result.content)
-        assert result.content == said
+        assert result.content == output
         assert result.metadata["read_only"] is True
 
 

@@ -192,7 +192,7 @@ def test_merging_keeps_the_worst_and_everything() -> None:
     assert (nested.commands, nested.scripts, nested.hosts) == (commands, ("x",), ("h",))
 
 
-def test_uncertain_is_never_read_only_unless_said() -> None:
+def test_uncertain_verdict_is_a_local_change_unless_an_effect_is_given() -> None:
     assert summary(uncertain("r")) == (LOCAL, False)
     assert summary(uncertain("r", REMOTE)) == (REMOTE, False)
 

@@ -14,7 +14,7 @@ from aisotools.sandbox.confinement import isolated
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import spawn, tree
-from tests.sandbox.rig import Heard, Rig, rig
+from tests.sandbox.rig import ReportLog, Rig, rig
 from tests.waiting import eventually
 
 isolates = pytest.mark.parametrize("level", ["isolated"])
@@ -84,7 +84,7 @@ async def test_folders_to_be_read_are_seen_at_their_own_path(tmp_path: Path, lev
     spec = spawn.WorkerSpec(
         level=level, workspace=str(tmp_path / "workspace"), readable=(str(data),), limits=Limits()
     )
-    kernel = LocalSandbox(spec, Heard())
+    kernel = LocalSandbox(spec, ReportLog())
     r = Rig(tmp_path / "workspace", level=level)
     r.kernel = kernel
     try:
@@ -153,7 +153,7 @@ async def test_init_cannot_be_ended_from_inside(tmp_path: Path, level: str) -> N
             "import os, signal\nfor n in (9, 15, 19, 11):\n  try: os.kill(1, n)\n  except OSError: pass"
         )
         assert await r.value("1 + 1") == 2
-        assert r.heard.losses == []
+        assert r.reported.losses == []
 
 
 @isolates
@@ -271,7 +271,7 @@ async def test_a_workspace_reached_through_a_link_is_refused(tmp_path: Path, lev
     (tmp_path / "private/work").mkdir(parents=True)
     (tmp_path / "shared").symlink_to("private")
     spec = spawn.WorkerSpec(level=level, workspace=str(tmp_path / "shared/work"), limits=Limits())
-    kernel = LocalSandbox(spec, Heard())
+    kernel = LocalSandbox(spec, ReportLog())
     try:
         with pytest.raises(SandboxError, match="cannot be shown in a private root"):
             await kernel.start()
@@ -287,7 +287,7 @@ async def test_a_file_system_without_idmapped_mounts(tmp_path: Path, level: str)
     (tmp_path / "workspace").mkdir()
     for workspace, readable in ((str(tmp_path / "workspace"), (shown,)), (shown, ())):
         spec = spawn.WorkerSpec(level=level, workspace=workspace, readable=readable, limits=Limits())
-        kernel = LocalSandbox(spec, Heard())
+        kernel = LocalSandbox(spec, ReportLog())
         try:
             if readable:
                 assert (await kernel.start()).alive

@@ -90,7 +90,7 @@ def test_a_private_folder_gives_way_to_one_that_was_asked_for() -> None:
     assert dict(plan("/dev/shm").memory).keys() == {"/tmp"}
 
 
-def test_looking_follows_links_only_where_told(tmp_path: Path) -> None:
+def test_links_are_followed_only_on_request(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     link, real = str(tmp_path / "link"), str(tmp_path / "real")

@@ -15,7 +15,7 @@ from aisotools.sandbox.frames import Frame
 from aisotools.sandbox.host import calls
 from aisotools.sandbox.host.calls import CallTable, DisplayMessage, DisplayRouter
 from aisotools.sandbox.worker.output import ExecuteOptions
-from tests.sandbox.rig import Heard
+from tests.sandbox.rig import ReportLog
 
 INTERACTIVE = ExecuteOptions(stdin=True)
 
@@ -45,12 +45,12 @@ class Host:
     """A table with everything around it recorded."""
 
     def __init__(self) -> None:
-        self.heard = Heard()
+        self.reported = ReportLog()
         self.displays = DisplayRouter()
         self.drained: list[tuple[str, int]] = []
         self.replies: list[tuple[str, Mapping[str, Any]]] = []
         self.table = CallTable(
-            self.heard,
+            self.reported,
             displays=self.displays,
             drain_raw=lambda stream, count: self.drained.append((stream, count)),
             reply=lambda op, header: self.replies.append((op, header)),
@@ -112,7 +112,7 @@ async def test_text_of_a_finished_call_is_still_its_own_within_the_rest_of_its_c
     host.out("1", "12345")
     host.table.finish(call)
     host.out("1", "67890")
-    assert host.heard.text("a") == "12345678"
+    assert host.reported.text("a") == "12345678"
 
 
 async def test_only_so_many_finished_calls_are_remembered(host: Host) -> None:
@@ -120,7 +120,7 @@ async def test_only_so_many_finished_calls_are_remembered(host: Host) -> None:
         host.table.finish(host.start(f"c{number}"))
     host.out("300", "known")
     host.out("1", "forgotten")
-    assert host.heard.outputs == [("c299", "stdout", "known"), ("", "stdout", "forgotten")]
+    assert host.reported.outputs == [("c299", "stdout", "known"), ("", "stdout", "forgotten")]
 
 
 async def test_raw_output_belongs_to_the_call_on_the_main_thread_or_to_the_only_one(host: Host) -> None:
@@ -132,7 +132,7 @@ async def test_raw_output_belongs_to_the_call_on_the_main_thread_or_to_the_only_
     host.table.finish(main)
     host.start("other", holds=False)
     host.table.handle_raw("stdout", b"3")
-    owners = [call_id for call_id, _, _ in host.heard.outputs]
+    owners = [call_id for call_id, _, _ in host.reported.outputs]
     assert owners == ["", "beside", "main", ""]
     assert beside.output.has_raw
 
@@ -143,20 +143,20 @@ async def test_raw_bytes_that_came_before_a_text_are_delivered_before_it(host: H
     header = {"id": "1", "stream": "stdout", "text": "second", "after": 3}
     host.table.handle(Frame(op="out", header=header))
     assert host.drained == [("stdout", 3)]
-    assert host.heard.text("c") == "first", "delivered before the raw bytes are read"
+    assert host.reported.text("c") == "first", "delivered before the raw bytes are read"
 
 
 async def test_progress_is_delivered_and_limited(host: Host) -> None:
     host.start()
     header = {"id": 1, "name": "n" * 300, "payload": {"a": 1}}
     host.handle("emit", header)
-    assert host.heard.emits == [("c", "n" * 200, {"a": 1})]
+    assert host.reported.emits == [("c", "n" * 200, {"a": 1})]
     host.handle("emit", header | {"payload": {"a": "x" * (1 << 17)}})
-    assert len(host.heard.emits) == 1
+    assert len(host.reported.emits) == 1
     for _ in range(2500):
         host.handle("emit", header)
     # A burst of 2,000, of which the large one took its share; more only as time goes by.
-    assert 1999 <= len(host.heard.emits) < 2500
+    assert 1999 <= len(host.reported.emits) < 2500
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ async def test_messages_without_effect_are_a_flood_in_the_end(host: Host) -> Non
 
     with pytest.raises(ChannelError, match="floods the channel"):
         flood()
-    assert not host.heard.outputs
+    assert not host.reported.outputs
 
 
 # ---- displays
@@ -224,7 +224,7 @@ async def test_a_display_reaches_the_sink_of_its_call_also_after_its_end(host: H
 async def test_a_display_of_a_call_that_nobody_watches_is_junk(host: Host) -> None:
     host.start("c")
     display(host)
-    assert not host.heard.outputs
+    assert not host.reported.outputs
 
 
 @pytest.mark.parametrize(

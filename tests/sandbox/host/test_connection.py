@@ -26,7 +26,7 @@ from aisotools.sandbox.host.connection import READ_BYTES, WorkerConnection
 from aisotools.sandbox.process.spawn import WorkerHandles
 from aisotools.sandbox.process.tree import call_mark
 from aisotools.sandbox.results import encode_result
-from tests.sandbox.rig import Heard, rss_bytes
+from tests.sandbox.rig import ReportLog, rss_bytes
 from tests.waiting import eventually
 
 
@@ -52,12 +52,12 @@ class Peer:
         for descriptor in (out, err, self.out, self.err):
             os.set_blocking(descriptor, False)
         self._host_ends = (ours.fileno(), control.fileno(), out, err)
-        self.heard = Heard()
+        self.reported = ReportLog()
         self.lost: list[str] = []
         handles = WorkerHandles(channel=ours, control=control, out=io.FileIO(out), err=io.FileIO(err))
         self.connection = WorkerConnection(
             handles,
-            listener=self.heard,
+            listener=self.reported,
             on_lost=lambda _connection, reason: self.lost.append(reason),
             **callbacks,
         )
@@ -67,7 +67,7 @@ class Peer:
         self.channel.sendall(encode(op, header, parts))
         self.channel.setblocking(False)
 
-    def tell(self, **message: Any) -> None:
+    def send_control(self, **message: Any) -> None:
         self.control.send(to_json(message))
 
     def call(
@@ -145,8 +145,8 @@ async def test_a_call(peer: Peer) -> None:
     pieces = encode_result(ToolResult.text("x"), OutputCaps())
     peer.say("done", {"id": call.number}, pieces)
     assert await call.future == pieces
-    assert peer.heard.outputs == [("the id", "stdout", "hello\n")]
-    assert peer.heard.emits == [("the id", "progress", {"done": 3})]
+    assert peer.reported.outputs == [("the id", "stdout", "hello\n")]
+    assert peer.reported.emits == [("the id", "progress", {"done": 3})]
     assert repr(peer.connection) == "<WorkerConnection pid=0 1 calls>"
     peer.connection.calls.finish(call)
     assert not peer.connection.calls
@@ -167,7 +167,7 @@ async def test_text_that_came_in_one_go_is_one_piece(peer: Peer) -> None:
     )
     peer.channel.send(data)
     await peer.settle()
-    assert peer.heard.outputs == [
+    assert peer.reported.outputs == [
         ("a", "stdout", "1\n2\n"),
         ("b", "stdout", "x"),
         ("a", "stdout", "3\n"),
@@ -194,8 +194,8 @@ async def test_raw_output_goes_to_the_call_that_holds_the_thread_and_keeps_its_p
     print_text("6\n")
     peer.say("done", {"id": call.number}, (b"",) * 4)
     await call.future
-    assert peer.heard.text("a") == "1\n2\n3\n4\n5\n6\n"
-    assert peer.heard.text("a", "stderr") == "eé"
+    assert peer.reported.text("a") == "1\n2\n3\n4\n5\n6\n"
+    assert peer.reported.text("a", "stderr") == "eé"
     assert call.output.texts() == {"stdout": "1\n2\n3\n4\n5\n6\n", "stderr": "eé"}
     assert call.output.has_raw
 
@@ -209,7 +209,7 @@ async def test_raw_output_of_an_only_call_is_its_own_and_that_of_none_is_nobody_
     peer.call("b", holds_main_thread=False)
     os.write(peer.out, b"either\n")
     await peer.settle()
-    assert peer.heard.outputs == [
+    assert peer.reported.outputs == [
         ("", "stdout", "nobody\n"),
         ("a", "stdout", "a\n"),
         ("", "stdout", "either\n"),
@@ -225,7 +225,7 @@ async def test_what_is_printed_after_the_end_of_a_call_is_still_its_own(peer: Pe
     for _ in range(3):
         peer.say("out", {"id": str(call.number), "stream": "stdout", "text": "late"})
     await peer.settle()
-    assert peer.heard.text("a") == "12345latel"
+    assert peer.reported.text("a") == "12345latel"
     assert not peer.lost
 
 
@@ -295,8 +295,8 @@ async def test_forged_ids_and_excess_are_dropped(peer: Peer, data: bytes) -> Non
     await peer.settle()
     assert not peer.lost
     assert not call.future.done()
-    assert not peer.heard.emits
-    assert not peer.heard.outputs
+    assert not peer.reported.emits
+    assert not peer.reported.outputs
 
 
 async def test_a_second_done_changes_nothing(peer: Peer) -> None:
@@ -332,8 +332,8 @@ async def test_a_flood_ends_the_worker_and_leaves_the_loop_free(
             most_at_once = max(most_at_once, unread - _unread_bytes(peer._host_ends[0]))
     assert "floods the channel" in peer.lost[0]
     assert rss_bytes() - before < 20 << 20
-    assert len(peer.heard.outputs) < 25_000
-    assert len(peer.heard.emits) <= 5000
+    assert len(peer.reported.outputs) < 25_000
+    assert len(peer.reported.emits) <= 5000
     assert 0 < most_at_once <= READ_BYTES, "one turn of the loop handles one read"
 
 
@@ -345,7 +345,7 @@ async def test_chatty_but_honest_tools_are_not_a_flood(peer: Peer) -> None:
         if number % 20 == 0:
             await asyncio.sleep(0)
     await peer.settle()
-    assert len(peer.heard.emits) == 1500
+    assert len(peer.reported.emits) == 1500
     assert not peer.lost
 
 
@@ -381,11 +381,11 @@ async def test_raw_floods_cost_no_memory_and_no_events(peer: Peer) -> None:
         await asyncio.sleep(0)
     await peer.settle()
     assert rss_bytes() - before < 5 << 20
-    assert len(peer.heard.text("c")) == 1000
+    assert len(peer.reported.text("c")) == 1000
     assert call.output.dropped_bytes == written - 1000
     peer.say("out", {"id": str(call.number), "stream": "stdout", "text": "heard all the same"})
     await peer.settle()
-    assert peer.heard.text("c").endswith("heard all the same")
+    assert peer.reported.text("c").endswith("heard all the same")
     assert not peer.lost
 
 
@@ -434,20 +434,20 @@ async def test_a_closed_channel_is_noticed(peer: Peer) -> None:
     assert caught.value.last_words == "Oh no"
 
 
-async def test_how_the_worker_died_is_told_with_its_last_words(peer: Peer) -> None:
+async def test_death_of_the_worker_is_reported_with_its_last_output(peer: Peer) -> None:
     call = peer.call()
     os.write(peer.err, b"Fatal: " + b"x" * 10_000 + b" end\n")
     peer.say("out", {"id": str(call.number), "stream": "stdout", "text": "before"})
-    peer.tell(op="died", exit=-1, signal=11)
+    peer.send_control(op="died", exit=-1, signal=11)
     with pytest.raises(WorkerDied, match="it was ended by SIGSEGV") as caught:
         await call.future
     assert caught.value.last_words.endswith("xxx end")
     assert len(caught.value.last_words) <= 4096
-    assert peer.heard.text("c") == "before"
+    assert peer.reported.text("c") == "before"
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "expected"),
     [
         ({"exit": 3, "signal": 0}, "it exited with status 3"),
         ({"exit": -1, "signal": 9}, "it was ended by SIGKILL; perhaps the machine ran out of memory"),
@@ -455,15 +455,15 @@ async def test_how_the_worker_died_is_told_with_its_last_words(peer: Peer) -> No
         ({"exit": -1, "signal": 63}, "it was ended by signal 63"),
     ],
 )
-async def test_ends_in_words(peer: Peer, how: dict[str, int], told: str) -> None:
-    peer.tell(op="died", **how)
-    assert await peer.lost_because() == told
+async def test_ends_in_words(peer: Peer, how: dict[str, int], expected: str) -> None:
+    peer.send_control(op="died", **how)
+    assert await peer.lost_because() == expected
 
 
 async def test_a_result_sent_just_before_death_counts(peer: Peer) -> None:
     call = peer.call()
     peer.say("done", {"id": call.number}, (b"x",))
-    peer.tell(op="died", exit=0, signal=0)
+    peer.send_control(op="died", exit=0, signal=0)
     assert await call.future == (b"x",)
     await peer.lost_because()
 
@@ -482,11 +482,11 @@ async def test_the_end_is_awaited(peer: Peer) -> None:
     await peer.settle()
     assert not ending.done()
     assert peer.requests() == [{"op": "kill"}]
-    peer.tell(op="ended")
+    peer.send_control(op="ended")
     await peer.settle()
     assert peer.connection.processes_ended.done()
     assert not ending.done()
-    peer.tell(op="gone")
+    peer.send_control(op="gone")
     await ending
     assert peer.channel.recv(10) == b""
     assert repr(peer.connection) == "<WorkerConnection pid=0 lost: enough>"
@@ -507,7 +507,7 @@ async def test_sweeping_is_awaited_and_bounded(peer: Peer) -> None:
         "keep": [],
     }
     assert not sweeping.done()
-    peer.tell(op="done", seq=request["seq"])
+    peer.send_control(op="done", seq=request["seq"])
     await sweeping
     await peer.connection.sweep(other, within_s=0.05)  # no answer: it returns all the same
 

@@ -24,7 +24,7 @@ from tests.waiting import eventually
 MIB = 1 << 20
 
 
-def told(result: ToolResult, limit: str) -> None:
+def assert_limit_reported(result: ToolResult, limit: str) -> None:
     """The error that every limit has: which, how much, what to raise."""
     assert result.is_error, result.content
     assert result.metadata["limit"] == limit, result.content
@@ -64,7 +64,7 @@ def test_an_overrun_in_words() -> None:
 )
 def test_what_the_kernel_refused_is_named(content: str, limit: str) -> None:
     limits = Limits(cpu_s=5)
-    told(explain_failure(ToolResult.error(content), limits), limit)
+    assert_limit_reported(explain_failure(ToolResult.error(content), limits), limit)
     assert explain_failure(ToolResult.text(content), limits) == ToolResult.text(content)
 
 
@@ -127,7 +127,7 @@ async def works(r: Rig) -> None:
 
 
 async def test_memory_of_one_process(tight: Rig) -> None:
-    told(await tight.python("bytearray(2 << 30)"), "memory_bytes")
+    assert_limit_reported(await tight.python("bytearray(2 << 30)"), "memory_bytes")
     await works(tight)
 
 
@@ -142,7 +142,7 @@ for _ in range(8):
 time.sleep(60)
 """
     result = await tight.python(code, timeout_s=50)
-    told(result, "memory_bytes")
+    assert_limit_reported(result, "memory_bytes")
     assert result.metadata["used"] < 2 << 30
     await works(tight)
 
@@ -164,13 +164,13 @@ for _ in range(8):
         time.sleep(60)
 time.sleep(60)
 """
-    told(await tight.python(code, timeout_s=50), "memory_bytes")
+    assert_limit_reported(await tight.python(code, timeout_s=50), "memory_bytes")
     await works(tight)
 
 
 async def test_processes(tight: Rig) -> None:
     code = "import os, time\nfor _ in range(60):\n    if os.fork() == 0: time.sleep(60)\ntime.sleep(60)"
-    told(await tight.python(code, timeout_s=50), "processes")
+    assert_limit_reported(await tight.python(code, timeout_s=50), "processes")
     await works(tight)
 
 
@@ -185,14 +185,14 @@ if os.fork() == 0:
     time.sleep(60)
 """
     assert not (await tight.python(code)).is_error
-    await eventually(lambda: tight.heard.losses)
-    assert "processes" in tight.heard.losses[0][1]
+    await eventually(lambda: tight.reported.losses)
+    assert "processes" in tight.reported.losses[0][1]
     await works(tight)
 
 
 async def test_one_file(tight: Rig) -> None:
-    told(await tight.python("open('big', 'wb').write(bytes(65 << 20))"), "file_bytes")
-    told(await tight.bash("head -c 70000000 /dev/zero > big"), "file_bytes")
+    assert_limit_reported(await tight.python("open('big', 'wb').write(bytes(65 << 20))"), "file_bytes")
+    assert_limit_reported(await tight.bash("head -c 70000000 /dev/zero > big"), "file_bytes")
 
 
 async def test_disk(tight: Rig) -> None:
@@ -203,7 +203,7 @@ for n in range(10):
 time.sleep(60)
 """
     result = await tight.python(code, timeout_s=50)
-    told(result, "disk_bytes")
+    assert_limit_reported(result, "disk_bytes")
     assert "KeyboardInterrupt" in result.content
     # the variables are kept, and cleaning up is possible
     assert await tight.value("n") > 3
@@ -219,17 +219,17 @@ for n in range(10):
     open(f'{tempfile.gettempdir()}/part{n}', 'wb').write(bytes(20 << 20))
 time.sleep(60)
 """
-    told(await tight.python(code, timeout_s=50), "disk_bytes")
+    assert_limit_reported(await tight.python(code, timeout_s=50), "disk_bytes")
 
 
 async def test_open_files(tight: Rig) -> None:
-    told(await tight.python("held = [open('/dev/null') for _ in range(100)]"), "open_files")
+    assert_limit_reported(await tight.python("held = [open('/dev/null') for _ in range(100)]"), "open_files")
 
 
 async def test_processor_time(tmp_path: Path) -> None:
     async with rig(tmp_path, Limits(cpu_s=1), level="confined") as r:
-        told(await r.python("while True: pass", timeout_s=50), "cpu_s")
-        told(await r.bash("while true; do :; done"), "cpu_s")
+        assert_limit_reported(await r.python("while True: pass", timeout_s=50), "cpu_s")
+        assert_limit_reported(await r.bash("while true; do :; done"), "cpu_s")
         await works(r)
 
 

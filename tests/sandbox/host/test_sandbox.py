@@ -20,7 +20,7 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import spawn
 from aisotools.sandbox.results import VALUE_DROPPED
 from aisotools.tools.function import tool
-from tests.sandbox.rig import Heard, Rig, is_there, open_files, processes_of, rig, sleepers
+from tests.sandbox.rig import ReportLog, Rig, is_there, open_files, processes_of, rig, sleepers
 from tests.waiting import eventually
 
 
@@ -48,14 +48,14 @@ def supervisor_of(r: Rig) -> int:
 
 async def test_the_first_call_starts_a_worker(r: Rig) -> None:
     assert not r.kernel.status().alive
-    assert r.heard.starts == []
+    assert r.reported.starts == []
     assert await r.value("6 * 7") == 42
     status = r.kernel.status()
     assert (status.alive, status.generation, status.level) == (True, 1, r.level)
     assert status.memory_bytes > 1 << 20
     assert 0 < status.age_s < 60
     assert working_folder(status.pid) == str(r.workspace)
-    ((started, reason),) = r.heard.starts
+    ((started, reason),) = r.reported.starts
     assert (started.pid, started.generation, reason) == (status.pid, 1, "")
     assert f"<LocalSandbox {r.level} generation=1 <WorkerConnection pid={status.pid} 0 calls>>" == repr(
         r.kernel
@@ -65,7 +65,7 @@ async def test_the_first_call_starts_a_worker(r: Rig) -> None:
 async def test_starting_again_does_nothing(r: Rig) -> None:
     first, second = await asyncio.gather(r.kernel.start(), r.kernel.start())
     assert first.pid == second.pid
-    assert len(r.heard.starts) == 1
+    assert len(r.reported.starts) == 1
 
 
 async def test_variables_last_until_a_restart(r: Rig) -> None:
@@ -76,8 +76,8 @@ async def test_variables_last_until_a_restart(r: Rig) -> None:
     assert status.generation == 2
     assert status.pid != old
     assert "NameError" in (await r.python("x")).content
-    assert r.heard.losses == []  # nothing was lost that nobody asked to be
-    assert [reason for _, reason in r.heard.starts] == ["", "it was restarted"]
+    assert r.reported.losses == []  # nothing was lost that nobody asked to be
+    assert [reason for _, reason in r.reported.starts] == ["", "it was restarted"]
     assert not is_there(f"/proc/{old}")
 
 
@@ -148,8 +148,8 @@ async def test_the_scratch_folder_goes_with_the_worker(r: Rig) -> None:
 
 async def test_a_workspace_that_is_gone(r: Rig) -> None:
     r.workspace.rmdir()
-    told = r"could not be confined: .*(FileNotFoundError|No such file or directory).*workspace"
-    with pytest.raises(SandboxError, match=told):
+    message = r"could not be confined: .*(FileNotFoundError|No such file or directory).*workspace"
+    with pytest.raises(SandboxError, match=message):
         await r.kernel.start()
     r.workspace.mkdir()
     assert await r.value("1") == 1
@@ -222,8 +222,10 @@ async def test_a_death_is_reported_with_the_last_output(r: Rig) -> None:
     assert "Its last output:\ngoodbye" in result.content
     assert result.error_kind == "environment"
     assert await r.value("x") == 1
-    assert r.heard.losses == []
-    assert r.heard.starts[-1][1].startswith("it exited with status 7; the variables are as they were before")
+    assert r.reported.losses == []
+    assert r.reported.starts[-1][1].startswith(
+        "it exited with status 7; the variables are as they were before"
+    )
 
 
 async def test_a_crash_tells_where(r: Rig) -> None:
@@ -237,11 +239,11 @@ async def test_a_death_between_calls(r: Rig) -> None:
     await r.python("x = 1")
     code = "import threading, os; x = 2; threading.Timer(0.05, os._exit, [5]).start()"
     await r.python(code, call_id="last")
-    await eventually(lambda: r.heard.losses)
+    await eventually(lambda: r.reported.losses)
     assert await r.value("x") == 1
-    told = "it exited with status 5; the variables are as they were before the call last"
-    assert r.heard.losses == [(1, told)]
-    assert r.heard.starts[-1][1] == told
+    reason = "it exited with status 5; the variables are as they were before the call last"
+    assert r.reported.losses == [(1, reason)]
+    assert r.reported.starts[-1][1] == reason
 
 
 @pytest.mark.parametrize("who", ["worker", "supervisor"])
@@ -289,7 +291,7 @@ async def test_killing_the_fork_server_in_the_middle_of_a_start(r: Rig) -> None:
 async def test_a_fork_server_that_does_not_answer_is_replaced(tmp_path: Path) -> None:
     wanted = Rig(tmp_path).wanted
     # Short enough for the stopped server; the one that replaces it may need longer on a busy machine.
-    kernel = LocalSandbox(wanted, Heard(), start_timeout_s=10)
+    kernel = LocalSandbox(wanted, ReportLog(), start_timeout_s=10)
     server = spawn.server()
     os.kill(server.pid, signal.SIGSTOP)
     try:
@@ -347,7 +349,7 @@ async def test_async_tools_and_shell_commands_overlap(r: Rig) -> None:
     )
     assert [results[0].content, results[1].content, results[2].value["exitCode"]] == ["a", "b", 0]
     for name in "abc":
-        assert r.heard.text(name) == f"{name} came\n{name} leaves\n"
+        assert r.reported.text(name) == f"{name} came\n{name} leaves\n"
     assert results[0].metadata["stdout"] == "a came\na leaves\n"
     assert results[2].value["stdout"] == "c came\nc leaves\n"
 
@@ -393,7 +395,7 @@ os.system('echo 6')
 print('7')
 """
     result = await r.python(code, call_id="me")
-    assert r.heard.text("me") == result.value["stdout"] == "1\n2\n3\n4\n5\n6\n7\n"
+    assert r.reported.text("me") == result.value["stdout"] == "1\n2\n3\n4\n5\n6\n7\n"
     assert result.content == "1\n2\n3\n4\n5\n6\n7"
 
 
@@ -411,16 +413,16 @@ print('now')
     assert result.value["stdout"] == "now\n"
     second = await r.python("import time; time.sleep(0.15); print('second')", call_id="second")
     assert second.value["stdout"] == "second\n"
-    await eventually(lambda: r.heard.text("first") == "now\nlater 0\nlater 1\nlater 2\n")
-    assert r.heard.losses == []
+    await eventually(lambda: r.reported.text("first") == "now\nlater 0\nlater 1\nlater 2\n")
+    assert r.reported.losses == []
 
 
 async def test_background_processes_print_to_nobody_or_to_whoever_runs(r: Rig) -> None:
     await r.python(
         "import subprocess; p = subprocess.Popen('sleep 0.1; echo late', shell=True)", call_id="first"
     )
-    await eventually(lambda: ("", "stdout", "late\n") in r.heard.outputs)
-    assert r.heard.text("first") == ""
+    await eventually(lambda: ("", "stdout", "late\n") in r.reported.outputs)
+    assert r.reported.text("first") == ""
 
 
 async def test_a_background_task_that_floods_after_its_call_is_no_danger(r: Rig) -> None:
@@ -434,8 +436,8 @@ task = asyncio.create_task(flood())
 """
     await r.python(code, call_id="first")
     await r.python("import asyncio; await task")
-    assert len(r.heard.text("first")) == 1 << 20
-    assert r.heard.losses == []
+    assert len(r.reported.text("first")) == 1 << 20
+    assert r.reported.losses == []
 
 
 # ---- caps
@@ -466,12 +468,12 @@ async def test_printed_output_is_capped_at_the_source(r: Rig) -> None:
     code = "for n in range(100_000): print('x' * 100)\nprint('the true end')"
     result = await r.python(code, caps=caps, call_id="c")
     head, _, rest = result.value["stdout"].partition("[")
-    told, _, end = rest.partition(" bytes of output left out here]\n")
+    left_out, _, end = rest.partition(" bytes of output left out here]\n")
     assert len(head.rstrip("\n")) in {9_999, 10_000}
     assert end.endswith("x\nthe true end\n")
     assert 2_500 <= len(end) < 2_700
-    assert len(r.heard.text("c")) == 10_000
-    assert result.metadata["dropped_bytes"] == int(told.replace(",", ""))
+    assert len(r.reported.text("c")) == 10_000
+    assert result.metadata["dropped_bytes"] == int(left_out.replace(",", ""))
     assert result.metadata["dropped_bytes"] == 100_000 * 101 + len("the true end\n") - 10_000 - len(end)
     assert "bytes of printed output were dropped" in result.content
     assert await r.value("1") == 1
@@ -482,7 +484,7 @@ async def test_odd_text_is_printed_whole(r: Rig, character: str) -> None:
     result = await r.python(f"print('{character}' * 150_000)")
     assert not result.is_error
     assert len(result.value["stdout"]) >= 150_000
-    assert r.heard.losses == []
+    assert r.reported.losses == []
 
 
 async def test_progress_reports_are_thinned_at_the_source(r: Rig) -> None:
@@ -495,13 +497,13 @@ async def test_progress_reports_are_thinned_at_the_source(r: Rig) -> None:
 
     result = await r.tool(chatty, call_id="c")
     assert result.content == "done"
-    assert 1000 <= len(r.heard.emits) < 2000
-    assert result.metadata["dropped_emits"] == 20_000 - len(r.heard.emits)
-    assert r.heard.emits[0] == ("c", "progress", {"n": 0})
+    assert 1000 <= len(r.reported.emits) < 2000
+    assert result.metadata["dropped_emits"] == 20_000 - len(r.reported.emits)
+    assert r.reported.emits[0] == ("c", "progress", {"n": 0})
 
 
 @pytest.mark.parametrize(
-    ("payload", "told"),
+    ("payload", "message"),
     [
         ("'x' * 100_000", "at most 65536 can be sent"),
         ("object()", "takes what JSON can hold"),
@@ -509,7 +511,7 @@ async def test_progress_reports_are_thinned_at_the_source(r: Rig) -> None:
     ],
 )
 async def test_a_progress_report_that_cannot_be_sent_is_the_tool_s_mistake(
-    r: Rig, payload: str, told: str
+    r: Rig, payload: str, message: str
 ) -> None:
     @tool
     def report(code: str, context: ToolContext) -> str:
@@ -523,8 +525,8 @@ async def test_a_progress_report_that_cannot_be_sent_is_the_tool_s_mistake(
 
     result = await r.tool(report, {"code": payload})
     assert result.is_error
-    assert told in result.content
-    assert r.heard.losses == []
+    assert message in result.content
+    assert r.reported.losses == []
 
 
 async def test_arguments_that_are_too_large_are_refused_before_anything_happens(r: Rig) -> None:
@@ -532,7 +534,7 @@ async def test_arguments_that_are_too_large_are_refused_before_anything_happens(
     assert result.error_kind == "invalid"
     assert "too large" in result.content
     assert await r.value("1") == 1
-    assert r.heard.losses == []
+    assert r.reported.losses == []
 
 
 async def test_large_arguments_and_results_travel(r: Rig) -> None:
@@ -585,7 +587,7 @@ async def test_a_tool_that_cannot_be_had_is_an_error_result(r: Rig, shipment: To
     result = await r.call(shipment, {})
     assert result.is_error
     assert await r.value("1") == 1
-    assert r.heard.losses == []
+    assert r.reported.losses == []
 
 
 async def test_returning_anything_but_a_result(r: Rig) -> None:
@@ -621,7 +623,7 @@ async def test_whatever_a_tool_raises_is_its_result(r: Rig, body: str) -> None:
     result = await r.tool(odd, {"code": body})
     assert result.is_error
     assert await r.value("1") == 1
-    assert r.heard.losses == []
+    assert r.reported.losses == []
 
 
 async def test_errors_whose_text_cannot_be_had(r: Rig) -> None:
@@ -644,6 +646,6 @@ async def test_errors_whose_text_cannot_be_had(r: Rig) -> None:
 
 async def test_a_kernel_needs_nothing_until_it_is_used(tmp_path: Path) -> None:
     wanted = spawn.WorkerSpec(level="confined", workspace=str(tmp_path), limits=Limits())
-    kernel = LocalSandbox(wanted, Heard())
+    kernel = LocalSandbox(wanted, ReportLog())
     assert not kernel.status().alive
     await kernel.close()

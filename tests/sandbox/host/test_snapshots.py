@@ -71,7 +71,7 @@ async def test_step_by_step(r: Rig) -> None:
         assert await history.redo() is not None
     assert await history.redo() is None
     assert await r.value("x") == 4
-    assert r.heard.losses == []
+    assert r.reported.losses == []
 
 
 async def test_what_is_not_kept_is_refused_with_the_reason(r: Rig) -> None:
@@ -129,7 +129,7 @@ async def test_a_crash_while_only_files_are_touched_loses_no_variable(r: Rig) ->
         result = await r.python("import os; os.abort()", changes_variables=False)
         assert result.metadata["state_kept"] is True, result.content
         assert await r.value("x", changes_variables=False) == 1
-    assert r.heard.losses == []
+    assert r.reported.losses == []
 
 
 async def test_random_repeats_and_tasks_go_on(r: Rig) -> None:
@@ -210,7 +210,7 @@ async def test_uninterruptible_code_costs_nothing_else(r: Rig) -> None:
     assert result.metadata["timed_out"] is True
     assert result.metadata["state_kept"] is True
     assert await r.value("other, int(kept.sum())") == ([1, 2], 45)
-    assert r.heard.losses == []
+    assert r.reported.losses == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
@@ -221,7 +221,7 @@ async def test_a_crash_in_a_state_that_was_gone_back_to(r: Rig, number: signal.S
     os.kill(r.kernel.status().pid, number)
     await eventually(lambda: r.kernel.status().generation == 3)
     assert await r.value("x") == 1
-    assert r.heard.losses == []
+    assert r.reported.losses == []
 
 
 async def test_crash_after_crash(r: Rig) -> None:

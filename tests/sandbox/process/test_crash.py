@@ -22,7 +22,7 @@ from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
 from aisotools.core.protocols import SandboxCall, ToolPayload
 from aisotools.core.types import ToolCall
-from tests.sandbox.rig import PYTHON, Heard
+from tests.sandbox.rig import PYTHON, ReportLog
 
 CODE = '''
 import os, time
@@ -38,7 +38,7 @@ os.environ['HOME']
 
 async def main(workspace, level, mark):
     spec = spawn.WorkerSpec(level=level, workspace=workspace, limits=Limits())
-    kernels = [LocalSandbox(spec, Heard()) for _ in range(2)]
+    kernels = [LocalSandbox(spec, ReportLog()) for _ in range(2)]
     for number, kernel in enumerate(kernels):
         call = ToolCall(f"c{number}", "python", {"code": CODE.format(mark=mark)})
         result = await kernel.call(SandboxCall(call=call, shipment=PYTHON, timeout_s=100))

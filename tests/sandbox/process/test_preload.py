@@ -48,7 +48,7 @@ def there_after(names: list[str]) -> dict[str, Any]:
     return {"reasons": reasons, "imported": imported, "left": "MPLBACKEND" in os.environ}
 
 
-def test_trouble_is_told_and_kept_out(libraries: Path) -> None:
+def test_libraries_that_cannot_be_preloaded_are_skipped_with_the_reason(libraries: Path) -> None:
     names = [f"preload_{name}" for name in TROUBLE]
     found = in_one_thread(lambda: there_after(names))
     assert found["reasons"] == {

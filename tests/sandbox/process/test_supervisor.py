@@ -86,7 +86,7 @@ class Supervised:
         while self.receive() != {"op": "done", "seq": seq}:
             pass
 
-    def said(self, op: str) -> list[dict[str, Any]]:
+    def messages_with(self, op: str) -> list[dict[str, Any]]:
         return [message for message in self.messages if message["op"] == op]
 
 
@@ -204,7 +204,7 @@ def test_a_worker_that_is_reaped_while_others_are_killed_is_reported(tmp_path: P
     with supervised(tmp_path) as host:
         worker = host.pids()["worker"]
         host.ask("end")
-        assert host.said("died") == [{"op": "died", "worker": worker, "exit": -1, "signal": 9}]
+        assert host.messages_with("died") == [{"op": "died", "worker": worker, "exit": -1, "signal": 9}]
 
 
 # ---------------------------------------------------------------- interrupts

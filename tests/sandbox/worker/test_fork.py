@@ -17,7 +17,7 @@ import concurrent.futures, json, os, random, signal, socket, subprocess, sys, th
 from aisotools.sandbox.frames import BlockingChannel, encode
 from aisotools.sandbox.worker import fork
 
-def tell(value):
+def report(value):
     print(json.dumps(value), flush=True)
 """
 
@@ -70,15 +70,15 @@ take(point, theirs)
 expected = random.random()
 namespace['x'] = 2
 first, second = wake(ours), wake(ours)
-tell({'parked': parked, 'first': first, 'second': second, 'expected': expected, 'detached': detached})
+report({'parked': parked, 'first': first, 'second': second, 'expected': expected, 'detached': detached})
 """
     )
-    told = run(code, tmp_path)
-    op, header = told["parked"]
+    report = run(code, tmp_path)
+    op, header = report["parked"]
     assert (op, header["threads"], header["last_fork_s"]) == ("parked", [], 0.0)
-    for frames in (told["first"], told["second"]):
-        assert frames == [["woke", {"lost": []}], ["state", {"x": 1, "random": told["expected"]}]]
-    assert told["detached"] == [], "only in the forks"
+    for frames in (report["first"], report["second"]):
+        assert frames == [["woke", {"lost": []}], ["state", {"x": 1, "random": report["expected"]}]]
+    assert report["detached"] == [], "only in the forks"
 
 
 def test_a_snapshot_ends_with_the_host_s_end_of_its_socket(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ take(point, theirs)
 receive(BlockingChannel(ours))
 ours.close()
 (pid,) = point._snapshots
-tell(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+report(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
     )
     assert run(code, tmp_path) == 0
@@ -104,7 +104,7 @@ def refuse():
 os.fork = refuse
 take(point, theirs)
 blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-tell([receive(BlockingChannel(ours)), point.is_forking, blocked])
+report([receive(BlockingChannel(ours)), point.is_forking, blocked])
 """
     )
     refusal = ["refused", {"error": "Resource temporarily unavailable"}]
@@ -128,7 +128,7 @@ while len(frames) < 2:
 end.close()
 loaded = {}
 names = fork.read_variables(loaded, file)
-tell([frames, names, loaded, wake(ours)[1][1]['x']])
+report([frames, names, loaded, wake(ours)[1][1]['x']])
 """
     )
     frames, names, loaded, x = run(code, tmp_path)
@@ -150,7 +150,7 @@ for wait in (os.wait, lambda: os.waitpid(-1, 0)):
         wait()
     except ChildProcessError:
         found.append('no more children')
-tell(found)
+report(found)
 """
     )
     assert run(code, tmp_path) == [True, "no more children", "no more children"]
@@ -169,7 +169,7 @@ os.close(b)
 os.close(c)
 assert os.open('/dev/null', os.O_RDONLY) == b
 lost = fork.repair_fork(state, had_helpers=False, keep=frozenset())
-tell([lost, os.read(a, 2).decode(), os.read(b, 2).decode(), os.get_inheritable(a)])
+report([lost, os.read(a, 2).decode(), os.read(b, 2).decode(), os.get_inheritable(a)])
 """
     assert run(code, tmp_path) == [[], "23", "", False]
 
@@ -186,7 +186,7 @@ try:
 except OSError as error:
     problem = type(error).__name__
 own.send(b'y')
-tell([lost, problem, peer.recv(1).decode()])
+report([lost, problem, peer.recv(1).decode()])
 """
     assert run(code, tmp_path) == [["2 sockets"], "OSError", "y"]
 
@@ -223,7 +223,7 @@ def test_without_helpers_nothing_is_searched(tmp_path: Path) -> None:
     code = """
 child = subprocess.Popen(['true'])
 lost = fork.repair_fork(fork.capture_state(), had_helpers=False, keep=frozenset())
-tell([lost, child.wait()])
+report([lost, child.wait()])
 """
     assert run(code, tmp_path) == [[], 0]
 
@@ -235,7 +235,7 @@ state = fork.capture_state()
 signal.setitimer(signal.ITIMER_REAL, 0)
 fork.repair_fork(state, had_helpers=False, keep=frozenset())
 left, interval = signal.getitimer(signal.ITIMER_REAL)
-tell([400 < left <= 500, interval])
+report([400 < left <= 500, interval])
 """
     assert run(code, tmp_path) == [True, 7.0]
 

@@ -48,7 +48,7 @@ def summary(record):
         'displays': [bundle for _, bundle in record.displays],
     }
 
-def tell(value):
+def report(value):
     os.write(1, json.dumps(value).encode())
 """
 
@@ -60,7 +60,7 @@ def run(code: str, folder: Path) -> Any:
 def test_cells(tmp_path: Path) -> None:
     code = """
 codes = ['print(1); 6 * 7', 'display(3)', '1/0', 'def f(:', '%tb', 'exit', 'x = !echo hi', 'x']
-tell([summary(cell(code)) for code in codes])
+report([summary(cell(code)) for code in codes])
 """
     value, display, error, syntax, shown, left, assigned, x = run(code, tmp_path)
     assert (value["out"], value["result"], value["error"]) == ("1\n", "42", None)
@@ -79,7 +79,7 @@ tell([summary(cell(code)) for code in codes])
 def test_an_interrupt_is_shown_briefly(tmp_path: Path) -> None:
     code = """
 record = cell('def deep(n):\\n    if n: deep(n - 1)\\n    raise KeyboardInterrupt\\ndeep(100)')
-tell(record.error)
+report(record.error)
 """
     error = run(code, tmp_path)
     lines = error["traceback"].splitlines()
@@ -93,7 +93,7 @@ tell(record.error)
 def test_an_exception_whose_text_fails(tmp_path: Path) -> None:
     code = """
 record = cell('class E(Exception):\\n    def __str__(self): raise ValueError\\nraise E')
-tell(record.error)
+report(record.error)
 """
     assert run(code, tmp_path)["evalue"] == "(its message cannot be shown: ValueError)"
 
@@ -101,7 +101,7 @@ tell(record.error)
 def test_a_value_that_cannot_be_displayed_fails_the_cell(tmp_path: Path) -> None:
     code = """
 record = cell('class R:\\n    def __repr__(self): raise ValueError("bad")\\nR()')
-tell(record.error)
+report(record.error)
 """
     assert run(code, tmp_path)["ename"] == "ValueError"
 
@@ -115,7 +115,7 @@ cell('1/0', listener)
 cell('len?', listener)
 get = cell('get_ipython().set_next_input("y = 1", replace=True)', listener)
 cell('import comm; comm.create_comm(target_name="t", data={"a": 1})', listener)
-tell([listener.shown, listener.asked, shell.execution_count])
+report([listener.shown, listener.asked, shell.execution_count])
 """
     shown, asked, count = run(code, tmp_path)
     kinds = [kind for kind, _, _ in shown]
@@ -129,7 +129,7 @@ tell([listener.shown, listener.asked, shell.execution_count])
 
 
 def test_nobody_can_be_asked_without_a_listener(tmp_path: Path) -> None:
-    code = "tell([cell(code).error for code in ('input(\"name? \")', 'import getpass; getpass.getpass()')])"
+    code = "report([cell(code).error for code in ('input(\"name? \")', 'import getpass; getpass.getpass()')])"
     for error in run(code, tmp_path):
         assert error["ename"] == "RuntimeError"
         assert "cannot ask anybody from inside the sandbox" in error["evalue"]
@@ -137,7 +137,7 @@ def test_nobody_can_be_asked_without_a_listener(tmp_path: Path) -> None:
 
 def test_scripts_and_commands(tmp_path: Path) -> None:
     code = """
-tell([summary(cell(code)) for code in ('%%bash\\nexit 3', '!echo out; echo err >&2; exit 4', '_exit_code')])
+report([summary(cell(code)) for code in ('%%bash\\nexit 3', '!echo out; echo err >&2; exit 4', '_exit_code')])
 """
     script, command, status = run(code, tmp_path)
     assert script["error"]["ename"] == "CalledProcessError"
@@ -151,7 +151,7 @@ cell('value = [1]; class_name = 2')
 context = SimpleNamespace(metadata_get=lambda key: shell)
 def ask(tool, **arguments):
     return asyncio.run(tool.execute(arguments, context)).value
-tell([
+report([
     ask(ipython.complete, code='val', cursor=3),
     ask(ipython.complete, code='no_such_name_', cursor=13),
     ask(ipython.inspect, code='value', cursor=2, detail=0),
@@ -173,7 +173,7 @@ tell([
 def test_warming_leaves_nothing(tmp_path: Path) -> None:
     code = """
 ipython.warm(shell)
-tell([shell.execution_count, 'x' in shell.user_ns, recorder.main is None])
+report([shell.execution_count, 'x' in shell.user_ns, recorder.main is None])
 """
     assert run(code, tmp_path) == [1, False, True]
 

@@ -118,7 +118,7 @@ def test_tree_holds_every_kind(tree: ScannedFolder) -> None:
     assert tree.scan().root == snapshot.root == tree.fresh().root
 
 
-def test_devices_are_told_from_sockets() -> None:
+def test_devices_are_distinguished_from_sockets() -> None:
     folder = os.open("/dev", os.O_RDONLY)
     state = FolderState()
     try:

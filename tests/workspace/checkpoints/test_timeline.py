@@ -209,7 +209,7 @@ def test_what_is_too_large_is_named_and_never_read(tmp_path: Path) -> None:
     rig.chain.close()
 
 
-def test_too_many_files_are_said_and_nothing_is_touched(tmp_path: Path) -> None:
+def test_too_many_files_are_reported_and_nothing_is_changed(tmp_path: Path) -> None:
     rig = Rig(tmp_path, ScanLimits(entries=3))
     rig.step(lambda: [(rig.root / str(number)).write_text("x") for number in range(5)])
     assert rig.chain.look().uncovered_count == 1
@@ -328,11 +328,11 @@ def test_changes_tell_diffs_moves_and_kinds(rig: Rig) -> None:
     (rig.root / "gone").rename(rig.root / "here")
     (rig.root / "link").symlink_to("a.txt")
     (rig.root / "bin").write_bytes(b"\0\1")
-    told = changes_between(rig.chain.store, before, rig.chain.look().root)
-    assert (told.added, told.changed, told.removed) == (("bin", "link"), ("a.txt",), ())
-    assert told.moved == (("gone", "here"),)
-    assert "-two\n+2\n\\ No newline at end of file" in str(told)
-    assert "+ bin: binary" in str(told)
+    changes = changes_between(rig.chain.store, before, rig.chain.look().root)
+    assert (changes.added, changes.changed, changes.removed) == (("bin", "link"), ("a.txt",), ())
+    assert changes.moved == (("gone", "here"),)
+    assert "-two\n+2\n\\ No newline at end of file" in str(changes)
+    assert "+ bin: binary" in str(changes)
 
 
 # ---- values and records
