@@ -185,8 +185,11 @@ def _is_code(mutant: Mutant) -> bool:
 class Copy:
     """A copy of the checkout in which one module at a time is changed."""
 
-    def __init__(self, folder: Path, module: str) -> None:
-        self.folder = folder
+    def __init__(self, top: Path, module: str) -> None:
+        """Copy the checkout into a folder below `top`."""
+        folder = self.folder = top / "copy"
+        self._scratch = top / "t"  # a short name: sockets lie below it
+        self.output = ""
         names = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
             cwd=PROJECT,
@@ -211,25 +214,39 @@ class Copy:
             path.unlink()  # a mutant of the same size in the same second would count as unchanged
         plugins = itertools.chain.from_iterable(("-p", f"no:{name}") for name in _UNUSED_PLUGINS)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+        self._scratch.mkdir()
+        env = {
+            **os.environ,
+            # The installed plugin imports the package before pytest reads its configuration.
+            "PYTHONPATH": str(self.folder),
+            "HYPOTHESIS_PROFILE": "mutants",
+            "TMPDIR": str(self._scratch),
+        }
         try:
             run = subprocess.run(
                 [*command, *plugins, *self.tests],
                 cwd=self.folder,
-                # The installed plugin imports the package before pytest reads its configuration.
-                env={**os.environ, "PYTHONPATH": str(self.folder), "HYPOTHESIS_PROFILE": "mutants"},
-                capture_output=True,
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 timeout=timeout_s,
                 check=False,
             )
         except subprocess.TimeoutExpired:
             return None
+        finally:
+            # A mutant that removes too little leaves what Python cannot: trees too deep, folders without rights.
+            subprocess.run(["chmod", "-R", "u+rwX", self._scratch], stderr=subprocess.DEVNULL, check=False)
+            subprocess.run(["rm", "-rf", self._scratch], check=True)
+        self.output = run.stdout.decode(errors="replace")
         return run.returncode == 0
 
     def time_limit(self, source: str) -> float:
         """Return how many seconds a mutant gets now, by how long the tests of the original `source` take."""
         started = time.monotonic()
         if not self.passes(source, 600):
-            raise SystemExit(f"The own tests of {self.target.stem} fail without any change.")
+            output = "\n".join(self.output.splitlines()[-30:])
+            raise SystemExit(f"The own tests of {self.target.stem} fail without any change:\n{output}")
         return 10 + 5 * (time.monotonic() - started)
 
 
