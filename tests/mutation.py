@@ -235,8 +235,8 @@ class Copy:
         except subprocess.TimeoutExpired:
             return None
         finally:
-            # A mutant that removes too little leaves what Python cannot: trees too deep, folders without rights.
-            subprocess.run(["chmod", "-R", "u+rwX", self._scratch], stderr=subprocess.DEVNULL, check=False)
+            # A mutant may leave what Python cannot remove: trees too deep, folders without rights.
+            subprocess.run(["chmod", "-R", "u+rwX", self._scratch], capture_output=True, check=False)
             subprocess.run(["rm", "-rf", self._scratch], check=True)
         self.output = run.stdout.decode(errors="replace")
         return run.returncode == 0
