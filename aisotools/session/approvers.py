@@ -82,7 +82,7 @@ class ConsoleApprover:
 
 
 async def _typed(reading: Coroutine[Any, Any, _T], interrupted: _T) -> _T:
-    """What somebody types; `interrupted` when they press Ctrl-C, which is no end of the waiting task."""
+    """Return what a person types, or `interrupted` on Ctrl-C, which does not cancel the waiting task."""
     task = asyncio.ensure_future(reading)
     with _ctrl_c_cancels(task):
         try:
@@ -97,7 +97,7 @@ async def _typed(reading: Coroutine[Any, Any, _T], interrupted: _T) -> _T:
 async def inquiry_answer_from(
     read_line: Callable[[str], str], show: Callable[[], object], inquiry: UserQuestion
 ) -> str | None:
-    """The answer that somebody types to a model's question; asked again until it is one of the choices.
+    """Return the answer that a person types to a model's question. Ask again until it is one of the choices.
 
     Args:
         read_line: Shows a prompt and gives one line; blocks, and raises EOFError at the end of input.
@@ -124,7 +124,7 @@ async def inquiry_answer_from(
 async def answer_from(
     read_line: Callable[[str], str], show: Callable[[], object], request: ApprovalRequest
 ) -> Approval:
-    """The answer that somebody types. One question at a time, as there is one keyboard.
+    """Return the answer that a person types. Questions are asked one at a time, as there is one keyboard.
 
     Args:
         read_line: Shows a prompt and gives one line; blocks, and raises EOFError at the end of input.
@@ -147,7 +147,7 @@ async def answer_from(
 
 
 def on_terminal() -> bool:
-    """Whether a person can be asked on standard input and output."""
+    """Return whether a person can be asked on standard input and output."""
     streams = (sys.stdin, sys.stdout)
     return all(stream is not None and not stream.closed and stream.isatty() for stream in streams)
 
@@ -158,7 +158,7 @@ def _write_out(text: str) -> None:
 
 
 def _read_terminal(prompt: str) -> str:
-    """Like `input`, but looks up now and then, so that the reading thread can be called off."""
+    """Read a line like `input`, but in short waits, so that the reading thread can be cancelled."""
     if os.name == "nt":
         return input(prompt)
     _write_out(prompt)
@@ -243,6 +243,6 @@ def set_default_approver_factory(factory: ApproverFactory | None) -> None:
 
 
 def default_approver() -> Approver | None:
-    """The notebook's approver if it can ask, else the terminal's, else None: nobody."""
+    """Return the notebook's approver if it can ask, else the terminal's, else None."""
     approver = _factory() if _factory is not None else None
     return approver or (ConsoleApprover() if on_terminal() else None)

@@ -158,7 +158,7 @@ class ReadCache:
         self._context.setdefault(agent_id, {})
 
     def follows(self, agent_id: str) -> bool:
-        """Whether results for this agent may say 'unchanged since'."""
+        """Return whether results for this agent may be shortened to 'unchanged since'."""
         return agent_id in self._context
 
     def trimmed(self, agent_id: str, call_ids: Iterable[str] | None = None) -> None:

@@ -50,7 +50,7 @@ class HumanTurn:
     instructions: str = ""
 
     def tool(self, name: str) -> ToolDefinition:
-        """The tool of that name.
+        """Return the tool with that name.
 
         Raises:
             ArgumentError: If there is none.
@@ -67,7 +67,7 @@ class HumanAsker(Protocol):
     """Asks the person who is the model."""
 
     async def answer(self, turn: HumanTurn) -> CallPart | str | None:
-        """A call, the text of an answer, or None when nobody answers."""
+        """Return a call, the text of an answer, or None if nobody answers."""
 
 
 class HumanModel:
@@ -122,7 +122,7 @@ class HumanModel:
 
 
 def checked_call(turn: HumanTurn, name: str, arguments: Mapping[str, Json]) -> CallPart:
-    """The call, once its arguments fit the tool.
+    """Return the call with its arguments validated against the tool's schema.
 
     Raises:
         ArgumentError: If they do not; the message is shown to the person.
@@ -143,7 +143,7 @@ def set_default_asker_factory(factory: Callable[[], HumanAsker | None] | None) -
 
 
 def default_asker() -> HumanAsker | None:
-    """The notebook's asker if it can ask, else the terminal's, else None: nobody."""
+    """Return the notebook's asker if it can ask, else the terminal's, else None."""
     asker = _factory() if _factory is not None else None
     return asker or (ConsoleAsker(input) if on_terminal() else None)
 
@@ -225,7 +225,7 @@ def describe_turn(turn: HumanTurn) -> str:
 
 
 def labelled_texts(turn: HumanTurn) -> list[tuple[str, str]]:
-    """The conversation as pairs of who and what."""
+    """Return the conversation as pairs of a speaker and a text."""
     said = [("instructions", turn.instructions)] if turn.instructions else []
     return [*said, *(pair for message in turn.messages for pair in _told(message))]
 

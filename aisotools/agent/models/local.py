@@ -50,7 +50,7 @@ _HOW = (
 def chat_messages(
     messages: Sequence[Message], tools: Sequence[ToolDefinition], instructions: str
 ) -> list[dict[str, str]]:
-    """The conversation for a chat template: only texts, roles in turn."""
+    """Return the conversation for a chat template: texts only, with alternating roles."""
     chat: list[dict[str, str]] = [{"role": "system", "content": _system(tools, instructions)}]
     for message in messages:
         if isinstance(message, UserMessage):
@@ -89,7 +89,7 @@ def answer_schema(tools: Sequence[ToolDefinition]) -> dict[str, Any]:
 
 
 def read_answer(text: str) -> CallPart | str:
-    """The call or the text that a model answered; what cannot be read is the text itself."""
+    """Return the call or the text in a model's answer; an answer that cannot be parsed is a text."""
     try:
         said: object = json.loads(text)
     except (ValueError, RecursionError):
@@ -120,7 +120,7 @@ def _result(message: ToolMessage) -> str:
 
 
 def _simple(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema without what a grammar cannot say."""
+    """Return the schema without the keywords that a grammar cannot express."""
     kept: dict[str, Any] = {}
     for key, value in schema.items():
         if key in {
@@ -284,7 +284,7 @@ class LocalModel:
         return self._way
 
     def _loaded(self) -> Engine:
-        """The engine; one for each file in this process, as each holds the whole file in memory."""
+        """Return the engine, shared by all models of one file: each engine holds the whole file in memory."""
         if self._engine is None:
             with _loading:
                 path = (self._path or local_engine.weights()).resolve()
@@ -312,7 +312,7 @@ class LocalModel:
 
 
 def _decided(choice: Choice, request: str) -> list[ModelEvent]:
-    """The events that a choice comes to."""
+    """Return the events of the answer that a choice leads to."""
     if choice.nothing:
         return _text(_lacking(choice) or _NOTHING.format(request=request[:200]))
     if choice.sure:

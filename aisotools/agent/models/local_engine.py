@@ -40,10 +40,10 @@ class Engine(Protocol):
     """The language model that a `LocalModel` uses."""
 
     def next_words(self, prompt: str, words: Sequence[str]) -> list[float]:
-        """For each word, the logarithm of the probability that `prompt` goes on with it."""
+        """Return, for each word, the logarithm of the probability that it continues `prompt`."""
 
     def pick(self, prompt: str, options: Sequence[str]) -> int:
-        """Which of the options `prompt` goes on with."""
+        """Return the index of the option that is most likely to continue `prompt`."""
 
     def chat(
         self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any], on_text: Callable[[str], None]
@@ -161,7 +161,7 @@ class XllamacppEngine:
 
 
 def _likeliest(word: str, logprobs: Mapping[str, float]) -> float:
-    """The longest token that begins `word`; shorter ones may begin another word."""
+    """Return the log probability of the longest token that begins `word`; a shorter one may be ambiguous."""
     for length in range(len(word), 1, -1):
         if word[:length] in logprobs:
             return logprobs[word[:length]]
@@ -188,7 +188,7 @@ _PIECE = 4 << 20
 
 
 def folder() -> Path:
-    """Where the file is kept, and that its terms were shown."""
+    """Return the folder of the file and of the note that its terms were shown."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "aisotools" / "models"
 
@@ -208,7 +208,7 @@ def terms_due() -> bool:
 
 @functools.cache
 def weights() -> Path:
-    """The checked file.
+    """Return the path of the file, whose digest was checked.
 
     Raises:
         ModelError: If the packages are missing, the disk is full, or the file is not the expected one.

@@ -59,7 +59,7 @@ _OPAQUE = ("id", "signature", "provider_name", "provider_details")
 
 
 def to_theirs(messages: Sequence[Message], instructions: str) -> list[theirs.ModelMessage]:
-    """A conversation as their model classes take it."""
+    """Convert a conversation to pydantic-ai's messages."""
     from pydantic_ai import messages as theirs
 
     history: list[theirs.ModelMessage] = []
@@ -117,7 +117,7 @@ def _their_images(images: Sequence[ImagePart]) -> list[Any]:
 
 
 def their_tool(tool: ToolDefinition) -> TheirDefinition:
-    """A tool as their model classes take it."""
+    """Convert a tool to pydantic-ai's definition."""
     from pydantic_ai.tools import ToolDefinition as TheirDefinition
 
     return TheirDefinition(
@@ -129,7 +129,7 @@ def their_tool(tool: ToolDefinition) -> TheirDefinition:
 
 
 def to_ours(piece: Any, calls: dict[int, int]) -> Iterator[ModelEvent]:
-    """The events that one piece of their stream makes; `calls` numbers the calls as they begin."""
+    """Convert one piece of pydantic-ai's stream to events. `calls` numbers the calls as they begin."""
     if piece.event_kind == "part_start":
         part = piece.part
         if part.part_kind == "text" and part.content:
@@ -157,7 +157,7 @@ def to_ours(piece: Any, calls: dict[int, int]) -> Iterator[ModelEvent]:
 
 
 def our_call(part: Any) -> CallPart:
-    """A call as it was streamed, whole."""
+    """Convert a call that was streamed completely."""
     arguments = part.args
     if isinstance(arguments, Mapping):
         return CallPart(part.tool_call_id, part.tool_name, dict(arguments), opaque=_opaque(part))
@@ -200,7 +200,7 @@ _REASONS: Mapping[str, FinishReason] = {
 
 
 def finished(whole: theirs.ModelResponse, *, ends_silently: bool = False) -> Finished:
-    """Why an answer ended; `ends_silently` for models that never say.
+    """Return why an answer ended. `ends_silently` is for models that never report it.
 
     Raises:
         ModelError: If it does not say, so was cut.
@@ -255,7 +255,7 @@ def provider_model(
     environ: Mapping[str, str] | None = None,
     ask_key: Callable[[str], str] | None = None,
 ) -> ProviderModel:
-    """A provider's model.
+    """Return a model of a provider.
 
     The key comes from `api_key`, the environment, or a prompt that does not show it; it is kept in this
     object alone, and taken out of every error.
@@ -427,7 +427,7 @@ def _installed(library: str) -> bool:
 
 
 def _ask_key(prompt: str) -> str:
-    """The key from whoever sits there; empty when nobody does."""
+    """Ask the person at the terminal for the key. Return an empty string if nobody can be asked."""
     in_kernel = "ipykernel" in sys.modules
     if not (in_kernel or (sys.stdin is not None and sys.stdin.isatty())):
         return ""
@@ -445,13 +445,13 @@ def _their_model(provider: str, model: str, key: str, base_url: str | None) -> T
         at_openai = OpenAIProvider(api_key=key, base_url=base_url)
         if provider == "openai-responses" or (provider == "openai" and base_url is None):
             return OpenAIResponsesModel(model, provider=at_openai)
-        return OpenAIChatModel(model, provider=at_openai, profile=_says_when_done())
+        return OpenAIChatModel(model, provider=at_openai, profile=_finish_required())
     if provider == "ollama":
         from pydantic_ai.models.ollama import OllamaModel
         from pydantic_ai.providers.ollama import OllamaProvider
 
         at_ollama = OllamaProvider(api_key=key, base_url=base_url)
-        return OllamaModel(model, provider=at_ollama, profile=_says_when_done())
+        return OllamaModel(model, provider=at_ollama, profile=_finish_required())
     if provider == "anthropic":
         from pydantic_ai.models.anthropic import AnthropicModel
         from pydantic_ai.providers.anthropic import AnthropicProvider
@@ -463,6 +463,6 @@ def _their_model(provider: str, model: str, key: str, base_url: str | None) -> T
     return GoogleModel(model, provider=GoogleProvider(api_key=key, base_url=base_url))
 
 
-def _says_when_done() -> Any:
-    """Without this a stream that was cut would pass for a complete answer."""
+def _finish_required() -> Any:
+    """Return the profile that requires a stream to report its end: a cut one must not pass for whole."""
     return {"openai_chat_streaming_requires_finish_reason": True}

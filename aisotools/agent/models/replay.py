@@ -84,7 +84,7 @@ class ReplayModel:
     def from_events(
         cls, events: Iterable[SessionEvent], *, agent_id: str | None = None, strict: bool = True
     ) -> ReplayModel:
-        """The answers that a session recorded, of one agent if `agent_id` is given."""
+        """Make a model of a session's recorded answers, or those of one agent if `agent_id` is given."""
         return cls(recorded_turns(events, agent_id=agent_id), strict=strict)
 
     def __repr__(self) -> str:
@@ -120,7 +120,7 @@ class ReplayModel:
 
 
 def recorded_turns(events: Iterable[SessionEvent], *, agent_id: str | None = None) -> list[RecordedTurn]:
-    """The turns in a session's events; those of one agent if `agent_id` is given."""
+    """Return the turns in a session's events, or those of one agent if `agent_id` is given."""
     turns: list[RecordedTurn] = []
     asked: dict[str, ModelRequested] = {}
     for event in events:

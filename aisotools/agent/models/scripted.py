@@ -118,7 +118,7 @@ class ScriptedModel:
 
 
 def _pieces(event: ModelEvent) -> Sequence[ModelEvent]:
-    """A text word by word, as it comes from models that take their time."""
+    """Return the events of a text word by word, as a streaming model sends them."""
     if not isinstance(event, TextDelta):
         return (event,)
     return [TextDelta(word) for word in event.text.splitlines(keepends=True)]

@@ -109,7 +109,7 @@ def _chosen(found: Iterator[_Found]) -> StartFiles:
 
 
 def _text(read: Callable[[], bytes]) -> tuple[str, str]:
-    """A file as text, or why it is none."""
+    """Return a file's text and "", or "" and the reason why it has none."""
     try:
         data = read()
         text = data.decode()
@@ -141,7 +141,7 @@ def _in_tree(store: Store, root: str) -> Iterator[_Found]:
 
 
 def _on_disk(folder: Path) -> Iterator[_Found]:
-    """The same of what lies there now; nothing is followed, nothing large is read."""
+    """Yield the files that are in the folder now. No link is followed, no large file is read."""
     seen = 0
     for here, folders, names, descriptor in os.fwalk(folder, follow_symlinks=False):
         folders.sort()
@@ -197,7 +197,7 @@ def has_source(tool: Tool | None) -> bool:
 
 
 def _function_of(tool: object) -> Any:
-    """The function behind a tool; None for one that is built in, or no function."""
+    """Return the function behind a tool; None for a built-in tool or one that is no function."""
     if is_built_in(tool) or not supports(tool, SupportsFunction):
         return None
     return tool.function
@@ -291,7 +291,7 @@ def _is_tool(decorator: ast.expr) -> bool:
 
 
 def _importable(name: str, value: Any) -> str | None:
-    """The module that gives `value` under this name."""
+    """Return the module from which `value` can be imported under this name, or None."""
     module = getattr(value, "__module__", None)
     if not isinstance(module, str) or module == "__main__":
         return None

@@ -283,7 +283,7 @@ class _Fold:
         self.entries[place] = called
 
     def _outer(self, call_id: str) -> str:
-        """The call that made this one: its id is the beginning of this one's."""
+        """Return the id of the call that made this one, which is the beginning of this one's id."""
         outer = call_id.rpartition("/")[0]
         return outer if outer in self.calls else ""
 
@@ -301,7 +301,7 @@ def _moved(way: Literal["undo", "redo"], event: Undone) -> UndoEntry:
 
 
 def entries_of(events: Iterable[SessionEvent]) -> list[Entry]:
-    """The events of a session as a reader wants them; each call stands where it was asked for."""
+    """Return the events of a session as entries for a reader. A call stands where it was requested."""
     fold = _Fold()
     for event in tuple(events):
         fold.take(event)

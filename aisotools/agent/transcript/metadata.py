@@ -320,13 +320,13 @@ class Cleaner:
         return _mapped_texts(redact(value), self._hidden_path)
 
     def arguments(self, name: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
-        """The arguments of a call without them."""
+        """Return the arguments of a call without secrets."""
         redacted = redact_arguments(arguments, self._secret.get(name, ()))
         cleaned: dict[str, Json] = _mapped_texts(redacted, self._hidden_path)
         return cleaned
 
     def result(self, result: ToolResult) -> ToolResult:
-        """A result without them, for people to look at; the very same if there was nothing to take out."""
+        """Return a result without secrets, for people to read; the same object if it has none."""
         fields = {"content": result.content, "value": result.value}
         fields |= {"data": result.data, "metadata": result.metadata}
         cleaned = {name: self._seen(value) for name, value in fields.items()}
@@ -361,7 +361,7 @@ def _mapped_texts(value: Any, change: Callable[[str], str]) -> Any:
 def record_of(
     entries: Sequence[Entry], files: Mapping[str, str], missing: Sequence[str], cleaner: Cleaner
 ) -> dict[str, Any]:
-    """The record of a session as JSON."""
+    """Return the record of a session as JSON."""
     steps = [step for entry in entries if (step := _step_of(entry, cleaner)) is not None]
     return {
         "format": FORMAT,
@@ -414,7 +414,7 @@ def _message_record(message: Message, cleaner: Cleaner) -> Json:
 
 
 def call_of(entry: Called, cleaner: Cleaner) -> RecordedCall:
-    """A call as it is recorded."""
+    """Return a call in its recorded form."""
     result = entry.result
     return RecordedCall(
         name=entry.name,
@@ -433,7 +433,7 @@ def call_of(entry: Called, cleaner: Cleaner) -> RecordedCall:
 
 
 def _shown(result: ToolResult) -> tuple[str, ...]:
-    """The types of what a result shows besides its text, in order."""
+    """Return the MIME types that a result shows besides its text, in order."""
     displays = result.metadata.get("displays")
     bundles = displays if isinstance(displays, list | tuple) and displays else [result.data]
     return tuple(

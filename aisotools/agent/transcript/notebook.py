@@ -89,7 +89,7 @@ def to_notebook(
     render: Render = plain_bundle,
     title: str = "A run of aisotools",
 ) -> NotebookNode:
-    """The notebook of a session; secrets are left out, and the workspace's path.
+    """Return the notebook of a session, without secrets and the workspace's path.
 
     Args:
         events: What happened.
@@ -278,7 +278,7 @@ _REFERENCES = re.compile(r"^(\s*)\[([^\]]+)\]:", re.MULTILINE)
 
 
 def _fenced(text: str) -> str:
-    """A block of code that nothing in it can end."""
+    """Return a block of code with a fence that nothing in the text can end."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"

@@ -164,7 +164,7 @@ class FormSubject(PromptSubject[T]):
         }
 
     def _text(self) -> str:
-        """The form as plain text."""
+        """Return the form as plain text."""
         form = self.form
         lines = [visible(form.title, "")]
         for speaker, text in form.transcript:

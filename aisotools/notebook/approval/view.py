@@ -218,7 +218,7 @@ def record_bundle(request: ApprovalRequest, approval: Approval) -> dict[str, Any
 
 
 def _edit_html(name: str, old: str, new: str) -> str:
-    """A person's change to one argument: short ones in a line, long ones as a diff."""
+    """Return the HTML of a person's change to one argument: a short one in a line, a long one as a diff."""
     if "\n" not in old + new and len(old) + len(new) < 200:
         before, after = f"<del>{html.escape(old)}</del>", f"<ins>{html.escape(new)}</ins>"
         return f"<div>{html.code(name)}: {before} \N{RIGHTWARDS ARROW} {after}</div>"
@@ -301,7 +301,7 @@ def batch_record_bundle(requests: Sequence[ApprovalRequest], approvals: Sequence
 
 
 def _is_code_cut(request: ApprovalRequest) -> bool:
-    """Whether the summary leaves out part of the code that would run; such a row starts unfolded."""
+    """Return whether the summary omits part of the code that would run. Such a row starts unfolded."""
     has_code = any(field.kind in {"shell", "python"} for field in argument_fields(request))
     return has_code and summarize(request).endswith(_ELLIPSIS)
 

@@ -357,7 +357,7 @@ class SandboxKernel(Kernel):
         return await asyncio.shield(connecting)
 
     async def _backend(self) -> KernelBackend | None:
-        """The session's backend; None if the session cannot be opened, which the next cell reports."""
+        """Return the session's backend; None if the session cannot be opened, which the next cell reports."""
         try:
             return (await self._connection()).backend
         except AisotoolsError:

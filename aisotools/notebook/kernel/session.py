@@ -408,7 +408,7 @@ async def _open_in(
 
 
 def _refusal_reason(folder: Path, environ: Mapping[str, str]) -> str | None:
-    """Why this folder must not become the workspace without being asked for; None if it may."""
+    """Return why this folder must not become the workspace unless it is configured; None if it may."""
     root = environ.get(SERVER_ROOT, "")
     if root and _is_same_folder(folder, Path(root)):
         return "this is the root folder of the Jupyter server, which holds more than one notebook's files"

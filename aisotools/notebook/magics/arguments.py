@@ -154,7 +154,7 @@ def complete_line(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> list[s
 
 
 def _values(schema: Any) -> list[str]:
-    """The values of an enumerated argument, as they are typed."""
+    """Return the values of an enumerated argument as they are typed."""
     if not isinstance(schema, Mapping):
         return []
     if schema.get("type") == "boolean":

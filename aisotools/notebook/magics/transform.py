@@ -69,7 +69,7 @@ def rewrite(lines: list[str]) -> list[str]:
 
 
 def _is_under_magic() -> bool:
-    """Whether another cell magic, such as `%%time`, is about to run these lines: it would not await them."""
+    """Return whether another cell magic, such as `%%time`, will run these lines: it would not await them."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - IPython passes no context to transformers
     while frame is not None:
         if frame.f_code.co_name in {"run_cell_magic", "run_line_magic"}:
@@ -120,7 +120,7 @@ def _join_continuation(rest: str, following: list[str]) -> tuple[str, int]:
 
 
 def _is_inside_definition(lines: list[str], starts: set[int], number: int) -> bool:
-    """Whether a statement belongs to a function or class, where top-level `await` is not allowed."""
+    """Return whether a statement is in a function or class, where top-level `await` is not allowed."""
     indent = _indent_width(lines[number])
     for before in sorted((n for n in starts if n < number), reverse=True):
         if _indent_width(lines[before]) < indent:

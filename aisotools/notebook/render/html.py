@@ -324,7 +324,7 @@ def _lift_images(source: str) -> tuple[str, dict[str, str]]:
 
 
 def _depth(source: str) -> int:
-    """A lower bound of the nesting depth; only closing tags inside comments can mislead it."""
+    """Return a lower bound of the nesting depth. Only closing tags inside comments can mislead it."""
     opened: dict[str, int] = {}
     depth = deepest = 0
     for closing, name in _TAG.findall(source.lower()):

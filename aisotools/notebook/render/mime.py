@@ -121,7 +121,7 @@ def _mime_name(name: object) -> str:
 
 
 def _plain_text(data: Mapping[str, Any], room: int) -> str:
-    """The `text/plain` representation, if there is a valid one."""
+    """Return the `text/plain` representation; empty if there is no valid one."""
     try:
         return _text(data["text/plain"], room).plain
     except (KeyError, ValueError):

@@ -417,7 +417,7 @@ def _join_words(*parts: str) -> str:
 
 
 def _reported_bar(name: str, payload: Mapping[str, Json]) -> Bar | None:
-    """The progress bar of a tool that reports `fraction`, `percent`, or `done` of `total`."""
+    """Return the progress bar of a report with `fraction`, `percent`, or `done` of `total`; else None."""
 
     def number(key: str) -> float | None:
         value = payload.get(key)

@@ -163,7 +163,7 @@ class _ShellParser:
         self._position += length
 
     def _sink(self) -> list[Piece] | None:
-        """Where the parts of the current word go; begins a word if need be."""
+        """Return the list that takes the parts of the current word; begin a word if there is none."""
         frame = self._frames[-1]
         if frame.kind > _TEST:
             return frame.sink if frame.kind == _QUOTES else None

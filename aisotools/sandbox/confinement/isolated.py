@@ -101,7 +101,7 @@ def start(
 
 
 def enter(isolation: Isolation, entry: namespaces.NamespaceEntry) -> None:
-    """In the child: build the root, move there, confine, and check that all holds.
+    """Build the root, move there, confine, and verify the confinement. Called in the child.
 
     Raises:
         SandboxError: A step failed, or something does not hold; the process must end.

@@ -88,7 +88,7 @@ def preload_modules(names: Sequence[str], environ: Mapping[str, str]) -> dict[st
 
 
 def reset_inherited_state() -> None:
-    """In a worker whose environment is set: replace what preloaded libraries inherited from the fork server.
+    """Replace what preloaded libraries inherited from the fork server. Call it once the environment is set.
 
     Every fork of one server has the same state of random numbers, and a cache of the server's folders.
     """

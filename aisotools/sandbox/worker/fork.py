@@ -203,7 +203,7 @@ def repair_fork(state: ForkState, *, had_helpers: bool, keep: frozenset[int]) ->
 
 
 def die_with_parent() -> None:
-    """Be killed when the parent ends; for forks that only work for it."""
+    """Have the kernel kill this process when its parent ends; for forks that only work for the parent."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -437,7 +437,7 @@ class ForkPoint:
             os._exit(1)
 
     def _serve(self, descriptor: int, state: ForkState, header: Mapping[str, Any]) -> BlockingChannel:
-        """Be a snapshot. Return only in a fork that was woken, with its channel."""
+        """Serve as a snapshot. Return only in a fork that was woken, with its channel."""
         sock = socket.socket(fileno=descriptor)
         channel = BlockingChannel(sock, _FRAME_LIMITS)
         channel.send("parked", header)

@@ -309,7 +309,7 @@ class Worker:
                 self._deferred = []
 
     def _continue_in_fork(self, loop: ForkableEventLoop, channel: BlockingChannel) -> None:
-        """In a fork that was woken: go on from the state in which it was made, on a channel of its own."""
+        """Continue from the state in which the fork was made, on its own channel. Called in a woken fork."""
         self._channel, self._pid = channel, os.getpid()
         self._inputs = InputChannel(self._send, channel.fileno(), self._receive)
         self._recorder.replace_lock()
@@ -322,12 +322,12 @@ class Worker:
         loop.add_reader(channel.fileno(), self._receive)
 
     def _close_channel(self, loop: ForkableEventLoop) -> None:
-        """In a fork: close our copy of the channel, which belongs to the parent."""
+        """Close this fork's copy of the channel, which belongs to the parent."""
         loop.remove_reader(self._channel.fileno())
         self._channel.close()
 
     def _on_user_fork(self, loop: ForkableEventLoop) -> None:
-        """In a fork made by user code: leave the channel to the parent.
+        """Leave the channel to the parent. Called in a fork made by user code.
 
         Two processes that write to it would tear each other's frames.
         """

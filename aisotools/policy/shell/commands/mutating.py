@@ -86,7 +86,7 @@ def _classify_unzip(words: Words) -> CommandVerdict:
 
 
 def _classify_tar(words: Words) -> CommandVerdict:
-    """Only listing reads, and even a listing can run programs or use another machine."""
+    """Classify tar. Only a listing just reads, and even that can run programs or use another machine."""
     lists = False
     doubts = []
     for position, word in enumerate(words[1:]):

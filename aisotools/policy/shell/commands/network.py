@@ -110,7 +110,7 @@ def _classify_wget(words: Words) -> CommandVerdict:
 
 
 def _classify_rsync(words: Words) -> CommandVerdict:
-    """For scp and rsync: paths with a colon are remote, and the last path is written."""
+    """Classify scp and rsync: paths with a colon are remote, and the last path is written."""
     parsed = parse_options(words, _RSYNC)
     verdicts = [
         has_effect(Effect.REMOTE_ACTION, f"{words[0].display} copies files"),
@@ -127,7 +127,7 @@ def _classify_rsync(words: Words) -> CommandVerdict:
 
 
 def _classify_ssh(words: Words) -> CommandVerdict:
-    """The first operand is the host; the rest is a command that runs there."""
+    """Classify ssh: the first operand is the host, the rest is a command that runs there."""
     parsed = parse_options(words, _SSH, posix=True)
     host = parsed.operands[:1]
     verdicts = [_network_verdict(host, words[0].display), option_verdict(parsed)]
@@ -135,7 +135,7 @@ def _classify_ssh(words: Words) -> CommandVerdict:
 
 
 def _classify_lookup(words: Words) -> CommandVerdict:
-    """For ping, dig and their kin: the first two operands are hosts, one of them perhaps a server to ask."""
+    """Classify ping, dig and similar: the first two operands are hosts, one of them perhaps a name server."""
     operands = [word for word in words[1:] if not word.prefix.startswith(("-", "+"))]
     hosts = [
         contacts(word.display.lstrip("@") if word.text else "", "it asks the network")

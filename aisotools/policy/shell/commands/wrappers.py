@@ -99,7 +99,7 @@ def _classify_env(words: Words) -> CommandVerdict:
 
 
 def _classify_shell_program(words: Words) -> CommandVerdict:
-    """A shell runs the text after -c, which is known; a file or its input is not."""
+    """Classify a shell: the text after -c is known, a script file or standard input is not."""
     name = (words[0].text or "").rpartition("/")[2]
     parsed = parse_options(
         words,
@@ -149,7 +149,7 @@ def _classify_command(words: Words) -> CommandVerdict:
 
 
 def _classify_text_runner(words: Words) -> CommandVerdict:
-    """For watch, su -c and their kin, which take a command in one word or in several."""
+    """Classify watch, su -c and similar, which take a command in one word or in several."""
     text = " ".join(word.text or "" for word in words[1:] if not word.prefix.startswith("-"))
     doubt = uncertain(f"{words[0].display} runs a command in its own way")
     return merge([doubt, CommandVerdict(scripts=(text,))])
