@@ -57,6 +57,19 @@ _NO_SHARED_MEMORY_HINT = (
     "multiprocessing.get_context('fork') with Process and Pipe. At level isolated they work.]"
 )
 
+_NO_NETWORK = re.compile(r"\[Errno 97\]|Address family not supported")
+_NO_NETWORK_HINT = (
+    "[level {level}: there is no network here, not even 127.0.0.1. At level isolated programs of the sandbox "
+    "reach each other over a loopback of their own; what needs the network is a tool of the host.]"
+)
+_OWN_NETWORK = re.compile(
+    r"\[Errno 101\]|Network is unreachable|\[Errno -[23]\]|Name or service not known|name resolution"
+)
+_OWN_NETWORK_HINT = (
+    "[level isolated: the network here is a loopback of the sandbox's own (127.0.0.1, localhost); nothing "
+    "outside can be reached; what needs the network is a tool of the host.]"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -285,10 +298,19 @@ def explain_failure(result: ToolResult, limits: Limits, level: str = "") -> Tool
             )
             explained = dataclasses.replace(result, content=f"{result.content}\n{hint}")
             return explained.with_metadata(**{LIMIT: name, USED: allowed, ALLOWED: allowed})
+    hint = _explain_level(tail, level)
+    return dataclasses.replace(result, content=f"{result.content}\n{hint}") if hint else result
+
+
+def _explain_level(tail: str, level: str) -> str:
+    """Return what a failure has to do with the level, or an empty text."""
+    if level == "isolated":
+        return _OWN_NETWORK_HINT if _OWN_NETWORK.search(tail) else ""
+    if level and _NO_NETWORK.search(tail):
+        return _NO_NETWORK_HINT.format(level=level)
     if level in {"confined", "guarded"} and _NO_SHARED_MEMORY.search(tail):
-        hint = _NO_SHARED_MEMORY_HINT.format(level=level)
-        return dataclasses.replace(result, content=f"{result.content}\n{hint}")
-    return result
+        return _NO_SHARED_MEMORY_HINT.format(level=level)
+    return ""
 
 
 def _format_amount(limit: str, amount: float) -> str:

@@ -1,4 +1,4 @@
-"""What each attempt of `escape_probes` and `escape_more` is expected to end in, at each level.
+"""What each attempt of `escape_probes`, `escape_more`, `escape_shared` is expected to end in, at each level.
 
 An attempt that is not named in `OPEN` must be refused at every level. One that is named may succeed at the
 levels given, for the reason given; at all others it must be refused. `detect.PROTECTS` tells the user.
@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.sandbox import escape_more, escape_probes
+from tests.sandbox import escape_more, escape_probes, escape_shared
 
 Stage = Literal["isolated", "isolated without Landlock", "confined", "guarded"]
 """A level; `guarded` is that of Landlock 1 to 5, and `isolated` may have to do without any."""
 
 PROBES = escape_probes.PROBES
 NEW = escape_more.NEW
+SHARED = escape_shared.SHARED
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +75,19 @@ _ROWS: tuple[tuple[frozenset[Stage], str, str], ...] = (
     ),
     (
         _OWN_ROOT,
+        "udp; bind a port",
+        "a network of its own, with nothing in it but its own loopback; no victim was ever reached",
+    ),
+    (
+        _OWN_ROOT,
         """list processes; list the mount table; own environment at start; own environment at start, by
         thread; signal 0 to the parent; stop the parent; descriptors of process 1""",
         "a /proc of its own, with its own processes alone; 0, its parent there, is its own process group",
     ),
     (
         frozenset({"isolated without Landlock"}),
-        """list /; socket node; write own oom_score_adj; own memory, written by file; own table of user ids,
+        """list /; socket node; socket node by one of a pair; write own oom_score_adj; own memory, written
+        by file; own table of user ids,
         written; memory of process 1; maps of process 1; root of process 1; user namespace of process 1;
         environment of process 1""",
         "nothing of the host lies there, or it is its own process",

@@ -38,7 +38,7 @@ def container_filter(arch: str, *, landlock: bool = True) -> bytes:
     """What a container's runtime puts around everything, by default."""
     refused = REFUSED_IN_CONTAINERS.split()
     namespaces = seccomp.if_any_bit(0, 0x7E020000, seccomp.REFUSE, seccomp.ALLOW)
-    rules = dict.fromkeys(refused, seccomp.REFUSE)
+    rules = dict.fromkeys(syscalls.NUMBERS[arch], seccomp.ALLOW) | dict.fromkeys(refused, seccomp.REFUSE)
     rules |= {} if landlock else dict.fromkeys(LANDLOCK, seccomp.fail(errno.ENOSYS))
     return seccomp.compile_rules(arch, rules | {"clone": namespaces, "clone3": seccomp.fail(errno.ENOSYS)})
 

@@ -2,10 +2,10 @@
 
     python -m tests.sandbox.syscall_tables
 
-prints them for the names that are there now; to add a name, put it in with any number, and paste what is
-printed. The headers are those of Debian's `linux-libc-dev`: for x86-64 `asm/unistd_64.h`, made from the
-kernel's `arch/x86/entry/syscalls/syscall_64.tbl`; for ARM64 `asm-generic/unistd.h`, of which `3264` names are
-those of 64-bit machines. What is newer than the headers keeps the number it has, and is told on stderr.
+prints them, with every call of the headers; paste what is printed. The headers are those of Debian's
+`linux-libc-dev`: for x86-64 `asm/unistd_64.h`, made from the kernel's
+`arch/x86/entry/syscalls/syscall_64.tbl`; for ARM64 `asm-generic/unistd.h`, of which `3264` names are those of
+64-bit machines. What is newer than the headers keeps the number it has, and is told on stderr.
 """
 
 from __future__ import annotations
@@ -30,6 +30,21 @@ Row = tuple[int | None, int | None]
 def read(header: Path) -> dict[str, int]:
     """The numbers that a header defines, by name."""
     return {n: int(v) for n, v in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text())}
+
+
+def calls(arch: str) -> dict[str, int]:
+    """The calls that a machine has by its header, by name."""
+    numbers = read(HEADERS[arch])
+    if arch == "x86_64":
+        return numbers
+    # The generic header also names the calls of 32-bit machines, and some by their 32-bit names.
+    elsewhere = {"arch_specific_syscall", "sync_file_range2", "syscalls"}
+    names = {"fstatat": "newfstatat"}
+    return {
+        names.get(name, name): number
+        for name, number in numbers.items()
+        if name not in elsewhere and (number < 295 or number >= SHARED_FROM)
+    }
 
 
 def derive(names: Iterable[str], headers: Mapping[str, Mapping[str, int]]) -> dict[str, Row]:
@@ -59,7 +74,8 @@ def written(rows: Mapping[str, Row]) -> str:
 
 def main() -> None:
     """Print the tables."""
-    known = derive(ours(), {arch: read(path) for arch, path in HEADERS.items()})
+    headers = {arch: calls(arch) for arch in HEADERS}
+    known = derive({*ours(), *headers["x86_64"], *headers["aarch64"]}, headers)
     newer = {name: row for name, row in ours().items() if name not in known}
     print(written(known | newer))
     print("not in these headers, kept as they are:", ", ".join(newer) or "none", file=sys.stderr)

@@ -248,12 +248,13 @@ def make_environment(prefix: Path) -> dict[str, Any]:
     }
 
 
-def make_sockets(home: str, visits: Visits) -> dict[str, Any]:
+def make_sockets(home: str, shown: str, visits: Visits) -> dict[str, Any]:
     tag = secrets.token_hex(8)
     facts: dict[str, Any] = {
         "abstract": f"victim-{tag}",
         "stream_path": f"{home}/stream",
         "dgram_path": f"{home}/dgram",
+        "shown_stream": f"{shown}/stream",
         "tcp6": 1,
     }
     tcp = socket.create_server(("127.0.0.1", 0))
@@ -263,7 +264,8 @@ def make_sockets(home: str, visits: Visits) -> dict[str, Any]:
         tcp6 = socket.create_server(("::1", 0), family=socket.AF_INET6)
         facts["tcp6"] = tcp6.getsockname()[1]
         visits.serve_stream(tcp6, "tcp6")
-    for name, address in (("abstract", "\0" + facts["abstract"]), ("stream", facts["stream_path"])):
+    addresses = ("\0" + facts["abstract"], facts["stream_path"], facts["shown_stream"])
+    for name, address in zip(("abstract", "stream", "shown stream"), addresses, strict=True):
         stream = socket.socket(socket.AF_UNIX)
         stream.bind(address)
         visits.serve_stream(stream, name)
@@ -362,7 +364,8 @@ def main() -> None:
             signal.signal(number, visits.on_signal)
         buffer = ctypes.create_string_buffer(SECRET + b".")
         facts = make_files(root) | make_environment(root / "environment") | shared.facts()
-        facts |= make_sockets(facts["home"], visits)
+        facts |= make_sockets(facts["home"], facts["shown_folder"], visits)
+        facts |= {"limit_of_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
         facts |= {"pid": os.getpid(), "address": ctypes.addressof(buffer), "pipe": os.pipe()[1]}
         print(json.dumps(facts), flush=True)
         for _ in sys.stdin:

@@ -116,7 +116,10 @@ PROTECTS: Mapping[str, tuple[str, str]] = {
         ),
     ),
     "isolated": (
-        "Code lives in a file system, process list and network of its own, with what you gave it.",
+        (
+            "Code lives in a file system, process list and network of its own, with what you gave it; the "
+            "network is a loopback, which nothing leaves."
+        ),
         "Disk space and the load of the machine are shared, and flaws of the kernel itself stay.",
     ),
 }
@@ -137,6 +140,7 @@ class ProbePaths:
         secret: A file outside.
         shown: A file in a folder that may only be read.
         door: A Unix socket outside that listens.
+        port: A port of the host's loopback on which somebody listens.
         parent: A process outside.
     """
 
@@ -145,6 +149,7 @@ class ProbePaths:
     secret: Path
     shown: Path
     door: Path
+    port: int
     parent: int
 
 
@@ -158,7 +163,7 @@ def probe_paths() -> Iterator[ProbePaths]:
         for path in (root / "private/secret", root / "shown/file", root / "workspace/shielded"):
             path.write_text("secret")
             path.chmod(0o600)
-        with socket.socket(socket.AF_UNIX) as door:
+        with socket.socket(socket.AF_UNIX) as door, socket.create_server(("127.0.0.1", 0)) as server:
             door.bind(str(root / "private/door"))
             door.listen()
             yield ProbePaths(
@@ -167,6 +172,7 @@ def probe_paths() -> Iterator[ProbePaths]:
                 secret=root / "private/secret",
                 shown=root / "shown/file",
                 door=root / "private/door",
+                port=server.getsockname()[1],
                 parent=os.getpid(),
             )
     finally:
@@ -210,6 +216,14 @@ def _connect(place: ProbePaths) -> None:
         door.connect(str(place.door))
 
 
+def _reach_network(place: ProbePaths) -> None:
+    socket.create_connection(("127.0.0.1", place.port), timeout=_CHILD_TIMEOUT_S).close()
+
+
+def _make_raw_socket(_place: ProbePaths) -> None:
+    socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP).close()
+
+
 def _read_limits(place: ProbePaths) -> None:
     limit = ctypes.create_string_buffer(16)
     syscalls.call("prlimit64", place.parent, _RLIMIT_NOFILE, 0, limit)
@@ -219,7 +233,8 @@ Attempt = tuple[str, Callable[[ProbePaths], object]]
 """What is attempted, to follow "could", and a function that raises OSError if it is refused."""
 
 _PROCESS_ATTEMPTS: tuple[Attempt, ...] = (
-    ("reach the network", lambda _: socket.socket(socket.AF_INET).close()),
+    ("reach the network", _reach_network),
+    ("make a raw socket", _make_raw_socket),
     ("connect to a Unix socket outside", _connect),
     ("read another process's memory", _read_memory),
     ("read another process's limits", _read_limits),

@@ -72,7 +72,10 @@ class Isolation:
         return levels.Confinement(
             level="isolated",
             writable=(self.workspace, self.scratch, *writable_inside),
-            readable=(*self.interpreter.paths, *rootfs.ALWAYS_SHOWN, *self.readable, "/proc"),
+            readable=(
+                *(*self.interpreter.paths, *rootfs.ALWAYS_SHOWN, *rootfs.FILES),
+                *(*self.readable, "/proc"),
+            ),
             landlock_abi=self.landlock_abi,
         )
 

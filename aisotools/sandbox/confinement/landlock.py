@@ -1,8 +1,8 @@
 """Landlock: which files a process may reach, by path. Rule sets are pure functions of the kernel's version.
 
 Every right that the kernel's Landlock can govern is handled, so what no rule grants is refused. Granted to
-nobody are: making device nodes and sockets, ioctl on devices, TCP, UDP, connecting to Unix sockets by path or
-abstract name, signals to processes outside.
+nobody are: making device nodes and sockets, ioctl on devices, TCP and UDP (except in a network namespace of
+the worker's own), connecting to Unix sockets by path or abstract name, signals to processes outside.
 
 No version governs changing mode, owner, times, attributes and flags, nor watching: the seccomp filter refuses
 those. Neither governs, nor does anything here close, `stat` and its kin, `readlink` and `chdir`.
@@ -105,13 +105,16 @@ def all_rights(abi: int) -> Right:
     return rights
 
 
-def ruleset(readable: Iterable[str], writable: Iterable[str], abi: int) -> Ruleset:
+def ruleset(
+    readable: Iterable[str], writable: Iterable[str], abi: int, *, own_network: bool = False
+) -> Ruleset:
     """Return the restrictions of a worker.
 
     Args:
         readable: Files and folders to read and execute. Those below a writable folder get no rule.
         writable: Folders to change at will, except for device nodes and sockets.
         abi: The version of Landlock, at least 1.
+        own_network: Leave TCP and UDP alone, because there is a network with nobody else in it.
     """
     rights = all_rights(abi)
     folders = tuple(writable)
@@ -120,7 +123,7 @@ def ruleset(readable: Iterable[str], writable: Iterable[str], abi: int) -> Rules
     below_writable = tuple(f"{os.path.normpath(folder)}/" for folder in folders)
     return Ruleset(
         files=rights,
-        network=(_TCP if abi >= _TCP_SINCE else 0) | (_UDP if abi >= _UDP_SINCE else 0),
+        network=0 if own_network else _every_protocol(abi),
         scopes=_ABSTRACT_SOCKETS_AND_SIGNALS if abi >= _SCOPES_SINCE else 0,
         grants=(
             *((path, READ) for path in readable if not os.path.normpath(path).startswith(below_writable)),
@@ -130,6 +133,10 @@ def ruleset(readable: Iterable[str], writable: Iterable[str], abi: int) -> Rules
         ),
         required=frozenset(folders),
     )
+
+
+def _every_protocol(abi: int) -> int:
+    return (_TCP if abi >= _TCP_SINCE else 0) | (_UDP if abi >= _UDP_SINCE else 0)
 
 
 def read_only_ruleset(abi: int, scratch: Iterable[str] = ()) -> Ruleset:
@@ -214,13 +221,20 @@ def _grant(handle: int, path: str, rights: Right, *, required: bool) -> None:
         os.close(target)
 
 
-def restrict(readable: Iterable[str], writable: Iterable[str], *, version: int | None = None) -> None:
+def restrict(
+    readable: Iterable[str],
+    writable: Iterable[str],
+    *,
+    version: int | None = None,
+    own_network: bool = False,
+) -> None:
     """Confine this thread, and all it starts, to these paths and the harmless devices, for good.
 
     Args:
         readable: Files and folders to read and execute; missing ones are skipped.
         writable: Folders to change; they must exist.
         version: Use at most this version of Landlock.
+        own_network: See `ruleset`.
 
     Raises:
         OSError: The kernel refused, or a writable folder cannot be opened.
@@ -234,7 +248,7 @@ def restrict(readable: Iterable[str], writable: Iterable[str], *, version: int |
             raise NotADirectoryError(
                 errno.ENOTDIR, "it cannot be made writable, because it is not a folder", folder
             )
-    enforce(ruleset(readable, folders, available), available)
+    enforce(ruleset(readable, folders, available, own_network=own_network), available)
 
 
 def restrict_read_only(scratch: Iterable[str] = ()) -> None:

@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 import re
+import socket
 import struct
 import sys
 import threading
@@ -46,6 +47,7 @@ _CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)  # version 3, this thread
 _SECCOMP_MODE_FILTER = 2
 _AF_UNIX = 1
 _SOCK_STREAM = 1
+_SOCK_RAW = 3
 
 
 def _rank(level: str) -> int:
@@ -294,7 +296,7 @@ def _restrict_files(plan: Confinement) -> None:
     if found < needed:
         raise SandboxError(f"the kernel offers Landlock ABI {found}, and this level needs {needed}")
     if found:
-        landlock.restrict(plan.readable, plan.writable, version=found)
+        landlock.restrict(plan.readable, plan.writable, version=found, own_network=plan.level == "isolated")
 
 
 def _load_filter(plan: Confinement, arch: str) -> None:
@@ -336,6 +338,16 @@ def _call_refused(name: str, *arguments: int) -> bool:
     return False
 
 
+def _is_cut_off(family: int, address: tuple[str, int]) -> bool:
+    """Return whether there is no way to an address; nothing is sent, a route is looked for."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+    except OSError as error:
+        return error.errno in {errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EACCES}
+    return False
+
+
 def _signals_refused() -> bool:
     parent = os.getppid()
     if parent == 0:  # in another process namespace, so out of reach anyway
@@ -370,6 +382,10 @@ _SHARED_ROOT_CHECKS: _Checks = (
 _ISOLATION_CHECKS: _Checks = (
     # It is about the machine, and not there in a /proc of processes only.
     ("the host's processes can still be seen", lambda: not os.path.exists("/proc/cmdline")),
+    # Addresses that are reserved for documentation: no host has them, and every default route leads there.
+    ("there is a way out of the network", partial(_is_cut_off, socket.AF_INET, ("192.0.2.1", 9))),
+    ("there is a way out of the network", partial(_is_cut_off, socket.AF_INET6, ("2001:db8::1", 9))),
+    ("raw sockets can still be made", partial(_call_refused, "socket", socket.AF_INET, _SOCK_RAW, 1)),
 )
 _SIGNAL_CHECKS: _Checks = (("the parent process can still be signalled", _signals_refused),)
 

@@ -11,6 +11,20 @@ kernel kills whatever is left in there.
 A host that runs as root makes the worker another user: one whom nobody else has, without any right to root's
 files. The workspace is mounted so that its owner's files are that user's (an idmapped mount); on the disk
 they stay the owner's.
+
+The network, as a boundary:
+
+- Threat: code reaches the host's loopback, where databases and notebook servers listen without a password,
+  another session's loopback, an abstract Unix socket, the local network or the internet.
+- Mechanism: a network namespace of its own. A new one holds a loopback interface that is down, and no
+  route. It is switched on, and nothing else is ever put in. Addresses and abstract names are looked up in
+  the namespace of the process, so 127.0.0.1 is another machine in each session.
+- Nobody inside can change that: capabilities are gone before strangers' code runs, netlink and interface
+  commands of ioctl are refused by the filter, and so is joining or making a namespace.
+- Buffers of TCP are made small, because their memory is the kernel's and no process's.
+- Race: none. The builder switches it on before the worker is forked; the host's namespace was left before.
+- A failure: where the buffers cannot be made small, or the interface not switched on, it stays off, and
+  connections fail. `levels.verify` looks for a way out, and a worker that finds one does not start.
 """
 
 from __future__ import annotations
@@ -21,6 +35,8 @@ import json
 import os
 import select
 import signal
+import socket
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +58,10 @@ _ALL_NAMESPACES = (
     _CLONE_NEWUSER | _CLONE_NEWPID | _CLONE_NEWNET | _CLONE_NEWIPC | _CLONE_NEWUTS | _CLONE_NEWNS
 )
 _PR_SET_PDEATHSIG = 1
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 1
+# Least, first and largest size in bytes, of what one TCP connection may keep in each direction.
+_TCP_BUFFERS = "4096 65536 262144"
 _PR_SET_DUMPABLE = 4
 
 _ANSWER_BYTES = 1 << 16
@@ -200,7 +220,24 @@ def _enter_new_namespaces(identity: Identity) -> None:
     syscalls.call("unshare", _ALL_NAMESPACES)
     _write_id_tables("self", identity.inner, identity.outer)
     syscalls.call("sethostname", HOST_NAME, len(HOST_NAME))
+    # Where it cannot be had there is no network at all, as at the other levels.
+    with contextlib.suppress(OSError):
+        _start_loopback()
     rootfs.make_mounts_private()
+
+
+def _start_loopback() -> None:
+    """Switch on the one interface of a fresh network namespace, with the right to that.
+
+    Raises:
+        OSError: The kernel refused.
+    """
+    for name in ("tcp_rmem", "tcp_wmem"):
+        # Below here /proc shows the namespace of whoever looks.
+        Path(f"/proc/sys/net/ipv4/{name}").write_text(_TCP_BUFFERS, "ascii")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        # struct ifreq: name and flags. The kernel adds 127.0.0.1 and ::1 by itself.
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("=16sH22x", b"lo", _IFF_UP))
 
 
 def _write_id_tables(process: int | str, inner: tuple[int, int], outer: tuple[int, int]) -> None:

@@ -50,6 +50,13 @@ MOST_PROTECTED = 128
 OPEN_AS_IS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags that open whatever is there, a link itself included, without any right to it."""
 
+FILES = {
+    "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n",
+    # No name server can be reached: to ask one would only take time.
+    "/etc/nsswitch.conf": "hosts: files\n",
+}
+"""Files of the root's own: path and text."""
+
 _ROOT_BYTES = 4 << 20  # of the tmpfs that holds nothing but mount points and links
 _ROOT_FILES = 4096
 _COVERED = ("/tmp", "/mnt", "/srv", "/usr")  # noqa: S108 - one of them is covered while the root is built
@@ -554,6 +561,11 @@ def enter_root(plan: RootPlan, trees: Mapping[str, int], protected: ProtectedNam
         os.symlink(target, os.path.basename(path), dir_fd=parent)
         os.close(parent)
     pivot_root(top)
+    for file, text in FILES.items():
+        Path(file).parent.mkdir(exist_ok=True)
+        # Not where the host's own folder is shown: nothing is ever made in a folder of the host.
+        if os.stat(os.path.dirname(file)).st_dev in own_devices:
+            Path(file).write_text(text, "ascii")
     mount_points = plan.mount_points() | set(protect(plan.workspace, protected))
     if plan.alias:
         # After the protection: a clone takes along what is mounted below, so it holds at the alias too.
@@ -666,7 +678,8 @@ def find_flaws(
         if "nosuid" not in options:
             yield f"programs at {path!r} could gain rights"
     yield from (f"nothing is mounted at {path!r}" for path in sorted(mount_points - mounted))
-    expected = {path.split("/")[1] for path in (*mount_points, *(link for link, _ in plan.links))} - {""}
+    made = (*mount_points, *(link for link, _ in plan.links), *FILES)
+    expected = {path.split("/")[1] for path in made} - {""}
     yield from (f"{name!r} lies in the root folder" for name in sorted(set(os.listdir("/")) - expected))
 
 

@@ -3,11 +3,14 @@
 Landlock decides about files by path. This filter closes what Landlock does not look at. It is a table from
 system calls to answers, compiled into a classic BPF program:
 
-1. A call that no rule names runs. A number outside the ranges we judged (`syscalls.JUDGED`) is answered
-   ENOSYS, so a newer kernel brings no call that nobody here has thought about, and the x32 forms are shut.
-   A call by another architecture's entry (32-bit code) kills the process: its numbers mean other calls.
-2. The worker needs one inherited socket and pairs for its own children, nothing else: sockets cannot be made,
-   bound or connected.
+1. Every call that Linux has stands in exactly one row of the table, with the reason for its answer
+   (`REASONS`). A number without a row is answered ENOSYS, so a newer kernel brings no call that nobody here
+   has thought about, and the x32 forms are shut. A call by another architecture's entry (32-bit code) kills
+   the process: its numbers mean other calls.
+2. The worker needs one inherited socket and pairs for its own children: sockets with an address cannot be
+   made. At level `isolated`, whose network holds nothing but a loopback of its own, TCP and UDP sockets can:
+   no raw, packet, netlink or ping socket, no protocol that nobody here has judged, and no Unix socket, whose
+   address is a path. Options of sockets are an allow-list; none attaches a program or loads a module.
 3. A file outside that may be read can be opened for reading, and Linux lets its owner change mode, owner,
    times, attributes and flags through that descriptor. These calls answer 0 without acting (tools such as `cp
    -p` and `git` give up on an error), by path and by descriptor alike; only "set to now" by path is refused,
@@ -20,6 +23,10 @@ system calls to answers, compiled into a classic BPF program:
 6. Nothing is created setuid or setgid: on a shared machine such a file in the workspace would lend the
    owner's rights to whoever runs it.
 7. No core dump reaches the host's crash handler (see `limits.apply_rlimits`), which runs as root.
+8. What the kernel counts per user is out of reach, because a session must not take it from another one or
+   from the user's programs: watches on folders, keys, message queues, queued signals and timers, large
+   pipes. So is memory that belongs to no process, which neither RLIMIT_AS nor a look at /proc would count.
+9. A process cannot hide from the look at /proc by which memory is counted.
 
 Arguments are compared by their low 32 bits, because that is what the kernel itself reads of an `int`.
 """
@@ -139,7 +146,7 @@ def if_null(argument: int, then: Program, otherwise: Program) -> Program:
 
 
 _REFUSED = {
-    "other processes": """
+    "acts on other processes": """
         ptrace process_vm_readv process_vm_writev process_madvise process_mrelease pidfd_getfd kcmp
         setpriority ioprio_set
     """,
@@ -150,47 +157,138 @@ _REFUSED = {
     """,
     "the kernel and the machine": """
         bpf perf_event_open userfaultfd memfd_secret io_uring_setup io_uring_enter io_uring_register
-        add_key request_key keyctl init_module finit_module delete_module kexec_load kexec_file_load
-        reboot syslog personality iopl ioperm modify_ldt vhangup settimeofday clock_settime adjtimex
-        clock_adjtime sethostname setdomainname lsm_get_self_attr lsm_set_self_attr lsm_list_modules
+        init_module finit_module delete_module kexec_load kexec_file_load reboot syslog personality iopl
+        ioperm modify_ldt vhangup settimeofday clock_settime adjtimex clock_adjtime sethostname
+        setdomainname lsm_get_self_attr lsm_set_self_attr lsm_list_modules
     """,
+    "keys, of which each user may have few": "add_key request_key keyctl",
     "named by numbers that can be guessed, shared with the whole machine": """
         shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open
         mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr
     """,
-    "watching folders, which needs no right to list them": """
+    "watching folders, which needs no right to list them, and of which each user may have few": """
         inotify_init inotify_init1 inotify_add_watch fanotify_init fanotify_mark
     """,
-    "network": "bind connect listen accept accept4",
+    "memory that no process has mapped: a pipe would keep pages that nobody counts": "vmsplice",
 }
+_NETWORK = {"sockets with an address": "bind connect listen accept accept4"}
 _PRETENDED = {
     "mode": "chmod fchmod fchmodat fchmodat2",
     "owner": "chown fchown lchown fchownat",
-    "attributes": """
+    "attributes, changed": """
         setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat
     """,
 }
 _UNSUPPORTED = {
-    "attributes": "getxattr lgetxattr fgetxattr getxattrat listxattr llistxattr flistxattr listxattrat",
+    "attributes, read": "getxattr lgetxattr fgetxattr getxattrat listxattr llistxattr flistxattr listxattrat",
     "flags": "file_getattr file_setattr",
 }
-_ABSENT = {"flags in memory": "clone3 openat2", "a pool of the whole machine": "io_setup"}
+_ABSENT = {
+    "flags in memory, where a filter cannot look": "clone3 openat2",
+    "a pool of the whole machine": "io_setup",
+    "memory that no process has mapped: it outlives every limit on address space": "memfd_create",
+}
+_DEPENDS = {
+    "flags of a new process": "clone",
+    "family, type and protocol of a socket": "socket socketpair",
+    "which option of a socket": "setsockopt",
+    "which command": "fcntl ioctl prctl",
+    "mode of a new file": "creat open openat mknod mknodat",
+    "times of a file": "utime utimes futimesat utimensat",
+    "which limit, and whose": "setrlimit prlimit64",
+    "whose processors and pages": """
+        sched_setaffinity sched_setscheduler sched_setparam sched_setattr migrate_pages move_pages
+    """,
+}
+_QUEUED = {
+    "queued signals, of which each user may have few": "rt_sigqueueinfo rt_tgsigqueueinfo timer_create",
+    "which signal: real-time signals are queued": "kill tkill tgkill pidfd_send_signal",
+}
+_ALLOWED = {
+    "memory of its own": """
+        mmap mprotect munmap brk mremap msync mincore madvise mlock munlock mlockall munlockall mlock2
+        mbind set_mempolicy get_mempolicy set_mempolicy_home_node remap_file_pages pkey_mprotect
+        pkey_alloc pkey_free map_shadow_stack mseal
+    """,
+    "descriptors of its own, opened under Landlock": """
+        read write close fstat poll lseek pread64 pwrite64 readv writev preadv pwritev preadv2 pwritev2
+        select pselect6 ppoll dup dup2 dup3 pipe pipe2 sendfile splice tee copy_file_range fsync fdatasync
+        ftruncate fallocate fadvise64 readahead sync_file_range getdents getdents64 eventfd eventfd2
+        signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime epoll_create epoll_create1
+        epoll_ctl epoll_wait epoll_pwait epoll_pwait2 close_range io_destroy io_getevents io_pgetevents
+        io_submit io_cancel inotify_rm_watch flock cachestat
+    """,
+    "sockets of its own, which `socket` and `socketpair` have judged": """
+        sendto recvfrom sendmsg recvmsg sendmmsg recvmmsg shutdown getsockname getpeername getsockopt
+    """,
+    "paths, decided by Landlock": """
+        rename renameat renameat2 mkdir mkdirat rmdir link linkat unlink unlinkat symlink symlinkat execve
+        execveat truncate
+    """,
+    "names and sizes, which nothing hides": """
+        stat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat statfs fstatfs ustat
+        sysfs chdir fchdir getcwd uname sysinfo
+    """,
+    "children and itself": """
+        fork vfork exit exit_group wait4 waitid getpid getppid gettid getpgrp setpgid setsid
+        set_tid_address set_robust_list rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending
+        rt_sigtimedwait rt_sigsuspend sigaltstack pause alarm getitimer setitimer times umask getrlimit
+        getrusage sched_yield arch_prctl set_thread_area get_thread_area seccomp
+        landlock_create_ruleset landlock_add_rule landlock_restrict_self restart_syscall rseq
+        rseq_slice_yield getcpu membarrier futex futex_waitv futex_wake futex_wait futex_requeue getrandom
+        sync syncfs uprobe uretprobe
+    """,
+    "identity, fixed without capabilities": """
+        getuid getgid geteuid getegid setuid setgid setreuid setregid getgroups setgroups setresuid
+        getresuid setresgid getresgid setfsuid setfsgid capget capset
+    """,
+    "facts about processes: that they exist, and how they are scheduled": """
+        getpgid getsid getpriority sched_getparam sched_getscheduler sched_getattr sched_getaffinity
+        sched_get_priority_max sched_get_priority_min sched_rr_get_interval ioprio_get pidfd_open
+        get_robust_list
+    """,
+    "time": """
+        nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time timer_settime timer_gettime
+        timer_getoverrun timer_delete
+    """,
+    "removed from Linux long before Landlock, or never there": """
+        _sysctl create_module get_kernel_syms query_module nfsservctl getpmsg putpmsg afs_syscall tuxcall
+        security epoll_ctl_old epoll_wait_old vserver
+    """,
+}
+_ROWS = (*(_REFUSED, _NETWORK, _PRETENDED, _UNSUPPORTED, _ABSENT, _DEPENDS, _QUEUED, _ALLOWED),)
+
+REASONS: tuple[tuple[str, str], ...] = tuple(
+    (name, reason) for table in _ROWS for reason, names in table.items() for name in names.split()
+)
+"""Every call that Linux has, each with the reason for its answer."""
 
 # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; and PARENT, which hides a child from its maker.
 _CLONE_REFUSED = 0x7E020000 | 0x8000
 
 _AF_UNIX = 1
+_AF_INET = 2
+_AF_INET6 = 10
+_AF_NETLINK = 16
 _SOCK_STREAM = 1
+_SOCK_DGRAM = 2
 _SOCK_SEQPACKET = 5
+_IPPROTO_TCP = 6
+_IPPROTO_UDP = 17
 _SOCK_TYPE_MASK = 0xF  # the rest are flags: close on exec, non-blocking
 _O_CREATING = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE
 _O_ACCMODE = 0o3
 _O_TRUNC = 0o1000
 _SET_ID_BITS = 0o6000
 _RLIMIT_CORE = 4
+_PR_SET_DUMPABLE = 4
+_CHILD_SIGNAL = 0xFF  # the bits of clone's flags that name the signal at the child's end
+_SIGCHLD = 17
+_LAST_OWN_SIGNAL = 34  # up to here C libraries use real-time signals for threads of their own
 
 # SETOWN, SETSIG, SETOWN_EX, SETLEASE, NOTIFY, SET_RW_HINT: they signal or delay others, or watch folders.
-_FCNTL_REFUSED = (8, 10, 15, 1024, 1026, 1036)
+# SETPIPE_SZ: the pages of all pipes of a user together are limited.
+_FCNTL_REFUSED = (8, 10, 15, 1024, 1026, 1031, 1036)
 _FCNTL_LAST = 1038  # above are commands that nobody here has judged
 
 _IOCTL_ALLOWED = (
@@ -213,6 +311,51 @@ _IOCTL_ALLOWED = (
 )
 
 
+_SOL_SOCKET = 1
+_BUFFER_SIZES = (7, 8)  # SO_SNDBUF, SO_RCVBUF
+# Level: options. Reuse, options of packets, time limits and the like; nothing that names an interface, a
+# program, a module or a group, nor anything that takes a privilege.
+_SOCKET_OPTIONS = {
+    # SO_REUSEADDR, BROADCAST, KEEPALIVE, OOBINLINE, LINGER, REUSEPORT, PASSCRED, RCVLOWAT, RCVTIMEO and
+    # SNDTIMEO in both forms, TIMESTAMP
+    1: (2, 6, 9, 10, 13, 15, 16, 18, 20, 21, 66, 67, 29),
+    # IP_TOS, TTL, PKTINFO, MTU_DISCOVER, RECVERR, RECVTTL, RECVTOS, BIND_ADDRESS_NO_PORT
+    0: (1, 2, 8, 10, 11, 12, 13, 24),
+    # TCP_NODELAY, MAXSEG, CORK, KEEPIDLE, KEEPINTVL, KEEPCNT, SYNCNT, LINGER2, DEFER_ACCEPT, QUICKACK,
+    # USER_TIMEOUT, FASTOPEN, NOTSENT_LOWAT
+    6: (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 18, 23, 25),
+    # IPV6_UNICAST_HOPS, MTU_DISCOVER, RECVERR, V6ONLY, RECVPKTINFO, RECVTCLASS, TCLASS
+    41: (16, 23, 25, 26, 49, 66, 67),
+}
+
+
+def _socket_option() -> Program:
+    program = fail(errno.ENOPROTOOPT)
+    for level, options in _SOCKET_OPTIONS.items():
+        known = if_equal(2, options, ALLOW, fail(errno.ENOPROTOOPT))
+        if level == _SOL_SOCKET:
+            # Buffers are memory of the kernel, which no process is charged for: they keep their usual size.
+            known = if_equal(2, _BUFFER_SIZES, PRETEND, known)
+        program = if_equal(1, [level], known, program)
+    return program
+
+
+def _internet_socket() -> Program:
+    """Return the answer to `socket` where there is a loopback and nothing else to reach."""
+    # Protocol 0 is the usual one of the type. Others reach code of the kernel that no program here needs.
+    stream = if_equal(2, [0, _IPPROTO_TCP], ALLOW, REFUSE)
+    datagram = if_equal(2, [0, _IPPROTO_UDP], ALLOW, REFUSE)
+    other = if_equal(1, [_SOCK_DGRAM], datagram, REFUSE, mask=_SOCK_TYPE_MASK)
+    internet = if_equal(1, [_SOCK_STREAM], stream, other, mask=_SOCK_TYPE_MASK)
+    return if_equal(0, [_AF_INET, _AF_INET6], internet, _other_socket())
+
+
+def _other_socket() -> Program:
+    # libzmq asks for the interfaces first: it takes EOPNOTSUPP for "none", and ends the process for others.
+    foreign = if_equal(0, [_AF_NETLINK], fail(errno.EOPNOTSUPP), fail(errno.EAFNOSUPPORT))
+    return if_equal(0, [_AF_UNIX], REFUSE, foreign)
+
+
 def _by_arguments() -> dict[str, Program]:
     """Return the calls whose answer depends on their arguments."""
     plain_mode = {at: if_any_bit(at, _SET_ID_BITS, REFUSE, ALLOW) for at in (1, 2, 3)}
@@ -228,9 +371,18 @@ def _by_arguments() -> dict[str, Program]:
     # A datagram socket of a pair can still send to any other address; these two kinds cannot.
     pair = if_equal(1, [_SOCK_STREAM, _SOCK_SEQPACKET], ALLOW, REFUSE, mask=_SOCK_TYPE_MASK)
     return core | {
-        "clone": if_any_bit(0, _CLONE_REFUSED, REFUSE, ALLOW),
-        "socket": if_equal(0, [_AF_UNIX], REFUSE, fail(errno.EAFNOSUPPORT)),
+        # At the end of a child the kernel may queue any signal, real-time signals too.
+        "clone": if_any_bit(
+            0,
+            _CLONE_REFUSED,
+            REFUSE,
+            if_equal(0, [0, _SIGCHLD], ALLOW, REFUSE, mask=_CHILD_SIGNAL),
+        ),
+        "socket": _other_socket(),
         "socketpair": if_equal(0, [_AF_UNIX], pair, fail(errno.EAFNOSUPPORT)),
+        "setsockopt": _socket_option(),
+        # A process that is not dumpable hides its memory and descriptors from other programs of its user.
+        "prctl": if_equal(0, [_PR_SET_DUMPABLE], PRETEND, ALLOW),
         "fcntl": if_equal(1, _FCNTL_REFUSED, REFUSE, if_above(1, _FCNTL_LAST, fail(errno.EINVAL), ALLOW)),
         "ioctl": if_equal(1, _IOCTL_ALLOWED, ALLOW, fail(errno.ENOTTY)),
         "creat": plain_mode[1],
@@ -252,15 +404,32 @@ def _by_arguments() -> dict[str, Program]:
     }
 
 
-def _with_a_root_of_its_own() -> dict[str, Program]:
-    """Return the rules on mode and times, where only the workspace and folders in memory can be written.
+def _queued_signals() -> dict[str, Program]:
+    """Return the rules on signals that wait in a queue, of which all programs of a user share the length.
 
-    Everything else of the host is in a read-only mount, so these calls may do their work. Set-id bits are
-    refused all the same, because files of the workspace are the host's.
+    A user namespace has a count of its own, but what is queued there counts outside too.
+    """
+    # EAGAIN is what the kernel itself says when the queue is full.
+    full = fail(errno.EAGAIN)
+    by_number = {"kill": 1, "tkill": 1, "tgkill": 2, "pidfd_send_signal": 1}
+    ordinary = {name: if_above(at, _LAST_OWN_SIGNAL, full, ALLOW) for name, at in by_number.items()}
+    return ordinary | dict.fromkeys(("rt_sigqueueinfo", "rt_tgsigqueueinfo", "timer_create"), full)
+
+
+def _with_namespaces_of_its_own() -> dict[str, Program]:
+    """Return the rules on what is the sandbox's own at level `isolated`.
+
+    Mode and times: only the workspace and folders in memory can be written, and everything else of the host
+    is in a read-only mount, so these calls may do their work. Set-id bits are refused all the same, because
+    files of the workspace are the host's.
+
+    Network: a namespace with nothing but a loopback.
     """
     plain = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
     modes = {name: if_any_bit(at, _SET_ID_BITS, REFUSE, ALLOW) for name, at in plain.items()}
-    return modes | dict.fromkeys(("utime", "utimes", "futimesat", "utimensat"), ALLOW)
+    times = dict.fromkeys(("utime", "utimes", "futimesat", "utimensat"), ALLOW)
+    network = _each(_NETWORK, ALLOW) | {"socket": _internet_socket()}
+    return modes | times | network
 
 
 def _without_truncation(rules: Mapping[str, Program]) -> dict[str, Program]:
@@ -286,7 +455,7 @@ def _each(topics: Mapping[str, str], program: Program) -> dict[str, Program]:
 
 
 def rules(level: str, abi: int) -> Mapping[str, Program]:
-    """Return what happens to each call that does not simply run.
+    """Return what happens to each call of `REASONS`.
 
     Args:
         level: One of `LEVELS_WITH_FILTER`.
@@ -300,14 +469,16 @@ def rules(level: str, abi: int) -> Mapping[str, Program]:
             f"there is no filter for level {level!r}; levels with one: {', '.join(LEVELS_WITH_FILTER)}"
         )
     table = (
-        _each(_REFUSED, REFUSE)
+        _each(_ALLOWED, ALLOW)
+        | _each(_REFUSED | _NETWORK, REFUSE)
         | _each(_PRETENDED, PRETEND)
         | _each(_UNSUPPORTED, fail(errno.EOPNOTSUPP))
         | _each(_ABSENT, fail(errno.ENOSYS))
         | _by_arguments()
+        | _queued_signals()
     )
     if level == "isolated":
-        return table | _with_a_root_of_its_own()
+        return table | _with_namespaces_of_its_own()
     if level != "limited" and abi < 3:
         table |= _without_truncation(table)
     return table
@@ -317,14 +488,11 @@ def _intervals(arch: str, by_name: Mapping[str, Program]) -> Iterator[tuple[int,
     """Yield (first number, what happens from there on), over all 32-bit numbers, neighbours differing."""
     numbers = syscalls.NUMBERS[arch]
     by_number = {numbers[name]: program for name, program in by_name.items() if name in numbers}
-    judged = syscalls.JUDGED[arch]
-    starts = {0, *(n for first, last in judged for n in (first, last + 1))}
-    starts |= {n for number in by_number for n in (number, number + 1)}
+    starts = {0, *(n for number in by_number for n in (number, number + 1))}
     before: Program | None = None
     for number in sorted(starts):
         # ENOSYS and not EPERM: programs take it for an older kernel, and do without the call.
-        known = any(first <= number <= last for first, last in judged)
-        program = by_number.get(number, ALLOW if known else fail(errno.ENOSYS))
+        program = by_number.get(number, fail(errno.ENOSYS))
         if program != before:
             yield number, program
         before = program
@@ -346,7 +514,7 @@ def _bisect(intervals: Sequence[tuple[int, Program]]) -> Program:
 
 
 def compile_rules(arch: str, by_name: Mapping[str, Program]) -> bytes:
-    """Return the BPF program: named calls as given, calls that nobody judged fail with ENOSYS, others run.
+    """Return the BPF program: named calls as given, all others fail with ENOSYS.
 
     Args:
         arch: A key of `syscalls.NUMBERS`.

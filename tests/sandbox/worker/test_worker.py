@@ -20,7 +20,7 @@ from aisotools.sandbox.confinement import landlock, levels
 from aisotools.sandbox.results import PrintedOutput, result_from_worker
 from aisotools.sandbox.worker import worker
 from aisotools.sandbox.worker.output import CallRecord
-from tests.sandbox import escape_more, inside
+from tests.sandbox import escape_more, escape_shared, inside
 from tests.sandbox.conftest import Places
 from tests.sandbox.escape_table import PROBES
 from tests.sandbox.inside import Who
@@ -199,7 +199,7 @@ def test_a_session_works(place: Places, who: Who) -> None:
             ("sandbox_read", {"path": "a/b.txt"}),
             ("file", {"operation": "search", "pattern": "text"}),
             ("python", {"code": "open('/etc/passwd').read()"}),
-            ("python", {"code": "import socket; socket.socket()"}),
+            ("python", {"code": "import socket; socket.create_connection(('192.0.2.77', 80))"}),
             ("python", {"code": "import time; time.sleep(100)", "timeout": 200}),
             ("python", {"code": "x"}),
         ],
@@ -222,7 +222,7 @@ def test_a_session_works(place: Places, who: Who) -> None:
 @everybody
 def test_nothing_gets_out_of_a_session(place: Places, who: Who) -> None:
     """Every attempt of `escape_probes`, made by the `python` tool of a real session."""
-    source = escape_more.source_of_all()
+    source = f"{escape_more.source_of_all()}\n{escape_shared.source()}"
     home = place(who)
     with Victims(uid=inside.user_of(who)) as victims:
         if who == "binder":  # a checkout is no workspace there
