@@ -15,10 +15,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from aisotools.core.events import CallFinished, CallStarted, SessionEvent
-from aisotools.core.exceptions import SandboxError
+from aisotools.core.exceptions import SandboxError, WorkspaceRefused
 from aisotools.core.types import ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import normalize_path
+from aisotools.workspace.import_roots import ImportRootWatch
 from aisotools.workspace.protected import MOST_FOLDERS, ProtectedFileChange, ProtectedFiles
 
 _log = logging.getLogger(__name__)
@@ -45,10 +46,19 @@ class Protection:
     It follows the session's events as well, since calls that only read use the sandbox too.
     """
 
-    def __init__(self, files: ProtectedFiles, activity: Activity) -> None:
-        """Protect `files`. A change of `activity` between calls shows that the sandbox was not idle."""
+    def __init__(
+        self, files: ProtectedFiles, activity: Activity, imports: ImportRootWatch | None = None
+    ) -> None:
+        """Protect the workspace.
+
+        Args:
+            files: Its protected files.
+            activity: A change of it between calls shows that the sandbox was not idle.
+            imports: Refuses calls when modules could be imported from the workspace.
+        """
         self._files = files
         self._activity = activity
+        self._imports = imports
         self._lock = asyncio.Lock()
         self._running: set[str] = set()
         self._any_call_finished = False
@@ -83,9 +93,15 @@ class Protection:
         """Restore or accept what changed since the last call; see `aisotools.session.guards.Guard`.
 
         Raises:
-            SandboxError: If a process that an earlier call left running has changed a protected file, or if
-                there are more folders than can be watched.
+            SandboxError: If a process that an earlier call left running has changed a protected file, if
+                there are more folders than can be watched, or if modules could now be imported from the
+                workspace.
         """
+        if self._imports is not None:
+            try:
+                self._imports.check()
+            except WorkspaceRefused as error:
+                raise SandboxError(f"{prepared.original.name} was not run: {error}") from error
         async with self._lock:
             if self._check_pending:
                 await asyncio.to_thread(self._check_between_calls)

@@ -53,6 +53,7 @@ from aisotools.session.status import SessionStatus, missing_levels
 from aisotools.session.transfer import GetVariable, PutVariable, branch_off, check_variable
 from aisotools.tools.registry import ToolRegistry
 from aisotools.workspace.diff import Changes
+from aisotools.workspace.import_roots import block_imports
 from aisotools.workspace.lock import WorkspaceLease, state_folder
 from aisotools.workspace.read_tracker import ReadCache
 
@@ -142,6 +143,7 @@ class Session:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._parts: SessionParts | None = None
         self._lease: WorkspaceLease | None = None
+        self._unblock_imports: Callable[[], object] = bool
         self._recording: Recording | None = None
         self._missing_levels: tuple[str, ...] = ()
         self._closed = False
@@ -327,6 +329,7 @@ class Session:
         finally:
             if parts is not None:
                 parts.history.close()
+            self._unblock_imports()
             if self._lease is not None:
                 self._lease.release()
             self._event_log.add(SessionEnded)
@@ -394,6 +397,7 @@ class Session:
         self.log_path = self._recording.path
         self._loop = asyncio.get_running_loop()
         self._lease = lease
+        self._unblock_imports = block_imports(lease.path)
         self._workspace = lease.path
         return parts
 

@@ -27,6 +27,7 @@ from aisotools.session.history import NoUndoHistory, UndoHistory, WorkspaceHisto
 from aisotools.session.protection import Protection
 from aisotools.session.read_guard import ReadGuard
 from aisotools.session.sharing import share
+from aisotools.workspace.import_roots import ImportRootWatch
 from aisotools.workspace.lock import state_folder
 from aisotools.workspace.protected import ProtectedFiles
 from aisotools.workspace.read_tracker import ReadCache
@@ -105,7 +106,7 @@ def build_environment(
         # A sandbox without processes of its own has nothing that could go on between calls.
         return count_context_switches(sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0)
 
-    protection = Protection(files, activity)
+    protection = Protection(files, activity, ImportRootWatch(workspace, environ))
     event_log.subscribe(protection.on_event, (CallStarted, CallFinished))
     reads = ReadCache(Workspace(workspace))
     if isinstance(make_sandbox, SupportsRemoteLocation):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from aisotools.core.events import CallFinished, CallStarted
 from aisotools.core.exceptions import SandboxError
 from aisotools.core.types import Effect, ToolCall, ToolResult
+from aisotools.policy.approvers import AllowAll
 from aisotools.policy.prepared import prepare_call
 from aisotools.policy.rules import Policy
 from aisotools.session.protection import PROTECTED, Protection
@@ -103,6 +106,8 @@ LATER = {
     "a thread": "import threading, time\nthreading.Thread(target=lambda: (time.sleep({s}), {plant})).start()",
     "a task": """
 import asyncio
+import importlib
+import sys
 async def f():
     await asyncio.sleep({s})
     {plant}
@@ -278,3 +283,35 @@ async def test_change_that_the_host_made_is_accepted(idling: Idling) -> None:
     idling.protection.prepare_close()
     await idling.protection.close()
     assert idling.file.read_text() == "restored by undo"
+
+
+# ---- imports
+
+
+async def test_calls_are_refused_while_modules_could_be_imported_from_the_workspace(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    session = open_session(approver=AllowAll())
+    await session.start()
+    workspace = tmp_path / "workspace"
+    monkeypatch.chdir(workspace)
+    refused = await session.call("sandbox_write", {"path": "json.py", "content": "1"})
+    assert (refused.is_error, refused.error_kind) == (True, "environment")
+    assert "sandbox_write was not run" in refused.content
+    assert "it is the current folder" in refused.content
+    assert not (workspace / "json.py").exists()
+    monkeypatch.chdir(tmp_path)
+    assert not (await session.call("sandbox_write", {"path": "json.py", "content": "1"})).is_error
+
+
+async def test_this_process_imports_nothing_from_the_workspace_of_an_open_session(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    session = open_session(approver=AllowAll())
+    await session.call("sandbox_write", {"path": "written_by_a_model.py", "content": "value = 1"})
+    monkeypatch.syspath_prepend(tmp_path / "workspace")
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("written_by_a_model")
+    await session.close()
+    importlib.import_module("written_by_a_model")  # the control: a person may use it afterwards
+    del sys.modules["written_by_a_model"]

@@ -28,6 +28,7 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.sandbox.worker.output import ExecuteOptions
 from aisotools.session.session import Session
+from aisotools.workspace.import_roots import refuse_import_root
 from aisotools.workspace.lock import SERVER_ROOT, refuse_workspace, state_folder
 
 INTROSPECTION_TIMEOUT_S = 2.0
@@ -366,12 +367,15 @@ async def open_local(sink: OutputSink, *, environ: Mapping[str, str] | None = No
     """
     environ = os.environ if environ is None else environ
     folder = Path.cwd()
+    # Out of the folder that becomes the workspace: programs of this process must not import from it.
+    os.chdir("/")
     refusal = _refusal_reason(folder, environ)
     if refusal is None:
         try:
             return await _open_in(folder, sink, environ, None)
         except WorkspaceRefused as error:
             refusal = str(error)
+    os.chdir(folder)
     return await _open_in(None, sink, environ, refusal)
 
 
@@ -415,6 +419,7 @@ def _refusal_reason(folder: Path, environ: Mapping[str, str]) -> str | None:
     try:
         # At the strictest level: the real one is not known yet.
         refuse_workspace(folder, state_folder=state_folder(environ), level="confined", environ=environ)
+        refuse_import_root(folder, environ)
     except WorkspaceError as error:
         return str(error)
     return None

@@ -14,11 +14,12 @@ import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_json
 
-from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
+from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied, WorkspaceRefused
 from aisotools.core.sandboxes import SandboxCall, SandboxListener, SandboxStatus
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.host.calls import DisplayRouter, PendingCall
@@ -31,6 +32,7 @@ from aisotools.sandbox.host.snapshots import SnapshotHistory
 from aisotools.sandbox.limits import LimitExceeded, explain_failure
 from aisotools.sandbox.process import spawn, tree
 from aisotools.sandbox.results import result_from_worker
+from aisotools.workspace.import_roots import refuse_import_root
 
 # How long an old tree may take to end before a new one is started all the same.
 _OLD_TREE_S = 6.0
@@ -424,6 +426,10 @@ class LocalSandbox:
 
     async def _start_worker(self) -> WorkerConnection:
         """Start a worker and wait until it is ready. Try twice: the fork server may have died meanwhile."""
+        try:
+            refuse_import_root(Path(self._spec.workspace))
+        except WorkspaceRefused as error:
+            raise SandboxError(f"No worker was started: {error}") from error
         for is_last in (False, True):
             if self._closed:
                 raise SandboxError("The sandbox was closed.")
