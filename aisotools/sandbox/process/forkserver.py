@@ -4,9 +4,9 @@ It is executed afresh with an allow-listed environment, so no secret of the host
 has one thread, because a fork copies only one, and never runs user code. For each request it forks a
 supervisor, which forks the worker, which confines itself, checks that this holds, and only then serves calls.
 
-Requests come over a SEQPACKET socket, one JSON packet each: `spawn {level, workspace, readable, limits, env,
-temporary, host}` with four descriptors (call channel, control socket, stdout, stderr), or `detect {}` and
-`preloaded {}`, which are answered.
+Requests come over a SEQPACKET socket, one JSON packet each: `spawn` (`aisotools.sandbox.process.spawn.
+SpawnRequest`) with four descriptors (call channel, control socket, stdout, stderr), or `detect` and
+`preloaded`, which are answered.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from pydantic_core import from_json, to_json
@@ -32,11 +32,11 @@ from pydantic_core import from_json, to_json
 from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.confinement import detect, isolated, levels, namespaces, rootfs, seccomp, syscalls
 from aisotools.sandbox.frames import BlockingChannel
-from aisotools.sandbox.limits import Limits, apply_rlimits
+from aisotools.sandbox.limits import apply_rlimits
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.preload import preload_modules, reset_inherited_state
 from aisotools.sandbox.process.scratch import make_scratch, remove_folder, scratch_prefix
-from aisotools.sandbox.process.spawn import PACKET_BYTES, base_environment, worker_environment
+from aisotools.sandbox.process.spawn import PACKET_BYTES, SpawnRequest, base_environment, worker_environment
 from aisotools.sandbox.process.supervisor import ChildWatcher, Supervisor
 from aisotools.sandbox.worker import ipython
 from aisotools.sandbox.worker.output import Recorder
@@ -108,34 +108,38 @@ class ForkServer:
                         os.close(received)
         os._exit(0)
 
-    def _handle_request(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
-        if request["op"] == "detect":
+    def _handle_request(self, message: Any, descriptors: list[int]) -> None:
+        """Answer a question, or make a worker. A request that cannot be served makes nothing."""
+        op = message.get("op") if isinstance(message, dict) else None
+        if op == "detect":
             self._requests.send(to_json(detect.detect()))
-        elif request["op"] == "preloaded":
+        elif op == "preloaded":
             self._requests.send(to_json(self._preloaded))
-        elif len(descriptors) == 4:
-            # What is prepared here is inherited by every fork to come, instead of being made in each.
-            _compile_filters(request)
-            self._prepare_user_namespaces(request)
-            scratch = scratch_prefix(request["temporary"], os.getpid()) + os.urandom(8).hex()
+        elif op == "spawn" and len(descriptors) == 4:
             try:
-                pid = os.fork()
-            except OSError as error:
+                self._spawn(SpawnRequest.parse(message), descriptors)
+            except (ValueError, OSError) as error:
                 # The host sees the end of the channel, and this as the worker's last words.
                 os.write(descriptors[3], f"The fork server could not make a worker: {error}.".encode())
-                return
-            if pid == 0:
-                self._become_supervisor(request, descriptors, scratch)
-            self._scratch_by_supervisor[pid] = scratch
 
-    def _prepare_user_namespaces(self, request: Mapping[str, Any]) -> None:
-        """Have at hand who the workers at level isolated are, and how files become theirs."""
-        if request["level"] == "isolated":
-            # What fails here fails again in the supervisor, where the host can be told.
+    def _spawn(self, request: SpawnRequest, descriptors: list[int]) -> None:
+        # What is prepared here is inherited by every fork to come, instead of being made in each.
+        _compile_filters(request.level, request.landlock_abi)
+        self._prepare_user_namespaces(request)
+        scratch = scratch_prefix(request.temporary, os.getpid()) + os.urandom(8).hex()
+        pid = os.fork()
+        if pid == 0:
+            self._become_supervisor(request, descriptors, scratch)
+        self._scratch_by_supervisor[pid] = scratch
+
+    def _prepare_user_namespaces(self, request: SpawnRequest) -> None:
+        """Create the user namespaces that workers at level isolated are built with, unless they exist."""
+        if request.level == "isolated":
+            # What fails here fails again in the supervisor, which can report it to the host.
             with contextlib.suppress(SandboxError):
                 if self._user_namespaces is None:
                     self._user_namespaces = namespaces.UserNamespaces(namespaces.identity(os.getpid()))
-                self._user_namespaces.prepare(request["workspace"])
+                self._user_namespaces.prepare(request.workspace)
 
     # ---- supervisors that have ended
 
@@ -167,9 +171,7 @@ class ForkServer:
 
     # ---- in the first fork: the supervisor
 
-    def _become_supervisor(
-        self, request: Mapping[str, Any], descriptors: list[int], scratch: str
-    ) -> NoReturn:
+    def _become_supervisor(self, request: SpawnRequest, descriptors: list[int], scratch: str) -> NoReturn:
         try:
             # The wakeup pipe is shared with the fork server, which the end of our children would wake.
             self._children.close()
@@ -180,7 +182,7 @@ class ForkServer:
             os.setsid()
             # Only a worker at level isolated is built with the user namespaces. Any other must not even hold
             # a descriptor of a namespace that it could try to enter.
-            users = self._user_namespaces if request["level"] == "isolated" else None
+            users = self._user_namespaces if request.level == "isolated" else None
             _install_descriptors(descriptors, keep=users.descriptors if users else frozenset())
             tree.become_subreaper()
             make_scratch(scratch)
@@ -202,7 +204,7 @@ class ForkServer:
                 worker=pid,
                 init=init,
                 interrupts=interrupts_writing,
-                host=request["host"],
+                host=request.host,
                 scratch=scratch,
             ).serve()
         except BaseException:
@@ -211,17 +213,15 @@ class ForkServer:
             # Never return into the fork server's loop, whatever happened.
             os._exit(1)
 
-    def _fork_worker(
-        self, request: Mapping[str, Any], scratch: str, run_worker: RunWorker
-    ) -> tuple[int, int]:
+    def _fork_worker(self, request: SpawnRequest, scratch: str, run_worker: RunWorker) -> tuple[int, int]:
         """Fork a worker. Return its process id, and that of its init, or 0."""
-        if request["level"] == "isolated":
+        if request.level == "isolated":
             return self._fork_isolated(request, scratch, run_worker)
         plan = levels.Confinement(
-            level=request["level"],
-            writable=(request["workspace"], scratch),
-            readable=(*self._interpreter.paths, *request["readable"]),
-            landlock_abi=request["landlock_abi"],
+            level=request.level,
+            writable=(request.workspace, scratch),
+            readable=(*self._interpreter.paths, *request.readable),
+            landlock_abi=request.landlock_abi,
         )
 
         def confine() -> None:
@@ -229,7 +229,7 @@ class ForkServer:
             # this process, finds no supervisor above it, and kills it.
             tree.die_with_parent()
             # Before Landlock closes /proc, in which the user's processes are counted.
-            apply_rlimits(Limits(**request["limits"]))
+            apply_rlimits(request.limits)
             levels.confine(plan)
             if failures := levels.verify(plan):
                 raise SandboxError("the confinement does not hold: " + "; ".join(failures))
@@ -239,22 +239,20 @@ class ForkServer:
             run_worker(confine)
         return pid, 0
 
-    def _fork_isolated(
-        self, request: Mapping[str, Any], scratch: str, run_worker: RunWorker
-    ) -> tuple[int, int]:
+    def _fork_isolated(self, request: SpawnRequest, scratch: str, run_worker: RunWorker) -> tuple[int, int]:
         isolation = isolated.Isolation(
             interpreter=self._interpreter,
-            readable=tuple(request["readable"]),
-            workspace=request["workspace"],
+            readable=request.readable,
+            workspace=request.workspace,
             scratch=scratch,
             protected=rootfs.ProtectedNames(files=PROTECTED_NAMES, folders=PROTECTED_FOLDERS),
-            landlock_abi=request["landlock_abi"],
+            landlock_abi=request.landlock_abi,
         )
 
         def child(entry: namespaces.NamespaceEntry) -> NoReturn:
             def confine() -> None:
                 # The kernel counts processes per user and user namespace: only this one and init are in here.
-                apply_rlimits(Limits(**request["limits"]), tasks=2)
+                apply_rlimits(request.limits, tasks=2)
                 isolated.enter(isolation, entry)
 
             run_worker(confine)
@@ -271,7 +269,7 @@ class ForkServer:
     # ---- in the second fork: the worker
 
     def _become_worker(
-        self, request: Mapping[str, Any], scratch: str, interrupts: int, confine: Callable[[], None]
+        self, request: SpawnRequest, scratch: str, interrupts: int, confine: Callable[[], None]
     ) -> NoReturn:
         channel = BlockingChannel(socket.socket(fileno=_CHANNEL))
         try:
@@ -280,16 +278,16 @@ class ForkServer:
             channel.send("failed", {"error": f"{type(error).__name__}: {error}"})
             os._exit(1)
         try:
-            description = {"level": request["level"], "workspace": request["workspace"]}
+            description = {"level": request.level, "workspace": request.workspace}
             Worker(channel, self._shell, description, nudges=interrupts).serve(new_loop())
         finally:
             os._exit(1)
 
-    def _prepare_worker(self, request: Mapping[str, Any], scratch: str, confine: Callable[[], None]) -> None:
+    def _prepare_worker(self, request: SpawnRequest, scratch: str, confine: Callable[[], None]) -> None:
         # A process group of its own, to which an interrupt can be sent, as from a terminal.
         os.setpgid(0, 0)
         os.environ.clear()
-        os.environ.update(worker_environment(request["env"], request["workspace"], scratch))
+        os.environ.update(worker_environment(request.env, request.workspace, scratch))
         # Found out for the fork server, and cached: to be looked up again.
         tempfile.tempdir = None
         sys.path.insert(0, "")
@@ -301,15 +299,14 @@ class ForkServer:
         faulthandler.enable(2)
         confine()
         # Only now: the root may be another one, and a folder that we can reach be out of the worker's reach.
-        os.chdir(request["workspace"])
+        os.chdir(request.workspace)
 
 
-def _compile_filters(request: Mapping[str, Any]) -> None:
-    """Have the system call filters of a worker and its init compiled; `build_filter` caches them."""
+def _compile_filters(level: str, landlock_abi: int | None) -> None:
+    """Compile the system call filters of a worker and its init, which `build_filter` caches."""
     arch = syscalls.architecture()
     if arch is not None:
-        level = request["level"]
-        seccomp.build_filter(arch, level, levels.landlock_abi(level, request["landlock_abi"]))
+        seccomp.build_filter(arch, level, levels.landlock_abi(level, landlock_abi))
         seccomp.build_filter(arch, "limited", 0)
 
 

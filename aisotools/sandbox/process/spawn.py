@@ -19,15 +19,16 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.confinement.detect import Detection, detection_from_json
+from aisotools.sandbox.confinement.levels import LEVELS
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.preload import requested_modules
@@ -89,6 +90,69 @@ class WorkerSpec:
     readable: tuple[str, ...] = ()
     limits: Limits
     landlock_abi: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpawnRequest:
+    """A request to the fork server for one worker; sent as one JSON packet.
+
+    Attributes:
+        level: Its confinement level.
+        workspace: Absolute path of the folder it may change.
+        readable: Further folders it may read.
+        limits: What it may use up.
+        landlock_abi: Use at most this version of Landlock; None for the kernel's.
+        env: The environment that the worker's own is made from.
+        temporary: The folder in which its scratch folder is made.
+        host: Process id of the host.
+    """
+
+    level: str
+    workspace: str
+    readable: tuple[str, ...]
+    limits: Limits
+    landlock_abi: int | None
+    env: Mapping[str, str]
+    temporary: str
+    host: int
+
+    @classmethod
+    def parse(cls, message: Mapping[str, object]) -> SpawnRequest:
+        """Return the request in a decoded packet.
+
+        Raises:
+            ValueError: If a member is missing, unknown, or not of its type; the message names it.
+        """
+        members = dict(message)
+        if members.pop("op", None) != "spawn":
+            raise ValueError("op is not 'spawn'")
+        names = {member.name for member in fields(cls)}
+        if wrong := members.keys() ^ names:
+            raise ValueError(f"missing or unknown: {', '.join(sorted(map(str, wrong)))}")
+        for name, is_valid in _REQUEST_CHECKS.items():
+            if not is_valid(members[name]):
+                raise ValueError(f"{name}={members[name]!r}")
+        try:
+            limits = Limits(**members["limits"])  # type: ignore[arg-type]  # `Limits` checks each itself
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"limits: {error}") from None
+        return cls(**members | {"readable": tuple(members["readable"]), "limits": limits})  # type: ignore[arg-type]  # checked above
+
+
+def _is_absolute(value: object) -> bool:
+    return isinstance(value, str) and os.path.isabs(value) and "\0" not in value
+
+
+_REQUEST_CHECKS: Mapping[str, Callable[[object], bool]] = {
+    "level": lambda value: value in LEVELS,
+    "workspace": _is_absolute,
+    "readable": lambda value: isinstance(value, list) and all(map(_is_absolute, value)),
+    "limits": lambda value: isinstance(value, dict),
+    "landlock_abi": lambda value: value is None or (type(value) is int and value >= 0),
+    "env": lambda value: isinstance(value, dict) and all(isinstance(one, str) for one in value.values()),
+    "temporary": _is_absolute,
+    "host": lambda value: type(value) is int and value > 0,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,17 +235,16 @@ class ForkServerHandle:
         Raises:
             SandboxError: The fork server is gone, or this process has no descriptors left.
         """
-        request = {
-            "op": "spawn",
-            "level": spec.level,
-            "workspace": spec.workspace,
-            "readable": spec.readable,
-            "limits": asdict(spec.limits),
-            "landlock_abi": spec.landlock_abi,
-            "env": base_environment(os.environ),
-            "temporary": tempfile.gettempdir(),
-            "host": os.getpid(),
-        }
+        request = SpawnRequest(
+            level=spec.level,
+            workspace=spec.workspace,
+            readable=spec.readable,
+            limits=spec.limits,
+            landlock_abi=spec.landlock_abi,
+            env=base_environment(os.environ),
+            temporary=tempfile.gettempdir(),
+            host=os.getpid(),
+        )
         with ExitStack() as ours:
             with ExitStack() as theirs:
                 channel, worker_channel = _socket_pair(socket.SOCK_STREAM, ours, theirs)
@@ -246,12 +309,12 @@ class ForkServerHandle:
             raise self._mark_failed(f"it ended while {activity}")
         return from_json(answer)
 
-    def _send(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
+    def _send(self, request: SpawnRequest, descriptors: list[int]) -> None:
         try:
-            packet = to_json(request)
+            packet = to_json({"op": "spawn", **asdict(request)})
         except ValueError:
             raise SandboxError(
-                f"The path {request['workspace']!r} is not valid UTF-8, which a sandbox needs. "
+                f"The path {request.workspace!r} is not valid UTF-8, which a sandbox needs. "
                 "Rename the folder."
             ) from None
         if len(packet) > PACKET_BYTES:

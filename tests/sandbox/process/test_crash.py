@@ -20,7 +20,8 @@ import asyncio, json, os, sys
 from aisotools.sandbox.process import spawn
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
-from aisotools.core.protocols import SandboxCall, ToolPayload
+from aisotools.core.protocols import ToolPayload
+from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import ToolCall
 from tests.sandbox.rig import PYTHON, ReportLog
 

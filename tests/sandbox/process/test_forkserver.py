@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -268,6 +269,24 @@ def test_a_request_without_its_descriptors_makes_nothing_and_others_are_served(t
             assert first_frame(ends).op == "ready"
 
 
+def test_malformed_request_is_reported_and_others_are_served(tmp_path: Path) -> None:
+    with server() as made:
+        ours, theirs = socket.socketpair()
+        out, out_writing = os.pipe()
+        descriptors = [theirs.fileno(), theirs.fileno(), out_writing, out_writing]
+        for packet in (b'{"op": "spawn", "level": "limited"}', b"[]"):
+            socket.send_fds(made._socket, [packet], descriptors)
+        for descriptor in (theirs, ours):
+            descriptor.close()
+        os.close(out_writing)
+        with os.fdopen(out, encoding="utf-8") as reader:
+            words = reader.read()  # to the end: no process holds the other end any more
+        assert words.startswith("The fork server could not make a worker: missing or unknown: env, host, ")
+        assert tree.below(made.pid, tree.table()) == set()
+        with worker(made, spec(tmp_path)) as ends:
+            assert first_frame(ends).op == "ready"
+
+
 def test_what_a_killed_supervisor_leaves_is_cleaned_up_and_other_workers_go_on(tmp_path: Path) -> None:
     with server() as made, worker(made, spec(tmp_path)) as one, worker(made, spec(tmp_path)) as two:
         for ends in (one, two):
@@ -303,8 +322,7 @@ def test_filters_are_compiled_before_the_fork() -> None:
 
     def compile_twice() -> dict[str, Any]:
         seccomp.build_filter.cache_clear()
-        request = {"level": "guarded", "landlock_abi": 1}
-        forkserver._compile_filters(request)
+        forkserver._compile_filters("guarded", 1)
         made = seccomp.build_filter.cache_info().currsize
         seccomp.build_filter(arch, "guarded", levels.landlock_abi("guarded", 1))
         seccomp.build_filter(arch, "limited", 0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -7,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -217,3 +219,67 @@ def _works_in(process: Path, folder: str) -> bool:
         return str((process / "cwd").readlink()) == folder
     except OSError:
         return False
+
+
+# ---- a request, as the fork server parses it
+
+
+def request_message(**changes: object) -> dict[str, object]:
+    request = spawn.SpawnRequest(
+        level="guarded",
+        workspace="/workspace",
+        readable=("/data",),
+        limits=Limits(),
+        landlock_abi=None,
+        env={"TZ": "UTC"},
+        temporary="/tmp",
+        host=7,
+    )
+    decoded: dict[str, object] = json.loads(json.dumps({"op": "spawn", **asdict(request)}))
+    return decoded | changes
+
+
+def test_request_survives_its_packet() -> None:
+    request = spawn.SpawnRequest.parse(request_message())
+    assert (request.level, request.readable, request.limits, request.env, request.host) == (
+        "guarded",
+        ("/data",),
+        Limits(),
+        {"TZ": "UTC"},
+        7,
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"op": "detect"},
+        {"level": "none"},
+        {"level": ["guarded"]},
+        {"workspace": "relative"},
+        {"workspace": "/a\0b"},
+        {"readable": "/data"},
+        {"readable": ["data"]},
+        {"limits": None},
+        {"limits": {"memory_bytes": "much"}},
+        {"limits": {"processes": 0}},
+        {"limits": {"nosuch": 1}},
+        {"landlock_abi": True},
+        {"landlock_abi": -1},
+        {"env": {"TZ": 1}},
+        {"temporary": ""},
+        {"host": 0},
+        {"host": "7"},
+        {"more": 1},
+    ],
+)
+def test_request_with_a_wrong_member_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        spawn.SpawnRequest.parse(request_message(**changes))
+
+
+def test_request_without_a_member_is_refused() -> None:
+    message = request_message()
+    for name in message.keys() - {"op"}:
+        with pytest.raises(ValueError, match=f"missing or unknown: {name}"):
+            spawn.SpawnRequest.parse({key: value for key, value in message.items() if key != name})
