@@ -28,7 +28,7 @@ from typing import Any, Literal, Self, get_args
 
 from aisotools.core.types import Decision, Effect, Facts, Json, ToolCall
 from aisotools.policy.prompts import EFFECT_LABELS
-from aisotools.workspace.protected import PROTECTED_FOLDERS, PROTECTED_NAMES
+from aisotools.workspace.protected_names import AllowedName, allows, is_protected
 
 Mode = Literal["plan", "safe", "auto"]
 """`plan` allows only reading; `safe` asks about the rest; `auto` asks about the risky part of the rest."""
@@ -49,8 +49,6 @@ _CONDITION_KEYS = (
     "certain",
 )
 _FACT_NAMES = frozenset(fact.name for fact in fields(Facts))
-_PROTECTED_FOLDER = re.compile("|".join(f"/{re.escape(folder)}/" for folder in PROTECTED_FOLDERS))
-_PROTECTED_NAME = re.compile("|".join(fnmatch.translate(glob) for glob in PROTECTED_NAMES))
 
 
 # ---- conditions
@@ -281,11 +279,14 @@ class Policy:
         mode: `plan`, `safe` or `auto`.
         rules: Exceptions; their order does not matter, the strictest match decides.
         bounds: Policies that narrow this one: what any of them denies, or asks about, stays so.
+        allow_protected: Protected names that may be written, as a person chose for this workspace. The bounds
+            have no say in it.
     """
 
     mode: Mode = "safe"
     rules: Sequence[Rule] = field(default_factory=tuple)
     bounds: tuple[Policy, ...] = ()
+    allow_protected: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -296,6 +297,8 @@ class Policy:
                     f"Policy rules: {rule!r} is not a Rule. Use a list such as [Rule(tool='file')]."
                 )
         object.__setattr__(self, "rules", tuple(self.rules))
+        for name in self.allow_protected:
+            AllowedName(name)  # raises an error that names it
 
     def narrowed(self, bound: Policy) -> Self:
         """Return this policy, allowing only what `bound` allows as well."""
@@ -306,13 +309,17 @@ class Policy:
 
         A rule that raises counts as a denial that names it: nothing runs because a rule was broken.
         """
-        protected = protected_writes(facts)
+        protected = protected_writes(facts, self.allow_protected)
         if protected:
             reason = f"{', '.join(protected)} is protected: something outside the sandbox may run it"
             return Evaluation(Decision.DENY, reasons=(reason,))
+        return self.check_rules(call, facts)
+
+    def check_rules(self, call: ToolCall, facts: Facts) -> Evaluation:
+        """Decide about `call` as if nothing were protected."""
         strictest = self._check_alone(call, facts)
         for bound in self.bounds:
-            evaluation = bound.check(call, facts)
+            evaluation = bound.check_rules(call, facts)
             if evaluation.decision.rank > strictest.decision.rank:
                 strictest = evaluation
         return strictest
@@ -397,14 +404,12 @@ def is_unguarded(facts: Facts) -> bool:
     return facts.level == "limited" and facts.runs_in == "sandbox" and not facts.path_guarded
 
 
-def protected_writes(facts: Facts) -> tuple[str, ...]:
-    """Return the paths that the call writes and that are protected whatever the policy says."""
+def protected_writes(facts: Facts, allowed: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the paths that the call writes and that are protected, less those that a person `allowed`."""
     if not facts.writes:
         return ()
-    return tuple([path for path in facts.writes if _is_protected(normalize_path(path))])
+    return tuple([path for path in facts.writes if _is_protected(normalize_path(path), allowed)])
 
 
-def _is_protected(path: str) -> bool:
-    path = f"/{path.lower()}/"  # some file systems ignore case
-    in_folder = _PROTECTED_FOLDER.search(path)
-    return in_folder is not None or _PROTECTED_NAME.match(path[1:-1].rpartition("/")[2]) is not None
+def _is_protected(path: str, allowed: Sequence[str]) -> bool:
+    return is_protected(path) and not allows(allowed, path)

@@ -13,25 +13,25 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from aisotools.core.events import CallFinished, CallStarted, SessionEvent
 from aisotools.core.exceptions import SandboxError, WorkspaceRefused
 from aisotools.core.types import ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import normalize_path
+from aisotools.workspace.candidates import OutOfSteps
 from aisotools.workspace.import_roots import ImportRootWatch
-from aisotools.workspace.protected import MOST_FOLDERS, ProtectedFileChange, ProtectedFiles
+from aisotools.workspace.protected import ProtectedFileChange, ProtectedFiles
 
 _log = logging.getLogger(__name__)
 
 _IDLE_DELAY_S = 0.1
 """Time after a call in which its worker finishes its own work, such as sending the last output."""
 
-_INLINE_SCAN_S = 0.002
-"""A scan that takes less than this runs on the event loop: a thread would cost more."""
-
-_MAX_LOOP_SCAN_S = 0.02
-"""Longest scan that may run on the event loop between calls, where there is nobody to wait for a thread."""
+_LOOP_STEPS = 1_000
+"""Work that a look at the protected files may do on the event loop: 2 to 5 ms. A look that needs more,
+or that finds anything to restore, is done again in a thread."""
 
 Activity = Callable[[], Mapping[tuple[int, int], int]]
 """Returns how often each thread of the sandbox has run so far, by process and thread id."""
@@ -79,8 +79,8 @@ class Protection:
             if not self._running:
                 self._cancel_idle_timer()
                 self._check_pending = True
-                if self._files.scan_duration_s < _MAX_LOOP_SCAN_S:
-                    self._check_between_calls()
+                with suppress(OutOfSteps):
+                    self._check_between_calls(_LOOP_STEPS)
             self._running.add(event.call_id)
         elif isinstance(event, CallFinished) and event.call_id in self._running:
             self._running.discard(event.call_id)
@@ -93,9 +93,8 @@ class Protection:
         """Restore or accept what changed since the last call; see `aisotools.session.guards.Guard`.
 
         Raises:
-            SandboxError: If a process that an earlier call left running has changed a protected file, if
-                there are more folders than can be watched, or if modules could now be imported from the
-                workspace.
+            SandboxError: If a process that an earlier call left running has changed a protected file, or if
+                modules could now be imported from the workspace.
         """
         if self._imports is not None:
             try:
@@ -105,12 +104,6 @@ class Protection:
         async with self._lock:
             if self._check_pending:
                 await asyncio.to_thread(self._check_between_calls)
-        if not self._files.complete:
-            raise SandboxError(
-                f"{prepared.original.name} was not run: the workspace has more than {MOST_FOLDERS} folders, "
-                "or is nested too deeply, so files such as conftest.py could be planted unseen. Remove some "
-                "folders, or use a smaller workspace."
-            )
         if self._unreported:
             changes, self._unreported = self._unreported, []
             raise SandboxError(
@@ -123,15 +116,16 @@ class Protection:
         """Restore what the call changed; see `aisotools.session.guards.Guard`."""
         async with self._lock:
             declared = _declared_notebooks(prepared)
-            if self._files.scan_duration_s < _INLINE_SCAN_S:
-                changes = self._files.restore(declared)
-            else:
+            try:
+                changes = self._files.restore(declared, most_steps=_LOOP_STEPS)
+            except OutOfSteps:
                 changes = await asyncio.to_thread(self._files.restore, declared)
-        if not changes and self._files.complete:
+            unwatched = self._files.unwatched
+        if not changes and not unwatched:
             return result
         call = prepared.original
         _log.warning("The call %s of %s: %s", call.id, call.name, _summarize(changes))
-        return None if result is None else _denied(call.name, result, changes, complete=self._files.complete)
+        return None if result is None else _denied(call.name, result, changes, unwatched)
 
     def accept(self) -> None:
         """Accept the protected files as they are: the host itself has just changed the workspace."""
@@ -154,22 +148,50 @@ class Protection:
 
     # ---- between calls
 
-    def _check_between_calls(self) -> None:
-        """Accept changes made while the sandbox was idle, which are a person's. Restore any others."""
-        self._check_pending = False
-        if not self._files.differs():
-            return
+    def _check_between_calls(self, most_steps: float = float("inf")) -> None:
+        """Accept changes made while the sandbox was idle, which are a person's. Restore any others.
+
+        Raises:
+            OutOfSteps: If it takes more than `most_steps`, or something must be restored; the check stays
+                pending.
+        """
+        differs = self._files.differs(most_steps=most_steps)
         idle = self._idle_activity is not None and self._activity() == self._idle_activity
-        if idle or not self._any_call_finished:
-            self._files.accept()
-        else:
+        if differs and (idle or not self._any_call_finished):
+            self._files.accept(most_steps=most_steps)
+        elif differs and most_steps != float("inf"):
+            raise OutOfSteps
+        elif differs:
             self._unreported += self._files.restore()
+        self._check_pending = False
 
     def _record_idle_activity(self) -> None:
-        """Record the activity of the sandbox, which should be idle from now on, and restore once more."""
-        self._idle_activity = self._activity()
-        if self._files.scan_duration_s < _MAX_LOOP_SCAN_S:
-            self._unreported += self._files.restore()
+        """Record the activity of the sandbox, which should be idle from now on, and restore once more.
+
+        The order matters: what the sandbox changed before is restored here, and what it changes from now on
+        shows in its activity. Until both are done, the sandbox does not count as idle.
+        """
+        activity = self._activity()
+        try:
+            self._files.restore(most_steps=_LOOP_STEPS)
+        except OutOfSteps:
+            timer = self._idle_timer
+            restoring = asyncio.get_running_loop().run_in_executor(None, self._files.restore)
+            restoring.add_done_callback(lambda done: self._record_restored(done, activity, timer))
+        else:
+            self._idle_activity = activity
+
+    def _record_restored(
+        self,
+        restoring: asyncio.Future[tuple[ProtectedFileChange, ...]],
+        activity: Mapping[tuple[int, int], int],
+        timer: asyncio.TimerHandle | None,
+    ) -> None:
+        if restoring.cancelled() or restoring.exception() is not None:
+            return  # the sandbox does not count as idle, so the next check restores what differs
+        self._unreported += restoring.result()
+        if timer is not None and self._idle_timer is timer:  # no call has started since
+            self._idle_activity = activity
 
     def _cancel_idle_timer(self) -> None:
         if self._idle_timer is not None:
@@ -191,19 +213,21 @@ def _summarize(changes: Sequence[ProtectedFileChange]) -> str:
 
 
 def _denied(
-    name: str, result: ToolResult, changes: Sequence[ProtectedFileChange], *, complete: bool
+    name: str, result: ToolResult, changes: Sequence[ProtectedFileChange], unwatched: str
 ) -> ToolResult:
     """Build the error that replaces `result`; it contains its text."""
     lines = []
     if changes:
         lines.append(
             f"{name} changed protected files, which programs outside the sandbox would run or obey: "
-            f"{_summarize(changes)}. Everything else it did stays. Ask the user to make such changes."
+            f"{_summarize(changes)}. Everything else it did stays. Ask the user to make such changes, or to "
+            "allow the name with Session(allow_protected=[...])."
         )
-    if not complete:
+    if unwatched:
         lines.append(
-            f"{name} left more than {MOST_FOLDERS} folders in the workspace, more than can be watched for "
-            "protected files. Remove some."
+            f"{name} ran and what it did stays, but the workspace cannot be watched for protected files: it "
+            f"has {unwatched}. Undo the call, or remove such folders (rm -rf works); until then every call "
+            "that may change something ends with this error."
         )
     if result.content:
         lines += ["Its result:", result.content]

@@ -1,60 +1,52 @@
 """Protected files: files in a workspace that programs outside the sandbox run or obey.
 
-A sandbox writes in its workspace, and the host's own programs read there too: pytest imports `conftest.py`,
-git runs hooks, Python runs `*.pth`, people open notebooks. The confinement cannot exempt single files of a
-writable folder, so the host holds a copy of each such file, compares, and restores it. Replaced content goes
-to a quarantine folder under names that nothing runs.
+Threat: a sandbox writes in its workspace, and the host's own programs read there, too; see
+`aisotools.workspace.protected_names` for which files they run or obey.
 
-The folder is hostile, also while it is scanned. Folders are opened one by one, each relative to its parent
-and never through a link, and the scan is repeated after something was restored. An unchanged folder costs one
-`lstat`: its listing is cached by its change time, which user code cannot set.
+Mechanism: the confinement cannot exempt single files of a writable folder, so the host holds a copy of each
+such file, compares, and restores it. Whatever is new is removed, unless its content is known to be harmless
+(plain settings of git, samples of its hooks). Restored files get a new inode, as a process of the sandbox may
+have the old one open; replaced content is copied to a quarantine. The folder is hostile, also while it is
+scanned: see `aisotools.workspace.candidates`.
+Race: between two comparisons a planted file exists. It is removed at the end of the call that wrote it, or
+before the next call if something was left running, so the window is one call; a comparison is repeated while
+it finds anything. At level `isolated` files that exist when a worker starts are read only for it.
+Failure: what cannot be restored is reported as such. Where not every folder can be watched, `unwatched` says
+why, and known files are still compared by their paths. Every call then fails until the folders are gone, but
+runs, so that they can be removed.
 """
 
 from __future__ import annotations
 
-import errno
-import fnmatch
 import os
-import re
 import stat
 import threading
 import time
 from collections.abc import Collection, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from aisotools.workspace.candidates import (
+    MAX_FOLDERS,
+    RACY_NS,
+    CandidateFile,
+    CandidateScan,
+    CandidateScanner,
+    OutOfSteps,
+    Steps,
+)
 from aisotools.workspace.dirfd import (
-    CREATE_FLAGS,
     DIRECTORY_FLAGS,
-    READ_FLAGS,
     FileSnapshot,
     read_file,
     replace_file,
 )
-
-PROTECTED_NAMES = (
-    "conftest.py",
-    "sitecustomize.py",
-    "usercustomize.py",
-    "*.pth",
-    ".aisotools.toml",
-    ".envrc",
-    ".bashrc",
-    ".profile",
-)
-"""Names of files that something outside the sandbox runs, or that configure what may run; in any folder."""
-
-PROTECTED_FOLDERS = (".git/hooks", ".ipython", ".jupyter", ".vscode")
-"""Folders that hold such files under any name, wherever they are."""
-
-MOST_FOLDERS = 200_000
-"""Folders of a workspace that are scanned."""
-
-MOST_DEPTH = 200
-"""Levels of folders that are scanned."""
+from aisotools.workspace.git_config import MAX_CONFIG_BYTES, is_harmless_config, is_harmless_todo
+from aisotools.workspace.protected_names import AllowedNames, zone_of
+from aisotools.workspace.quarantine import Quarantine
 
 FILE_BYTES = 16 << 20
 """Size of the largest file that is copied; a larger one is watched, but cannot be restored."""
@@ -62,28 +54,10 @@ FILE_BYTES = 16 << 20
 ALL_BYTES = 64 << 20
 """Size of all copies together."""
 
-MOST_FILES = 100
-"""Files in the quarantine of one session; beyond that files are deleted."""
-
-MOST_BYTES = 256 << 20
-"""Size of the quarantine of one session; beyond that files are deleted."""
-
-_COPIED_BYTES = 16 << 20  # of a file that moves to a quarantine on another file system
-
 _ROUNDS = 3  # a process of the sandbox may change files again while they are restored
-_RACY_NS = 20_000_000  # change times have the granularity of the kernel's tick, 4 to 10 ms
-
-_is_protected_name = re.compile("|".join(fnmatch.translate(glob) for glob in PROTECTED_NAMES)).match
-_is_in_protected_folder = re.compile(
-    "|".join(rf"(?:^|/){re.escape(folder)}/" for folder in PROTECTED_FOLDERS)
-).search
-_is_git_config = re.compile(r"(?:^|/)\.git/(?:.*/)?config(?:\.worktree)?$").search
-_git_runs_program = re.compile(  # settings that make git run a program, or read settings from elsewhere
-    rb"(?im)^\s*\[\s*(?:include|includeif|alias|filter|credential)\b|"
-    rb"(?:fsmonitor|hookspath|sshcommand|pager|editor|askpass|textconv|helper|program|command|driver"
-    rb"|cmd|gitproxy|packobjectshook|uploadpack|receivepack|worktree)\s*="
-).search
+_STEP_BYTES = 1 << 14  # reading this much takes about as long as another system call
 _CHECKPOINTS = ".ipynb_checkpoints/"
+_COMMON_FOLDER_OF_WORKTREE = b"../.."
 
 DifferenceKind = Literal["changed", "removed", "new"]
 """Difference of a protected file from its copy."""
@@ -95,17 +69,8 @@ _ACTIONS: dict[DifferenceKind, str] = {
 }
 
 
-def is_candidate(path: str) -> bool:
-    """Return whether the file at `path`, relative to the workspace, may have to be protected."""
-    path = path.lower()
-    name = path.rpartition("/")[2]
-    if path.endswith(".ipynb"):
-        return True
-    return bool(_is_protected_name(name) or _is_in_protected_folder(path) or _is_git_config(path))
-
-
 def _is_notebook(path: str) -> bool:
-    return path.endswith(".ipynb")
+    return path.lower().endswith(".ipynb")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,102 +96,15 @@ class ProtectedFileChange:
         return f"{self.path!r} ({self.kind}; {outcome}{saved})"
 
 
-class Quarantine:
-    """A private folder for files that were found in the place of protected ones."""
-
-    def __init__(self, folder: Path) -> None:
-        """Use `folder`; it is created with the first file."""
-        self._folder = folder
-        self._files = 0
-        self._bytes = 0
-
-    def __repr__(self) -> str:
-        return f"<Quarantine {self._folder}: {self._files} files>"
-
-    def take(self, folder: int, name: str) -> str:
-        """Move `name` out of the open directory `folder`; delete it if it is empty, no file, or too much.
-
-        Returns:
-            Its path in the quarantine; empty if it was deleted.
-
-        Raises:
-            OSError: If it can be neither moved nor deleted.
-        """
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        has_content = stat.S_ISREG(status.st_mode) and status.st_size > 0
-        if has_content and self._files < MOST_FILES and self._bytes + status.st_size <= MOST_BYTES:
-            plain = "".join(one if one.isalnum() or one in "._-" else "_" for one in name)[:80]
-            place = self._folder / f"{self._files + 1:03d}-{plain}.kept"
-            with suppress(OSError):
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _move_file(folder, name, place)
-                self._files += 1
-                self._bytes += status.st_size
-                return str(place)
-        os.unlink(name, dir_fd=folder)
-        return ""
-
-
-def _move_file(folder: int, name: str, place: Path) -> None:
-    try:
-        os.rename(name, place, src_dir_fd=folder)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-    else:
-        return  # the file keeps its mode; the folder is private, so nobody else can run it
-    with os.fdopen(os.open(name, READ_FLAGS, dir_fd=folder), "rb") as source:
-        data = source.read(_COPIED_BYTES)
-    with os.fdopen(os.open(place, CREATE_FLAGS, 0o600), "wb") as copy:
-        copy.write(data)
-    os.unlink(name, dir_fd=folder)
-
-
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """Candidates and subfolders of one folder, valid while the folder has this path and change time."""
-
-    path: str
-    ctime_ns: int
-    clean: bool
-    folders: tuple[str, ...]
-    files: tuple[str, ...]
-
-    def is_valid(self, path: str, status: os.stat_result) -> bool:
-        return self.clean and self.ctime_ns == status.st_ctime_ns and self.path == path
-
-
-def _list_candidates(folder: int, path: str, status: os.stat_result) -> _Listing:
-    # A folder that changed within the last tick may change again without a new change time: never reuse that.
-    clean = status.st_ctime_ns < time.time_ns() - _RACY_NS
-    folders, files = [], []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(entry.name)
-            elif is_candidate(path + entry.name):
-                files.append(entry.name)
-    return _Listing(path, status.st_ctime_ns, clean, tuple(folders), tuple(files))
-
-
-@dataclass(slots=True)
-class _CandidateScan:
-    """Result of one walk through the workspace; `listings` by device and inode."""
-
-    files: dict[str, os.stat_result] = field(default_factory=dict)
-    listings: dict[tuple[int, int], _Listing] = field(default_factory=dict)
-    folders: int = 0
-    complete: bool = True
-
-
 class ProtectedFiles:
-    """The protected files of one workspace, with copies of how they should be.
+    """The protected files of one workspace, with copies of how they should be. Thread-safe.
 
     A notebook is protected if it existed when this object was created, if it is `notebook`, or once Jupyter
     has a checkpoint of it. The sandbox may write other notebooks.
 
     Attributes:
-        complete: True if the last scan reached every folder.
+        allowed: Protected names that a person has allowed; a change counts at once.
+        unwatched: Why the last scan did not reach every folder, and where; empty if it did.
         scan_duration_s: Duration of the last scan in seconds.
     """
 
@@ -235,9 +113,10 @@ class ProtectedFiles:
         workspace: Path,
         quarantine: Path,
         *,
+        allowed: AllowedNames | None = None,
         notebook: str = "",
         notebooks: bool = True,
-        most_folders: int = MOST_FOLDERS,
+        most_folders: int = MAX_FOLDERS,
         file_bytes: int = FILE_BYTES,
     ) -> None:
         """Copy the protected files as they are now.
@@ -245,26 +124,28 @@ class ProtectedFiles:
         Args:
             workspace: Real path of the workspace.
             quarantine: Folder for content found in the place of a protected file; created when needed.
+            allowed: Protected names that a person has allowed; none without it.
             notebook: Path of the notebook that is open here, if it is known.
             notebooks: Whether to protect notebooks at all. Not where Jupyter writes them all the time, as in
                 the folder of the notebook that this session is the kernel of.
             most_folders: Folders that are scanned.
             file_bytes: Size of the largest file that is copied.
         """
+        self.allowed = allowed or AllowedNames()
         self._root = str(workspace)
-        self._most_folders = most_folders
         self._file_bytes = file_bytes
         self._quarantine = Quarantine(quarantine)
+        self._scanner = CandidateScanner(self._root, max_folders=most_folders)
         self._lock = threading.Lock()
-        self._listings: dict[tuple[int, int], _Listing] = {}
         self._copies: dict[str, FileSnapshot] = {}
         self._notebooks = notebooks
         self._protected_notebooks = (
             {os.path.relpath(notebook, workspace)} if notebook and notebooks else set()
         )
-        self.complete = True
+        self._allowed_names = self.allowed.names
+        self.unwatched = ""
         self.scan_duration_s = 0.0
-        scan = self._scan()
+        scan = self._scan(Steps())
         if notebooks:
             self._protected_notebooks.update(filter(_is_notebook, scan.files))
         self._copy_files(scan)
@@ -272,36 +153,57 @@ class ProtectedFiles:
     def __repr__(self) -> str:
         return f"<ProtectedFiles of {self._root!r}: {len(self._copies)}>"
 
-    def accept(self) -> None:
-        """Accept the present state of all protected files as the one to restore."""
-        with self._lock:
-            self._copy_files(self._scan())
+    @property
+    def complete(self) -> bool:
+        """Whether the last scan reached every folder."""
+        return not self.unwatched
 
-    def differs(self) -> bool:
-        """Return whether any protected file differs from its copy. Change nothing."""
-        with self._lock:
-            return bool(self._compare(self._scan())[0])
+    def accept(self, *, most_steps: float = float("inf")) -> None:
+        """Accept the present state of all protected files as the one to restore.
 
-    def restore(self, spared: frozenset[str] = frozenset()) -> tuple[ProtectedFileChange, ...]:
+        Raises:
+            OutOfSteps: If it takes more than `most_steps`; nothing has happened then.
+        """
+        with self._limited(most_steps) as steps:
+            self._copy_files(self._scan(steps), steps)
+
+    def differs(self, *, most_steps: float = float("inf")) -> bool:
+        """Return whether any protected file differs from its copy. Change nothing.
+
+        Raises:
+            OutOfSteps: If it takes more than `most_steps`.
+        """
+        with self._limited(most_steps) as steps:
+            return bool(self._compare(self._scan(steps), steps)[0])
+
+    def restore(
+        self, spared: frozenset[str] = frozenset(), *, most_steps: float = float("inf")
+    ) -> tuple[ProtectedFileChange, ...]:
         """Compare all protected files with their copies and restore those that differ.
 
         Args:
             spared: Notebooks that may differ, because the call declared that it writes them and was allowed
                 to. A notebook that is open in Jupyter is restored all the same.
+            most_steps: Work that may be done. With any limit nothing is restored, only found to be as it was.
 
         Returns:
             The differences, sorted by path.
+
+        Raises:
+            OutOfSteps: If it takes more than `most_steps`, or there is something to restore or to accept.
         """
-        with self._lock:
+        with self._limited(most_steps) as steps:
             changes: dict[str, ProtectedFileChange] = {}
-            if spared:
-                spared -= self._protected_notebooks & set(self._checkpointed(self._listed_files()))
             # Race: a process that still runs in the sandbox may change a file again while it is restored.
-            for _ in range(_ROUNDS):
-                scan = self._scan()
-                differing, rewritten = self._compare(scan)
+            for round_ in range(_ROUNDS):
+                scan = self._scan(steps)
+                if spared and round_ == 0:
+                    spared -= self._protected_notebooks & set(self._checkpointed(scan.files))
+                differing, rewritten = self._compare(scan, steps)
                 for path in spared:
                     differing.pop(path, None)
+                if (differing or rewritten or spared) and most_steps != float("inf"):
+                    raise OutOfSteps  # copies and writes take as long as the disk takes
                 for path in rewritten:
                     self._restore_file(path, "changed")
                 for path, kind in differing.items():
@@ -312,60 +214,51 @@ class ProtectedFiles:
             for path, change in changes.items():
                 if not change.restored:
                     accepted.add(path)
-            if accepted or self._protected_notebooks - self._copies.keys():
+            if accepted or (self._protected_notebooks - self._copies.keys()) & scan.files.keys():
                 self._adopt(scan, accepted)
             return tuple(map(changes.__getitem__, sorted(changes)))
 
+    @contextmanager
+    def _limited(self, most_steps: float) -> Iterator[Steps]:
+        """Hold the lock, and give so many steps; a limited caller does not wait for the lock either."""
+        if not self._lock.acquire(blocking=most_steps == float("inf")):
+            raise OutOfSteps
+        try:
+            if self.allowed.names != self._allowed_names:
+                if most_steps != float("inf"):
+                    raise OutOfSteps
+                self._follow_allowed()
+            yield Steps(most_steps)
+        finally:
+            self._lock.release()
+
     # ---- scan
 
-    def _scan(self) -> _CandidateScan:
-        started_s, scan = time.monotonic(), _CandidateScan()
-        with suppress(OSError):  # without a workspace all files count as removed
-            root = os.open(self._root, DIRECTORY_FLAGS)
-            try:
-                self._scan_folder(scan, root, "", 0)
-            finally:
-                os.close(root)
-        self._listings = scan.listings
+    def _scan(self, steps: Steps) -> CandidateScan:
+        started_s = time.monotonic()
+        scan = self._scanner.scan(steps)
+        if not scan.complete:
+            # The walk did not reach everything, but what is known is looked up by its path.
+            for path in self._copies.keys() - scan.files.keys():
+                with suppress(OSError), self._parent(path) as (folder, name):
+                    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    scan.files[path] = CandidateFile(status, zone_of(path))
+        if self._allowed_names:
+            scan.files = {path: file for path, file in scan.files.items() if not self.allowed.cover(path)}
         if self._notebooks and scan.files:
             self._protected_notebooks.update(self._checkpointed(scan.files))
-        self.complete = scan.complete
+        self.unwatched = scan.unwatched
         self.scan_duration_s = time.monotonic() - started_s
         return scan
 
-    def _scan_folder(self, scan: _CandidateScan, folder: int, path: str, depth: int) -> None:
-        status = os.fstat(folder)
-        key = status.st_dev, status.st_ino
-        listing = self._listings.get(key)
-        if listing is None or not listing.is_valid(path, status):
-            listing = _list_candidates(folder, path, status)
-        scan.listings[key] = listing
-        for name in listing.files:
-            with suppress(OSError):  # removed since it was listed
-                scan.files[path + name] = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        for name in listing.folders:
-            scan.folders += 1
-            if scan.folders > self._most_folders or depth >= MOST_DEPTH:
-                scan.complete = False
-                return
-            # Removed, replaced by a link, or unreadable for this user, who then runs nothing in it.
-            with suppress(OSError):
-                self._enter(scan, folder, name, f"{path}{name}/", depth + 1)
-
-    def _enter(self, scan: _CandidateScan, folder: int, name: str, path: str, depth: int) -> None:
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        cached = self._listings.get((status.st_dev, status.st_ino))
-        if cached is not None and not cached.folders and not cached.files and cached.is_valid(path, status):
-            scan.listings[status.st_dev, status.st_ino] = cached  # nothing of interest in it: do not open it
-            return
-        inner = os.open(name, DIRECTORY_FLAGS, dir_fd=folder)
-        try:
-            self._scan_folder(scan, inner, path, depth)
-        finally:
-            os.close(inner)
-
-    def _listed_files(self) -> set[str]:
-        return {listing.path + name for listing in self._listings.values() for name in listing.files}
+    def _follow_allowed(self) -> None:
+        """Drop the copies of names that were allowed since, and copy those that no longer are."""
+        before = AllowedNames(self._allowed_names)
+        self._allowed_names = self.allowed.names
+        for path in [path for path in self._copies if self.allowed.cover(path)]:
+            del self._copies[path]
+        scan = self._scan(Steps())
+        self._adopt(scan, {path for path in scan.files if before.cover(path)})
 
     @staticmethod
     def _checkpointed(files: Collection[str]) -> Iterator[str]:
@@ -379,7 +272,7 @@ class ProtectedFiles:
 
     # ---- compare
 
-    def _compare(self, scan: _CandidateScan) -> tuple[dict[str, DifferenceKind], list[str]]:
+    def _compare(self, scan: CandidateScan, steps: Steps) -> tuple[dict[str, DifferenceKind], list[str]]:
         """Return the differing files, and those whose inode or times changed while the content is the same.
 
         The latter are rewritten under a new inode: a process of the sandbox may hold them open for writing.
@@ -387,51 +280,61 @@ class ProtectedFiles:
         differing: dict[str, DifferenceKind] = {}
         rewritten = []
         for path, copy in self._copies.items():
-            status = scan.files.get(path)
-            if status is None:
+            file = scan.files.get(path)
+            if file is None:
                 differing[path] = "removed"
                 continue
-            if copy.clean and copy.matches(status):
+            if copy.clean and copy.matches(file.status):
                 continue
-            now = self._read(path, status)
-            same = now.data == copy.data and status.st_mode == copy.status.st_mode
-            if copy.matches(status) and (same or copy.data is None):
+            # More than the copy has, or git's settings may have, need not be read: then it differs.
+            limit = max(len(copy.data or b""), MAX_CONFIG_BYTES)
+            now = self._read(path, file, limit, steps)
+            same = now.data == copy.data and file.status.st_mode == copy.status.st_mode
+            if copy.matches(file.status) and (same or copy.data is None):
                 self._copies[path] = now
             elif same and copy.data is not None:
                 rewritten.append(path)
-            elif not self._is_harmless(path, now):
+            elif not self._is_harmless(path, file, now, copy.data):
                 differing[path] = "changed"
-        for path, status in scan.files.items():
-            known = path in self._copies or _is_notebook(path)
-            if not known and not self._is_harmless(path, self._read(path, status)):
+        for path, file in scan.files.items():
+            if path in self._copies or _is_notebook(path):
+                continue
+            if not self._is_harmless(path, file, self._read(path, file, MAX_CONFIG_BYTES, steps)):
                 differing[path] = "new"
         return differing, rewritten
 
     @staticmethod
-    def _is_harmless(path: str, found: FileSnapshot) -> bool:
-        """Return whether the file makes nothing run: a sample of a git hook, or plain settings of git."""
+    def _is_harmless(path: str, file: CandidateFile, found: FileSnapshot, known: bytes | None = None) -> bool:
+        """Return whether the file makes nothing run: a sample of a hook, or plain settings of git."""
         if not stat.S_ISREG(found.status.st_mode):
             return False
-        if _is_git_config(path.lower()):
-            return found.data is not None and _git_runs_program(found.data) is None
-        return path.endswith(".sample") and "/hooks/" in path
+        *above, name = path.lower().split("/")
+        if file.zone.is_git_settings(name):
+            return is_harmless_config(found.data, known)
+        if file.zone.is_rebase_todo(name):
+            return is_harmless_todo(found.data)
+        if name == "commondir":
+            # As `git worktree add` writes it. The folder that it names is a repository, and watched as such.
+            in_worktrees = above[-3:-1] == [".git", "worktrees"]
+            return in_worktrees and (found.data or b"").strip() == _COMMON_FOLDER_OF_WORKTREE
+        return file.zone.hooks and name.endswith(".sample")
 
     # ---- copies
 
-    def _copy_files(self, scan: _CandidateScan) -> None:
+    def _copy_files(self, scan: CandidateScan, steps: Steps | None = None) -> None:
         used_bytes = 0
         copies = {}
-        for path, status in scan.files.items():
+        for path, file in scan.files.items():
             if _is_notebook(path) and path not in self._protected_notebooks:
                 continue
             copy = self._copies.get(path)
-            if copy is None or not copy.clean or not copy.matches(status):
-                copy = self._read(path, status, ALL_BYTES - used_bytes)
+            if copy is None or not copy.clean or not copy.matches(file.status):
+                copy = self._read(path, file, ALL_BYTES - used_bytes, steps)
             used_bytes += len(copy.data or b"")
             copies[path] = copy
         self._copies = copies
 
-    def _adopt(self, scan: _CandidateScan, accepted: AbstractSet[str]) -> None:
+    def _adopt(self, scan: CandidateScan, accepted: AbstractSet[str]) -> None:
         """Copy notebooks that are newly protected, and files whose present state is `accepted`.
 
         Accepted are the files that a call was allowed to write and those that could not be restored, which
@@ -446,14 +349,20 @@ class ProtectedFiles:
                 self._copies[path] = copy
                 used_bytes += len(copy.data or b"")
 
-    def _read(self, path: str, status: os.stat_result, max_bytes: int = ALL_BYTES) -> FileSnapshot:
-        data: bytes | None = None
-        clean = status.st_ctime_ns < time.time_ns() - _RACY_NS
+    def _read(
+        self, path: str, file: CandidateFile, max_bytes: int = ALL_BYTES, steps: Steps | None = None
+    ) -> FileSnapshot:
+        """Read a file; its content is None if it has more than `max_bytes` or than any copy may have."""
+        status, data = file.status, None
+        max_bytes = min(max_bytes, self._file_bytes)
+        clean = status.st_ctime_ns < time.time_ns() - RACY_NS
+        if steps is not None:
+            steps.take(4 + min(status.st_size, max_bytes) // _STEP_BYTES)
         with suppress(OSError), self._parent(path) as (folder, name):
             if stat.S_ISLNK(status.st_mode):
                 data = os.fsencode(os.readlink(name, dir_fd=folder))
             elif stat.S_ISREG(status.st_mode):
-                data = read_file(folder, name, min(max_bytes, self._file_bytes))
+                data = read_file(folder, name, max_bytes)
         return FileSnapshot(status, data, clean)
 
     # ---- restore
@@ -466,7 +375,8 @@ class ProtectedFiles:
                 if copy is not None and copy.data is None:
                     # Too large to have been copied. Removing what is there would lose the file altogether.
                     return ProtectedFileChange(path=path, kind=kind, restored=False)
-                if kind != "removed":
+                # "Removed" files may be there all the same, where they count as protected no longer.
+                with suppress(FileNotFoundError, IsADirectoryError):
                     saved_as = self._quarantine.take(folder, name)
                 if copy is not None:
                     self._copies[path] = replace_file(folder, name, copy)

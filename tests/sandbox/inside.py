@@ -45,7 +45,7 @@ def run_confined():
     play()
 
 def run_isolated():
-    from aisotools.workspace import protected
+    from aisotools.workspace import protected_names
     from aisotools.sandbox.confinement import isolated, namespaces, rootfs
     from aisotools.sandbox import limits
     from aisotools.sandbox.process import tree
@@ -69,7 +69,9 @@ def run_isolated():
         readable=tuple(job["readable"]),
         workspace=job["workspace"],
         scratch=job["scratch"],
-        protected=rootfs.ProtectedNames(files=protected.PROTECTED_NAMES, folders=protected.PROTECTED_FOLDERS),
+        protected=rootfs.ProtectedNames(
+            files=protected_names.PROTECTED_NAMES, folders=protected_names.PROTECTED_FOLDERS
+        ),
         landlock_abi=job["landlock_abi"],
     )
     tree.become_subreaper()

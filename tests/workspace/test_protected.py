@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
-from aisotools.workspace.protected import MOST_DEPTH, ProtectedFiles, is_candidate
+from aisotools.workspace.candidates import MAX_PATH_BYTES
+from aisotools.workspace.protected import ProtectedFiles
+from aisotools.workspace.protected_names import is_candidate
 
 
 @pytest.fixture
@@ -250,12 +253,42 @@ def test_too_many_folders_are_reported(ws: Path, tmp_path: Path) -> None:
     assert not files.complete
 
 
-def test_too_many_levels_are_reported(tmp_path: Path) -> None:
-    above = tmp_path
-    for _ in range(MOST_DEPTH + 2):
-        above = above / "d"
-    above.mkdir(parents=True)
-    assert not ProtectedFiles(tmp_path / "d", tmp_path / "quarantine").complete
+def nested(folder: Path, name: str, levels: int) -> None:
+    """Make folders in each other, which may lie further down than any path can lead."""
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir(name, dir_fd=here)
+        below = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+
+def test_deep_folders_are_watched(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    files = ProtectedFiles(tmp_path / "ws", tmp_path / "quarantine")
+    nested(tmp_path / "ws", "d", 300)
+    deep = "/".join("d" * 300)
+    (tmp_path / "ws" / deep / "conftest.py").write_text("evil")
+    assert [change.path for change in files.restore()] == [f"{deep}/conftest.py"]
+    assert files.complete
+    assert not (tmp_path / "ws" / deep / "conftest.py").exists()
+    (tmp_path / "ws" / deep / "conftest.py").write_text("evil again")
+    assert [change.path for change in files.restore()] == [f"{deep}/conftest.py"]
+
+
+def test_folders_that_no_path_leads_to_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws" / "conftest.py").write_text("mine")
+    files = ProtectedFiles(tmp_path / "ws", tmp_path / "quarantine")
+    nested(tmp_path / "ws", "d" * 100, MAX_PATH_BYTES // 100 + 1)
+    (tmp_path / "ws" / "conftest.py").write_text("evil")
+    assert [change.path for change in files.restore()] == ["conftest.py"], "what is known is compared"
+    assert not files.complete
+    assert "4096 bytes" in files.unwatched
+    shutil.rmtree(tmp_path / "ws" / ("d" * 100))
+    assert files.restore() == ()
+    assert files.complete
 
 
 def test_quarantine_is_limited(files: ProtectedFiles, ws: Path, tmp_path: Path) -> None:

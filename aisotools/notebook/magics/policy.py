@@ -24,7 +24,7 @@ from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.prompts import EFFECT_LABELS
 from aisotools.policy.rules import Condition, Mode, Policy, Rule
 from aisotools.session.session import Session
-from aisotools.workspace.protected import PROTECTED_FOLDERS, PROTECTED_NAMES
+from aisotools.workspace.protected_names import PROTECTED_FOLDERS, PROTECTED_NAMES
 
 MODES: Mapping[str, str] = {
     "plan": "only what reads runs; everything else is denied",

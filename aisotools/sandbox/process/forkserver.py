@@ -41,7 +41,7 @@ from aisotools.sandbox.process.supervisor import ChildWatcher, Supervisor
 from aisotools.sandbox.worker import ipython
 from aisotools.sandbox.worker.output import Recorder
 from aisotools.sandbox.worker.worker import Worker, new_loop
-from aisotools.workspace.protected import PROTECTED_FOLDERS, PROTECTED_NAMES
+from aisotools.workspace.protected_names import PROTECTED_FOLDERS, PROTECTED_NAMES
 
 _CHANNEL = 3  # descriptor of the call channel, in the worker
 _CONTROL = 4  # descriptor of the control socket, in the supervisor

@@ -1,0 +1,356 @@
+"""Find the files of a workspace that may have to be protected, in a folder that is hostile while it is read.
+
+Threat: code in the sandbox hides a file from the scan (behind links, in folders that cannot be listed, very
+deep, behind very many others), or makes the scan itself the attack (time, memory, descriptors, recursion).
+
+Mechanism: folders are opened one by one, each relative to its parent and never through a link. The walk is a
+loop without recursion that holds at most `_HELD_FOLDERS` descriptors; further down it goes back by `..`, and
+only into the very folder it came from, by device and inode. It goes as deep as a path can be that programs
+can use (`MAX_PATH_BYTES`). An unchanged folder costs one `lstat`: its listing is cached by its change time,
+which user code cannot set, and by what the folders above it mean for it. Names, folders, files and the length
+of all paths are bounded.
+Race: a folder that changes during the walk is listed again next time, as a change within the last tick of the
+clock is never trusted. One that is moved away from under the walk ends it.
+Failure: whatever is beyond a bound, or ended the walk, makes the scan incomplete; `unwatched` says where.
+Callers must not take an incomplete scan for the absence of a file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aisotools.workspace.dirfd import DIRECTORY_FLAGS, WALK_FLAGS
+from aisotools.workspace.protected_names import REPOSITORY_PARTS, ROOT_ZONE, Zone, is_repository
+
+MAX_FOLDERS = 200_000
+"""Folders of a workspace that are scanned."""
+
+MAX_CANDIDATES = 50_000
+"""Files of a workspace that may have to be protected, notebooks included."""
+
+MAX_PATH_BYTES = 4096
+"""Length of a path that the system takes; what lies deeper can be reached by no path."""
+
+MAX_ALL_PATHS = 32 << 20
+"""Characters of the paths of all these files together."""
+
+RACY_NS = 20_000_000
+"""Change times have the granularity of the kernel's tick, 4 to 10 ms: a younger one proves nothing."""
+
+_REPLACED = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))  # by nothing, a file, a link
+_HELD_FOLDERS = 64
+_MAX_LISTINGS = 100_000  # that are cached; a folder beyond is listed each time
+_BATCH = 256
+
+
+class OutOfSteps(Exception):
+    """A scan that was limited would take too long."""
+
+
+class Steps:
+    """Work that may still be done, in units of about the time of one system call.
+
+    A scan on an event loop gets few of them, and is done again in a thread when they are used up. They count
+    work and not time, so that the same folder always ends at the same place.
+    """
+
+    def __init__(self, most: float = float("inf")) -> None:
+        """Allow `most`; any number of them without it."""
+        self._left = most
+
+    def take(self, steps: int = 1) -> None:
+        """Use up some.
+
+        Raises:
+            OutOfSteps: If there are none left.
+        """
+        self._left -= steps
+        if self._left < 0:
+            raise OutOfSteps
+
+    def __repr__(self) -> str:
+        return f"<Steps {self._left} left>"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Candidates and subfolders of one folder, valid while it has this change time and lies in such a place.
+
+    Attributes:
+        above: Zone of the folder by the names above it.
+        zone: The same, with what its entries say.
+    """
+
+    ctime_ns: int
+    clean: bool
+    above: Zone
+    zone: Zone
+    folders: tuple[str, ...]
+    files: tuple[str, ...]
+
+    def is_valid(self, above: Zone, status: os.stat_result) -> bool:
+        """Return whether the folder with this status still has these entries."""
+        return self.clean and self.ctime_ns == status.st_ctime_ns and self.above == above
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateFile:
+    """A file that may have to be protected.
+
+    Attributes:
+        status: Result of `lstat`.
+        zone: What the folders above it mean.
+    """
+
+    status: os.stat_result
+    zone: Zone
+
+
+@dataclass(slots=True)
+class CandidateScan:
+    """Result of one walk through the workspace.
+
+    Attributes:
+        files: The files by path, relative to the workspace.
+        unwatched: Why the walk is incomplete, and where; empty if it reached every folder.
+    """
+
+    files: dict[str, CandidateFile] = field(default_factory=dict)
+    unwatched: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every folder was reached."""
+        return not self.unwatched
+
+
+@dataclass(slots=True)
+class _OpenFolder:
+    """A folder on the way down: its descriptor, or -1 while it is closed, and the subfolders to come."""
+
+    folder: int
+    key: tuple[int, int]
+    path: str
+    listing: Listing
+    subfolders: Iterator[str]
+
+
+class CandidateScanner:
+    """Scans one workspace again and again."""
+
+    def __init__(self, root: str, *, max_folders: int = MAX_FOLDERS) -> None:
+        """Scan the folder with the real path `root`, at most `max_folders` below it."""
+        self._root = root
+        self._max_folders = max_folders
+        self._max_path_chars = MAX_PATH_BYTES - len(os.fsencode(root)) - 2
+        self._listings: dict[tuple[int, int], Listing] = {}
+
+    def __repr__(self) -> str:
+        return f"<CandidateScanner of {self._root!r}: {len(self._listings)} listings>"
+
+    def scan(self, steps: Steps) -> CandidateScan:
+        """Walk through the workspace.
+
+        Raises:
+            OutOfSteps: If it takes more than `steps`. The next walk begins anew, but finds listings cached.
+        """
+        walk = _CandidateWalk(self._listings, self._max_folders, self._max_path_chars, steps)
+        try:
+            with suppress(OSError):  # without a workspace all files are gone
+                walk.run(os.open(self._root, DIRECTORY_FLAGS))
+        except OutOfSteps:
+            self._listings = (self._listings | walk.listings) if len(self._listings) < _MAX_LISTINGS else {}
+            raise
+        self._listings = walk.listings
+        return walk.result
+
+
+class _CandidateWalk:
+    """One walk."""
+
+    def __init__(
+        self,
+        cached: dict[tuple[int, int], Listing],
+        max_folders: int,
+        max_path_chars: int,
+        steps: Steps,
+    ) -> None:
+        self.result = CandidateScan()
+        self.listings: dict[tuple[int, int], Listing] = {}
+        self._cached = cached
+        self._max_folders = max_folders
+        self._max_path_chars = max_path_chars
+        self._steps = steps
+        self._folders = 0
+        self._path_chars = 0
+        self._stack: list[_OpenFolder] = []
+
+    def run(self, root: int) -> None:
+        try:
+            self._push(root, "", ROOT_ZONE)
+            while self._stack:
+                frame = self._stack[-1]
+                name = next(frame.subfolders, None)
+                if name is None:
+                    self._pop()
+                else:
+                    self._enter(frame, name)
+        except _Incomplete as reason:
+            self.result.unwatched = str(reason)
+        finally:
+            for frame in self._stack:
+                if frame.folder >= 0:
+                    os.close(frame.folder)
+
+    def _push(self, folder: int, path: str, above: Zone) -> None:
+        """Take an open folder as the next one; it is closed when the walk leaves it."""
+        try:
+            status = os.fstat(folder)
+            key = status.st_dev, status.st_ino
+            listing = self._cached.get(key)
+            if listing is None or not listing.is_valid(above, status):
+                listing = self._list(folder, path, above, status)
+        except BaseException:
+            os.close(folder)
+            raise
+        self._stack.append(_OpenFolder(folder, key, path, listing, iter(listing.folders)))
+        self._remember(key, listing)
+        for name in listing.files:
+            self._steps.take()
+            self._add_file(folder, path, name, listing.zone)
+
+    def _add_file(self, folder: int, path: str, name: str, zone: Zone) -> None:
+        self._path_chars += len(path) + len(name)
+        if len(self.result.files) >= MAX_CANDIDATES or self._path_chars > MAX_ALL_PATHS:
+            raise _Incomplete(f"more than {MAX_CANDIDATES} notebooks and protected files", path)
+        with suppress(OSError):  # removed since it was listed
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            self.result.files[path + name] = CandidateFile(status, zone)
+
+    def _remember(self, key: tuple[int, int], listing: Listing) -> None:
+        if len(self.listings) < _MAX_LISTINGS:
+            self.listings[key] = listing
+
+    def _enter(self, frame: _OpenFolder, name: str) -> None:
+        self._folders += 1
+        self._steps.take()
+        if self._folders > self._max_folders:
+            raise _Incomplete(f"more than {self._max_folders} folders", frame.path)
+        path = f"{frame.path}{name}/"
+        if len(path) > self._max_path_chars:
+            raise _Incomplete(f"a folder whose path has more than {MAX_PATH_BYTES} bytes", frame.path)
+        above = frame.listing.zone.enter(name)
+        try:
+            status = os.stat(name, dir_fd=frame.folder, follow_symlinks=False)
+        except OSError:
+            return  # removed since it was listed
+        key = status.st_dev, status.st_ino
+        cached = self._cached.get(key)
+        if cached is not None and not cached.folders and not cached.files and cached.is_valid(above, status):
+            self._remember(key, cached)  # nothing of interest in it: do not open it
+            return
+        inner = self._open(frame, name, status)
+        if inner is None:
+            return
+        if len(self._stack) >= _HELD_FOLDERS:
+            os.close(frame.folder)
+            frame.folder = -1
+        self._push(inner, path, above)
+
+    def _open(self, frame: _OpenFolder, name: str, status: os.stat_result) -> int | None:
+        """Open a subfolder; None if it is gone, or nobody can use it."""
+        try:
+            return os.open(name, DIRECTORY_FLAGS, dir_fd=frame.folder)
+        except PermissionError:
+            pass
+        except OSError as error:
+            if error.errno in _REPLACED:
+                return None
+            raise _Incomplete(f"a folder that cannot be opened ({error.strerror})", frame.path) from None
+        if status.st_uid != os.geteuid() or not status.st_mode & stat.S_IXUSR:
+            return None  # nobody else's program enters it, either
+        # It cannot be listed, but programs can use it as their folder and find files in it by name.
+        try:
+            return _open_unlistable(frame.folder, name)
+        except OSError:
+            raise _Incomplete("a folder that cannot be listed", f"{frame.path}{name}/") from None
+
+    def _pop(self) -> None:
+        left = self._stack.pop()
+        if self._stack and self._stack[-1].folder < 0:
+            parent = self._stack[-1]
+            try:
+                parent.folder = os.open("..", DIRECTORY_FLAGS, dir_fd=left.folder)
+                status = os.fstat(parent.folder)
+            except OSError:
+                os.close(left.folder)
+                raise _Incomplete("a folder that was moved during the look", parent.path) from None
+            if (status.st_dev, status.st_ino) != parent.key:
+                # Race: it was moved, so `..` leads elsewhere, perhaps out of the workspace.
+                os.close(left.folder)
+                raise _Incomplete("a folder that was moved during the look", parent.path)
+        os.close(left.folder)
+
+    def _list(self, folder: int, path: str, above: Zone, status: os.stat_result) -> Listing:
+        # A folder that changed within the last tick may change again without a new change time.
+        clean = status.st_ctime_ns < time.time_ns() - RACY_NS
+        folders: list[str] = []
+        files: list[str] = []
+        maybe: list[str] = []
+        parts: set[str] = set()
+        self._steps.take(4)
+        with os.scandir(folder) as entries:
+            for count, entry in enumerate(entries):
+                if count % _BATCH == _BATCH - 1:
+                    self._steps.take(_BATCH // 4)
+                name = entry.name
+                if len(name) < 10 and name.lower() in REPOSITORY_PARTS:
+                    parts.add(name.lower())
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(name)
+                    if len(folders) > self._max_folders:
+                        raise _Incomplete(f"more than {self._max_folders} folders", path)
+                elif above.holds_candidate(name):
+                    files.append(name)
+                elif _OF_REPOSITORY.holds_candidate(name):
+                    maybe.append(name)
+                if len(files) > MAX_CANDIDATES:
+                    raise _Incomplete(f"more than {MAX_CANDIDATES} notebooks and protected files", path)
+        zone = above
+        if is_repository(parts):
+            zone = above.as_repository()
+            files += maybe
+        return Listing(status.st_ctime_ns, clean, above, zone, tuple(folders), tuple(files))
+
+
+_OF_REPOSITORY = ROOT_ZONE.as_repository()
+
+
+class _Incomplete(Exception):
+    """The walk cannot go on."""
+
+    def __init__(self, reason: str, path: str) -> None:
+        place = path if len(path) <= 60 else f"{path[:40]}.../{path.rstrip('/').rpartition('/')[2][:16]}/"
+        super().__init__(f"{reason}, in {place!r}" if path else reason)
+
+
+def _open_unlistable(folder: int, name: str) -> int:
+    """Open a folder of ours that only lacks the right to be listed, which it has for a moment."""
+    place = os.open(name, WALK_FLAGS, dir_fd=folder)
+    try:
+        mode = stat.S_IMODE(os.fstat(place).st_mode)
+        path = Path(f"/proc/self/fd/{place}")
+        path.chmod(mode | stat.S_IRUSR)
+        try:
+            return os.open(path, DIRECTORY_FLAGS & ~os.O_NOFOLLOW)
+        finally:
+            path.chmod(mode)
+    finally:
+        os.close(place)

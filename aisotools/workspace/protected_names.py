@@ -1,0 +1,321 @@
+"""The names of protected files: what a program outside the sandbox runs or obeys by being used in a folder.
+
+Threat: code in the sandbox writes in its workspace, and a person uses the same folder. Pytest imports
+`conftest.py`, git runs hooks, an editor runs tasks, a build tool obeys its file, all without being told to.
+
+What belongs here: a file that a tool finds by its name, in the folder where it is used or above, and that can
+make the tool run a program, load a module, or obey other settings that do. What does not: files that a person
+names to run them (scripts, notebooks, a Dockerfile), text that only a model reads (`AGENTS.md`), and settings
+of style alone (`.editorconfig`). Files of continuous integration are here although they run elsewhere: the
+next push runs them with the secrets of the repository. Virtual environments are here by `pyvenv.cfg`, without
+which editors and `uv` do not take a folder for one.
+
+Mechanism: names are compared in lower case, since some file systems ignore case. A repository of git is
+recognized by what it holds (`HEAD` with `objects` and `refs`, or `HEAD` with `commondir`), whatever its name;
+links and plain files in the place of a protected folder count as the folder does. Matching is by sets and by
+one expression of fixed size for each name, so that it takes the same time for each entry of a folder.
+A person can allow a name for one workspace; see `AllowedNames`. The workspace's own policy cannot be
+allowed: it narrows what may run.
+Failure: a name that is missing here is written like any other file. The list can only follow the tools.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from aisotools.core.exceptions import UsageError
+
+PROTECTED_NAMES = (
+    # Python: test runners, installers, checkers, debuggers, the start of the interpreter
+    "conftest.py",
+    "pytest.ini",
+    ".pytest.ini",
+    "tox.ini",
+    "setup.cfg",
+    "setup.py",
+    "pyproject.toml",
+    "noxfile.py",
+    "sitecustomize.py",
+    "usercustomize.py",
+    "*.pth",
+    "pyvenv.cfg",
+    ".python-version",
+    ".pdbrc",
+    ".coveragerc",
+    "mypy.ini",
+    ".mypy.ini",
+    ".flake8",
+    ".pylintrc",
+    "pylintrc",
+    "pylintrc.toml",
+    "jupyter*_config.py",
+    "jupyter*_config.json",
+    "ipython*_config.py",
+    # Build tools and package managers
+    "makefile",
+    "gnumakefile",
+    "justfile",
+    ".justfile",
+    "package.json",
+    ".npmrc",
+    ".yarnrc",
+    ".yarnrc.yml",
+    ".pnpmfile.cjs",
+    ".bazelrc",
+    ".tool-versions",
+    "uv.toml",
+    # Git and continuous integration
+    ".gitconfig",
+    ".pre-commit-config.yaml",
+    ".gitlab-ci.yml",
+    # Shells, editors, debuggers, other interpreters and agents
+    ".env",
+    ".envrc",
+    ".bashrc",
+    ".bash_profile",
+    ".bash_login",
+    ".profile",
+    ".zshrc",
+    ".zshenv",
+    ".zprofile",
+    ".zlogin",
+    ".exrc",
+    ".vimrc",
+    ".nvimrc",
+    ".nvim.lua",
+    ".dir-locals.el",
+    ".gdbinit",
+    ".lldbinit",
+    ".rprofile",
+    ".renviron",
+    ".rdata",
+    ".octaverc",
+    ".irbrc",
+    ".ghci",
+    "*.code-workspace",
+    ".mcp.json",
+    ".aider.conf.yml",
+    # Our own
+    ".aisotools.toml",
+)
+"""Names of such files, in any folder. The letter case of a file does not matter."""
+
+PROTECTED_FOLDERS = (
+    ".git/hooks",
+    ".githooks",
+    ".husky",
+    ".github/workflows",
+    ".ipython",
+    ".jupyter",
+    ".vscode",
+    ".idea",
+    ".zed",
+    ".devcontainer",
+    ".mvn",
+    ".claude",
+    ".codex",
+    ".cursor",
+    ".gemini",
+)
+"""Folders that hold such files under any name, wherever they are."""
+
+ALWAYS_PROTECTED = ".aisotools.toml"
+"""The one name that cannot be allowed."""
+
+_EXACT_NAMES = frozenset(name for name in PROTECTED_NAMES if "*" not in name)
+_matches_glob = re.compile("|".join(fnmatch.translate(name) for name in PROTECTED_NAMES if "*" in name)).match
+_FOLDERS = frozenset(PROTECTED_FOLDERS)
+_FIRST_PARTS = frozenset(folder.partition("/")[0] for folder in PROTECTED_FOLDERS)
+_SETTINGS_OF_GIT = frozenset(("config", "config.worktree"))
+_FILES_OF_GIT = _SETTINGS_OF_GIT | {"commondir", "hooks", "rebase-merge"}
+_FOLDERS_OF_MODULES = frozenset(("modules", "worktrees"))
+_FOLDERS_OF_REFERENCES = frozenset(("refs", "logs", "objects"))  # a branch may be named "config"
+_TODO = "git-rebase-todo"
+REPOSITORY_PARTS = frozenset(("head", "objects", "refs", "commondir"))
+"""Names, in lower case, by which a repository of git is recognized."""
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """What the folders above a file mean for it.
+
+    Attributes:
+        first: Last component of the folder, in lower case, if a protected folder begins with it.
+        inside: True in a protected folder, at any depth.
+        repository: True directly in a repository of git.
+        hooks: True in the hooks of a repository, at any depth.
+        rebase: True directly in the folder of a rebase that waits.
+        modules: True where repositories of submodules and of further worktrees lie.
+    """
+
+    first: str = ""
+    inside: bool = False
+    repository: bool = False
+    hooks: bool = False
+    rebase: bool = False
+    modules: bool = False
+
+    def enter(self, name: str) -> Zone:
+        """Return the zone of the subfolder `name`."""
+        name = name.lower()
+        if self is ROOT_ZONE and name not in _FIRST_PARTS:
+            return self
+        hooks = self.hooks or (self.repository and name == "hooks")
+        modules = (self.repository and name in _FOLDERS_OF_MODULES) or (
+            self.modules and not hooks and name not in _FOLDERS_OF_REFERENCES
+        )
+        zone = Zone(
+            first=name if name in _FIRST_PARTS else "",
+            inside=self.inside or hooks or name in _FOLDERS or f"{self.first}/{name}" in _FOLDERS,
+            repository=name == ".git" or modules,
+            hooks=hooks,
+            rebase=self.repository and name == "rebase-merge",
+            modules=modules,
+        )
+        return ROOT_ZONE if zone == ROOT_ZONE else zone
+
+    def as_repository(self) -> Zone:
+        """Return the zone of a folder that is a repository by what it holds."""
+        return replace(self, repository=True)
+
+    def holds_candidate(self, name: str) -> bool:
+        """Return whether an entry `name` that is no folder may have to be protected."""
+        name = name.lower()
+        if name in _EXACT_NAMES or name in _FIRST_PARTS or name in _FOLDERS or name.endswith(".ipynb"):
+            return True
+        if self is not ROOT_ZONE and (
+            self.inside
+            or (self.repository and name in _FILES_OF_GIT)
+            or (self.rebase and name == _TODO)
+            or f"{self.first}/{name}" in _FOLDERS
+        ):
+            return True
+        return _matches_glob(name) is not None
+
+    def is_git_settings(self, name: str) -> bool:
+        """Return whether the entry `name` holds settings of git."""
+        return self.repository and name.lower() in _SETTINGS_OF_GIT
+
+    def is_rebase_todo(self, name: str) -> bool:
+        """Return whether the entry `name` is what a rebase does next."""
+        return self.rebase and name.lower() == _TODO
+
+
+ROOT_ZONE = Zone()
+"""The zone of every ordinary folder."""
+
+
+def is_repository(parts: Collection[str]) -> bool:
+    """Return whether git would take a folder with these of `REPOSITORY_PARTS` for a repository."""
+    return "head" in parts and ("commondir" in parts or ("objects" in parts and "refs" in parts))
+
+
+def zone_of(path: str) -> Zone:
+    """Return the zone of the folder of `path`, as far as names alone tell."""
+    zone = ROOT_ZONE
+    for part in path.split("/")[:-1]:
+        zone = zone.enter(part)
+    return zone
+
+
+def is_candidate(path: str) -> bool:
+    """Return whether the file at `path`, relative to the workspace, may have to be protected."""
+    return zone_of(path).holds_candidate(path.rpartition("/")[2])
+
+
+def is_protected(path: str) -> bool:
+    """Return whether no call may write the file at `path`, whatever its content."""
+    zone, name = zone_of(path), path.rpartition("/")[2].lower()
+    return zone.inside or name in _EXACT_NAMES or _matches_glob(name) is not None
+
+
+# ---- names that a person allows
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedName:
+    """A protected name that a person has allowed.
+
+    Attributes:
+        text: As it was given: a file name or glob of `PROTECTED_NAMES`, a folder of `PROTECTED_FOLDERS`, or
+            the path of one such file, relative to the workspace.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        text: object = self.text
+        if not isinstance(text, str) or not _can_be_allowed(text):
+            raise UsageError(
+                f"allow_protected: {text!r} is no protected name. Give a name such as 'conftest.py', a "
+                "folder such as '.vscode', or the path of such a file in the workspace."
+            )
+        if text.lower().rpartition("/")[2] == ALWAYS_PROTECTED:
+            raise UsageError(
+                f"allow_protected: {ALWAYS_PROTECTED} cannot be allowed, because it narrows what may run. "
+                "Edit it yourself."
+            )
+
+    def covers(self, path: str) -> bool:
+        """Return whether `path`, relative to the workspace, is allowed by this."""
+        path, text = path.lower(), self.text.lower()
+        if text in PROTECTED_FOLDERS:
+            return path.endswith(f"/{text}") or path == text or f"/{text}/" in f"/{path}"
+        if "/" in text:
+            return path == text
+        name = path.rpartition("/")[2]
+        return name == text or (text in PROTECTED_NAMES and fnmatch.fnmatchcase(name, text))
+
+
+def _can_be_allowed(text: str) -> bool:
+    lowered = text.lower()
+    if lowered in PROTECTED_FOLDERS or lowered in PROTECTED_NAMES:
+        return True
+    parts = lowered.split("/")
+    if not all(parts) or {".", ".."} & set(parts) or "*" in lowered or lowered.endswith(".ipynb"):
+        return False
+    return is_candidate(lowered)
+
+
+class AllowedNames:
+    """The protected names that a person has allowed for the workspace of one session."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        """Begin with `names`; see `allow`."""
+        self._names: dict[str, AllowedName] = {}
+        self.allow(names)
+
+    def __repr__(self) -> str:
+        return f"<AllowedNames {list(self._names)}>"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, in the order in which they were allowed."""
+        return tuple(self._names)
+
+    def allow(self, names: Iterable[str]) -> None:
+        """Protect these no longer.
+
+        Raises:
+            UsageError: If one of them is no protected name, or must stay protected.
+        """
+        if isinstance(names, str):
+            raise UsageError(f"allow_protected={names!r}: give a list of names, such as [{names!r}].")
+        self._names |= {name: AllowedName(name) for name in names}
+
+    def withdraw(self, names: Iterable[str]) -> None:
+        """Protect these again."""
+        for name in names:
+            self._names.pop(name, None)
+
+    def cover(self, path: str) -> bool:
+        """Return whether a person has allowed `path`, relative to the workspace, to be written."""
+        return any(name.covers(path) for name in self._names.values())
+
+
+def allows(names: Iterable[str], path: str) -> bool:
+    """Return whether one of the allowed `names` covers `path`, relative to the workspace."""
+    return any(AllowedName(name).covers(path) for name in names)

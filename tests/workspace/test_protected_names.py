@@ -1,0 +1,143 @@
+"""Which names are protected, and which of them a person may allow."""
+
+from __future__ import annotations
+
+import pytest
+
+from aisotools.core.exceptions import UsageError
+from aisotools.workspace.protected_names import (
+    PROTECTED_FOLDERS,
+    PROTECTED_NAMES,
+    AllowedName,
+    AllowedNames,
+    allows,
+    is_candidate,
+    is_protected,
+    is_repository,
+)
+
+PROTECTED = """
+    conftest.py a/CONFTEST.PY pytest.ini tox.ini setup.cfg setup.py pyproject.toml noxfile.py x.pth .pdbrc
+    .envrc .env Makefile a/makefile GNUmakefile package.json .vscode/tasks.json a/.idea/x
+    .github/workflows/x.yml
+    .git/hooks/pre-commit .claude/settings.json .husky/x/y jupyter_server_config.py x.code-workspace
+    .Rprofile
+"""
+ORDINARY = """
+    main.py README.md tests/test_x.py conftest.pyc Makefile/x requirements.txt .gitignore .gitattributes
+    hooks/x git/hooks/x .github/FUNDING.yml .github/x/workflows/y AGENTS.md CLAUDE.md Dockerfile .editorconfig
+    data/config a/HEAD setup.cfg.bak package-lock.json .git/config .git/HEAD workflows/x n.ipynb
+"""
+
+
+@pytest.mark.parametrize("path", PROTECTED.split())
+def test_protected(path: str) -> None:
+    assert is_protected(path)
+    assert is_candidate(path)
+
+
+@pytest.mark.parametrize("path", ORDINARY.split())
+def test_ordinary(path: str) -> None:
+    assert not is_protected(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".git",
+        "a/.git",
+        ".git/config",
+        ".git/commondir",
+        ".git/config.worktree",
+        ".git/hooks",
+        ".vscode",
+        ".git/worktrees/x/config.worktree",
+        "n.ipynb",
+        ".git/rebase-merge/git-rebase-todo",
+    ],
+)
+def test_what_is_protected_by_its_content(path: str) -> None:
+    assert is_candidate(path)
+    assert not is_protected(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "config",
+        "commondir",
+        "hooks",
+        ".git/refs/heads/config",
+        ".git/logs/hooks",
+        "git-rebase-todo",
+        "a/rebase-merge/git-rebase-todo",
+    ],
+)
+def test_names_of_git_elsewhere(path: str) -> None:
+    assert not is_candidate(path)
+
+
+def test_all_names_are_in_lower_case() -> None:
+    for name in (*PROTECTED_NAMES, *PROTECTED_FOLDERS):
+        assert name == name.lower()
+
+
+def test_repositories() -> None:
+    assert is_repository({"head", "objects", "refs"})
+    assert is_repository({"head", "commondir"})
+    assert not is_repository({"objects", "refs"})
+    assert not is_repository({"head", "refs"})
+
+
+@pytest.mark.parametrize(
+    ("name", "covered", "not_covered"),
+    [
+        (
+            "conftest.py",
+            ["conftest.py", "a/b/conftest.py", "a/Conftest.py"],
+            ["xconftest.py", "conftest.py/x"],
+        ),
+        ("tests/conftest.py", ["tests/conftest.py"], ["conftest.py", "a/tests/conftest.py"]),
+        ("*.pth", ["x.pth", "a/y.pth"], ["x.py"]),
+        ("x.pth", ["a/x.pth"], ["y.pth"]),
+        (".vscode", [".vscode/tasks.json", "a/.vscode/b/c", ".vscode"], [".vscodex/y", "x.vscode/y"]),
+        (".git/hooks", ["a/.git/hooks/x"], [".git/config", "hooks/x"]),
+        (".git/config", [".git/config"], ["a/.git/config"]),
+        (".vscode/tasks.json", [".vscode/tasks.json"], [".vscode/settings.json"]),
+    ],
+)
+def test_what_an_allowed_name_covers(name: str, covered: list[str], not_covered: list[str]) -> None:
+    for path in covered:
+        assert AllowedName(name).covers(path), path
+    for path in not_covered:
+        assert not AllowedName(name).covers(path), path
+
+
+NOT_TO_BE_ALLOWED = """
+    * main.py *.py c* conftest.* /conftest.py a//conftest.py ../conftest.py a/../conftest.py ./conftest.py
+    n.ipynb a/ .aisotools.toml a/.AISOTOOLS.toml
+"""
+
+
+@pytest.mark.parametrize("name", [*NOT_TO_BE_ALLOWED.split(), "", 7, None])
+def test_what_cannot_be_allowed(name: object) -> None:
+    with pytest.raises(UsageError, match="allow_protected"):
+        AllowedName(name)  # type: ignore[arg-type]  # what a person may write
+    with pytest.raises(UsageError, match="allow_protected"):
+        AllowedNames([name])  # type: ignore[list-item]  # likewise
+
+
+def test_a_text_is_no_list_of_names() -> None:
+    with pytest.raises(UsageError, match=r"\['conftest.py'\]"):
+        AllowedNames("conftest.py")
+
+
+def test_names_are_allowed_and_withdrawn() -> None:
+    allowed = AllowedNames(["conftest.py"])
+    assert allowed.cover("a/conftest.py")
+    allowed.allow(["tox.ini"])
+    assert allowed.names == ("conftest.py", "tox.ini")
+    allowed.withdraw(["conftest.py", "never there"])
+    assert not allowed.cover("conftest.py")
+    assert allowed.cover("tox.ini")
+    assert allows(["*.pth"], "x.pth")
