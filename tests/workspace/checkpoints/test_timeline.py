@@ -69,6 +69,7 @@ def test_what_somebody_else_changed_is_a_conflict_shown_and_refused_unless_force
     moved = rig.move()
     assert not moved.done
     assert moved.conflicts == (("a", "it was changed by somebody else since"),)
+    assert rig.chain.move("undo", rig.chain.steps) == moved, "nothing is forced unless it is said"
     assert file.read_text() == "person"
     assert rig.move(force=True).removed == ("a",)
     assert other.read_text() == "person"
