@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+_CLOCK_REALTIME_COARSE = 5  # of Linux; the kernel stamps files by it, which moves on every few milliseconds
 HANG_S = 60.0
 """After this time, nobody believes any more that something will happen."""
 
@@ -38,12 +39,24 @@ async def loop_turns(count: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-async def advance_clock(seconds: float) -> None:
-    """Let the running loop's clock jump ahead: whatever waits in it for less ends waiting."""
-    loop = asyncio.get_running_loop()
-    clock = loop.time
-    loop.time = lambda: clock() + seconds  # type: ignore[method-assign]  # a loop has no other way to be told
-    await loop_turns()
+class LoopClock:
+    """The running loop's clock, which can be made to jump: time passes without anybody waiting for it."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        time_of_loop, self._ahead_s = loop.time, 0.0
+        loop.time = lambda: time_of_loop() + self._ahead_s  # type: ignore[method-assign]  # no other way in
+
+    async def advance(self, seconds: float) -> None:
+        """Let `seconds` pass: timeouts and sleeps of the loop that are shorter end."""
+        self._ahead_s += seconds
+        await loop_turns()
+
+
+def file_times_advance() -> None:
+    """Return when a file that is written now gets a later time than whatever was written before."""
+    began_ns = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
+    wait_until(lambda: time.clock_gettime_ns(_CLOCK_REALTIME_COARSE) > began_ns)
 
 
 def process_state(pid: int) -> str:

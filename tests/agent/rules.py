@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ from aisotools.core.events import (
     conversation_of,
 )
 from aisotools.core.messages import AssistantMessage, Message, ToolMessage
+from tests.waiting import eventually
 
 
 def assert_whole(messages: Sequence[Message]) -> None:
@@ -53,9 +55,6 @@ def assert_sound(agent: Agent) -> None:
 
 async def assert_no_orphans(before: set[asyncio.Task[object]]) -> None:
     """No task is left over from what was cancelled."""
-    for _ in range(20):
-        left = asyncio.all_tasks() - before
-        if not left:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"left over: {left}")
+    with contextlib.suppress(AssertionError):
+        await eventually(lambda: not asyncio.all_tasks() - before)
+    assert not asyncio.all_tasks() - before

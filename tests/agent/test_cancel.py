@@ -22,6 +22,7 @@ from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import tool
 from tests.agent.rules import assert_no_orphans, assert_sound
 from tests.conftest import OpenSession
+from tests.waiting import loop_turns
 
 T = TypeVar("T")
 
@@ -152,7 +153,7 @@ async def test_cancelled_twice(open_session: OpenSession) -> None:
     agent = agent_of(open_session(*tools(), approver=SlowApprover()))
     before = asyncio.all_tasks()
     task = asyncio.ensure_future(agent.run("go"))
-    await asyncio.sleep(0.005)
+    await loop_turns(5)  # it takes more of them than that
     for _ in range(5):
         task.cancel()
         await asyncio.sleep(0)

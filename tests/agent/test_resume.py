@@ -27,6 +27,7 @@ from aisotools.session.ledger import verify
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from tests.conftest import OpenSession
+from tests.waiting import HANG_S, wait_until
 
 VALUES: list[Json] = [None, 5, "x", [], {}]
 
@@ -43,7 +44,7 @@ async def main(folder):
             ("file", {"operation": "write", "path": "a.txt", "content": "one"}),
             ("python", {"code": "x = 41; open('b.txt', 'w').write('two')"}),
             [("file", {"operation": "read", "path": "a.txt"}),
-             ("sandbox_bash", {"command": "echo three > a.txt; echo now > going; sleep 60"})],
+             ("sandbox_bash", {"command": "echo three > a.txt; echo now > going; sleep 1000"})],
         ])
         await Agent(model, session, "Be brief.").run("Write things, then wait.")
 
@@ -55,20 +56,20 @@ asyncio.run(main(sys.argv[1]))
 def killed(tmp_path: Path) -> Mapping[str, str]:
     """Settings under which a host worked until it was killed in the middle of a call."""
     host = subprocess.Popen([sys.executable, "-c", HOST, str(tmp_path)])
-    ends_s = time.monotonic() + 40
-    while not (tmp_path / "work/going").exists():
+    try:
+        wait_until(lambda: (tmp_path / "work/going").exists() or host.poll() is not None)
         assert host.poll() is None
-        assert time.monotonic() < ends_s
-        time.sleep(0.02)
-    time.sleep(0.1)  # the head is written within 50 ms
-    host.send_signal(signal.SIGKILL)
-    host.wait()
+        wait_until(lambda: verify(tmp_path / "state/aisotools/ledger/mine.jsonl").ok)  # its head is written
+    finally:
+        host.send_signal(signal.SIGKILL)
+        host.wait()
     return {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
 
 
 async def opened(folder: Path, environ: Mapping[str, str]) -> Session:
     """The session again, as soon as nothing of the killed host is left."""
-    for _ in range(60):
+    ends_s = time.monotonic() + HANG_S
+    while time.monotonic() < ends_s:
         session = Session(folder / "work", session_key="mine", approver=DenyAll(), environ=environ)
         try:
             await session.start()

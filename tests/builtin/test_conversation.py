@@ -22,6 +22,7 @@ from aisotools.session.session import Session
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.registry import ToolRegistry
 from tests.conftest import OpenSession
+from tests.waiting import eventually
 
 
 class Answering(AllowAll):
@@ -177,11 +178,12 @@ async def test_without_anybody_to_ask_it_fails_closed(open_session: OpenSession,
 
 
 async def test_an_interrupt_calls_the_question_off(open_session: OpenSession) -> None:
-    session = open_session(approver=Answering(asyncio.sleep(60)))
+    approver = Answering(asyncio.sleep(1000))
+    session = open_session(approver=approver)
     asking = asyncio.ensure_future(ask(session))
-    await asyncio.sleep(0.05)
+    await eventually(lambda: approver.asked)
     await session.interrupt()
-    assert (await asyncio.wait_for(asking, 5)).metadata["stopped"] is True
+    assert (await asking).metadata["stopped"] is True
 
 
 @pytest.mark.parametrize(

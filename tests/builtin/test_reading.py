@@ -13,7 +13,8 @@ import pytest
 from aisotools.core.protocols import OutputCaps
 from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.types import ToolCall, ToolResult
-from tests.sandbox.rig import BASH, Rig, open_files, rig
+from tests.sandbox.rig import BASH, Rig, open_files, rig, sleepers
+from tests.waiting import eventually
 
 _ids = itertools.count()
 
@@ -79,18 +80,16 @@ async def test_output_exit_codes_and_deadlines_are_those_of_any_command(r: Rig) 
 
 async def test_nothing_is_left_open(r: Rig) -> None:
     await reading(r, "echo hi")
-    await asyncio.sleep(0.1)
     before = open_files(r.kernel.status().pid)
     for _ in range(20):
         await reading(r, "echo hi; false")
     await asyncio.gather(*(reading(r, "sleep 0.05; echo hi") for _ in range(8)))
     await reading(r, "(sleep 30 &) ; echo hi")
-    await asyncio.sleep(0.3)
-    assert open_files(r.kernel.status().pid) <= before
+    await eventually(lambda: open_files(r.kernel.status().pid) <= before)
 
 
 async def test_an_interrupt_ends_it(r: Rig) -> None:
     call = asyncio.create_task(reading(r, "sleep 60"))
-    await asyncio.sleep(0.2)
+    await eventually(lambda: sleepers(r.workspace))
     await r.kernel.interrupt()
     assert (await call).metadata["stopped"] is True

@@ -37,11 +37,11 @@ async def output(session: Session, task: str, **more: Any) -> ToolResult:
 
 async def test_a_task_runs_on_and_is_read_piece_by_piece(session: Session) -> None:
     task = await start(session, "echo one; read x; echo got $x >&2; exit 3")
-    first = await output(session, task, pattern="one", wait=5000)
+    first = await output(session, task, pattern="one", wait=60_000)
     assert (first.value["output"], first.value["running"], first.value["next_offset"]) == ("one", True, 4)
     answer = await session.call("task_input", {"task": task, "text": "it\n"})
     assert not answer.is_error
-    last = await output(session, task, offset=4, wait=5000)
+    last = await output(session, task, offset=4, wait=60_000)
     assert last.value["output"] == "got it\n"
     assert (last.value["running"], last.value["exitCode"]) == (False, 3)
     assert "ended with exit code 3" in last.content
@@ -51,12 +51,15 @@ async def test_a_task_runs_on_and_is_read_piece_by_piece(session: Session) -> No
 
 
 async def test_an_end_is_announced_once_in_the_next_result_of_its_owner(session: Session) -> None:
-    task = await start(session, "sleep 0.3; exit 7")
-    await asyncio.sleep(0.8)
+    mark = uuid.uuid4().hex
+    task = await start(session, f": {mark}; while [ ! -e go ]; do sleep 0.01; done; exit 7")
+    assert session.workspace is not None
+    (session.workspace / "go").touch()
+    assert await gone(mark)
     other = ToolCall(uuid.uuid4().hex, "file", {"operation": "list"}, origin="model", agent_id="other")
     assert "task" not in (await session.call_many([other]))[0].content
     first = await session.call("file", {"operation": "list"})
-    assert f"[task {task} ended with exit code 7: 'sleep 0.3; exit 7']" in first.content
+    assert f"[task {task} ended with exit code 7: ': {mark}; while" in first.content
     again = await session.call("file", {"operation": "list"})
     assert "task" not in again.content
 
@@ -64,16 +67,18 @@ async def test_an_end_is_announced_once_in_the_next_result_of_its_owner(session:
 async def test_end_of_input(session: Session) -> None:
     task = await start(session, "wc -c")
     await session.call("task_input", {"task": task, "text": "12345", "end": True})
-    assert (await output(session, task, wait=5000)).value["output"] == "5\n"
+    assert (await output(session, task, wait=60_000)).value["output"] == "5\n"
 
 
 async def test_waiting_ends_in_time_and_other_calls_go_on(session: Session) -> None:
-    task = await start(session, "sleep 30")
-    waiting = asyncio.ensure_future(output(session, task, wait=600))
+    task = await start(session, "sleep 1000")
+    waiting = asyncio.ensure_future(output(session, task, wait=600_000))
     other = await session.call("sandbox_bash", {"command": "echo hi"})
     assert other.value["stdout"] == "hi\n"
     assert not waiting.done()
-    assert (await waiting).value["running"] is True
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert (await output(session, task, wait=100)).value["running"] is True
 
 
 async def test_stopping_ends_the_whole_group(session: Session) -> None:
@@ -90,7 +95,7 @@ async def test_what_ignores_to_be_asked_is_killed(session: Session) -> None:
     task = await start(
         session, f"trap '' TERM; echo up; while true; do exec -a {mark} sleep 0.1 & wait; done"
     )
-    await output(session, task, pattern="up", wait=5000)
+    await output(session, task, pattern="up", wait=60_000)
     await session.call("task_stop", {"task": "all"})
     assert (await output(session, task)).value["exitCode"] == 137
     assert await gone(mark)

@@ -23,6 +23,7 @@ from aisotools.session.approvers import (
 )
 from tests.policy import test_approvers as policy_approvers
 from tests.policy.test_approvers import a_request
+from tests.waiting import HANG_S
 
 
 def typing(*lines: str) -> Callable[[str], str]:
@@ -65,11 +66,11 @@ async def test_console_does_not_block_the_loop_and_can_be_called_off() -> None:
             ended.set()
 
     asking = asyncio.create_task(ConsoleApprover(read_line=read, write=lambda text: None).ask(a_request()))
-    await asyncio.to_thread(seen.wait, 5)
+    await asyncio.to_thread(seen.wait, HANG_S)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert await asyncio.to_thread(ended.wait, 5), "the reading thread must not outlive the question"
+    assert await asyncio.to_thread(ended.wait, HANG_S), "the reading thread must not outlive the question"
 
 
 async def test_two_questions_on_one_console_take_turns() -> None:
@@ -77,7 +78,7 @@ async def test_two_questions_on_one_console_take_turns() -> None:
 
     def read(prompt: str) -> str:
         log.append("read")
-        time.sleep(0.05)
+        time.sleep(0)  # the other one may come in between, if nothing prevents it
         log.append("done")
         return "y"
 

@@ -49,7 +49,7 @@ from aisotools.tools.function import tool
 from aisotools.tools.registry import ToolRegistry
 from tests.conftest import OpenSession
 from tests.ids import stable
-from tests.waiting import HANG_S, advance_clock, eventually
+from tests.waiting import HANG_S, LoopClock, eventually
 
 STRICT: Mapping[str, Json] = {
     "type": "object",
@@ -608,10 +608,11 @@ async def test_the_callers_deadline_beats_the_tools(open_session: OpenSession) -
 
 async def test_waiting_for_a_person_does_not_count_against_the_deadline(open_session: OpenSession) -> None:
     approver = Asked()
+    clock = LoopClock()
     session = open_session(MockTool(timeout_s=50), approver=approver)
     calling = asyncio.ensure_future(session.call("mock"))
     await approver.standing.wait()
-    await advance_clock(100)
+    await clock.advance(100)
     approver.answer.set_result(Approval("approve"))
     assert not (await calling).is_error
 

@@ -118,10 +118,9 @@ async def test_two_sessions_share_one_chain_and_wait_for_each_other(open_session
     await running.wait()
     writing = asyncio.ensure_future(other.call("sandbox_write", {"path": "b", "content": "2"}))
     undoing = asyncio.ensure_future(other.undo(2))
-    await asyncio.sleep(0.05)
+    assert not (await other.call("sandbox_read", {"path": "slow"})).is_error  # which came after them
     assert not writing.done()
     assert not undoing.done()
-    assert not (await other.call("sandbox_read", {"path": "slow"})).is_error
     go_on.set()
     await calling
     assert not (await writing).is_error

@@ -21,6 +21,7 @@ from aisotools.session.session import Session
 from aisotools.testing.fakes import MockTool
 from aisotools.workspace.protected import ProtectedFiles
 from tests.conftest import OpenSession
+from tests.waiting import HANG_S, eventually
 
 PLANT = "open('conftest.py', 'w').write('evil')"
 
@@ -32,7 +33,7 @@ async def session(real_session: OpenSession, tmp_path: Path) -> Session:
     return real_session(policy=Policy(mode="auto"), level="confined")
 
 
-async def python(session: Session, code: str, timeout_s: float = 10) -> object:
+async def python(session: Session, code: str, timeout_s: float = HANG_S) -> object:
     return await session.call("python", {"code": code}, origin="person", timeout_s=timeout_s)
 
 
@@ -47,15 +48,20 @@ WAYS = {
     "it raises": "1/0",
     "it dies": "import os; os._exit(1)",
     "it is killed": "import os; os.kill(os.getpid(), 9)",
-    "it is stopped at its deadline": "import time; time.sleep(60)",
+}
+WAYS_WITHOUT_END = {
+    "it is stopped at its deadline": "import time; time.sleep(1000)",
     "it cannot be interrupted": "sum(range(10**12))",
 }
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("way", [*WAYS, *WAYS_WITHOUT_END])
 async def test_however_a_call_ends(session: Session, way: str) -> None:
-    code = f"{PLANT}\nopen('.envrc', 'w').write('evil')\nopen('mine.txt', 'w').write('stays')\n{way}"
-    result = await session.call("python", {"code": code}, origin="person", timeout_s=1)
+    ending = (WAYS | WAYS_WITHOUT_END)[way]
+    code = f"{PLANT}\nopen('.envrc', 'w').write('evil')\nopen('mine.txt', 'w').write('stays')\n{ending}"
+    await session.start()
+    timeout_s = 2 if way in WAYS_WITHOUT_END else HANG_S
+    result = await session.call("python", {"code": code}, origin="person", timeout_s=timeout_s)
     assert not evil(session)
     assert (result.is_error, result.error_kind) == (True, "denied")
     assert "'conftest.py' (new; taken away" in result.content
@@ -67,13 +73,10 @@ async def test_however_a_call_ends(session: Session, way: str) -> None:
 
 
 async def test_a_cancelled_call(session: Session) -> None:
-    call = asyncio.create_task(python(session, f"{PLANT}\nimport time; time.sleep(60)"))
-    await session.start()
+    code = f"{PLANT}\nimport time; time.sleep(1000)"
+    call = asyncio.create_task(python(session, code, timeout_s=1000))
     assert session.workspace is not None
-    for _ in range(400):
-        if (session.workspace / "conftest.py").exists():
-            break
-        await asyncio.sleep(0.01)
+    await eventually((session.workspace / "conftest.py").exists)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -101,16 +104,21 @@ async def test_a_write_that_says_so_is_denied(session: Session, tool: str) -> No
     assert not evil(session)
 
 
-WAIT_AND_PLANT = "sleep {s}; echo evil > conftest.py"
+# What each does as soon as there is a file `go`.
+WAIT_AND_PLANT = "while [ ! -e go ]; do sleep 0.01; done; echo evil > conftest.py"
 LATER = {
-    "a thread": "import threading, time\nthreading.Thread(target=lambda: (time.sleep({s}), {plant})).start()",
-    "a task": """
-import asyncio
-import importlib
-import sys
+    "a thread": f"""
+import os, threading, time
+def f():
+    while not os.path.exists('go'): time.sleep(0.01)
+    {PLANT}
+threading.Thread(target=f).start()
+""",
+    "a task": f"""
+import asyncio, os
 async def f():
-    await asyncio.sleep({s})
-    {plant}
+    while not os.path.exists('go'): await asyncio.sleep(0.01)
+    {PLANT}
 t = asyncio.create_task(f())
 """,
     "a process": f"import subprocess\np = subprocess.Popen(['sh', '-c', '{WAIT_AND_PLANT}'])",
@@ -118,14 +126,18 @@ t = asyncio.create_task(f())
 }
 
 
+async def planted(session: Session) -> None:
+    """Let what was left running go on, and wait until it has done its work."""
+    assert session.workspace is not None
+    (session.workspace / "go").touch()
+    await eventually(lambda: evil(session))
+
+
 @pytest.mark.parametrize("code", LATER.values(), ids=LATER)
 async def test_what_is_left_running_does_not_get_away_with_it(session: Session, code: str) -> None:
-    first = await session.call(
-        "python", {"code": code.format(s="0.4", plant=PLANT)}, origin="person", timeout_s=5
-    )
+    first = await session.call("python", {"code": code}, origin="person")
     assert not first.is_error, first.content
-    await asyncio.sleep(0.8)
-    assert evil(session)
+    await planted(session)
     refused = await session.call("python", {"code": "1"}, origin="person")
     assert refused.is_error
     assert "left running" in refused.content
@@ -135,9 +147,8 @@ async def test_what_is_left_running_does_not_get_away_with_it(session: Session, 
 
 
 async def test_what_is_left_running_at_the_end(session: Session) -> None:
-    await python(session, LATER["a thread"].format(s="0.3", plant=PLANT))
-    await asyncio.sleep(0.5)
-    assert evil(session)
+    await python(session, LATER["a thread"])
+    await planted(session)
     await session.close()
     assert not evil(session)
 

@@ -39,6 +39,7 @@ from aisotools.tools.function import tool
 from aisotools.tools.registry import ToolRegistry
 from aisotools.workspace.lock import state_folder
 from tests.conftest import OpenSession
+from tests.waiting import HANG_S
 
 
 def reading(name: str = "mock", **options: Any) -> MockTool:
@@ -226,7 +227,7 @@ async def test_closing_ends_what_runs(open_session: OpenSession) -> None:
     running = [asyncio.ensure_future(session.call(name)) for name in ("host", "inside", "asked")]
     await asyncio.gather(*(event.wait() for event in begun))
     await session.close()
-    host, inside, asked = await asyncio.wait_for(asyncio.gather(*running), 2)
+    host, inside, asked = await asyncio.gather(*running)
     assert host.metadata["stopped"] is True
     assert inside.error_kind == "environment"
     assert asked.error_kind == "denied"
@@ -457,19 +458,26 @@ def test_use_after_the_loop_ended_is_refused(tmp_path: Path, environ: Mapping[st
 def test_the_loop_wakes_often_while_a_call_waits(tmp_path: Path, environ: Mapping[str, str]) -> None:
     # ipykernel delivers the Stop button only when its loop wakes: nothing here wakes it but the beat.
     waited: list[float] = []
+    enough = asyncio.Event()
 
     class Watched(selectors.DefaultSelector):
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
             waited.append(60.0 if timeout is None else timeout)
+            if len(waited) >= 8:
+                enough.set()
             return super().select(timeout)
 
     async def scenario() -> None:
-        mock = reading(result=lambda a, c: asyncio.sleep(0.4))
+        async def wait(arguments: Any, context: Any) -> str:
+            await asyncio.wait_for(enough.wait(), HANG_S)
+            return "done"
+
+        mock = reading(result=wait)
         session = Session(tmp_path / "w", ToolRegistry([mock]), sandbox=FakeSandbox, environ=environ)
         async with session:
+            enough.clear()
             waited.clear()
-            await session.call("mock")
-            assert len(waited) >= 8
+            assert (await session.call("mock")).content == "done"
             assert max(waited) <= 0.051
 
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(Watched())) as runner:

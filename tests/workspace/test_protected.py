@@ -12,6 +12,7 @@ import pytest
 from aisotools.workspace.candidates import MAX_PATH_BYTES
 from aisotools.workspace.protected import ProtectedFiles
 from aisotools.workspace.protected_names import is_candidate
+from tests.waiting import file_times_advance
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_a_folder_that_is_moved_in_whole_is_seen(files: ProtectedFiles, ws: Path
     inner = ws / "plain" / "hooks"
     inner.mkdir(parents=True)
     (inner / "post-merge").write_text("evil")
-    time.sleep(0.05)
+    file_times_advance()
     assert files.restore() == ()
     (ws / ".git").rename(ws / "old")
     (ws / "plain").rename(ws / ".git")

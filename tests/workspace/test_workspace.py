@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace import paths
 from aisotools.workspace.workspace import TEMPORARY, Workspace, _create
 from tests.sandbox.inside import user_of
+from tests.waiting import process_state, wait_until
 
 CANARY = b"canary: nobody may read or change this"
 
@@ -107,16 +107,15 @@ def test_special_files_are_left_alone(workspace: Workspace, root: Path) -> None:
 def test_waiting_writer_is_not_woken(workspace: Workspace, root: Path) -> None:
     """Opening a FIFO would already let somebody else go on."""
     os.mkfifo(root / "fifo")
-    script = f"print('here', flush=True); open({str(root / 'fifo')!r}, 'wb')"
+    script = f"print('here', flush=True); open({str(root / 'fifo')!r}, 'wb')\nwhile True: pass"
     writer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     assert writer.stdout is not None
     try:
         assert writer.stdout.readline() == b"here\n"
-        time.sleep(0.05)  # it waits in the system now, which nothing tells
+        wait_until(lambda: process_state(writer.pid) == "S")  # in the system, for a reader
         with pytest.raises(WorkspaceError):
             read(workspace, "fifo")
-        with pytest.raises(subprocess.TimeoutExpired):
-            writer.wait(0.2)
+        assert process_state(writer.pid) == "S"
     finally:
         writer.kill()
         writer.wait()
@@ -353,7 +352,7 @@ def test_names_that_are_not_utf8(workspace: Workspace, root: Path) -> None:
 
 # ---- attacks while it runs
 
-ATTACK_S = 0.5
+ATTEMPTS = 4000
 
 
 def while_flipping(flip: Callable[[], None], attempt: Callable[[], object]) -> int:
@@ -372,9 +371,10 @@ def while_flipping(flip: Callable[[], None], attempt: Callable[[], object]) -> i
     thread = threading.Thread(target=attack)
     thread.start()
     through = 0
-    end = time.monotonic() + ATTACK_S
     try:
-        while time.monotonic() < end:
+        attempts = 0
+        while attempts < ATTEMPTS or not through:  # pytest's timeout ends a test that fails
+            attempts += 1
             try:
                 attempt()
                 through += 1

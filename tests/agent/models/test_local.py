@@ -36,6 +36,7 @@ from aisotools.core.types import ToolDefinition
 from tests.agent.models.local_tools import definitions
 from tests.agent.rules import assert_sound
 from tests.conftest import OpenSession
+from tests.waiting import HANG_S, eventually
 
 TOOLS = definitions()
 
@@ -43,17 +44,24 @@ TOOLS = definitions()
 class FakeEngine:
     """Likes what it is told to like; indifferent without."""
 
-    def __init__(self, *liked: str, answers: Sequence[str] = (), slow_s: float = 0.0) -> None:
+    def __init__(self, *liked: str, answers: Sequence[str] = (), hold: threading.Event | None = None) -> None:
         self.liked = liked
         self.answers = list(answers)
-        self.slow_s = slow_s
+        self.hold = hold
+        self.steps = 0
         self.asked: list[str] = []
         self.threads: set[int] = set()
+
+    def _step(self) -> None:
+        """Work until there is no reason to be held."""
+        self.steps += 1
+        if self.hold is not None:
+            self.hold.wait(HANG_S)
 
     def next_words(self, prompt: str, words: Sequence[str]) -> list[float]:
         self.asked.append(prompt)
         self.threads.add(threading.get_ident())
-        time.sleep(self.slow_s)
+        self._step()
         return [-1.0 if word in self.liked else -5.0 for word in words]
 
     def pick(self, prompt: str, options: Sequence[str]) -> int:
@@ -65,7 +73,7 @@ class FakeEngine:
         self.asked.append(json.dumps([dict(message) for message in messages]))
         answer = self.answers.pop(0)
         for letter in answer:
-            time.sleep(self.slow_s)
+            self._step()
             on_text(letter)
         return answer
 
@@ -114,19 +122,18 @@ async def test_it_runs_off_the_loop_and_reads_its_prompt_once() -> None:
 
 @pytest.mark.parametrize("way", ["score", "chat"])
 async def test_leaving_stops_the_work(way: Any) -> None:
-    engine = FakeEngine("list", answers=["x" * 500], slow_s=0.02)
+    release = threading.Event()
+    engine = FakeEngine("list", answers=["x" * 500], hold=release)
     model = LocalModel(engine=engine, way=way)
     task = asyncio.ensure_future(events_of(model, "List the files in data"))
-    await asyncio.sleep(0.05)
-    began_s = time.monotonic()
+    await eventually(lambda: engine.steps)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert time.monotonic() - began_s < 0.1
-    await asyncio.sleep(0.1)
-    asked = len(engine.asked)
-    await asyncio.sleep(0.1)
-    assert len(engine.asked) == asked, "it went on although nobody waits"
+    assert engine.steps == 1, "leaving does not wait for the engine"
+    release.set()
+    await model.close()
+    assert engine.steps <= 2, "it went on although nobody waits"
 
 
 async def test_a_failed_call_ends_it_honestly() -> None:
@@ -192,8 +199,8 @@ def test_spans() -> None:
     ]
 
 
-@pytest.mark.timeout(10)
 def test_hostile_requests_take_no_long_time() -> None:
+    began_s = time.thread_time()
     for text in (
         "((((" * 5_000,
         "1+" * 5_000,
@@ -203,11 +210,10 @@ def test_hostile_requests_take_no_long_time() -> None:
         "run the " * 4_000,
         ". " * 9_000,
     ):
-        began_s = time.monotonic()
         for intent in intents_of(TOOLS):
             Filler(intent, text[:4_000]).fill()
         clauses_of(text[:4_000])
-        assert time.monotonic() - began_s < 3, text[:20]
+    assert time.thread_time() - began_s < 10, "in processor time; it takes much less than one second"
 
 
 def test_every_argument_is_copied_from_the_request() -> None:
