@@ -408,18 +408,18 @@ def _encode(content: str) -> bytes:
 def delete(workspace: Workspace, path: str, *, recursive: bool) -> ToolResult:
     """Delete a file, a link itself, or a folder: a non-empty one only with `recursive`, the root never."""
     where = _require_not_root(workspace, path, "deleted")
-    with workspace.locate(where, follow=False) as spot:
-        status = _lstat(spot)
+    with workspace.locate(where, follow=False) as resolved:
+        status = _lstat(resolved)
         _require_folder_for_slash(path, status)
         count = 1
         if not stat.S_ISDIR(status.st_mode):
-            spot.unlink()
+            resolved.unlink()
         elif recursive:
             count = 1 + sum(len(folder.entries) for folder in workspace.walk(where))
             # rmtree by descriptor: it follows no link that is put in its way.
-            shutil.rmtree(spot.name, dir_fd=spot.directory)
+            shutil.rmtree(resolved.name, dir_fd=resolved.directory)
         else:
-            _delete_empty_folder(workspace, where, spot)
+            _delete_empty_folder(workspace, where, resolved)
     kind = kind_of(status)
     contents = f" with {count - 1:,} entries" if count > 1 else ""
     return ToolResult.json(
@@ -428,9 +428,9 @@ def delete(workspace: Workspace, path: str, *, recursive: bool) -> ToolResult:
     )
 
 
-def _delete_empty_folder(workspace: Workspace, where: str, spot: ResolvedPath) -> None:
+def _delete_empty_folder(workspace: Workspace, where: str, resolved: ResolvedPath) -> None:
     try:
-        os.rmdir(spot.name, dir_fd=spot.directory)
+        os.rmdir(resolved.name, dir_fd=resolved.directory)
     except OSError:
         with workspace.folder(where) as folder:
             count = len(folder.entries)
@@ -448,13 +448,13 @@ def move(workspace: Workspace, path: str, destination: str | None) -> ToolResult
     target = _resolve_destination(workspace, where, destination, "move")
     with (
         workspace.locate(where, follow=False) as source,
-        workspace.locate(target, follow=False, make_parents=True) as spot,
+        workspace.locate(target, follow=False, make_parents=True) as resolved,
     ):
         kind = kind_of(_lstat(source))
-        target = spot.path
+        target = resolved.path
         _require_not_inside(where, target)
-        _require_free(spot)
-        source.rename(spot)
+        _require_free(resolved)
+        source.rename(resolved)
     return ToolResult.json(
         {"success": True, "path": shown(where), "destination": shown(target), "kind": kind},
         f"Moved {printable(where)} to {printable(target)}.",
@@ -471,16 +471,16 @@ def copy(workspace: Workspace, path: str, destination: str | None, context: Tool
     target = _resolve_destination(workspace, where, destination, "copy")
     operation = _Copy(workspace, context)
     kind = workspace.stat(where).kind
-    with workspace.locate(target, follow=False, make_parents=True) as spot:
-        target = spot.path
+    with workspace.locate(target, follow=False, make_parents=True) as resolved:
+        target = resolved.path
         _require_not_inside(where, target)
-        _require_free(spot)
+        _require_free(resolved)
         try:
             if kind == "directory":
                 operation.copy_tree(where, target)
             else:
                 with workspace.open(where) as file:
-                    operation.copy_file(file, spot)
+                    operation.copy_file(file, resolved)
         except BaseException:
             operation.roll_back(target)
             raise
@@ -548,13 +548,15 @@ class _Copy:
             self._create_folder(target)
         elif entry.is_symlink():
             self._count_entry(0)
-            with self._workspace.locate(target, follow=False) as spot:
-                os.symlink(os.readlink(entry.name, dir_fd=directory), spot.name, dir_fd=spot.directory)
+            with self._workspace.locate(target, follow=False) as resolved:
+                os.symlink(
+                    os.readlink(entry.name, dir_fd=directory), resolved.name, dir_fd=resolved.directory
+                )
         elif entry.is_file(follow_symlinks=False):
             source = os.open(entry.name, _READ, dir_fd=directory)
             try:
-                with self._workspace.locate(target, follow=False) as spot:
-                    self.copy_file(source, spot)
+                with self._workspace.locate(target, follow=False) as resolved:
+                    self.copy_file(source, resolved)
             finally:
                 os.close(source)
         else:
@@ -562,8 +564,8 @@ class _Copy:
 
     def _create_folder(self, path: str) -> None:
         self._count_entry(0)
-        with self._workspace.locate(path, follow=False) as spot:
-            os.mkdir(spot.name, dir_fd=spot.directory)
+        with self._workspace.locate(path, follow=False) as resolved:
+            os.mkdir(resolved.name, dir_fd=resolved.directory)
         self._created_target = True
 
     def _count_entry(self, size: int) -> None:
@@ -582,11 +584,11 @@ class _Copy:
         """Remove what was created."""
         if not self._created_target:
             return
-        with suppress(OSError), self._workspace.locate(target, follow=False) as spot:
-            if stat.S_ISDIR(_lstat(spot).st_mode):
-                shutil.rmtree(spot.name, dir_fd=spot.directory)
+        with suppress(OSError), self._workspace.locate(target, follow=False) as resolved:
+            if stat.S_ISDIR(_lstat(resolved).st_mode):
+                shutil.rmtree(resolved.name, dir_fd=resolved.directory)
             else:
-                spot.unlink()
+                resolved.unlink()
 
 
 def _require_not_root(workspace: Workspace, path: str, action: str) -> str:
@@ -617,8 +619,8 @@ def _require_not_inside(where: str, target: str) -> None:
         raise ToolError(f"{shown(where)!r} cannot be put into {place}. Give another destination.")
 
 
-def _lstat(spot: ResolvedPath) -> os.stat_result:
-    return os.stat(spot.name, dir_fd=spot.directory, follow_symlinks=False)
+def _lstat(resolved: ResolvedPath) -> os.stat_result:
+    return os.stat(resolved.name, dir_fd=resolved.directory, follow_symlinks=False)
 
 
 def _require_folder_for_slash(path: str, status: os.stat_result) -> None:
@@ -626,10 +628,10 @@ def _require_folder_for_slash(path: str, status: os.stat_result) -> None:
         raise ToolError(f"{shown(path)!r} asks for a folder, and this is a {kind_of(status)}.")
 
 
-def _require_free(spot: ResolvedPath) -> None:
+def _require_free(resolved: ResolvedPath) -> None:
     with suppress(FileNotFoundError):
-        kind = kind_of(_lstat(spot))
+        kind = kind_of(_lstat(resolved))
         raise ToolError(
-            f"{shown(spot.path)!r} is there already, a {kind}, and is not replaced. "
+            f"{shown(resolved.path)!r} is there already, a {kind}, and is not replaced. "
             "Give another destination, or delete it first.",
         )

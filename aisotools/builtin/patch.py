@@ -580,8 +580,8 @@ def _apply(workspace: Workspace, change: _FileChange) -> None:
         _rename(workspace, old, new)
     if new is None:
         assert old is not None
-        with workspace.locate(old, follow=False) as spot:
-            spot.unlink()
+        with workspace.locate(old, follow=False) as resolved:
+            resolved.unlink()
     elif change.after != change.before or old is None:
         workspace.write_bytes(new, change.after or b"")
 
@@ -594,8 +594,8 @@ def _roll_back(workspace: Workspace, change: _FileChange) -> None:
     if change.before is not None and old is not None:
         workspace.write_bytes(old, change.before)
     elif new is not None:
-        with workspace.locate(new, follow=False) as spot:
-            spot.unlink()
+        with workspace.locate(new, follow=False) as resolved:
+            resolved.unlink()
 
 
 def _rename(workspace: Workspace, old: str, new: str) -> None:

@@ -410,8 +410,8 @@ class _StrictConverter:
         self.log = ChangeLog()
         self.optional: list[ArgumentPath] = []
 
-    def convert(self, value: object, path: str, spot: ArgumentPath | None) -> Schema:
-        """Convert one schema. `spot` is its place in the arguments, or None where that is ambiguous."""
+    def convert(self, value: object, path: str, location: ArgumentPath | None) -> Schema:
+        """Convert one schema. `location` is its place in the arguments; None if that is ambiguous."""
         schema = merge_all_of(as_schema(value), path, self.log, _STRICT_RULE)
         if "$ref" in schema and len(schema) > 1:
             schema = self._expand_reference(schema, path)
@@ -428,13 +428,13 @@ class _StrictConverter:
                 schema[key][name] = self.convert(definition, name, None)
         if "anyOf" in schema:
             parts = schema["anyOf"]
-            inside = spot if len([part for part in parts if part != {"type": "null"}]) == 1 else None
+            inside = location if len([part for part in parts if part != {"type": "null"}]) == 1 else None
             schema["anyOf"] = [self.convert(part, path, inside) for part in parts]
         if isinstance(schema.get("items"), Mapping):
-            inside = None if spot is None else (*spot, "*")
+            inside = None if location is None else (*location, "*")
             schema["items"] = self.convert(schema["items"], f"{path}[]", inside)
         if isinstance(schema.get("properties"), Mapping):
-            schema = self._require_all(schema, path, spot)
+            schema = self._require_all(schema, path, location)
         return schema
 
     def _expand_reference(self, schema: Schema, path: str) -> Schema:
@@ -448,11 +448,11 @@ class _StrictConverter:
             return {"anyOf": [{"$ref": schema["$ref"]}], **rest}
         return {**as_schema(target), **rest}
 
-    def _require_all(self, schema: Schema, path: str, spot: ArgumentPath | None) -> Schema:
+    def _require_all(self, schema: Schema, path: str, location: ArgumentPath | None) -> Schema:
         required = set(schema.get("required", ()))
         properties = {}
         for name, value in schema["properties"].items():
-            inside = None if spot is None else (*spot, name)
+            inside = None if location is None else (*location, name)
             inner = self.convert(value, f"{path}.{name}", inside)
             if name not in required and not _allows_null(inner):
                 if inside is None:
@@ -506,7 +506,7 @@ class GeminiConverter:
         self._log = log
         self.as_text: list[ArgumentPath] = []
 
-    def convert(self, value: object, path: str, spot: ArgumentPath, *, alone: bool = True) -> Schema:
+    def convert(self, value: object, path: str, location: ArgumentPath, *, alone: bool = True) -> Schema:
         """Convert one schema without references. `alone` is false if it is one of several alternatives."""
         schema = merge_all_of(as_schema(value), path, self._log, _GEMINI_RULE)
         schema, null = split_null(schema)
@@ -521,11 +521,11 @@ class GeminiConverter:
         if "anyOf" in schema:
             parts = schema.pop("anyOf")
             alone = alone and not any(as_schema(part).get("type") == "string" for part in parts)
-            schema["anyOf"] = [self.convert(part, path, spot, alone=alone) for part in parts]
+            schema["anyOf"] = [self.convert(part, path, location, alone=alone) for part in parts]
         elif schema.get("type") == "object":
-            schema = self._object(schema, path, spot, alone=alone)
+            schema = self._object(schema, path, location, alone=alone)
         elif schema.get("type") == "array":
-            schema = self._array(schema, path, spot)
+            schema = self._array(schema, path, location)
         schema = self._bounds(schema, path)
         schema = move_to_description(schema, schema.keys() - _GEMINI_KEYWORDS, path, self._log, _GEMINI_RULE)
         if null:
@@ -560,16 +560,16 @@ class GeminiConverter:
         self._log.add(path, "weakened", "any value becomes a string, a number or a boolean", _GEMINI_RULE)
         return {**schema, "anyOf": [{"type": kind} for kind in _ANY_TYPE]}
 
-    def _object(self, schema: Schema, path: str, spot: ArgumentPath, *, alone: bool) -> Schema:
+    def _object(self, schema: Schema, path: str, location: ArgumentPath, *, alone: bool) -> Schema:
         properties = schema.get("properties") or {}
-        if not properties and spot:
+        if not properties and location:
             # Gemini rejects an object without named properties, so it becomes JSON text.
             for keyword in ("additionalProperties", "patternProperties", "propertyNames", "properties"):
                 schema.pop(keyword, None)
             schema.pop("required", None)
             rule = "Gemini takes no object without named properties"
             if alone:
-                self.as_text.append(spot)
+                self.as_text.append(location)
                 self._log.add(path, "changed", "an object of any names becomes JSON text", rule)
             else:
                 # Among alternatives, a string may be meant as a string. It is not parsed back.
@@ -584,7 +584,8 @@ class GeminiConverter:
         if additional is not False:
             self._log.add(path, "dropped", "additionalProperties", _GEMINI_RULE)
         schema["properties"] = {
-            name: self.convert(value, f"{path}.{name}", (*spot, name)) for name, value in properties.items()
+            name: self.convert(value, f"{path}.{name}", (*location, name))
+            for name, value in properties.items()
         }
         if "required" in schema:
             schema["required"] = [name for name in schema["required"] if name in properties]
@@ -592,7 +593,7 @@ class GeminiConverter:
                 del schema["required"]
         return schema
 
-    def _array(self, schema: Schema, path: str, spot: ArgumentPath) -> Schema:
+    def _array(self, schema: Schema, path: str, location: ArgumentPath) -> Schema:
         first = schema.pop("prefixItems", None)
         if isinstance(first, list) and first:
             rest = schema.get("items")
@@ -603,7 +604,7 @@ class GeminiConverter:
             if not isinstance(rest, Mapping):
                 schema.setdefault("maxItems", len(first))
             self._log.add(path, "weakened", "the types of the items lose their order", _GEMINI_RULE)
-        schema["items"] = self.convert(schema.get("items", {}), f"{path}[]", (*spot, "*"))
+        schema["items"] = self.convert(schema.get("items", {}), f"{path}[]", (*location, "*"))
         return schema
 
     def _bounds(self, schema: Schema, path: str) -> Schema:

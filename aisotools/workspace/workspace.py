@@ -94,13 +94,15 @@ class Workspace:
 
     def relative(self, path: str, *, follow: bool = True) -> str:
         """Return the resolved path relative to the workspace; the last component need not exist."""
-        with paths.locate(self._root, path, follow=follow) as spot:
-            return spot.path
+        with paths.locate(self._root, path, follow=follow) as resolved:
+            return resolved.path
 
     def stat(self, path: str, *, follow: bool = True) -> Entry:
         """Return the entry at `path`."""
-        with self.locate(path, follow=follow) as spot:
-            return Entry(spot.path, os.stat(spot.name, dir_fd=spot.directory, follow_symlinks=False))
+        with self.locate(path, follow=follow) as resolved:
+            return Entry(
+                resolved.path, os.stat(resolved.name, dir_fd=resolved.directory, follow_symlinks=False)
+            )
 
     @contextmanager
     def open(self, path: str) -> Iterator[int]:
@@ -110,8 +112,8 @@ class Workspace:
             IsADirectoryError: If it is a folder.
             WorkspaceError: If it is a FIFO, a socket or a device.
         """
-        with paths.locate(self._root, path) as spot:
-            file = _open_regular(spot.directory, spot.name, spot.path)
+        with paths.locate(self._root, path) as resolved:
+            file = _open_regular(resolved.directory, resolved.name, resolved.path)
         try:
             yield file
         finally:
@@ -147,30 +149,32 @@ class Workspace:
             PermissionError: If the file or its folder may not be written.
             WorkspaceError: If a FIFO, a socket or a device is in the way.
         """
-        with self.locate(path, make_parents=True) as spot:
-            old = _lstat(spot)
+        with self.locate(path, make_parents=True) as resolved:
+            old = _lstat(resolved)
             if old is not None:
-                require_regular(old, spot.path)
-                if not os.access(spot.name, os.W_OK, dir_fd=spot.directory):
+                require_regular(old, resolved.path)
+                if not os.access(resolved.name, os.W_OK, dir_fd=resolved.directory):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             temporary = TEMPORARY + os.urandom(8).hex()
             try:
-                _write_new(spot.directory, temporary, data, old)
-                os.replace(temporary, spot.name, src_dir_fd=spot.directory, dst_dir_fd=spot.directory)
+                _write_new(resolved.directory, temporary, data, old)
+                os.replace(
+                    temporary, resolved.name, src_dir_fd=resolved.directory, dst_dir_fd=resolved.directory
+                )
             except BaseException:
                 with suppress(FileNotFoundError):
-                    os.unlink(temporary, dir_fd=spot.directory)
+                    os.unlink(temporary, dir_fd=resolved.directory)
                 raise
-            return Written(spot.path, len(data), created=old is None)
+            return Written(resolved.path, len(data), created=old is None)
 
     @contextmanager
     def folder(
         self, path: str = ".", *, wanted: Callable[[str], object] | None = None, most: int = MOST_ENTRIES
     ) -> Iterator[Folder]:
         """List a folder: the first `most` entries by name whose names `wanted` accepts."""
-        with self.locate(path) as spot:
-            directory = open_directory(spot.directory, spot.name)
-            top = spot.path
+        with self.locate(path) as resolved:
+            directory = open_directory(resolved.directory, resolved.name)
+            top = resolved.path
         try:
             yield list_folder(top, directory, wanted, most)
         finally:
@@ -181,8 +185,8 @@ class Workspace:
 
         Links are not followed. A folder that cannot be listed, or is too deep, has an `error` and no entries.
         """
-        with self.locate(path) as spot:
-            directory, top = open_directory(spot.directory, spot.name), spot.path
+        with self.locate(path) as resolved:
+            directory, top = open_directory(resolved.directory, resolved.name), resolved.path
         try:
             yield from _walk(top, directory, 1, enter)
         finally:
@@ -211,9 +215,9 @@ def _walk(path: str, directory: int, depth: int, enter: Callable[[str], bool] | 
             os.close(child)
 
 
-def _lstat(spot: ResolvedPath) -> os.stat_result | None:
+def _lstat(resolved: ResolvedPath) -> os.stat_result | None:
     try:
-        return os.stat(spot.name, dir_fd=spot.directory, follow_symlinks=False)
+        return os.stat(resolved.name, dir_fd=resolved.directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
 

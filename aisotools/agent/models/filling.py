@@ -1,7 +1,4 @@
-"""Arguments of a call, copied from a request: by what they look like, and by where they stand. Pure.
-
-Free text in a request: what is to be written, looked for or run, by the words around it. Pure.
-"""
+"""Fills the arguments of an intent with parts of a request, by their kind and the words around them. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from aisotools.agent.models.spans import (
-    STOP_WORDS,
-    Intent,
-    Slot,
-    Span,
-    folders_in,
-    names_in,
-    spans_of,
-    stem,
-    words,
-)
+from aisotools.agent.models.intents import Intent, Slot
+from aisotools.agent.models.ranking import STOP_WORDS, stem, words
+from aisotools.agent.models.spans import Span, folders_in, names_in, spans_of
 from aisotools.core.types import Json
 
 _KINDS_OF_FILES = {
@@ -100,7 +89,7 @@ _PATTERN = (
     ),
     re.compile(r"\bfind\s+(?P<text>[A-Z_]{3,})(?=\s+in\s|[?.!]?$)"),
 )
-_SAID = {
+_SPOKEN_OPERATORS = {
     "plus": "+",
     "minus": "-",
     "times": "*",
@@ -118,12 +107,14 @@ _NUMBER_WORDS = dict(
 _NUMBER_WORDS |= {"twenty": 20, "hundred": 100, "dozen": 12, "once": 1, "twice": 2}
 
 
-def code_in(request: str, left: Sequence[Span], *, shell: bool) -> str | None:
+def code_in(request: str, unused: Sequence[Span], *, shell: bool) -> str | None:
     """Return the code or command to run: quoted, after a word such as "run", or an expression."""
-    quoted = [span for span in left if span.kind == "quoted"]
+    quoted = [span for span in unused if span.kind == "quoted"]
     ticked = [span for span in quoted if request[span.start] == "`"]
     whole = [
-        span for span in quoted if not request[span.end :].strip(" .!?") or _introduced(request[: span.start])
+        span
+        for span in quoted
+        if not request[span.end :].strip(" .!?") or _introduces_code(request[: span.start])
     ]
     if ticked or (quoted and whole):
         found = (ticked or whole)[0]
@@ -134,10 +125,10 @@ def code_in(request: str, left: Sequence[Span], *, shell: bool) -> str | None:
         match = pattern.search(request.strip().rstrip("."))
         if match:
             return _unquoted(match["code"].strip())
-    return None if shell else _expression(request, left)
+    return None if shell else _expression(request, unused)
 
 
-def _introduced(before: str) -> bool:
+def _introduces_code(before: str) -> bool:
     return bool(
         re.search(
             r"\b(?:run|execute|evaluate|command|code|snippet|do|compute|calculate)\s*:?\s*$",
@@ -147,25 +138,25 @@ def _introduced(before: str) -> bool:
     )
 
 
-def _expression(request: str, left: Sequence[Span]) -> str | None:
-    """An expression in figures, or in words between figures."""
-    for span in left:
+def _expression(request: str, unused: Sequence[Span]) -> str | None:
+    """Return an expression in figures, or one with operators in words, or a call; else None."""
+    for span in unused:
         if span.kind == "expression":
             return span.text.replace("^", "**")
-    said = request
-    for phrase, sign in _SAID.items():
-        said = re.sub(rf"(?<=\d)\s+{phrase}\s+(?=[\d(])", f" {sign} ", said, flags=re.IGNORECASE)
-    said = re.sub(r"(?<=\d)\s+squared\b", " ** 2", said)
-    match = re.search(r"-?\d[\d.]*(?:\s*(?:\*\*|[-+*/])\s*-?\d[\d.]*)+", said)
-    if match and said != request:
+    written = request
+    for phrase, sign in _SPOKEN_OPERATORS.items():
+        written = re.sub(rf"(?<=\d)\s+{phrase}\s+(?=[\d(])", f" {sign} ", written, flags=re.IGNORECASE)
+    written = re.sub(r"(?<=\d)\s+squared\b", " ** 2", written)
+    match = re.search(r"-?\d[\d.]*(?:\s*(?:\*\*|[-+*/])\s*-?\d[\d.]*)+", written)
+    if match and written != request:
         return match[0].rstrip(".")
     call = re.search(r"(?<![\w.])[A-Za-z_][\w.]*\([^()]*(?:\([^()]*\)[^()]*)*\)", request)
     return call[0] if call else None
 
 
-def content_in(request: str, left: Sequence[Span], files: Sequence[str]) -> str | None:
+def content_in(request: str, unused: Sequence[Span], files: Sequence[str]) -> str | None:
     """Return the text to write: quoted, or between the verb and the file."""
-    quoted = [span for span in left if span.kind == "quoted" and span.text not in files]
+    quoted = [span for span in unused if span.kind == "quoted" and span.text not in files]
     if quoted:
         return quoted[0].text
     for pattern in _CONTENT:
@@ -185,9 +176,9 @@ def content_in(request: str, left: Sequence[Span], files: Sequence[str]) -> str 
     return None
 
 
-def pattern_in(request: str, left: Sequence[Span], files: Sequence[str]) -> str | None:
+def pattern_in(request: str, unused: Sequence[Span], files: Sequence[str]) -> str | None:
     """Return the text to search for: quoted, or after words such as "search for"."""
-    quoted = [span for span in left if span.kind == "quoted" and span.text not in files]
+    quoted = [span for span in unused if span.kind == "quoted" and span.text not in files]
     if quoted:
         return quoted[0].text
     for pattern in _PATTERN:
@@ -203,7 +194,7 @@ def pattern_in(request: str, left: Sequence[Span], files: Sequence[str]) -> str 
 
 
 def glob_in(request: str) -> str | None:
-    """Files of a kind, such as `CSV files`, as a pattern for names."""
+    """Return a pattern for the names of files of a kind, such as `CSV files`; None if none is named."""
     for match in re.finditer(r"\.?(\w+)\s+(?:files|notebooks|scripts)\b", request):
         word = match[1].lower()
         extension = _KINDS_OF_FILES.get(word, word if word in _EXTENSIONS else "")
@@ -216,7 +207,7 @@ def glob_in(request: str) -> str | None:
 
 
 def lines_in(request: str) -> tuple[int | None, int | None] | None:
-    """The first and the last line that are meant; None where the file's own is."""
+    """Return the first and the last line that are named, None for that of the file; None without a range."""
     if match := re.search(
         r"\blines?\s+(\d+)\s*(?:to|-|\u2013|through|until|and)\s*(\d+)", request, re.IGNORECASE
     ):
@@ -240,19 +231,19 @@ def _count(word: str) -> int | None:
 
 
 def number_in_words(request: str) -> int | None:
-    """A small number that is spelled out."""
+    """Return a small number that is spelled out, or None."""
     return next((_NUMBER_WORDS[word] for word in words(request) if word in _NUMBER_WORDS), None)
 
 
 def phrases_for(slot: Slot, intent: Intent, request: str) -> list[str]:
-    """Names and words that the argument could be, the best first: quoted, with a capital, or left over."""
+    """Return texts that the argument could be, the best first: quoted, capitalized, or the other words."""
     quoted = re.findall(r"[`'\"“]([^`'\"”]+)[`'\"”]", request)
     if quoted:
         return list(dict.fromkeys(quoted))
     names = names_in(request)
     if names:
         return list(dict.fromkeys(names))
-    frame = _frame(intent, slot)
+    frame = _question_words(intent, slot)
     found: list[str] = []
     run: list[str] = []
     for word in re.findall(r"[\w'-]+|[^\w\s]", request):
@@ -270,16 +261,16 @@ def phrases_for(slot: Slot, intent: Intent, request: str) -> list[str]:
             run = []
     if run:
         found.append(" ".join(run))
-    # What follows a preposition is more likely a name than what precedes it.
+    # Words after a preposition are more likely a name than those before it.
     after = re.findall(r"\b(?:of|for|about|called|named|in|from)\s+(?:the\s+|a\s+|an\s+)?([\w'-]+)", request)
     return sorted(dict.fromkeys(found), key=lambda one: one.split()[0] not in after)
 
 
-def _frame(intent: Intent, slot: Slot) -> set[str]:
-    """Words that belong to the question, not to what is asked about."""
-    texts = [intent.tool.name, intent.tool.description.partition("\n")[0], " ".join(slot.about)]
-    for given, said in intent.examples:
-        text = said
+def _question_words(intent: Intent, slot: Slot) -> set[str]:
+    """Return the stems of words that belong to the question, not to its subject."""
+    texts = [intent.tool.name, intent.tool.description.partition("\n")[0], " ".join(slot.words)]
+    for given, phrase in intent.examples:
+        text = phrase
         for value in given.values():
             text = re.sub(re.escape(str(value)), " ", text, flags=re.IGNORECASE)
         texts.append(text)
@@ -308,31 +299,33 @@ def _unquoted(text: str) -> str:
     return text
 
 
-_TO = r"\b(?:to|into|in|as|onto|called|named)\s+(?:the\s+|my\s+)?(?:folder\s+|directory\s+|file\s+)?[`'\"]?"
-_GOES = {"destination", "target", "dest", "to", "new", "new_path", "new_name", "output"}
-_READS = {"read", "show", "open", "list", "search", "find", "load"}
+_BEFORE_TARGET = (
+    r"\b(?:to|into|in|as|onto|called|named)\s+(?:the\s+|my\s+)?(?:folder\s+|directory\s+|file\s+)?[`'\"]?"
+)
+_TARGET_NAMES = {"destination", "target", "dest", "to", "new", "new_path", "new_name", "output"}
+_READING_VERBS = {"read", "show", "open", "list", "search", "find", "load"}
 _FLAG_OFF = {"no", "not", "without", "never"}
 
 
 @dataclass(slots=True, kw_only=True)
 class Filled:
-    """The result of filling.
+    """The arguments found in a request.
 
     Attributes:
-        arguments: Those found.
-        missing: Names of required ones that were not found.
-        open: Arguments with several candidates; the model picks.
-        unused: Pieces of the request that no argument took.
+        arguments: The values, by name.
+        missing: Names of required arguments that were not found.
+        undecided: By name, several possible values of an argument, of which the model picks one.
+        unused: Spans of the request that no argument took.
     """
 
     arguments: dict[str, Json] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
-    open: dict[str, list[str]] = field(default_factory=dict)
+    undecided: dict[str, list[str]] = field(default_factory=dict)
     unused: tuple[Span, ...] = ()
 
     @property
     def complete(self) -> bool:
-        """Return whether the call can be made once the model has picked."""
+        """Whether the call can be made once the model has picked."""
         return not self.missing
 
 
@@ -343,40 +336,39 @@ class Filler:
         """Prepare.
 
         Args:
-            intent: What the request is taken to be about.
-            request: What was said.
+            intent: The intent that the request is assumed to have.
+            request: One clause.
             known_files: Files that earlier results named, for requests such as "read the letter".
         """
         self._intent = intent
         self._request = request
-        self._known = known_files
-        self._left = list(spans_of(request))
+        self._known_files = known_files
+        self._unused = list(spans_of(request))
         self._filled = Filled()
 
     def fill(self) -> Filled:
-        """The arguments."""
+        """Return the arguments. Call it once."""
         slots = self._intent.slots
-        self._lines(slots)
-        # What looks like nothing else comes first; free words get what is left.
+        self._fill_lines(slots)
+        # Kinds that cannot be mistaken come first; free text gets the rest.
         order = ("url", "date", "choice", "glob", "path", "code", "text", "number", "flag", "phrase", "json")
-        # Where content is quoted, a quoted file name is still a file.
         for kind in order:
-            for slot in sorted((s for s in slots if s.kind == kind), key=_later):
+            for slot in sorted((s for s in slots if s.kind == kind), key=_fill_order):
                 if slot.name not in self._filled.arguments:
-                    self._by_kind()[kind](slot)
+                    self._fillers()[kind](slot)
         result = self._filled
-        given = {**result.arguments, **result.open}
+        given = {**result.arguments, **result.undecided}
         result.missing = tuple(slot.name for slot in slots if slot.required and slot.name not in given)
         if self._intent.needs_any and not given:
             result.missing = tuple(slot.name for slot in slots[:1])
         result.arguments = {**self._intent.fixed, **result.arguments}
-        result.unused = tuple(self._left)
+        result.unused = tuple(self._unused)
         return result
 
-    def _by_kind(self) -> Mapping[str, Callable[[Slot], None]]:
+    def _fillers(self) -> Mapping[str, Callable[[Slot], None]]:
         return {
-            "url": self._looks_like("url"),
-            "date": self._looks_like("date"),
+            "url": self._filler_of_kind("url"),
+            "date": self._filler_of_kind("date"),
             "choice": self._choice,
             "glob": self._glob,
             "path": self._path,
@@ -385,29 +377,29 @@ class Filler:
             "number": self._number,
             "flag": self._flag,
             "phrase": self._phrase,
-            "json": lambda _: None,  # never made up of words
+            "json": lambda _: None,  # cannot be filled from words
         }
 
-    def _give(self, slot: Slot, value: Json, span: Span | None = None) -> None:
+    def _assign(self, slot: Slot, value: Json, span: Span | None = None) -> None:
         self._filled.arguments[slot.name] = value
-        if span is not None and span in self._left:
-            self._left.remove(span)
+        if span is not None and span in self._unused:
+            self._unused.remove(span)
 
-    def _spend(self, text: str) -> None:
-        """Take out of what is left all that lies in `text`, which an argument took as a whole."""
-        self._left = [span for span in self._left if span.text not in text]
+    def _consume(self, text: str) -> None:
+        """Mark all spans within `text` as used, which an argument took as a whole."""
+        self._unused = [span for span in self._unused if span.text not in text]
 
-    def _looks_like(self, kind: str) -> Callable[[Slot], None]:
+    def _filler_of_kind(self, kind: str) -> Callable[[Slot], None]:
         def fill(slot: Slot) -> None:
-            for span in self._left:
+            for span in self._unused:
                 if kind in {span.kind, span.within}:
-                    self._give(slot, span.text, span)
+                    self._assign(slot, span.text, span)
                     return
 
         return fill
 
-    def _lines(self, slots: Sequence[Slot]) -> None:
-        """A range of lines, where one argument is the first and one the last."""
+    def _fill_lines(self, slots: Sequence[Slot]) -> None:
+        """Fill a range of lines, where one argument is the first and one the last."""
         first = next((s for s in slots if re.fullmatch(r"(start|first|from)_line", s.name)), None)
         last = next((s for s in slots if re.fullmatch(r"(end|last|to)_line", s.name)), None)
         found = lines_in(self._request)
@@ -415,13 +407,13 @@ class Filler:
             return
         for slot, value in zip((first, last), found, strict=True):
             if value is not None:
-                self._give(slot, value)
-                self._spend_number(value)
+                self._assign(slot, value)
+                self._consume_number(value)
 
-    def _spend_number(self, value: int) -> None:
-        for span in self._left:
+    def _consume_number(self, value: int) -> None:
+        for span in self._unused:
             if span.kind == "number" and span.text == str(value):
-                self._left.remove(span)
+                self._unused.remove(span)
                 return
 
     def _choice(self, slot: Slot) -> None:
@@ -438,39 +430,43 @@ class Filler:
         taken = [repr(value) for value in self._filled.arguments.values()]
         for _, value in found:
             if repr(value) not in taken or len(found) == 1:
-                self._give(slot, value)
+                self._assign(slot, value)
                 return
 
     def _glob(self, slot: Slot) -> None:
-        self._looks_like("glob")(slot)
+        self._filler_of_kind("glob")(slot)
         if slot.name not in self._filled.arguments:
             glob = glob_in(self._request)
             if glob:
-                self._give(slot, glob)
+                self._assign(slot, glob)
 
     def _files(self) -> list[Span]:
-        return [span for span in self._left if "file" in {span.kind, span.within}]
+        return [span for span in self._unused if "file" in {span.kind, span.within}]
 
     def _path(self, slot: Slot) -> None:
         spans = self._files()
-        goes = bool(set(slot.name.lower().split("_")) & _GOES)
-        if goes:
+        is_target = bool(set(slot.name.lower().split("_")) & _TARGET_NAMES)
+        if is_target:
             for span in reversed(spans):
-                if re.search(_TO + "$", self._request[: span.start], re.IGNORECASE):
-                    self._give(slot, span.text, span)
+                if re.search(_BEFORE_TARGET + "$", self._request[: span.start], re.IGNORECASE):
+                    self._assign(slot, span.text, span)
                     return
-            match = re.search(_TO + r"([\w][\w./-]*)", self._request, re.IGNORECASE)
+            match = re.search(_BEFORE_TARGET + r"([\w][\w./-]*)", self._request, re.IGNORECASE)
             taken = self._filled.arguments.values()
             if match and match[1] not in taken and match[1] not in {"the", "it", "my"}:
-                self._give(slot, match[1].rstrip(".,"))
+                self._assign(slot, match[1].rstrip(".,"))
             return
-        # What is gone to is left to the argument for it.
-        if len(spans) > 1 and any(set(s.name.split("_")) & _GOES for s in self._intent.slots):
-            away = [s for s in spans if not re.search(_TO + "$", self._request[: s.start], re.IGNORECASE)]
-            spans = away or spans
+        # A target is left to the argument for it.
+        if len(spans) > 1 and any(set(s.name.split("_")) & _TARGET_NAMES for s in self._intent.slots):
+            sources = [
+                s
+                for s in spans
+                if not re.search(_BEFORE_TARGET + "$", self._request[: s.start], re.IGNORECASE)
+            ]
+            spans = sources or spans
         for span in spans:
             if span.kind == "file" or not self._wants_text():
-                self._give(slot, span.text, span)
+                self._assign(slot, span.text, span)
                 return
         self._path_by_words(slot)
 
@@ -478,77 +474,77 @@ class Filler:
         return any(slot.kind in {"text", "code"} for slot in self._intent.slots)
 
     def _path_by_words(self, slot: Slot) -> None:
-        if self._known and (slot.required or not folders_in(self._request)):
-            meant = _meant(self._request, self._known)
+        if self._known_files and (slot.required or not folders_in(self._request)):
+            meant = _find_meant_file(self._request, self._known_files)
             if meant:
-                self._give(slot, meant)
+                self._assign(slot, meant)
                 return
         if _takes_folders(self._intent) or not slot.required:
             taken = {str(value) for value in self._filled.arguments.values()}
             for name in folders_in(self._request):
-                if name not in taken and name.lower() not in _READS:
-                    self._give(slot, name)
+                if name not in taken and name.lower() not in _READING_VERBS:
+                    self._assign(slot, name)
                     return
 
     def _code(self, slot: Slot) -> None:
-        found = code_in(self._request, self._left, shell="command" in slot.name or "shell" in slot.name)
+        found = code_in(self._request, self._unused, shell="command" in slot.name or "shell" in slot.name)
         if found:
-            self._give(slot, found)
-            self._spend(found)
+            self._assign(slot, found)
+            self._consume(found)
 
     def _text(self, slot: Slot) -> None:
         reader = pattern_in if "pattern" in slot.name or "query" in slot.name else content_in
         files = tuple(str(v) for v in self._filled.arguments.values() if isinstance(v, str))
-        found = reader(self._request, self._left, files)
+        found = reader(self._request, self._unused, files)
         if found:
-            self._give(slot, found)
-            self._spend(found)
+            self._assign(slot, found)
+            self._consume(found)
 
     def _number(self, slot: Slot) -> None:
-        spans = [span for span in self._left if span.kind in {"number", "expression"}]
+        spans = [span for span in self._unused if span.kind in {"number", "expression"}]
         for span in spans:
-            if _belongs(slot, span, self._request):
-                self._give(slot, _as_number(span.text, slot), span)
+            if _is_named_beside(slot, span, self._request):
+                self._assign(slot, _as_number(span.text, slot), span)
                 return
         others = [s for s in self._intent.slots if s.kind == "number" and s.name != slot.name]
-        free = [s for s in spans if not any(_belongs(other, s, self._request) for other in others)]
-        if free and (slot.required or slot.shown):
+        free = [s for s in spans if not any(_is_named_beside(other, s, self._request) for other in others)]
+        if free and (slot.required or slot.in_examples):
             value = _as_number(free[0].text, slot)
             if value is not None:
-                self._give(slot, value, free[0])
+                self._assign(slot, value, free[0])
                 return
         if slot.required:
             number = number_in_words(self._request)
             if number is not None:
-                self._give(slot, number)
+                self._assign(slot, number)
 
     def _flag(self, slot: Slot) -> None:
         stems = {stem(word) for word in words(self._request)}
         if stem(slot.name.split("_")[-1]) in stems and not slot.required:
-            self._give(slot, not (stems & _FLAG_OFF))
+            self._assign(slot, not (stems & _FLAG_OFF))
         elif slot.name == "recursive" and re.search(
             r"\b(?:with )?(?:everything|all)\b.* in it", self._request
         ):
-            self._give(slot, True)
+            self._assign(slot, True)
         elif slot.required:
-            self._give(slot, not (stems & _FLAG_OFF))
+            self._assign(slot, not (stems & _FLAG_OFF))
 
     def _phrase(self, slot: Slot) -> None:
         taken = {str(value).lower() for value in self._filled.arguments.values()}
         found = [one for one in phrases_for(slot, self._intent, self._request) if one.lower() not in taken]
-        if not found or not (slot.required or (slot.shown and found)):
+        if not found or not (slot.required or (slot.in_examples and found)):
             return
         if len(found) == 1:
-            self._give(slot, found[0])
-            self._spend(found[0])
+            self._assign(slot, found[0])
+            self._consume(found[0])
         else:
-            self._filled.open[slot.name] = found[:8]
+            self._filled.undecided[slot.name] = found[:8]
             for one in found:
-                self._spend(one)
+                self._consume(one)
 
 
-def _later(slot: Slot) -> tuple[bool, bool]:
-    return (not slot.required, not slot.shown)
+def _fill_order(slot: Slot) -> tuple[bool, bool]:
+    return (not slot.required, not slot.in_examples)
 
 
 def _takes_folders(intent: Intent) -> bool:
@@ -559,7 +555,7 @@ def _takes_folders(intent: Intent) -> bool:
 
 
 def _named_choices(slot: Slot, request: str) -> list[tuple[str, Json]]:
-    """The choices that the request names, in the order in which it does."""
+    """Return the choices that the request names, each with the words that name it, in order."""
     found: list[tuple[int, str, Json]] = []
     for choice in slot.choices:
         if not isinstance(choice, str):
@@ -581,17 +577,19 @@ def _named_choices(slot: Slot, request: str) -> list[tuple[str, Json]]:
     return [(form, choice) for _, form, choice in sorted(found, key=lambda one: one[0])]
 
 
-def _belongs(slot: Slot, span: Span, request: str) -> bool:
+def _is_named_beside(slot: Slot, span: Span, request: str) -> bool:
     """Return whether the words right before or after a number name the argument."""
-    meant = {stem(word) for word in (*words(slot.name), *slot.about)} | _adjectives(slot)
-    meant -= {stem(w) for w in ("how", "many", "the", "of", "a", "number", "to", "in", "value", "and")}
+    stems_of_slot = {stem(word) for word in (*words(slot.name), *slot.words)} | _adjectives(slot)
+    stems_of_slot -= {
+        stem(w) for w in ("how", "many", "the", "of", "a", "number", "to", "in", "value", "and")
+    }
     before = words(request[: span.start])[-2:]
     after = words(request[span.end :])[:1]
     if before and before[-1] in {"of", "is"} and len(before) > 1:
         before = before[:1]
     near = {stem(word) for word in (*before[-1:], *after)}
     own = {stem(word) for word in words(slot.name)} | _adjectives(slot)
-    return bool(near & own) or bool({stem(word) for word in after} & meant)
+    return bool(near & own) or bool({stem(word) for word in after} & stems_of_slot)
 
 
 def _adjectives(slot: Slot) -> set[str]:
@@ -612,11 +610,11 @@ def _as_number(text: str, slot: Slot) -> Json:
         value = float(text.replace(" ", ""))
     except ValueError:
         return None
-    return int(value) if value.is_integer() else None if slot.whole else value
+    return int(value) if value.is_integer() else None if slot.integer else value
 
 
-def _meant(request: str, files: Sequence[str]) -> str | None:
-    """The file among those seen that a request means: by its name, by its place, or as the only one."""
+def _find_meant_file(request: str, files: Sequence[str]) -> str | None:
+    """Return the known file that a request means by name, by position or by a pronoun; else None."""
     stems = {stem(word) for word in words(request)}
     named = [file for file in files if stems & {stem(word) for word in words(file.rpartition("/")[2])}]
     if named:

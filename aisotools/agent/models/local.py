@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from aisotools.agent.models import local_engine
-from aisotools.agent.models.choice import Candidate, Choice, Plan, Scoring, answer_from, plan_of
+from aisotools.agent.models.choice import Candidate, Choice, IntentScorer
 from aisotools.agent.models.local_engine import CallerGone, Engine, XllamacppEngine
+from aisotools.agent.models.plan import Plan, answer_from, plan_of
 from aisotools.core.exceptions import UsageError
 from aisotools.core.messages import (
     AssistantMessage,
@@ -201,7 +202,7 @@ class LocalModel:
         self._engine = engine
         self._notice = notice or sys.stderr.write
         self._thread: ThreadPoolExecutor | None = None
-        self._scoring: tuple[str, Scoring] | None = None
+        self._scorer: tuple[str, IntentScorer] | None = None
 
     def __repr__(self) -> str:
         return f"<LocalModel {self.name}{'' if self._engine is None else ', loaded'}>"
@@ -240,18 +241,18 @@ class LocalModel:
             for event in _text(answer_from(plan) if step is None and plan.done else _NO_TOOLS):
                 yield event
             return
-        choice = await self._in_thread(lambda left: self._choose(step, plan, tools, left))
+        choice = await self._in_thread(lambda check_waiting: self._choose(step, plan, tools, check_waiting))
         for event in _decided(choice, step):
             yield event
 
     def _choose(
-        self, step: str, plan: Plan, tools: Sequence[ToolDefinition], left: Callable[[], None]
+        self, step: str, plan: Plan, tools: Sequence[ToolDefinition], check_waiting: Callable[[], None]
     ) -> Choice:
         engine = self._loaded()
         key = repr([(tool.name, tool.description, tool.examples, tool.parameters) for tool in tools])
-        if self._scoring is None or self._scoring[0] != key:
-            self._scoring = (key, Scoring(tools))
-        return self._scoring[1].choose(engine, step, plan.files, left)
+        if self._scorer is None or self._scorer[0] != key:
+            self._scorer = (key, IntentScorer(tools))
+        return self._scorer[1].choose(engine, step, plan.files, check_waiting)
 
     # ---- chatting
 
@@ -261,8 +262,8 @@ class LocalModel:
         conversation = chat_messages(messages, tools, instructions)
         schema = answer_schema(tools)
 
-        def chat(left: Callable[[], None]) -> str:
-            return self._loaded().chat(conversation, schema, lambda _: left())
+        def chat(check_waiting: Callable[[], None]) -> str:
+            return self._loaded().chat(conversation, schema, lambda _: check_waiting())
 
         answer = read_answer(await self._in_thread(chat))
         if isinstance(answer, CallPart):
@@ -301,22 +302,22 @@ class LocalModel:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="aisotools-local-model")
         gone = threading.Event()
 
-        def left() -> None:
+        def check_waiting() -> None:
             if gone.is_set():
                 raise CallerGone
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work, left)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, check_waiting)
         finally:
             gone.set()
 
 
 def _decided(choice: Choice, request: str) -> list[ModelEvent]:
     """Return the events of the answer that a choice leads to."""
-    if choice.nothing:
+    if choice.fits_nothing:
         return _text(_lacking(choice) or _NOTHING.format(request=request[:200]))
     if choice.sure:
-        return [CallDone(_call(choice.fitting[0])), Usage(cost=0.0), Finished("calls")]
+        return [CallDone(_call(choice.callable_candidates[0])), Usage(cost=0.0), Finished("calls")]
     options = tuple(_call(one) for one in choice.offered)
     return [TextDelta(_PROPOSED), Proposal(options), Usage(cost=0.0), Finished("undecided")]
 

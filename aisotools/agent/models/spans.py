@@ -1,187 +1,23 @@
-"""The parts of a request that can be arguments: quoted text, addresses, files, dates, numbers.
+"""The parts of a request that can be arguments: quoted text, addresses, files, dates, numbers. Pure.
 
 Every argument is copied from the request, never invented.
-
-Words of English requests, and how well tools match them: folding, a small list of synonyms, BM25. Pure.
-
-What a request can be about: a tool, or one operation of a tool that has several. Pure.
-
-A tool such as `file` is many in one: an argument says which, and the others depend on it. Each such operation
-is an intent of its own, with the examples that show it.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from aisotools.core.types import Json, ToolDefinition
-
-STOP_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "of",
-        "to",
-        "in",
-        "into",
-        "on",
-        "at",
-        "for",
-        "from",
-        "by",
-        "with",
-        "and",
-        "or",
-        "is",
-        "are",
-        "was",
-        "were",
-        "be",
-        "been",
-        "do",
-        "does",
-        "did",
-        "has",
-        "have",
-        "had",
-        "can",
-        "could",
-        "would",
-        "will",
-        "shall",
-        "should",
-        "may",
-        "might",
-        "i",
-        "me",
-        "my",
-        "you",
-        "your",
-        "it",
-        "its",
-        "this",
-        "that",
-        "these",
-        "those",
-        "there",
-        "here",
-        "please",
-        "just",
-        "what",
-        "which",
-        "who",
-        "how",
-        "many",
-        "much",
-        "some",
-        "any",
-        "all",
-        "each",
-        "than",
-        "then",
-        "as",
-        "if",
-        "so",
-        "not",
-        "no",
-        "want",
-        "need",
-        "like",
-        "us",
-        "we",
-        "our",
-        "let",
-    ]
-)
-"""Words that say little about which tool is meant."""
-
-_SYNONYMS = {
-    "folder": "directory dir folders directories",
-    "delete": "remove erase rid deleting removing",
-    "move": "rename moving renaming relocate",
-    "copy": "duplicate backup back copies copying",
-    "write": "save store put create make creating writing",
-    "append": "add adding appending",
-    "run": "execute launch executing running",
-    "search": "find locate grep where occur mention mentions contain contains look searching",
-    "size": "big large bytes modified changed permissions last",
-    "read": "show display print open view see cat contents say reads say says shows content",
-    "calculate": "compute evaluate calculation much",
-    "shell": "bash terminal",
-    "listing": "list ls listed",
-    "wide": "width",
-    "high": "height tall",
-    "long": "length",
-    "price": "cost costs expensive",
-    "average": "mean",
-    "temperature": "warm hot cold degrees",
-}
-_ONE = {word: head for head, words in _SYNONYMS.items() for word in words.split()}
-_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
-_ENDINGS = ("ies", "ing", "ed", "es", "s")
-_K1, _B = 1.2, 0.6
-
-
-def words(text: str) -> list[str]:
-    """The words of `text` in lower case; `snake_case` and `camelCase` come apart."""
-    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text.replace("_", " "))
-    return [word.lower() for word in _WORD.findall(apart)]
-
-
-def stem(word: str) -> str:
-    """The word without the commonest endings; crude, but the same for requests and examples."""
-    for ending in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= 3:
-            return word[: -len(ending)] + ("y" if ending == "ies" else "")
-    return word
-
-
-def terms(text: str) -> list[str]:
-    """Return the terms that are compared: stems of significant words, with synonyms as one."""
-    significant = [word for word in words(text) if word not in STOP_WORDS or word in _ONE]
-    return [stem(_ONE.get(word, word)) for word in significant]
-
-
-class Bm25:
-    """Ranks documents, each a list of terms, by how well they match a request."""
-
-    def __init__(self, documents: Sequence[Sequence[str]]) -> None:
-        """Take the documents in."""
-        self._counts = [Counter(document) for document in documents]
-        self._lengths = [len(document) for document in documents]
-        self._mean = sum(self._lengths) / max(len(documents), 1) or 1.0
-        holding = Counter(term for counts in self._counts for term in counts)
-        total = len(documents)
-        self._weights = {t: math.log(1 + (total - n + 0.5) / (n + 0.5)) for t, n in holding.items()}
-
-    def scores(self, request: Sequence[str]) -> list[float]:
-        """One score for each document, 0 where nothing matches."""
-        return [
-            self._score(counts, length, request)
-            for counts, length in zip(self._counts, self._lengths, strict=True)
-        ]
-
-    def _score(self, counts: Counter[str], length: int, request: Sequence[str]) -> float:
-        room = _K1 * (1 - _B + _B * length / self._mean)
-        return sum(
-            self._weights[term] * counts[term] * (_K1 + 1) / (counts[term] + room)
-            for term in dict.fromkeys(request)
-            if counts[term]
-        )
-
+from aisotools.agent.models.ranking import STOP_WORDS
 
 SpanKind = Literal["quoted", "url", "date", "glob", "file", "number", "expression"]
 """The kind of a span."""
 
-MOST_CHARS = 4_000
-"""More of a request is not looked at."""
+MAX_REQUEST_CHARS = 4_000
+"""The rest of a longer request is ignored."""
 
 _QUOTED = re.compile(r"`([^`]+)`|\"([^\"]+)\"|“([^”]+)”|(?<![\w'])'((?:[^']|(?<=\w)'(?=\w))+)'(?!\w)")
 _PATTERNS: tuple[tuple[SpanKind, re.Pattern[str]], ...] = (
@@ -208,11 +44,11 @@ class Span:
     """A piece of a request.
 
     Attributes:
-        kind: What it looks like.
-        text: What an argument would be, without quotes.
-        start: Where it begins in the request, quotes included.
-        end: Where it ends.
-        within: What quoted text looks like itself, such as a file's name.
+        kind: Its kind.
+        text: The text for an argument, without quotes.
+        start: Offset of its beginning in the request, quotes included.
+        end: Offset of its end.
+        within: The kind of quoted text by itself, such as a file's name.
     """
 
     kind: SpanKind
@@ -224,20 +60,20 @@ class Span:
 
 @functools.lru_cache(256)
 def spans_of(request: str) -> tuple[Span, ...]:
-    """The pieces in the order in which they stand; none overlaps another."""
-    request = request[:MOST_CHARS]
+    """Return the spans of a request in their order. None overlaps another."""
+    request = request[:MAX_REQUEST_CHARS]
     found = list(_quoted(request))
-    # Blanked, not cut out: places stay the same, and no number is found inside a file's name.
-    left = _blanked(request, found)
+    # Blanked, not removed: offsets stay the same, and no number is found inside a file's name.
+    left = _blank_out(request, found)
     for match in _EXPRESSION.finditer(left):
         text = match[0].strip()
         if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
             start = match.start() + len(match[0]) - len(match[0].lstrip())
-            found.append(Span(kind="expression", text=_balanced(text), start=start, end=match.end()))
-    left = _blanked(left, found)
+            found.append(Span(kind="expression", text=_balance(text), start=start, end=match.end()))
+    left = _blank_out(left, found)
     for kind, pattern in _PATTERNS:
         new = [Span(kind=kind, text=m[0], start=m.start(), end=m.end()) for m in pattern.finditer(left)]
-        left = _blanked(left, new)
+        left = _blank_out(left, new)
         found += new
     return tuple(sorted(found, key=lambda span: span.start))
 
@@ -253,8 +89,8 @@ def _quoted(request: str) -> Iterator[Span]:
         yield Span(kind="quoted", text=text, start=match.start(), end=match.end(), within=within)
 
 
-def _balanced(text: str) -> str:
-    """An expression without a bracket that was opened before it, or is closed after it."""
+def _balance(text: str) -> str:
+    """Return an expression without a bracket that has no counterpart in it."""
     while text.count("(") < text.count(")") and text.endswith(")"):
         text = text[:-1].rstrip()
     while text.count("(") > text.count(")") and text.startswith("("):
@@ -262,14 +98,14 @@ def _balanced(text: str) -> str:
     return text.strip(" .")
 
 
-def _blanked(request: str, spans: Sequence[Span]) -> str:
+def _blank_out(request: str, spans: Sequence[Span]) -> str:
     for span in spans:
         request = request[: span.start] + "\x00" * (span.end - span.start) + request[span.end :]
     return request
 
 
 def names_in(request: str) -> list[str]:
-    """Words with a capital that do not just begin a sentence."""
+    """Return capitalized words, except those that only begin a sentence."""
     found = []
     for match in _NAME.finditer(request):
         before = request[: match.start()].rstrip()
@@ -291,7 +127,7 @@ _FOLDER = (
         re.IGNORECASE,
     ),
 )
-_NO_FOLDER = STOP_WORDS | {
+_NOT_FOLDERS = STOP_WORDS | {
     "workspace",
     "folder",
     "directory",
@@ -316,223 +152,12 @@ _NO_FOLDER = STOP_WORDS | {
 
 
 def folders_in(request: str) -> list[str]:
-    """Words that name a folder by where they stand: `in data`, `the data folder`, `folder data`."""
+    """Return words that name a folder by their position: `in data`, `the data folder`, `folder data`."""
     unquoted = _QUOTED.sub(lambda match: " " * len(match[0]), request)
     found = []
     for pattern in _FOLDER:
         for match in pattern.finditer(unquoted):
             name = match["name"].rstrip(".,;:!?")
-            if name.lower() not in _NO_FOLDER and not name.replace(".", "").isdigit():
+            if name.lower() not in _NOT_FOLDERS and not name.replace(".", "").isdigit():
                 found.append(name)
     return list(dict.fromkeys(found))
-
-
-SlotKind = Literal[
-    "path", "url", "date", "glob", "code", "number", "flag", "choice", "text", "phrase", "json"
-]
-"""The kind of an argument: `text` is taken literally, a `phrase` is a name or a few words."""
-
-_CODE = {"command", "code", "script", "cmd", "source_code", "expression", "shell", "query_sql"}
-_PATHS = {
-    "path",
-    "file",
-    "filename",
-    "file_name",
-    "filepath",
-    "source",
-    "destination",
-    "target",
-    "folder",
-    "directory",
-}
-_TEXTS = {"content", "text", "body", "message", "pattern", "note"}
-_FEWEST_OPERATIONS = 3
-_MOST_EXAMPLES = 6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
-    """One argument to fill.
-
-    Attributes:
-        name: Its name.
-        kind: What it takes.
-        required: Whether the call makes no sense without it.
-        choices: The values it may have, if they are listed.
-        whole: Whether a number must be whole.
-        about: Its name and description as words.
-        shown: Whether an example gives it.
-    """
-
-    name: str
-    kind: SlotKind
-    required: bool
-    choices: tuple[Json, ...] = ()
-    whole: bool = False
-    about: tuple[str, ...] = ()
-    shown: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intent:
-    """One thing that a request can be about.
-
-    Attributes:
-        tool: The tool.
-        label: One word for it, for the model to read.
-        fixed: Arguments that make it this and no other operation.
-        slots: The arguments to fill.
-        examples: Pairs of arguments and what a person would say.
-        needs_any: Whether one argument at least must be given, whichever.
-    """
-
-    tool: ToolDefinition
-    label: str
-    fixed: Mapping[str, Json] = field(default_factory=dict)
-    slots: tuple[Slot, ...] = ()
-    examples: tuple[tuple[Mapping[str, Json], str], ...] = ()
-    needs_any: bool = False
-
-    @property
-    def phrases(self) -> list[str]:
-        """Example requests."""
-        return [said for _, said in self.examples] or [_first_sentence(self.tool.description)]
-
-    @property
-    def name(self) -> str:
-        """The tool, and which of its operations."""
-        return " ".join([self.tool.name, *map(str, self.fixed.values())])
-
-
-def intents_of(tools: Iterable[ToolDefinition]) -> tuple[Intent, ...]:
-    """All intents of `tools`, in order, each with a label of its own where one can be found."""
-    found: list[Intent] = []
-    for tool in tools:
-        which = _discriminator(tool)
-        if which is None:
-            found.append(_intent(tool, {}, tuple(tool.examples)))
-            continue
-        for value in dict.fromkeys(given[which] for given, _ in tool.examples):
-            matching = tuple(pair for pair in tool.examples if pair[0][which] == value)
-            found.append(_intent(tool, {which: value}, matching))
-    return tuple(found)
-
-
-def _discriminator(tool: ToolDefinition) -> str | None:
-    """Return the argument that decides which others are needed, judged by the examples."""
-    properties = tool.parameters.get("properties", {})
-    for name, schema in properties.items():
-        values = _resolved(schema, tool.parameters).get("enum", ())
-        given = [pair[0] for pair in tool.examples if isinstance(pair[0].get(name), str)]
-        if len(values) < _FEWEST_OPERATIONS or len(given) != len(tool.examples):
-            continue
-        shapes = {(arguments[name], frozenset(arguments)) for arguments in given}
-        if len({shape for _, shape in shapes}) > 1 and len({value for value, _ in shapes}) > 1:
-            return str(name)
-    return None
-
-
-def _intent(
-    tool: ToolDefinition, fixed: Mapping[str, Json], examples: tuple[tuple[Mapping[str, Json], str], ...]
-) -> Intent:
-    properties: Mapping[str, Any] = tool.parameters.get("properties", {})
-    given = [set(arguments) - set(fixed) for arguments, _ in examples]
-    required = set(tool.parameters.get("required", ())) - set(fixed)
-    names = [name for name in properties if name not in fixed]
-    if fixed:
-        required |= set.intersection(*given) if given else set()
-        ever = set[str]().union(*given)
-        names = [name for name in names if name in ever or name in required]
-    slots = tuple(_slot(name, tool, name in required, examples) for name in names)
-    label = str(next(iter(fixed.values()))) if fixed else words(tool.name)[-1]
-    return Intent(
-        tool=tool,
-        label=label,
-        fixed=dict(fixed),
-        slots=slots,
-        examples=examples[:_MOST_EXAMPLES],
-        needs_any=bool(fixed) and not required and all(given) and bool(given),
-    )
-
-
-def _slot(
-    name: str, tool: ToolDefinition, required: bool, examples: Sequence[tuple[Mapping[str, Json], str]]
-) -> Slot:
-    schema = _resolved(tool.parameters.get("properties", {}).get(name, {}), tool.parameters)
-    values = [given[name] for given, _ in examples if name in given]
-    about = str(schema.get("description", ""))
-    kind, choices = _kind(name, schema, values, about)
-    return Slot(
-        name=name,
-        kind=kind,
-        required=required,
-        choices=choices,
-        whole=schema.get("type") == "integer",
-        about=tuple(words(f"{name} {about.partition('. ')[0]}")),
-        shown=bool(values),
-    )
-
-
-def _kind(
-    name: str, schema: Mapping[str, Any], values: list[Json], about: str
-) -> tuple[SlotKind, tuple[Json, ...]]:
-    choices = tuple(schema.get("enum", (schema["const"],) if "const" in schema else ()))
-    if choices:
-        return "choice", choices
-    kinds = schema.get("type", "string")
-    if kinds == "boolean":
-        return "flag", ()
-    if kinds in {"number", "integer"}:
-        return "number", ()
-    if kinds != "string":
-        return "json", ()
-    return _kind_of_text(name.lower(), values, schema, about), ()
-
-
-def _kind_of_text(name: str, values: list[Json], schema: Mapping[str, Any], about: str) -> SlotKind:
-    parts = set(name.split("_"))
-    looks = {(spans_of(value) or (None,))[0] for value in values if isinstance(value, str)}
-    seen = {span.kind if span and span.text in values else None for span in looks}
-    if parts & _CODE:
-        return "code"
-    if "glob" in parts:
-        return "glob"
-    if schema.get("format") in {"uri", "url"} or parts & {"url", "uri", "link"} or seen == {"url"}:
-        return "url"
-    if schema.get("format") == "date" or seen == {"date"} or re.search(r"YYYY-MM-DD|\bISO\b", about):
-        return "date"
-    if parts & _PATHS or (seen == {"file"}):
-        return "path"
-    if parts & _TEXTS:
-        return "text"
-    return "phrase"
-
-
-def _resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema without references and without the choice of null."""
-    if not isinstance(schema, Mapping):
-        return {}
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
-        target = whole.get("$defs", {}).get(reference.rpartition("/")[2], {})
-        return {**(target if isinstance(target, Mapping) else {}), **schema}
-    branches = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
-    if len(branches) == 1 and isinstance(branches[0], Mapping):
-        return {**_resolved(branches[0], whole), **{k: v for k, v in schema.items() if k != "anyOf"}}
-    if branches:
-        # Of several types a model gives the plainest.
-        simple = [
-            one for one in branches if isinstance(one, Mapping) and one.get("type") in {"string", "number"}
-        ]
-        return {
-            **(simple[0] if simple else {"type": "object"}),
-            **{k: v for k, v in schema.items() if k != "anyOf"},
-        }
-    kinds = schema.get("type")
-    if isinstance(kinds, list):
-        return {**schema, "type": next((kind for kind in kinds if kind != "null"), "string")}
-    return schema
-
-
-def _first_sentence(text: str) -> str:
-    return text.strip().partition("\n")[0].partition(". ")[0].rstrip(".")
