@@ -569,7 +569,7 @@ def words(package: Package) -> Iterator[Finding]:
     for module in package.values():
         for node in ast.walk(module.tree):
             name = _name(node)
-            if name in BANNED_WORDS:
+            if name is not None and name.strip("_") in BANNED_WORDS:
                 message = f"{name!r} does not say what it is: message, payload, header, reason, result, ..."
                 yield Finding(module.path, getattr(node, "lineno", 1), message)
 

@@ -429,6 +429,7 @@ def test_undeclared(source: str, fine: bool) -> None:
         ("def told(): ...", False),
         ("for told in x: ...", False),
         ("async def heard(): ...", False),
+        ("self._told = 1", False),
         ("x = 'told'", True),
         ("retold = 1", True),
     ],

@@ -1,4 +1,4 @@
-"""Results of calls on the channel: encoded in the worker, decoded by a host that believes nothing.
+"""Results of calls on the channel: encoded in the worker, decoded by the host, which trusts nothing in them.
 
 On the channel a result is four pieces, each with a cap of its own: the head (what the model reads, and how
 the call ended), the value, the MIME data and the metadata. All are JSON, except a value that is plain text.
@@ -23,14 +23,14 @@ from aisotools.sandbox.worker.output import escape_surrogates, json_bundle
 from aisotools.tools.results import gc_paused
 
 VALUE_DROPPED = "value_dropped"
-"""Key in a result's metadata: why its value is missing, in words."""
+"""Key in a result's metadata: the reason why its value is missing."""
 
 STREAMS_TAKEN = "streams_taken"
 """Key in the metadata of a tool's own result: it includes what the call printed."""
 
 # Keys in the head: whether the value is plain text, and where in the value the content stands.
 _IS_TEXT = "value_is_text"
-_CONTENT_KEY = "told_by"
+_CONTENT_KEY = "content_key"
 
 _RESULT_KINDS = {"text", "json", "binary", "error"}
 _ERROR_KINDS: Mapping[str, ErrorKind] = {

@@ -128,7 +128,7 @@ def test_a_worker_cannot_send_more_content_than_is_kept() -> None:
     frames = pieces(HEAD | {"content": "x" * 9_000_000})
     assert len(result_from_worker(frames, CAPS, printed()).content) <= CAPS.kept_chars
     for key in ("nosuch", "n", 3, None, ["a"]):
-        frames = pieces(HEAD | {"told_by": key}, value=b'{"n": 1}')
+        frames = pieces(HEAD | {"content_key": key}, value=b'{"n": 1}')
         assert result_from_worker(frames, CAPS, printed()).content == HEAD["content"]
 
 

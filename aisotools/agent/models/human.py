@@ -226,18 +226,18 @@ def describe_turn(turn: HumanTurn) -> str:
 
 def labelled_texts(turn: HumanTurn) -> list[tuple[str, str]]:
     """Return the conversation as pairs of a speaker and a text."""
-    said = [("instructions", turn.instructions)] if turn.instructions else []
-    return [*said, *(pair for message in turn.messages for pair in _told(message))]
+    instructions = [("instructions", turn.instructions)] if turn.instructions else []
+    return [*instructions, *map(_labelled_text, turn.messages)]
 
 
-def _told(message: Message) -> list[tuple[str, str]]:
+def _labelled_text(message: Message) -> tuple[str, str]:
     if isinstance(message, UserMessage):
-        return [("user", _short(message.text))]
+        return "user", _short(message.text)
     if isinstance(message, ToolMessage):
-        return [(f"{message.name}{', an error' if message.is_error else ''}", _short(message.content))]
+        return f"{message.name}{', an error' if message.is_error else ''}", _short(message.content)
     assert isinstance(message, AssistantMessage)
     calls = [f"{call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}" for call in message.calls]
-    return [("model", _short("\n".join(filter(None, [message.text, *calls]))))]
+    return "model", _short("\n".join(filter(None, [message.text, *calls])))
 
 
 def _short(text: str) -> str:

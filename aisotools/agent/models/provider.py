@@ -400,18 +400,20 @@ class ProviderModel:
             refused = isinstance(error, bad.ModelRequestRejectedError | bad.ModelQuotaExceededError)
             passing = status is None or status in {408, 409, 425, 429} or status >= 500
             raise ModelError(
-                self._told(error, f"HTTP {status}" if status else "no connection"),
+                self._describe_error(error, f"HTTP {status}" if status else "no connection"),
                 retryable=passing and not refused,
                 retry_after_s=error.retry_after,
             ) from None
         except (bad.AgentRunError, ValueError) as error:
-            raise ModelError(self._told(error, "an answer that cannot be read"), retryable=True) from None
+            raise ModelError(
+                self._describe_error(error, "an answer that cannot be read"), retryable=True
+            ) from None
         except OSError as error:
-            raise ModelError(self._told(error, "no connection"), retryable=True) from None
+            raise ModelError(self._describe_error(error, "no connection"), retryable=True) from None
         except (bad.UserError, ImportError) as error:
-            raise ModelError(self._told(error, "the request could not be made")) from None
+            raise ModelError(self._describe_error(error, "the request could not be made")) from None
 
-    def _told(self, error: Exception, what: str) -> str:
+    def _describe_error(self, error: Exception, what: str) -> str:
         # The cause is left behind on purpose: it holds request headers, and with them the key.
         text = redact_text(" ".join(str(error).split()) or type(error).__name__)
         if self._secret:
