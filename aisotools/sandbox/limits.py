@@ -24,7 +24,8 @@ ALLOWED = "allowed"
 """Key in a result's metadata: how much is allowed."""
 
 _MOST_TASKS = 1 << 22  # what 64-bit Linux can number
-_SMALLEST = {"memory_bytes": 64 << 20, "open_files": 64, "stream_bytes": 0}
+_SMALLEST = {"memory_bytes": 64 << 20, "open_files": 64, "open_files_total": 64, "stream_bytes": 0}
+_FEWEST_FILES = 64  # with fewer a worker cannot work
 _LOCKED_MEMORY_BYTES = 8 << 20  # the usual default of distributions
 _PENDING_SIGNALS = 1024  # counted per user: the default is all that the user's programs share
 
@@ -35,6 +36,7 @@ _DESCRIPTIONS = {
     "disk_bytes": "disk space of the files it has written",
     "cpu_s": "processor time of one process",
     "open_files": "open files of one process",
+    "open_files_total": "open files of all processes of the sandbox together",
 }
 
 # What programs print when the kernel refuses them more. Only the end is searched: there an error ends.
@@ -85,7 +87,11 @@ class Limits:
         file_bytes: Size of any file it writes (RLIMIT_FSIZE).
         disk_bytes: Disk space of what it has written in workspace and scratch folder since its worker
             started, watched while calls run; None for no limit.
-        open_files: Open files of each process (RLIMIT_NOFILE).
+        open_files: Open files of each process (RLIMIT_NOFILE); never more than half of what the program that
+            owns the session may have open itself (its soft limit). The kernel counts descriptors that are
+            being passed between processes per user, and refuses more than this to whoever passes one.
+        open_files_total: Open files of all processes of the sandbox together, watched while calls run. One
+            that several have counts for each, and an epoll instance for four.
         cpu_s: Seconds of processor time of each process (RLIMIT_CPU); None for no limit.
         stream_bytes: Printed bytes kept of one call.
         call_timeout_s: Seconds that a call may take when neither it nor its tool says otherwise.
@@ -99,14 +105,17 @@ class Limits:
     processes: int = 256
     file_bytes: int = 1 << 30
     disk_bytes: int | None = 4 << 30
-    open_files: int = 1024
+    open_files: int = 512
+    open_files_total: int = 4096
     cpu_s: float | None = None
     stream_bytes: int = 1 << 20
     call_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
-        for name in ("memory_bytes", "processes", "file_bytes", "disk_bytes", "open_files", "stream_bytes"):
+        for name in ("memory_bytes", "processes", "file_bytes", "disk_bytes", "open_files"):
             self._check(name, int, optional=name in {"memory_bytes", "disk_bytes"})
+        for name in ("open_files_total", "stream_bytes"):
+            self._check(name, int, optional=False)
         for name in ("cpu_s", "call_timeout_s"):
             self._check(name, float, optional=name == "cpu_s")
 
@@ -178,14 +187,30 @@ def apply_rlimits(limits: Limits, *, tasks: int | None = None) -> None:
 
 def _rlimits(limits: Limits) -> Iterator[tuple[str, int | None]]:
     yield "RLIMIT_FSIZE", limits.file_bytes
-    yield "RLIMIT_NOFILE", limits.open_files
+    yield "RLIMIT_NOFILE", _files_below_the_hosts(limits.open_files)
     yield "RLIMIT_CPU", None if limits.cpu_s is None else math.ceil(limits.cpu_s)
     yield "RLIMIT_RTPRIO", 0
     yield "RLIMIT_NICE", 0
     yield "RLIMIT_MEMLOCK", _LOCKED_MEMORY_BYTES
     yield "RLIMIT_SIGPENDING", _PENDING_SIGNALS
+    yield "RLIMIT_MSGQUEUE", 0
     if sys.platform == "linux":  # elsewhere it is refused or means something else
         yield "RLIMIT_AS", limits.memory_bytes
+
+
+def _files_below_the_hosts(wanted: int) -> int:
+    """Return the limit on open files: `wanted`, and well below that of the program above.
+
+    Descriptors that were sent over a Unix socket and not yet received are counted per user. A process may
+    send as long as that count is below its own limit, 253 at a time: so sandboxes alone cannot bring it to
+    where the host, with twice their limit, could not send one to its worker.
+    """
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    return min(wanted, soft // 2 if soft >= 2 * _FEWEST_FILES else soft)
 
 
 def _lower(kind: int, name: str, value: int) -> None:

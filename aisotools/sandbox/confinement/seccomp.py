@@ -190,6 +190,7 @@ _ABSENT = {
 }
 _DEPENDS = {
     "flags of a new process": "clone",
+    "which descriptors, and whose": "close_range",
     "family, type and protocol of a socket": "socket socketpair",
     "which option of a socket": "setsockopt",
     "which command": "fcntl ioctl prctl",
@@ -215,7 +216,7 @@ _ALLOWED = {
         select pselect6 ppoll dup dup2 dup3 pipe pipe2 sendfile splice tee copy_file_range fsync fdatasync
         ftruncate fallocate fadvise64 readahead sync_file_range getdents getdents64 eventfd eventfd2
         signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime epoll_create epoll_create1
-        epoll_ctl epoll_wait epoll_pwait epoll_pwait2 close_range io_destroy io_getevents io_pgetevents
+        epoll_ctl epoll_wait epoll_pwait epoll_pwait2 io_destroy io_getevents io_pgetevents
         io_submit io_cancel inotify_rm_watch flock cachestat
     """,
     "sockets of its own, which `socket` and `socketpair` have judged": """
@@ -284,6 +285,9 @@ _RLIMIT_CORE = 4
 _PR_SET_DUMPABLE = 4
 _CHILD_SIGNAL = 0xFF  # the bits of clone's flags that name the signal at the child's end
 _SIGCHLD = 17
+_CLONE_THREAD = 0x10000
+_CLONE_FILES = 0x400
+_CLOSE_RANGE_UNSHARE = 2
 _LAST_OWN_SIGNAL = 34  # up to here C libraries use real-time signals for threads of their own
 
 # SETOWN, SETSIG, SETOWN_EX, SETLEASE, NOTIFY, SET_RW_HINT: they signal or delay others, or watch folders.
@@ -370,14 +374,17 @@ def _by_arguments() -> dict[str, Program]:
     to_now = {at: if_null(at, REFUSE, PRETEND) for at in (1, 2)}
     # A datagram socket of a pair can still send to any other address; these two kinds cannot.
     pair = if_equal(1, [_SOCK_STREAM, _SOCK_SEQPACKET], ALLOW, REFUSE, mask=_SOCK_TYPE_MASK)
+    # A thread with open files of its own would hide them: /proc shows those of a process by its first thread.
+    thread = if_any_bit(0, _CLONE_THREAD, if_any_bit(0, _CLONE_FILES, ALLOW, REFUSE), ALLOW)
     return core | {
         # At the end of a child the kernel may queue any signal, real-time signals too.
         "clone": if_any_bit(
             0,
             _CLONE_REFUSED,
             REFUSE,
-            if_equal(0, [0, _SIGCHLD], ALLOW, REFUSE, mask=_CHILD_SIGNAL),
+            if_equal(0, [0, _SIGCHLD], thread, REFUSE, mask=_CHILD_SIGNAL),
         ),
+        "close_range": if_any_bit(2, _CLOSE_RANGE_UNSHARE, fail(errno.EINVAL), ALLOW),
         "socket": _other_socket(),
         "socketpair": if_equal(0, [_AF_UNIX], pair, fail(errno.EAFNOSUPPORT)),
         "setsockopt": _socket_option(),

@@ -2,7 +2,20 @@
 
 The kernel limits address space, file sizes, open files and processor time, each per process. What counts for
 the whole tree is sampled from outside, at most ten times a second and less often the more a sample costs:
-memory (PSS, which shares out what several processes map), processes and threads, and disk space.
+memory (PSS, which shares out what several processes map), open files, processes and threads, and disk space.
+
+- Threat: many processes that each stay below their own limit; memory that no process shows (shared memory
+  that was unmapped, buffers of sockets); a process that cannot be looked at; a tree that is slow to look at.
+- Mechanism: the kernel's numbers, cheapest first. Resident memory is never less than PSS, so PSS is read only
+  when that exceeds the limit. Shared memory without a name may be held by one mapped page: while the tree
+  maps any, what the machine's shared memory has grown by since the start counts as the tree's. Sockets and
+  pipes count at the size that they may have.
+- Memory files, pages kept in pipes, larger buffers and hiding from /proc are refused by the system call
+  filter, so nothing else is left to count. Folders in memory have a fixed size.
+- Race: between two samples a tree may take what each of its processes may; then it is ended. A process that
+  ends while it is looked at counts for nothing, one that may not be looked at counts at its most.
+- A failure of a sample is a sample without numbers, and the next one comes. Everything runs in a thread, so
+  the event loop waits for none of it.
 """
 
 from __future__ import annotations
@@ -13,7 +26,7 @@ import re
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -25,6 +38,17 @@ _BUSY_INTERVAL_S = 0.1
 _IDLE_INTERVAL_S = 1.0
 # Share of one processor that sampling may take.
 _MAX_LOAD = 0.01
+# Never more than this share while an idle sandbox would be sampled; see `ResourceMonitor._sample`.
+_MAX_LOAD_OF_LARGE = 0.25
+# What the kernel may keep for one socket, the data of both directions together, and for one pipe.
+_SOCKET_BYTES = 512 << 10
+_PIPE_BYTES = 64 << 10
+# Reading the exact memory of a process of this size takes 5 ms.
+_QUICK_BYTES = 128 << 20
+# With fewer open files than this, what the kernel keeps for them is not worth a look at each.
+_FEW_FILES = 256
+# An epoll holds as many watches as its process may have files open, and a user may have so many in all.
+_FILES_PER_EPOLL = 4
 # The kernel counts processor time in other grains than we do: a worker killed this near to its limit was
 # killed for it.
 _NEAR_LIMIT = 0.9
@@ -48,17 +72,20 @@ class ResourceUsage:
         processes: Number of processes and threads.
         disk_bytes: Written since the worker started; 0 when it was not measured.
         cpu_s: Processor time of the process that has used most.
+        open_files_total: Open files of all processes together; one that several have counts for each, and an
+            epoll instance for four.
     """
 
     memory_bytes: int = 0
     processes: int = 0
+    open_files_total: int = 0
     disk_bytes: int = 0
     cpu_s: float = 0.0
 
 
 def find_exceeded(usage: ResourceUsage, limits: Limits) -> LimitExceeded | None:
     """Return the first limit that is exceeded, or None."""
-    for name in ("memory_bytes", "processes", "disk_bytes", "cpu_s"):
+    for name in ("memory_bytes", "processes", "open_files_total", "disk_bytes", "cpu_s"):
         used, allowed = getattr(usage, name), getattr(limits, name)
         if allowed is not None and used > allowed:
             return LimitExceeded(limit=name, used=used, allowed=allowed)
@@ -91,18 +118,153 @@ def find_cpu_kill(
 def pss_bytes(pid: int) -> int:
     """Return the proportional memory of one process; 0 when it cannot be read."""
     try:
-        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
-            return next((int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:")), 0)
+        return _read_memory_map(f"/proc/{pid}")[0]
     except OSError:
         return 0
 
 
-def _rss_bytes(pid: int) -> int:
+def estimate_memory(pids: Iterable[int], budget_s: float = 0.01) -> int:
+    """Return the memory of processes, exactly (PSS) as far as that is quick; for the event loop.
+
+    A large process counts with what is resident, and so does every one after `budget_s`. That is never less,
+    and costs some microseconds, where the exact number takes 40 ms for each gigabyte.
+    """
+    deadline_s = time.monotonic() + budget_s
+    return sum(
+        size.resident
+        if size.resident > _QUICK_BYTES or time.monotonic() > deadline_s
+        else pss_bytes(int(size.folder.split("/")[2]))
+        for size in _sizes(pids)
+    )
+
+
+def _read_memory_map(folder: str) -> tuple[int, int]:
+    """Return the proportional memory of a process, and how much of it is shared memory, in bytes.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with open(f"{folder}/smaps_rollup", encoding="ascii") as file:
+        fields = {name: value for name, _, value in (line.partition(":") for line in file)}
+    pss, shared = (int(fields.get(name, "0 kB").split()[0]) for name in ("Pss", "Pss_Shmem"))
+    return pss * 1024, shared * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """A process from outside: its folder in /proc, address space and resident memory in bytes."""
+
+    folder: str
+    virtual: int
+    resident: int
+
+
+def _sizes(pids: Iterable[int]) -> Iterator[_Size]:
+    for pid in pids:
+        folder = f"/proc/{pid}"
+        size = _size(folder)
+        if size is not None and not size.virtual:
+            # A first thread that has ended shows nothing, while its other threads still run.
+            with suppress(OSError):
+                tasks = [f"{folder}/task/{name}" for name in os.listdir(f"{folder}/task")]
+                size = next((found for found in map(_size, tasks) if found and found.virtual), size)
+        if size is not None:
+            yield size
+
+
+def _size(folder: str) -> _Size | None:
     try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError):
+        with open(f"{folder}/statm", "rb") as file:
+            virtual, resident = file.read().split()[:2]
+    except (OSError, ValueError):
+        return None  # it ended meanwhile
+    return _Size(folder, int(virtual) * _PAGE_BYTES, int(resident) * _PAGE_BYTES)
+
+
+def shared_memory_bytes() -> int:
+    """Return the shared memory of the whole machine, whoever has it; 0 when it is not known."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            return next((int(line.split()[1]) * 1024 for line in file if line.startswith("Shmem:")), 0)
+    except OSError:
         return 0
+
+
+def _has_shared_memory(size: _Size) -> bool:
+    """Return whether a process maps shared memory without a name, or may not be looked at."""
+    try:
+        with open(f"{size.folder}/maps", "rb") as file:
+            return any(b"/dev/zero (deleted)" in line for line in file)
+    except OSError:
+        return True
+
+
+def _measure_memory(sizes: list[_Size], limit: int | None, *, grown: int, kernel: int) -> int:
+    """Return the memory of processes: exactly if it may exceed `limit`, else at least that much.
+
+    Args:
+        sizes: The processes.
+        limit: What is allowed.
+        grown: How much the machine's shared memory has grown since they started.
+        kernel: What the kernel may keep for them.
+    """
+    # Resident memory counts shared pages once per process: it is cheap, and never less than PSS. Only when it
+    # exceeds the limit are the exact numbers worth their cost.
+    resident = sum(size.resident for size in sizes)
+    if limit is None or resident + max(grown, 0) + kernel <= limit:
+        return resident
+    hidden = grown if grown > 0 and any(map(_has_shared_memory, sizes)) else 0
+    if resident + hidden + kernel <= limit:
+        return resident + hidden + kernel
+    private, shared = 0, 0
+    for size in sizes:
+        try:
+            pss, of_it_shared = _read_memory_map(size.folder)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            # It may not be looked at, or it is ending, when it does no harm to count it once more.
+            pss, of_it_shared = size.resident, 0
+        private += pss - of_it_shared
+        shared += of_it_shared
+    return private + max(shared, hidden) + kernel
+
+
+def _count_files(pid: int, unreadable: int) -> int:
+    folder = f"/proc/{pid}/fd"
+    try:
+        # Linux 6.2 and newer give the number as the size.
+        return os.stat(folder).st_size or len(os.listdir(folder))
+    except PermissionError:
+        return unreadable
+    except OSError:
+        return 0  # it ended meanwhile
+
+
+def _measure_files(pids: Iterable[int], limits: Limits) -> tuple[int, int]:
+    """Return how many open files processes have, and the bytes that the kernel may keep for them."""
+    counts = {pid: _count_files(pid, limits.open_files) for pid in pids}
+    total = sum(counts.values())
+    if total <= _FEW_FILES:
+        return total, 0
+    objects: set[str] = set()
+    epolls = 0
+    for pid, count in counts.items():
+        try:
+            names = os.listdir(f"/proc/{pid}/fd")
+        except PermissionError:
+            objects.update(f"socket:{pid}-{number}" for number in range(count))
+            continue
+        except OSError:
+            continue
+        for name in names:
+            with suppress(OSError):
+                target = os.readlink(f"/proc/{pid}/fd/{name}")
+                objects.add(target)
+                epolls += target == "anon_inode:[eventpoll]"
+    sockets = sum(target.startswith("socket:") for target in objects)
+    pipes = sum(target.startswith("pipe:") for target in objects)
+    return total + (_FILES_PER_EPOLL - 1) * epolls, sockets * _SOCKET_BYTES + pipes * _PIPE_BYTES
 
 
 def _cpu_s(pid: int) -> float:
@@ -121,18 +283,28 @@ def _threads(pid: int) -> int:
         return 0
 
 
-def measure_usage(supervisor: int, limits: Limits) -> ResourceUsage:
-    """Return what all processes below `supervisor` use, except disk space. 0: it is not known yet."""
+def measure_usage(supervisor: int, limits: Limits, shared_before: int | None = None) -> ResourceUsage:
+    """Return what all processes below `supervisor` use, except disk space. 0: it is not known yet.
+
+    Args:
+        supervisor: The process above all that is measured.
+        limits: What is allowed.
+        shared_before: What `shared_memory_bytes` returned when they started, where that is known.
+    """
     if not supervisor:
         return ResourceUsage()
     tree = processes.below(supervisor, processes.table())
-    memory = sum(map(_rss_bytes, tree))
-    if limits.memory_bytes is not None and memory > limits.memory_bytes:
-        # Resident memory counts shared pages once per process: it is cheap, and never less than PSS. Only
-        # when it exceeds the limit is the exact number worth its cost.
-        memory = sum(map(pss_bytes, tree))
+    sizes = list(_sizes(tree))
+    files, kernel = _measure_files(tree, limits)
+    grown = 0 if shared_before is None else shared_memory_bytes() - shared_before
+    memory = _measure_memory(sizes, limits.memory_bytes, grown=grown, kernel=kernel)
     cpu_s = max(map(_cpu_s, tree), default=0.0) if limits.cpu_s is not None else 0.0
-    return ResourceUsage(memory_bytes=memory, processes=sum(map(_threads, tree)), cpu_s=cpu_s)
+    return ResourceUsage(
+        memory_bytes=memory,
+        processes=sum(map(_threads, tree)),
+        open_files_total=files,
+        cpu_s=cpu_s,
+    )
 
 
 def count_context_switches(supervisor: int) -> dict[tuple[int, int], int]:
@@ -244,7 +416,7 @@ def _deleted_bytes(pid: int) -> int:
 
 
 class ResourceMonitor:
-    """Samples a running sandbox on the event loop, until it is stopped."""
+    """Samples a running sandbox from a thread, until it is stopped."""
 
     def __init__(
         self,
@@ -269,10 +441,12 @@ class ResourceMonitor:
         self._is_busy = is_busy
         self._on_exceeded = on_exceeded
         self._disk = DiskUsage(folders, limits)
+        self._shared_before = shared_memory_bytes()
         self._walk_task: asyncio.Task[None] | None = None
+        self._sample_task: asyncio.Task[None] | None = None
         self._reported_disk_bytes = 0
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(_BUSY_INTERVAL_S, self._sample)
+        self._timer = self._loop.call_later(_BUSY_INTERVAL_S, self._begin_sample)
         self._stopped = False
         # Race: a sample may come between the kernel's kill and the news of it. It no longer shows the process
         # that used the time, so the one before is kept too.
@@ -285,17 +459,24 @@ class ResourceMonitor:
         """Stop sampling."""
         self._stopped = True
         self._timer.cancel()
-        if self._walk_task is not None:
-            self._walk_task.cancel()
+        for task in (self._walk_task, self._sample_task):
+            if task is not None:
+                task.cancel()
 
     def post_mortem(self) -> LimitExceeded | None:
         """Return the limit for which the kernel has killed the worker, as far as samples can tell."""
         return find_cpu_kill(self._cpu_samples, self._limits.cpu_s, time.monotonic())
 
-    def _sample(self) -> None:
-        began_s = time.thread_time()
+    def _begin_sample(self) -> None:
+        self._sample_task = self._loop.create_task(self._sample())
+
+    async def _sample(self) -> None:
+        cost_s = 0.0
         try:
-            usage = measure_usage(self._supervisor(), self._limits)
+            # The processes are hostile: one look at sixty forks of a gigabyte takes seconds.
+            usage, cost_s = await asyncio.to_thread(self._measure)
+            if self._stopped:
+                return
             self._cpu_samples.append((usage.cpu_s, time.monotonic()))
             exceeded = find_exceeded(usage, self._limits)
             if exceeded is not None:
@@ -304,13 +485,18 @@ class ResourceMonitor:
                 self._walk_task = self._loop.create_task(self._walk())
         finally:
             # Also after an error: a limit that is not checked any more is no limit.
-            cost_s = time.thread_time() - began_s
             interval_s = _BUSY_INTERVAL_S if self._is_busy() else _IDLE_INTERVAL_S
-            # Never less often than an idle sandbox: what is expensive to measure is large, and must be
-            # measured.
+            # Hardly less often than an idle sandbox: what is expensive to measure is large, and must be
+            # measured. But never for more than a quarter of the time of one processor.
             wait_s = min(max(interval_s, cost_s / _MAX_LOAD), _IDLE_INTERVAL_S)
+            wait_s = max(wait_s, cost_s / _MAX_LOAD_OF_LARGE)
             if not self._stopped:
-                self._timer = self._loop.call_later(wait_s, self._sample)
+                self._timer = self._loop.call_later(wait_s, self._begin_sample)
+
+    def _measure(self) -> tuple[ResourceUsage, float]:
+        began_s = time.thread_time()
+        usage = measure_usage(self._supervisor(), self._limits, self._shared_before)
+        return usage, time.thread_time() - began_s
 
     async def _walk(self) -> None:
         try:

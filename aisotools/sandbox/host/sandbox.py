@@ -25,7 +25,7 @@ from aisotools.core.types import ToolResult
 from aisotools.sandbox.host.calls import DisplayRouter, PendingCall
 from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.failures import Recovery, timeout_result, worker_died_result
-from aisotools.sandbox.host.monitor import pss_bytes
+from aisotools.sandbox.host.monitor import estimate_memory
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.host.snapshot_store import MemoryBudget
 from aisotools.sandbox.host.snapshots import SnapshotHistory
@@ -504,7 +504,7 @@ def _send(connection: WorkerConnection, request: SandboxCall, attachments: Seque
 
 
 def _tree_bytes(supervisor: int) -> int:
-    """Return the proportional memory of a worker and all around it; what cannot be read counts as nothing."""
+    """Return the memory of a worker and all around it; see `estimate_memory`."""
     if not supervisor:
         return 0
-    return sum(map(pss_bytes, (supervisor, *tree.below(supervisor, tree.table()))))
+    return estimate_memory((supervisor, *tree.below(supervisor, tree.table())))

@@ -326,6 +326,13 @@ class ForkServerHandle:
             try:
                 socket.send_fds(self._socket, [packet], descriptors)
             except OSError as error:
+                if error.errno == errno.ETOOMANYREFS:
+                    # Counted per user: the server is well, and the next attempt may succeed.
+                    raise SandboxError(
+                        "The sandbox could not be started: too many descriptors of this user are on their "
+                        "way between processes. End the program that does not receive them, or raise the "
+                        "limit on open files (`ulimit -n`)."
+                    ) from None
                 raise self._mark_failed(error) from None
 
     def _mark_failed(self, reason: OSError | str) -> SandboxError:

@@ -109,6 +109,10 @@ def test_numbers_nobody_judged_do_not_exist(number: int) -> None:
 ANSWERS: list[tuple[str, tuple[int, ...], int]] = [
     ("clone", (0x11,), ALLOW),
     ("clone", (40,), EPERM),  # a real-time signal at its end
+    ("clone", (0x003D0F00 & ~0x400,), EPERM),  # a thread with open files of its own
+    ("close_range", (3, 9, 0), ALLOW),
+    ("close_range", (3, 9, 4), ALLOW),  # to be closed at exec
+    ("close_range", (3, 9, 2), bpf.ERROR | errno.EINVAL),
     ("clone", (0x003D0F00,), ALLOW),  # a thread
     *(
         ("clone", (flag | 0x11,), EPERM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,15 +11,17 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.types import ToolResult
+from aisotools.sandbox.host import monitor as monitoring
 from aisotools.sandbox.host.monitor import (
     DiskUsage,
+    ResourceMonitor,
     ResourceUsage,
     count_context_switches,
     find_exceeded,
     measure_usage,
 )
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
-from tests.sandbox.rig import Rig, rig
+from tests.sandbox.rig import Rig, rig, rss_bytes
 from tests.waiting import eventually
 
 MIB = 1 << 20
@@ -160,6 +163,203 @@ for file in held:
         result = await tight.python(code)
         assert "Function not implemented" in result.content
     await works(tight)
+
+
+# What a tree holds that a sum over its processes does not show. Each child stays below every limit of a
+# process.
+CROWD = """
+import ctypes, mmap, os, socket, threading, time
+libc = ctypes.CDLL(None)
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+def crowd(count, action):
+    for _ in range(count):
+        if os.fork() == 0:
+            held = action()
+            time.sleep(60)
+    time.sleep(60)
+
+def fill(size):
+    memory = mmap.mmap(-1, size)
+    for start in range(0, size, 1 << 20):
+        memory[start : start + (1 << 20)] = b'x' * (1 << 20)
+    return memory
+"""
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        pytest.param(
+            # The first thread ends by the bare system call, and /proc shows nothing of it any more.
+            """
+def hold():
+    def later():
+        held = bytearray(b'x') * (200 << 20)
+        time.sleep(60)
+    threading.Thread(target=later).start()
+    libc.syscall(60 if os.uname().machine == 'x86_64' else 93, 0)
+crowd(8, hold)
+""",
+            id="in a process whose first thread has ended",
+        ),
+        pytest.param(
+            """
+held = []
+for _ in range(8):
+    memory = fill(200 << 20)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    libc.munmap(address + 4096, (200 << 20) - 4096)
+    held.append(memory)
+time.sleep(60)
+""",
+            id="in shared memory of which one page is mapped",
+        ),
+        pytest.param(
+            """
+def hold():
+    memory = fill(200 << 20)
+    memory.madvise(mmap.MADV_DONTNEED)
+    return memory
+crowd(8, hold)
+""",
+            id="in shared memory that was put away",
+        ),
+        pytest.param(
+            """
+zero = os.open('/dev/zero', os.O_RDWR)
+def hold():
+    memory = mmap.mmap(zero, 200 << 20)
+    memory[:] = bytes(200 << 20)
+    memory.madvise(mmap.MADV_DONTNEED)
+    return memory
+crowd(8, hold)
+""",
+            id="in shared memory of a device",
+        ),
+        pytest.param(
+            """
+def hold():
+    libc.prctl(4, 0, 0, 0, 0)
+    return bytearray(b'x') * (200 << 20)
+crowd(8, hold)
+""",
+            id="in processes that hide",
+        ),
+        pytest.param(
+            """
+def hold():
+    pairs = [socket.socketpair() for _ in range(27)]
+    for pair in pairs:
+        for end in pair:
+            end.setblocking(False)
+            try:
+                while True:
+                    end.send(bytes(1 << 16))
+            except BlockingIOError:
+                pass
+    return pairs
+crowd(38, hold)
+""",
+            id="in buffers of sockets",
+        ),
+    ],
+)
+async def test_memory_that_no_process_shows(tight: Rig, attack: str) -> None:
+    assert_limit_reported(await tight.python(CROWD + attack, timeout_s=50), "memory_bytes")
+    await works(tight)
+
+
+async def test_shared_memory_in_use_is_counted_once(tmp_path: Path) -> None:
+    """Sixteen processes share 300 MiB below a limit of 1 GiB, and nobody is ended for it."""
+    code = (
+        CROWD
+        + """
+memory = fill(300 << 20)
+children = []
+for _ in range(16):
+    child = os.fork()
+    if child == 0:
+        memory[: 300 << 20 : 4096]
+        time.sleep(60)
+    children.append(child)
+time.sleep(1.5)
+for child in children:
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+len(children)
+"""
+    )
+    async with rig(tmp_path, Limits(memory_bytes=1 << 30), level="confined") as r:
+        assert await r.value(code, timeout_s=50) == 16
+        assert r.reported.losses == []
+
+
+async def test_open_files_of_all_processes(tmp_path: Path) -> None:
+    limits = Limits(open_files=128, open_files_total=1000)
+    code = CROWD + "crowd(20, lambda: [open('/dev/null') for _ in range(90)])"
+    async with rig(tmp_path, limits, level="confined") as r:
+        assert_limit_reported(await r.python(code, timeout_s=50), "open_files_total")
+        await works(r)
+
+
+async def test_epolls_count_for_more(tmp_path: Path) -> None:
+    """Each holds as many watches as its process may have files, and a user has so many watches in all."""
+    limits = Limits(open_files=128, open_files_total=1000)
+    code = CROWD + "import select\ncrowd(8, lambda: [select.epoll() for _ in range(50)])"
+    async with rig(tmp_path, limits, level="confined") as r:
+        assert_limit_reported(await r.python(code, timeout_s=50), "open_files_total")
+
+
+async def test_files_of_a_thread_alone(tight: Rig) -> None:
+    """They would not be seen, so there is no thread that does not share those of its process."""
+    code = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+numbers = {'x86_64': (56, 436), 'aarch64': (220, 436)}[os.uname().machine]
+results = []
+for number, *arguments in ((numbers[0], 0x3D0F00 & ~0x400, 0, 0, 0, 0), (numbers[1], 900, 901, 2)):
+    assert libc.syscall(number, *map(ctypes.c_long, arguments)) == -1
+    results.append(errno.errorcode[ctypes.get_errno()])
+results
+"""
+    assert await tight.value(code) == ["EPERM", "EINVAL"]
+
+
+def test_an_estimate_is_exact_as_far_as_that_is_quick() -> None:
+    me = os.getpid()
+    exact, resident = monitoring.pss_bytes(me), rss_bytes()
+    assert monitoring.estimate_memory([me], budget_s=-1) >= resident * 0.9
+    assert 0 < exact <= monitoring.estimate_memory([me]) * 1.1
+    assert monitoring.estimate_memory([]) == 0
+
+
+async def test_samples_are_taken_in_a_thread(tmp_path: Path) -> None:
+    """Where a look at a large tree, which takes seconds, holds up nobody."""
+    threads: list[int] = []
+
+    def supervisor() -> int:
+        threads.append(threading.get_ident())
+        return os.getpid()
+
+    monitor = ResourceMonitor(
+        supervisor, Limits(), folders=(), is_busy=lambda: True, on_exceeded=lambda _: None
+    )
+    try:
+        await eventually(lambda: len(threads) >= 2)
+    finally:
+        monitor.stop()
+    assert threading.get_ident() not in threads
+
+
+def test_the_memory_of_a_process_that_may_not_be_looked_at(tmp_path: Path) -> None:
+    """It counts at its most: all that is resident, and as if it held what is hidden."""
+    (tmp_path / "hidden").touch()  # below a file nothing can be opened
+    size = monitoring._Size(str(tmp_path / "hidden"), 3 * MIB, 2 * MIB)
+    assert monitoring._measure_memory([size], MIB, grown=0, kernel=0) == 2 * MIB
+    assert monitoring._measure_memory([size], MIB, grown=5 * MIB, kernel=MIB) == 2 * MIB + 5 * MIB + MIB
+    gone = monitoring._Size(str(tmp_path / "gone"), 3 * MIB, 2 * MIB)
+    assert monitoring._measure_memory([gone], MIB, grown=0, kernel=0) == 0
 
 
 async def test_processes(tight: Rig) -> None:
