@@ -17,6 +17,7 @@ from aisotools.cli.main import main
 from aisotools.cli.mcp import TOKEN_VARIABLE, select_tools
 from aisotools.core.exceptions import UsageError
 from tests.integrations.features import objects
+from tests.waiting import HANG_S
 
 BROUGHT = [objects]
 CODE = "import sys; from aisotools.cli.main import main; sys.exit(main())"
@@ -57,8 +58,8 @@ async def test_over_http_it_tells_address_and_token_and_ends_with_ctrl_c(tmp_pat
         sys.executable, "-c", CODE, *words, stderr=asyncio.subprocess.PIPE, env=env
     )
     assert process.stderr is not None
-    first = (await asyncio.wait_for(process.stderr.readline(), 30)).decode()
-    second = (await asyncio.wait_for(process.stderr.readline(), 30)).decode()
+    first = (await asyncio.wait_for(process.stderr.readline(), HANG_S)).decode()
+    second = (await asyncio.wait_for(process.stderr.readline(), HANG_S)).decode()
     url = first.removeprefix("Serving at ").strip()
     token = second.rpartition(" ")[2].strip()
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/mcp", url)
@@ -68,4 +69,4 @@ async def test_over_http_it_tells_address_and_token_and_ends_with_ctrl_c(tmp_pat
         good = {"Authorization": f"Bearer {token}"}
         assert (await http.post(url, json={}, headers=good)).status_code != 401
     process.send_signal(signal.SIGINT)
-    assert await asyncio.wait_for(process.wait(), 15) == 130
+    assert await asyncio.wait_for(process.wait(), HANG_S) == 130

@@ -20,6 +20,7 @@ from aisotools.session.session import Session
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import tool
 from aisotools.tools.registry import ToolRegistry
+from tests.waiting import HANG_S
 
 Cell = str
 Open = Callable[..., Session]
@@ -219,7 +220,7 @@ class Slow:
     async def __call__(self, _arguments: Any, _context: Any) -> ToolResult:
         self.started.set()
         try:
-            await asyncio.sleep(20)
+            await asyncio.sleep(1000)
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
@@ -342,13 +343,13 @@ async def _cancel(bridge: Bridge, open_one: Open) -> Cell:
     session = open_one(MockTool("wait", effect=Effect.READ_ONLY, result=slow))
     await session.start()
     running = asyncio.ensure_future(bridge.call(session, "wait", {}))
-    await asyncio.wait_for(slow.started.wait(), 10)
+    await asyncio.wait_for(slow.started.wait(), HANG_S)
     running.cancel()
     try:
-        await asyncio.wait_for(slow.cancelled.wait(), 1)
+        await asyncio.wait_for(slow.cancelled.wait(), 5)
     except TimeoutError:
         await session.interrupt()
-        await asyncio.wait_for(slow.cancelled.wait(), 5)
+        await asyncio.wait_for(slow.cancelled.wait(), HANG_S)
         return "by session.interrupt()"
     finally:
         await asyncio.wait([running])

@@ -14,6 +14,8 @@ from typing import Any
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
+from tests.waiting import HANG_S
+
 
 def private_home(folder: Path) -> dict[str, Any]:
     """Options of a notebook that works in `folder` and finds nothing of the user's."""
@@ -54,7 +56,7 @@ class Notebook:
         self.manager.start_kernel(**(options or private_home(self._place)))
         self.client: BlockingKernelClient = self.manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=30)
+        self.client.wait_for_ready(timeout=HANG_S)
 
     def close(self) -> None:
         self.client.stop_channels()
@@ -69,7 +71,7 @@ class Notebook:
         self.until(run, lambda: run.ended)
         return run
 
-    def until(self, run: Run, condition: Any, timeout_s: float = 50.0) -> None:
+    def until(self, run: Run, condition: Any, timeout_s: float = HANG_S) -> None:
         """Take in messages until `condition()`."""
         ends_s = time.monotonic() + timeout_s
         while not condition():
@@ -96,7 +98,7 @@ class Notebook:
         shown = next(m for m in run.from_kernel if m["type"] == "show")
         self.send(run.cards[-1], {"type": "decision", "id": shown["id"], "outcome": outcome, **more})
 
-    def typed(self, answer: str, timeout_s: float = 50.0) -> str:
+    def typed(self, answer: str, timeout_s: float = HANG_S) -> str:
         """Wait for the input box, and answer in it; its prompt."""
         prompt: str = self.client.get_stdin_msg(timeout=timeout_s)["content"]["prompt"]
         self.client.input(answer)

@@ -60,7 +60,8 @@ def test_load_use_reload_and_unload(kernel: Notebook) -> None:
 
     assert not kernel.run("mine = current.current_session()\n%unload_ext aisotools").text
     assert kernel.run(
-        "import asyncio\nawait asyncio.sleep(1)\nprint(mine.closed, state() == before)"
+        "import asyncio\nfor _ in range(600):\n    if mine.closed and state() == before: break\n"
+        "    await asyncio.sleep(0.1)\nprint(mine.closed, state() == before)"
     ).text == ("True True\n")
     assert "not found" in usage_error(kernel.run("%tools"))
     assert "not found" in usage_error(kernel.run("%call python code='1'"))

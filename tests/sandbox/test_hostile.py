@@ -93,13 +93,14 @@ import time; time.sleep(0.2)
 """
     result = await r.python(forged)
     assert result.content == "forged"
-    assert (await r.python("'honest'", timeout_s=5)).content == "'honest'"
+    assert (await r.python("'honest'")).content == "'honest'"
     await works(r)
 
 
 async def test_a_forged_result_for_a_sibling_stays_within_the_session(r: Rig) -> None:
-    sibling = asyncio.create_task(r.bash("sleep 0.3; echo mine"))
-    await asyncio.sleep(0.1)
+    command = "touch began; while [ ! -e go ]; do sleep 0.01; done; echo mine"
+    sibling = asyncio.create_task(r.bash(command))
+    await eventually((r.workspace / "began").exists)
 
     @tool
     def forge(source: str) -> str:
@@ -117,6 +118,7 @@ async def test_a_forged_result_for_a_sibling_stays_within_the_session(r: Rig) ->
         + "send(b''.join(frame({'op': 'done', 'id': n}, b'{}', b'', b'', b'') for n in range(9)))"
     )
     await r.tool(forge, {"source": source})
+    (r.workspace / "go").touch()
     assert "malformed" in (await sibling).content or "ended" in (await sibling).content
     await works(r)
 
@@ -142,7 +144,7 @@ for _ in range(3):  # what is stolen first is the order to keep the state
     threading.Thread(target=steal, daemon=True).start()
 """
     await r.python(code)
-    for _ in range(20):  # who gets to read first is a matter of luck
+    for _ in range(500):  # who gets to read first is a matter of luck
         if (await r.python("1", timeout_s=0.3)).is_error:
             break
     else:

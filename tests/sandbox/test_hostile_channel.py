@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.sandbox.rig import Rig, open_files, rig, rss_bytes
 from tests.sandbox.test_hostile import FIND_CHANNEL
+from tests.waiting import eventually
 
 GROWTH_BYTES = 20 << 20
 
@@ -48,10 +48,8 @@ sent
     result = await r.python(code, timeout_s=5)
     print(f"\nsent {result.content[-100:]!r}; the host has {open_files() - before:+d} descriptors")
     await works(r)
-    await asyncio.sleep(0.1)
     await r.kernel.variables.forget()  # kept states hold a few of their own
-    await asyncio.sleep(0.1)
-    assert open_files() - before <= 0
+    await eventually(lambda: open_files() - before <= 0)
 
 
 async def test_a_frame_that_never_ends_holds_nobody_up(r: Rig) -> None:

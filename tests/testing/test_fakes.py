@@ -21,6 +21,7 @@ from aisotools.testing.contracts import RecordingListener
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.adapter import deadline_of, gather_facts, undo_path
 from aisotools.tools.function import tool
+from tests.waiting import eventually
 
 
 async def use(mock: MockTool, **arguments: Any) -> ToolResult:
@@ -151,7 +152,7 @@ async def test_a_worker_of_the_fake_can_die(tmp_path: Path) -> None:
     fake = sandbox(tmp_path, listener)
     mock = MockTool(runs_in="sandbox", result=lambda a, c: asyncio.sleep(30))
     calling = asyncio.ensure_future(fake.call(a_call(mock.shipment())))
-    await asyncio.sleep(0.01)
+    await eventually(lambda: mock.calls)
     fake.lose("it was ended by SIGSEGV")
     result = await calling
     assert "it was ended by SIGSEGV" in result.content
@@ -175,24 +176,22 @@ async def test_a_stopped_sync_tool_ends_at_its_next_line(tmp_path: Path) -> None
     import time
 
     names: dict[str, Any] = {"time": time}
-    exec("def f() -> None:\n    while True:\n        time.sleep(0.001)", names)
+    began = tmp_path / "began"
+    source = f"""def f() -> None:
+    open({str(began)!r}, 'w').close()
+    while True:
+        time.sleep(0.001)
+"""
+    exec(source, names)
     before = threading.active_count()
     fake = sandbox(tmp_path, RecordingListener())
     shipment = tool(names["f"]).shipment()
     assert shipment is not None
     calling = asyncio.ensure_future(fake.call(a_call(shipment)))
-    await asyncio.sleep(0.02)
+    await eventually(began.exists)
     await fake.interrupt()
     assert (await calling).metadata["stopped"] is True
-    async with asyncio.timeout(5):
-        await asyncio.to_thread(wait_for, lambda: threading.active_count() <= before + 1)
-
-
-def wait_for(condition: Any) -> None:
-    import time
-
-    while not condition():
-        time.sleep(0.002)
+    await eventually(lambda: threading.active_count() <= before + 1)
 
 
 async def test_sync_function_that_returns_an_awaitable_is_reported(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.testing.contracts import RecordingListener
 from aisotools.tools.function import FunctionTool, tool
+from tests.waiting import loop_turns
 
 TOKEN = "open-sesame-4711"
 
@@ -257,10 +257,8 @@ async def test_an_endless_stream_ends_with_the_call(listener: RecordingListener)
     def play(villain: Villain, asked: dict[str, Any], content: dict[str, Any]) -> None:
         floods.append(asyncio.ensure_future(flood(villain, asked)))
 
-    began_s = time.monotonic()
     result = await given(play, listener, timeout_s=0.5)
     assert result.metadata["timed_out"] is True
-    assert time.monotonic() - began_s < 8
     for task in floods:
         task.cancel()
         await asyncio.wait([task])
@@ -271,7 +269,7 @@ async def test_useless_messages_end_the_connection(listener: RecordingListener) 
         for _ in range(25_000):
             villain.write_message('{"no": "use"}')
 
-    result = await given(play, listener, timeout_s=20.0)
+    result = await given(play, listener, timeout_s=1000)
     assert result.metadata["worker_died"] is True
     assert "flooded" in result.content
 
@@ -321,11 +319,12 @@ async def test_kernels_of_no_use_are_ended(python: Any, listener: RecordingListe
 
 
 async def test_a_kernel_that_comes_too_late_is_ended(listener: RecordingListener) -> None:
-    ended = asyncio.Event()
+    asked, release, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     class Slow(RequestHandler):
         async def post(self, *_: str) -> None:
-            await asyncio.sleep(0.3)
+            asked.set()
+            await release.wait()
             self.write({"id": "k-1"})
 
         def delete(self, *_: str) -> None:
@@ -335,8 +334,10 @@ async def test_a_kernel_that_comes_too_late_is_ended(listener: RecordingListener
     async with den(lambda *_: None, kernels=Slow) as here:
         sandbox = kernel(here.url, listener)
         starting = asyncio.ensure_future(sandbox.start())
-        await asyncio.sleep(0.1)
+        await asked.wait()
         starting.cancel()
+        await loop_turns()
+        release.set()
         await sandbox.close()
         assert ended.is_set()
         with pytest.raises(SandboxError, match="closed"):
@@ -406,7 +407,7 @@ async def test_an_id_stays_a_part_of_the_path(listener: RecordingListener) -> No
 async def test_a_server_that_drips_is_not_waited_for(listener: RecordingListener) -> None:
     async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            for char in b"HTTP/1.1 201 Created\r\nX-Slow: " + b"a" * 1000:
+            for char in b"HTTP/1.1 201 Created\r\nX-Slow: " + b"a" * 100_000:
                 writer.write(bytes([char]))
                 await asyncio.sleep(0.05)
         except ConnectionError:
@@ -416,10 +417,8 @@ async def test_a_server_that_drips_is_not_waited_for(listener: RecordingListener
 
     server = await asyncio.start_server(drip, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    began_s = time.monotonic()
     with pytest.raises(SandboxError, match="did not respond in time"):
         await kernel(f"http://127.0.0.1:{port}", listener, start_timeout_s=0.5).start()
-    assert time.monotonic() - began_s < 3
     server.close()
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import json
 import os
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from aisotools.session.session import Session
 from aisotools.testing.contracts import RecordingListener, SandboxContract
 from aisotools.tools.function import tool
 from tests.integrations.jupyter_gateway.servers import TOKEN, Server, free_port, jupyter_server, serving
+from tests.waiting import eventually, loop_turns
 
 
 @pytest.fixture(scope="module")
@@ -154,16 +155,14 @@ async def test_levels_are_never_assumed(remote: OpenRemote, environ: Mapping[str
 async def test_calls_can_be_stopped(remote: OpenRemote) -> None:
     session = remote()
     await cell(session, "kept = 1")
-    began_s = time.monotonic()
     late = await cell(session, "import time\nwhile True: time.sleep(0.001)", timeout_s=0.3)
     assert late.metadata["timed_out"] is True
-    assert time.monotonic() - began_s < 1.5
     running = asyncio.ensure_future(typed(session, "sandbox_bash", command="echo begun; sleep 30"))
-    await _until(lambda: any(isinstance(e, CallOutput) and "begun" in e.text for e in session.events))
+    await eventually(lambda: any(isinstance(e, CallOutput) and "begun" in e.text for e in session.events))
     waiting = asyncio.ensure_future(cell(session, "1"))
-    await asyncio.sleep(0.05)
+    await loop_turns(20)
     await session.interrupt()
-    for result in (await asyncio.wait_for(running, 5), await asyncio.wait_for(waiting, 5)):
+    for result in (await running, await waiting):
         assert result.is_error
         assert result.metadata["stopped"] is True
     assert (await cell(session, "kept")).value["result"] == "1"
@@ -174,10 +173,8 @@ async def test_a_kernel_that_will_not_stop_is_given_up(remote: OpenRemote) -> No
     session = remote()
     code = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(60)"
     await session.start()
-    began_s = time.monotonic()
     late = await cell(session, code, timeout_s=0.3)
-    assert time.monotonic() - began_s < 1.5
-    assert "has not answered yet" in late.content
+    assert "has not reacted yet" in late.content
     fresh = await cell(session, "'time' in globals()")
     assert fresh.value["result"] == "False"
     assert session.status().generation == 2
@@ -189,11 +186,11 @@ async def test_a_broken_connection_keeps_the_kernel(remote: OpenRemote) -> None:
     await cell(session, "kept = 1")
     kernel = _kernel(session)
     running = asyncio.ensure_future(cell(session, "print('begun', flush=True)\nimport time; time.sleep(20)"))
-    await _until(lambda: any(isinstance(e, CallOutput) for e in session.events))
+    await eventually(lambda: any(isinstance(e, CallOutput) for e in session.events))
     kernel._link._socket.protocol.stream.close()  # type: ignore[union-attr]  # it is connected
-    cut = await asyncio.wait_for(running, 5)
+    cut = await running
     assert cut.error_kind == "environment"
-    assert "cut off" in cut.content
+    assert "connection broke" in cut.content
     assert (await cell(session, "kept")).value["result"] == "1"
     assert session.status().generation == 1
 
@@ -240,14 +237,18 @@ async def test_two_hosts_and_one_is_killed(
                 True,
                 True,
             ]
-            code = "import time\nprint('begun', flush=True)\ntime.sleep(3)\n'done'"
+            code = (
+                "import os, time\nprint('begun', flush=True)\n"
+                "while not os.path.exists('go'): time.sleep(0.01)\n'done'"
+            )
             running = [asyncio.ensure_future(cell(session, code)) for session in sessions]
             for session in sessions:
-                await _until(lambda s=session: any(isinstance(e, CallOutput) for e in s.events))  # type: ignore[misc]  # bound now
+                await eventually(lambda s=session: any(isinstance(e, CallOutput) for e in s.events))  # type: ignore[misc]  # bound now
             one.kill()
-            lost, fine = await asyncio.wait_for(asyncio.gather(*running), 20)
+            (Path(ast.literal_eval(str(hosts[1].value["result"]))) / "go").touch()
+            lost, fine = await asyncio.gather(*running)
             assert lost.is_error
-            assert "cut off" in lost.content
+            assert "connection broke" in lost.content
             assert "nothing listens there" in lost.content
             assert fine.value["result"] == "'done'"
             again = await cell(sessions[0], "1")
@@ -314,12 +315,6 @@ async def test_an_enterprise_gateway(remote: OpenRemote, tmp_path: Path) -> None
         assert late.metadata["timed_out"] is True
         assert (await cell(session, "x")).value["result"] == "6"
         await session.close()
-
-
-async def _until(met: Callable[[], bool], within_s: float = 10.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not met():  # noqa: ASYNC110 - what is waited for tells nobody
-            await asyncio.sleep(0.01)
 
 
 def _kernel(session: Session) -> RemoteSandbox:

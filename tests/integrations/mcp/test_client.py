@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -25,6 +24,7 @@ from aisotools.testing.fakes import MockTool
 from aisotools.tools.registry import ToolRegistry
 from tests.conftest import OpenSession
 from tests.integrations.tools import picture, shape_area
+from tests.waiting import eventually
 
 STRANGER = [sys.executable, "-S", str(Path(__file__).parents[1] / "stranger.py")]
 
@@ -127,9 +127,7 @@ async def test_a_tool_that_changes_loses_every_approval_and_declaration(open_ses
     server = await stranger(session, "rug")
     before = session.registry["s_act"]
     assert not (await session.call("s_act", {"x": "1"})).is_error  # after which it changes
-    async with asyncio.timeout(10):
-        while session.registry["s_act"] is before:  # noqa: ASYNC110 - a server tells in its own time
-            await asyncio.sleep(0.01)
+    await eventually(lambda: session.registry["s_act"] is not before)
     assert (await session.call("s_act", {"x": "1"})).error_kind == "denied"
     assert len(approver.requests) == 2
     assert "sends your files" in approver.requests[1].definition.description
@@ -141,9 +139,7 @@ async def test_a_declaration_is_for_the_tool_that_was_there(trusting: Session) -
     before = trusting.registry["s_act"]
     assert isinstance(before, RemoteTool)
     await trusting.call("s_act")
-    async with asyncio.timeout(10):
-        while trusting.registry["s_act"] is before:  # noqa: ASYNC110 - a server tells in its own time
-            await asyncio.sleep(0.01)
+    await eventually(lambda: trusting.registry["s_act"] is not before)
     after = trusting.registry["s_act"]
     assert isinstance(after, RemoteTool)
     assert (before.effect, after.effect, server.undeclared) == (Effect.READ_ONLY, None, {"act"})
@@ -171,7 +167,7 @@ async def test_endless_lists_are_cut(trusting: Session) -> None:
 
 async def test_noise_forged_progress_and_answers_to_others_change_nothing(trusting: Session) -> None:
     server = await stranger(trusting, "noise")
-    result = await trusting.call("s_act", timeout_s=30)
+    result = await trusting.call("s_act", timeout_s=1000)
     assert result.content == "call 1"
     reports = [event for event in trusting.events if event.kind == "call_emitted"]
     assert 1 <= len(reports) <= 500

@@ -31,6 +31,7 @@ from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import tool
 from tests.conftest import OpenSession
 from tests.integrations.tools import PNG, picture, shape_area
+from tests.waiting import HANG_S
 
 MODES = ("auto", "legacy")
 each_era = pytest.mark.parametrize("mode", MODES)
@@ -157,9 +158,9 @@ async def test_cancelling_reaches_the_worker(real_session: OpenSession, mode: st
     async with client(session, mode) as one:
         await one.call_tool("python", {"code": "kept = 7"})
         running = asyncio.ensure_future(
-            one.call_tool("python", {"code": "import time; print('in', flush=True); time.sleep(30)"})
+            one.call_tool("python", {"code": "import time; print('in', flush=True); time.sleep(1000)"})
         )
-        await asyncio.wait_for(printed.wait(), 20)
+        await asyncio.wait_for(printed.wait(), HANG_S)
         running.cancel()
         again = await one.call_tool("python", {"code": "kept"})
         assert text_of(again) == "7"
@@ -318,9 +319,9 @@ async def test_cancelling_reaches_the_worker_over_http(real_session: OpenSession
     session.subscribe(lambda event: printed.set() if event.kind == "call_output" else None)
     async with serve_http(session) as server, over_http(server, mode) as one:
         await one.call_tool("python", {"code": "kept = 7"})
-        code = "import time; print('in', flush=True); time.sleep(30)"
+        code = "import time; print('in', flush=True); time.sleep(1000)"
         running = asyncio.ensure_future(one.call_tool("python", {"code": code}))
-        await asyncio.wait_for(printed.wait(), 20)
+        await asyncio.wait_for(printed.wait(), HANG_S)
         running.cancel()
         assert text_of(await one.call_tool("python", {"code": "kept"})) == "7"
 
@@ -424,10 +425,10 @@ async def test_standard_output_is_protocol_and_nothing_else(tmp_path: Path) -> N
     await send("tools/call", {"name": "python", "arguments": {"code": noisy}}, 2)
     answers: list[dict[str, Any]] = []
     while not any(answer.get("id") == 2 for answer in answers):
-        answers.append(json.loads(await asyncio.wait_for(process.stdout.readline(), 30)))
+        answers.append(json.loads(await asyncio.wait_for(process.stdout.readline(), HANG_S)))
     process.stdin.close()
     assert await process.stdout.read() == b""
-    assert await asyncio.wait_for(process.wait(), 10) == 0
+    assert await asyncio.wait_for(process.wait(), HANG_S) == 0
     assert all(answer["jsonrpc"] == "2.0" for answer in answers)
     assert answers[0]["result"]["protocolVersion"] == "2025-03-26"
     assert "9" in answers[-1]["result"]["content"][0]["text"]

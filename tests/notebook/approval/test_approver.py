@@ -11,6 +11,7 @@ from aisotools.notebook.approval.approver import NotebookApprover, can_ask, pend
 from tests.notebook.client import WIDGET_VIEW, Notebook, Run
 from tests.notebook.inert import assert_inert
 from tests.policy.test_prompts import a_request
+from tests.waiting import HANG_S
 
 SETUP = """
 import asyncio, time
@@ -173,16 +174,16 @@ def test_headless_is_denied_without_asking(notebook: Notebook) -> None:
 
 
 def test_time_runs_out(notebook: Notebook) -> None:
-    run = notebook.start("await ask(timeout_s=0.5, command='make')")
+    run = notebook.start("await ask(timeout_s=2, command='make')")
     notebook.card(run)
     notebook.until(run, lambda: run.ended)
-    assert run.text == "timeout None 'Nobody answered within 0.5 s.' 0\n"
+    assert run.text == "timeout None 'Nobody answered within 2 s.' 0\n"
     assert "Not answered in time" in the_record(run)["text/plain"]
 
 
 def test_time_runs_out_at_the_input_box_and_the_next_one_works(notebook: Notebook) -> None:
     run = notebook.start("await ask(hello_s=0.1, timeout_s=1.5, command='make')\nprint(input('next: '))")
-    assert "y" in notebook.client.get_stdin_msg(timeout=30)["content"]["prompt"]
+    assert "y" in notebook.client.get_stdin_msg(timeout=HANG_S)["content"]["prompt"]
     notebook.until(run, lambda: run.text)
     assert run.text.startswith("timeout")
     assert notebook.typed("mine") == "next: "
@@ -190,11 +191,11 @@ def test_time_runs_out_at_the_input_box_and_the_next_one_works(notebook: Noteboo
     assert run.text.endswith("mine\n")
 
 
-@pytest.mark.parametrize("hello_s", [5.0, 0.1], ids=["card", "input box"])
+@pytest.mark.parametrize("hello_s", [50.0, 0.1], ids=["card", "input box"])
 def test_stop_while_waiting(notebook: Notebook, hello_s: float) -> None:
     run = notebook.start(f"await ask(hello_s={hello_s}, command='make')")
     if hello_s < 1:
-        notebook.client.get_stdin_msg(timeout=30)
+        notebook.client.get_stdin_msg(timeout=HANG_S)
     else:
         notebook.card(run)
     notebook.manager.interrupt_kernel()
@@ -410,10 +411,10 @@ def test_a_batch_headless(notebook: Notebook) -> None:
 
 
 def test_a_batch_ends_with_its_shortest_time(notebook: Notebook) -> None:
-    run = notebook.start("await ask_many(request(n=1), request(n=2, timeout_s=0.5))")
+    run = notebook.start("await ask_many(request(n=1), request(n=2, timeout_s=2))")
     notebook.card(run)
     notebook.until(run, lambda: run.ended)
-    assert run.text == "timeout 'Nobody answered within 0.5 s.'\n" * 2
+    assert run.text == "timeout 'Nobody answered within 2 s.'\n" * 2
     assert "Not answered in time" in the_record(run)["text/plain"]
 
 

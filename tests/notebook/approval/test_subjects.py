@@ -86,7 +86,7 @@ def test_no_answer_is_an_answer_too(notebook: Notebook) -> None:
 
 
 def test_time_runs_out(notebook: Notebook) -> None:
-    run = notebook.start("await inquire(timeout_s=0.6)")
+    run = notebook.start("await inquire(timeout_s=2)")
     notebook.card(run)
     notebook.until(run, lambda: run.ended)
     assert run.text == "None 0\n"

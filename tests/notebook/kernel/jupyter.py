@@ -17,6 +17,8 @@ from typing import Any
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
+from tests.waiting import HANG_S
+
 SPEC = Path(__file__).resolve().parents[3] / "aisotools" / "kernelspec"
 
 
@@ -61,7 +63,7 @@ class Client:
         *,
         answer: Callable[[Mapping[str, Any]], str] | None = None,
         meanwhile: Callable[[str, Mapping[str, Any]], None] | None = None,
-        within_s: float = 30.0,
+        within_s: float = HANG_S,
         **how: Any,
     ) -> Ran:
         """Run a cell; `answer` answers its questions, `meanwhile` sees what it shows as it comes."""
@@ -92,14 +94,14 @@ class Client:
         """Ask something else, such as `complete`; the content of the reply."""
         return self._reply(getattr(self.client, kind)(*arguments, **named))
 
-    def late(self, within_s: float = 2.0) -> list[tuple[str, Mapping[str, Any]]]:
+    def late(self, within_s: float = HANG_S) -> list[tuple[str, Mapping[str, Any]]]:
         """What is published though no cell runs, until something was."""
         message = self.client.get_iopub_msg(timeout=within_s)
         return [(message["msg_type"], message["content"])]
 
     def _reply(self, request: str) -> Mapping[str, Any]:
         while True:
-            reply = self.client.get_shell_msg(timeout=30)
+            reply = self.client.get_shell_msg(timeout=HANG_S)
             if reply["parent_header"].get("msg_id") == request:
                 content: Mapping[str, Any] = reply["content"]
                 return content

@@ -46,9 +46,13 @@ def test_it_ends_with_the_session(notebook: Notebook) -> None:
     code = """
 import asyncio, os, subprocess
 await t.close()
-await asyncio.sleep(0.5)
-told = subprocess.run(['ps', '-o', 'args', '--ppid', str(os.getpid())], capture_output=True, text=True).stdout
-print('stranger' in told)
+def stranger():
+    ps = ['ps', '-o', 'args', '--ppid', str(os.getpid())]
+    return 'stranger' in subprocess.run(ps, capture_output=True, text=True).stdout
+for _ in range(600):
+    if not stranger(): break
+    await asyncio.sleep(0.1)
+print(stranger())
 use_session(s)"""
     output = notebook.run(code)
     assert output.text.startswith("False")

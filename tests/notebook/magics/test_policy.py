@@ -98,7 +98,9 @@ def test_open_questions_are_listed_and_shown_again(notebook: Notebook) -> None:
     run = notebook.start(
         "import asyncio\nuse_session(Session())\n"
         "t = asyncio.ensure_future(current_session().call('sandbox_write', {'path': 'a', 'content': ''}))\n"
-        "await asyncio.sleep(0.5)\n%approvals\nawait t"
+        "from aisotools.notebook.approval.approver import pending_prompts\n"
+        "while not pending_prompts(): await asyncio.sleep(0.01)\n"
+        "%approvals\nawait t"
     )
     notebook.card(run)
     notebook.until(run, lambda: any("waiting" in d["text/plain"] for d in run.displays))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +14,7 @@ from aisotools.tools.registry import ToolRegistry
 from tests.notebook.client import Notebook
 from tests.notebook.conftest import the_display, usage_error
 from tests.notebook.inert import assert_inert
+from tests.waiting import wait_until
 
 OWN_TOOL = """
 from pydantic import SecretStr
@@ -192,10 +192,7 @@ def test_a_client_attaches_to_the_session_of_the_notebook(notebook: Notebook) ->
     command_line = the_display(notebook.run("%sandbox attach"))["text/plain"]
     assert command_line.startswith("In a terminal: jupyter console --existing /")
     client = BlockingKernelClient(connection_file=command_line.rpartition(" ")[2])
-    until_s = time.monotonic() + 20
-    while not Path(client.connection_file).exists():
-        assert time.monotonic() < until_s
-        notebook.run("import asyncio; await asyncio.sleep(0.1)")
+    wait_until(lambda: notebook.run("1").ended and Path(client.connection_file).exists())
     client.load_connection_file()
     client.start_channels()
     try:

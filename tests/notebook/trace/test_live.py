@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,14 @@ BUSY = (
 )
 
 
+HELD = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nos.remove('go')"
+"""Goes on when there is the file that `gate` returns."""
+
+
+def gate(notebook: Notebook) -> Path:
+    return Path(notebook.run("print(current_session().workspace)").text.strip()) / "go"
+
+
 @pytest.fixture(scope="module")
 def notebook(loaded: Notebook) -> Notebook:
     assert not loaded.run("from aisotools import current_session\nawait current_session().start()").error
@@ -27,12 +34,12 @@ def the_only(run: Run) -> str:
 
 
 def test_output_is_shown_while_it_runs_then_the_result_in_its_place(notebook: Notebook) -> None:
-    run = notebook.start(
-        "%%sandbox\nimport time\nprint('first')\ntime.sleep(1)\nprint('<b>last</b>')\n40 + 2"
-    )
+    go = gate(notebook)
+    run = notebook.start(f"%%sandbox\nprint('first')\n{HELD}\nprint('<b>last</b>')\n40 + 2")
     notebook.until(run, lambda: run.shown and "first" in the_only(run))
     assert not run.ended
     assert "last" not in the_only(run)
+    go.touch()
     notebook.until(run, lambda: run.ended)
     assert run.text == ""
     assert len(run.displays) == 1, "it must stay in one place"
@@ -53,22 +60,24 @@ def test_an_error_is_shown_too(notebook: Notebook) -> None:
 
 
 def test_only_the_end_of_endless_output_is_shown_meanwhile(notebook: Notebook) -> None:
-    run = notebook.start(
-        "%%sandbox\nimport time\nfor i in range(3000):\n    print(i, 'x' * 80)\nprint('here')\ntime.sleep(1)"
-    )
+    go = gate(notebook)
+    run = notebook.start(f"%%sandbox\nfor i in range(3000):\n    print(i, 'x' * 80)\nprint('here')\n{HELD}")
     notebook.until(run, lambda: run.shown and "here" in the_only(run))
     assert len(the_only(run)) < 5000
+    go.touch()
     notebook.until(run, lambda: run.ended)
 
 
 def test_progress_is_shown_as_a_bar(notebook: Notebook) -> None:
     draw = "print('\\rfit:  40%|####      | 4/10 [00:01<00:02]', end='', flush=True)"
-    run = notebook.start(f"%%sandbox\nimport time\nprint('first')\n{draw}\ntime.sleep(1)")
+    go = gate(notebook)
+    run = notebook.start(f"%%sandbox\nprint('first')\n{draw}\n{HELD}")
     notebook.until(run, lambda: run.shown and "width:40.0%" in next(iter(run.shown.values()))["text/html"])
     shown = next(iter(run.shown.values()))
     assert "4/10 [00:01&lt;00:02]" in shown["text/html"]
     assert "####" not in shown["text/html"]
     assert_inert(shown["text/html"])
+    go.touch()
     notebook.until(run, lambda: run.ended)
 
 
@@ -97,7 +106,7 @@ def test_stop_ends_the_work_in_the_sandbox(notebook: Notebook, cell: str) -> Non
     assert run.error in {"CancelledError", "KeyboardInterrupt"}
     assert "42" in the_display(notebook.run("%%sandbox\n6 * 7"))["text/plain"], "the worker is free again"
     size = beats.stat().st_size
-    time.sleep(0.3)
+    notebook.run("%%sandbox\nimport time; time.sleep(0.3)")  # the worker had its chances
     assert beats.stat().st_size == size, "the loop still runs"
 
 

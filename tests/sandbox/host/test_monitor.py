@@ -22,7 +22,7 @@ from aisotools.sandbox.host.monitor import (
 )
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from tests.sandbox.rig import Rig, rig, rss_bytes
-from tests.waiting import eventually
+from tests.waiting import eventually, file_times_advance
 
 MIB = 1 << 20
 
@@ -82,9 +82,9 @@ def test_what_is_no_limit_is_left_alone() -> None:
 
 def test_disk_counts_what_was_written_since(tmp_path: Path) -> None:
     (tmp_path / "old").write_bytes(b"x" * MIB)
-    time.sleep(0.05)
+    file_times_advance()
     disk = DiskUsage([str(tmp_path)], Limits(disk_bytes=4 * MIB))
-    time.sleep(0.05)
+    file_times_advance()
     assert disk.used_bytes(0) == 0
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "deep" / "er" / "new").write_bytes(b"x" * MIB)
@@ -373,12 +373,13 @@ async def test_processes_of_a_daemon_after_its_call(tight: Rig) -> None:
 import os, time
 if os.fork() == 0:
     os.setsid()
-    time.sleep(0.5)
+    while not os.path.exists('go'): time.sleep(0.01)
     for _ in range(60):
         if os.fork() == 0: time.sleep(60)
     time.sleep(60)
 """
     assert not (await tight.python(code)).is_error
+    (tight.workspace / "go").touch()
     await eventually(lambda: tight.reported.losses)
     assert "processes" in tight.reported.losses[0][1]
     await works(tight)

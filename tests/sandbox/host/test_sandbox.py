@@ -291,7 +291,7 @@ async def test_killing_the_fork_server_in_the_middle_of_a_start(r: Rig) -> None:
 async def test_a_fork_server_that_does_not_answer_is_replaced(tmp_path: Path) -> None:
     wanted = Rig(tmp_path).wanted
     # Short enough for the stopped server; the one that replaces it may need longer on a busy machine.
-    kernel = LocalSandbox(wanted, ReportLog(), start_timeout_s=10)
+    kernel = LocalSandbox(wanted, ReportLog(), start_timeout_s=5)
     server = spawn.server()
     os.kill(server.pid, signal.SIGSTOP)
     try:
