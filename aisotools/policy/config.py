@@ -18,13 +18,13 @@ contain the settings of the notebook, in a table `[settings]`; a workspace's may
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aisotools.core.exceptions import UsageError, WorkspaceError
+from aisotools.policy.bounded_toml import MAX_BYTES, parse_toml, shorten
 from aisotools.policy.rules import Policy, Rule
 from aisotools.workspace.workspace import Workspace
 
@@ -34,7 +34,6 @@ FILE_NAME = "aisotools.toml"
 WORKSPACE_FILE_NAME = ".aisotools.toml"
 """A policy in a workspace, which may only narrow the user's."""
 
-_MAX_BYTES = 1 << 18
 _RULE_KEYS = frozenset(("tool", "when", "decision", "reason", "match", "not_match"))
 
 
@@ -49,13 +48,10 @@ def policy_from_toml(text: str, *, source: str = "policy", beside: Collection[st
     Raises:
         UsageError: Naming the source, the rule and the mistake.
     """
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{source} is not TOML: {error}.") from None
+    document = parse_toml(text, source)
     unknown = sorted(set(document) - {"mode", "rule", *beside})
     if unknown:
-        raise UsageError(f"{source} has unknown keys: {', '.join(unknown)}. Known: mode, rule.")
+        raise UsageError(f"{source} has unknown keys: {shorten(', '.join(unknown))}. Known: mode, rule.")
     tables = document.get("rule", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UsageError(f"{source}: write rules as [[rule]] tables.")
@@ -101,10 +97,10 @@ def user_settings(environ: Mapping[str, str]) -> dict[str, Any]:
     """
     path = user_file(environ)
     try:
-        document = tomllib.loads(path.read_bytes().decode("utf-8"))
+        document = parse_toml(path.read_bytes().decode("utf-8"), "it")
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, UsageError) as error:
         raise UsageError(f"The settings {path} cannot be read: {error}") from None
     settings = document.get("settings", {})
     if not isinstance(settings, dict):
@@ -119,7 +115,7 @@ def workspace_policy(workspace: Path) -> Policy | None:
         UsageError: If the file is not a valid policy. A broken file never loosens anything.
     """
     # What lies in a workspace may be a link out of it, or a pipe that never ends.
-    read = partial(Workspace(workspace).read_bytes, WORKSPACE_FILE_NAME, max_bytes=_MAX_BYTES)
+    read = partial(Workspace(workspace).read_bytes, WORKSPACE_FILE_NAME, max_bytes=MAX_BYTES)
     return _load_policy(workspace / WORKSPACE_FILE_NAME, read)
 
 

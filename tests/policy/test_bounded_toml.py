@@ -1,0 +1,73 @@
+"""TOML that is hostile is refused before a parser sees it, and in a time that grows with its size alone."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from aisotools.core.exceptions import UsageError
+from aisotools.policy.bounded_toml import MAX_BYTES, MAX_DEPTH, MAX_PARTS, parse_toml
+
+DOTS = "a." * 30_000 + "a"
+HOSTILE = {
+    "a key of many parts": f"{DOTS} = 1",
+    "a table of many parts": f"[{DOTS}]",
+    "many parts in a table in a line": f"a = {{ {DOTS} = 1 }}",
+    "many parts behind a string of four quotes": f'a = ["""x"""", {{ {DOTS} = "1" }}]',
+    "many parts behind a literal of five quotes": f"a = ['''x''''', {{ {DOTS} = '1' }}]",
+    "many parts behind an escaped quote": f'a = {{ b = "\\"", {DOTS} = "1" }}',
+    "many parts behind escaped backslashes": f'a = {{ b = """\\\\""", {DOTS} = "1" }}',
+    "many parts behind a comment": f"# '''\n{DOTS} = '1'",
+    "many parts over lines": f'a = """\n"""\n{DOTS} = 1',
+    "arrays": "a = " + "[" * 60_000,
+    "arrays that end": "a = " + "[" * 30_000 + "]" * 30_000,
+    "tables": "a = " + "{a=" * 20_000,
+    "a long number": "a = " + "9" * 60_000,
+    "a long text": "a = '" + "x" * MAX_BYTES + "'",
+    "a string without an end": 'a = "' + "x" * 60_000,
+    "many strings without an end": 'a = "' + '\\"""' * 15_000,
+    "many strings of lines without an end": 'a = """' + '\\"""' * 15_000,
+    "literals without an end": "a = '''" + "''x" * 20_000,
+    "quotes": "a = " + '"' * 60_001,
+    "backslashes": 'a = """' + "\\" * 60_000,
+    "a date of nonsense": "a = 2020-99-99",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_text_is_refused_soon(text: str) -> None:
+    began_s = time.thread_time()
+    with pytest.raises(UsageError, match=r"^the file ") as caught:
+        parse_toml(text, "the file")
+    assert time.thread_time() - began_s < 1, "processor time, of which the parser took 5 to 45 s"
+    assert len(str(caught.value)) < 400
+
+
+def test_ordinary_text_is_parsed() -> None:
+    text = """
+    # it's "quoted" [here
+    mode = "safe"
+    a.b.c = 1.5
+    x = [[1, 2.5], ['[', "]\\"["], {y = '''
+    '[[[['''}]
+    [[rule]]
+    when = { paths = ["a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r.s.t"] }
+    """
+    document = parse_toml(text, "the file")
+    assert document["a"] == {"b": {"c": 1.5}}
+    assert document["x"][1] == ["[", ']"[']
+    assert document["x"][2] == {"y": "    '[[[["}
+    assert document["rule"][0]["when"]["paths"][0].endswith("t")
+
+
+def test_bounds() -> None:
+    parse_toml(".".join("a" * MAX_PARTS) + " = 1", "the file")
+    parse_toml("a = " + "[" * MAX_DEPTH + "]" * MAX_DEPTH, "the file")
+    parse_toml("#" * MAX_BYTES, "the file")
+    with pytest.raises(UsageError, match="parts"):
+        parse_toml(".".join("a" * (MAX_PARTS + 1)) + " = 1", "the file")
+    with pytest.raises(UsageError, match="nested"):
+        parse_toml("a = " + "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "the file")
+    with pytest.raises(UsageError, match="bytes"):
+        parse_toml("#" * (MAX_BYTES + 1), "the file")
