@@ -244,7 +244,8 @@ def _grants(events: Iterable[SessionEvent]) -> tuple[RecordedGrant, ...]:
             case CallRequested(call=call):
                 calls[event.call_id] = call
             case ApprovalAnswered(approval=approval) if approval.outcome == "approve" and approval.remember:
-                pending[event.call_id] = approval.remember
+                if approval.remember != "protected":  # a choice for the workspace that is made anew each time
+                    pending[event.call_id] = approval.remember
             case CallDecided() if event.call_id in pending and event.call_id in calls:
                 scope = pending.pop(event.call_id)
                 if str(event.decision) == "allow":

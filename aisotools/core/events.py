@@ -156,6 +156,20 @@ class GrantRevoked(SessionEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProtectedNamesAllowed(SessionEvent):
+    """A person allowed protected names to be written in the workspace.
+
+    Attributes:
+        names: The names.
+        source: `session` (an argument of the program), `settings` (the user's own file) or `approver`.
+    """
+
+    kind: ClassVar[str] = "protected_names_allowed"
+    names: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallStarted(SessionEvent):
     """A call began to run.
 

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 Origin = Literal["person", "program", "model"]
 """Origin of a call: typed in a cell by a person, made by a program, or chosen by a model."""
@@ -19,8 +19,9 @@ Origin = Literal["person", "program", "model"]
 Outcome = Literal["approve", "deny", "timeout", "cancel"]
 """End of a request for approval."""
 
-Remember = Literal["call", "shape", "tool"]
-"""Scope of a remembered approval: this exact call, calls of the same shape, or the tool; per session."""
+Remember = Literal["call", "shape", "tool", "protected"]
+"""Scope of a remembered approval: this exact call, calls of the same shape, or the tool; per session. With
+`protected` the protected names that the call writes may be written in this workspace from now on."""
 
 ErrorKind = Literal["invalid", "failed", "denied", "environment"]
 """Cause of an error: the arguments, the tool's work, a decision, or aisotools itself."""
@@ -290,8 +291,9 @@ class Approval:
             raise ValueError(
                 f"Approval outcome {self.outcome!r} is not one of approve, deny, timeout, cancel.",
             )
-        if self.remember not in {None, "call", "shape", "tool"}:
-            raise ValueError(f"Approval.remember {self.remember!r} is not one of None, call, shape, tool.")
+        if self.remember is not None and self.remember not in get_args(Remember):
+            scopes = ", ".join(get_args(Remember))
+            raise ValueError(f"Approval.remember {self.remember!r} is not one of None, {scopes}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

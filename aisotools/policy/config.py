@@ -13,7 +13,13 @@
     not_match = [{ command = "git status" }]
 
 The examples under `match` and `not_match` are checked when the file is loaded. The user's own file may also
-contain the settings of the notebook, in a table `[settings]`; a workspace's may not.
+contain the settings of the notebook, in a table `[settings]`, and the protected names that may be written, by
+workspace::
+
+    [allow_protected]
+    "~/project" = ["conftest.py", "pyproject.toml"]
+
+A workspace's own file may contain neither.
 """
 
 from __future__ import annotations
@@ -25,7 +31,8 @@ from typing import Any
 
 from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.policy.bounded_toml import MAX_BYTES, parse_toml, shorten
-from aisotools.policy.rules import Policy, Rule
+from aisotools.policy.rules import Condition, Policy, Rule, compile_glob
+from aisotools.workspace.protected_names import AllowedNames
 from aisotools.workspace.workspace import Workspace
 
 FILE_NAME = "aisotools.toml"
@@ -34,6 +41,7 @@ FILE_NAME = "aisotools.toml"
 WORKSPACE_FILE_NAME = ".aisotools.toml"
 """A policy in a workspace, which may only narrow the user's."""
 
+_ALLOW = "allow_protected"
 _RULE_KEYS = frozenset(("tool", "when", "decision", "reason", "match", "not_match"))
 
 
@@ -80,7 +88,7 @@ def user_policy(environ: Mapping[str, str]) -> Policy:
         UsageError: If the file is not a valid policy.
     """
     path = user_file(environ)
-    return _load_policy(path, path.read_bytes, beside=("settings",)) or Policy()
+    return _load_policy(path, path.read_bytes, beside=("settings", _ALLOW)) or Policy()
 
 
 def user_file(environ: Mapping[str, str]) -> Path:
@@ -96,16 +104,35 @@ def user_settings(environ: Mapping[str, str]) -> dict[str, Any]:
         UsageError: If the file cannot be read, or `settings` is not a table.
     """
     path = user_file(environ)
-    try:
-        document = parse_toml(path.read_bytes().decode("utf-8"), "it")
-    except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeDecodeError, UsageError) as error:
-        raise UsageError(f"The settings {path} cannot be read: {error}") from None
-    settings = document.get("settings", {})
+    settings = _read_user_file(path).get("settings", {})
     if not isinstance(settings, dict):
         raise UsageError(f"{path}: write settings as a table: [settings].")
     return settings
+
+
+def user_allowed_names(environ: Mapping[str, str], workspace: Path) -> tuple[str, ...]:
+    """Return the protected names that the user's own file allows for this workspace.
+
+    Raises:
+        UsageError: If the file cannot be read, or the table is malformed.
+    """
+    path = user_file(environ)
+    table = _read_user_file(path).get(_ALLOW, {})
+    if not isinstance(table, dict):
+        raise UsageError(f'{path}: write allow_protected as a table of lines such as "FOLDER" = ["NAME"].')
+    allowed: list[str] = []
+    for folder, names in table.items():
+        if not isinstance(names, list):
+            raise UsageError(f"{path}, [allow_protected]: {folder!r} needs a list of names, not {names!r}.")
+        try:
+            AllowedNames(names)
+        except UsageError as error:
+            raise UsageError(f"{path}, [allow_protected], {folder!r}: {error}") from None
+        home = environ.get("HOME", "~")
+        expanded = home + folder[1:] if folder == "~" or folder.startswith("~/") else folder
+        if Path(expanded).is_absolute() and Path(expanded).resolve() == workspace:
+            allowed += names
+    return tuple(dict.fromkeys(allowed))
 
 
 def workspace_policy(workspace: Path) -> Policy | None:
@@ -116,7 +143,30 @@ def workspace_policy(workspace: Path) -> Policy | None:
     """
     # What lies in a workspace may be a link out of it, or a pipe that never ends.
     read = partial(Workspace(workspace).read_bytes, WORKSPACE_FILE_NAME, max_bytes=MAX_BYTES)
-    return _load_policy(workspace / WORKSPACE_FILE_NAME, read)
+    policy = _load_policy(workspace / WORKSPACE_FILE_NAME, read)
+    if policy is not None:
+        _compile_globs(policy)
+    return policy
+
+
+def _compile_globs(policy: Policy) -> None:
+    """Compile all globs now: this may be in a thread, and the first call is on the event loop."""
+    for rule in policy.rules:
+        compile_glob(rule.tool)
+        if isinstance(rule.when, Condition):
+            for value in rule.when.expected.values():
+                for glob in [value] if isinstance(value, str) else value if isinstance(value, list) else []:
+                    if isinstance(glob, str):
+                        compile_glob(glob)
+
+
+def _read_user_file(path: Path) -> dict[str, Any]:
+    try:
+        return parse_toml(path.read_bytes().decode("utf-8"), "it")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, UsageError) as error:
+        raise UsageError(f"The settings {path} cannot be read: {error}") from None
 
 
 def _load_policy(path: Path, read: Callable[[], bytes], beside: Collection[str] = ()) -> Policy | None:

@@ -17,6 +17,7 @@ from aisotools.core.types import Effect, Facts, Remember
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.prompts import EFFECT_LABELS
 from aisotools.policy.rules import normalize_path
+from aisotools.workspace.protected_names import name_to_allow
 
 # Programs that do one thing for each of their subcommands.
 _PROGRAMS_WITH_SUBCOMMANDS = frozenset(
@@ -79,6 +80,7 @@ class Grant:
         digest: For scope `call`: the digest of the exact call.
         shape: For scope `shape`: what may be done.
         granted_s: When, in seconds since the epoch.
+        names: For scope `protected`: the names that may be written. Such a grant answers for nobody.
     """
 
     id: int
@@ -89,10 +91,11 @@ class Grant:
     digest: str
     shape: Shape | None
     granted_s: float
+    names: tuple[str, ...] = ()
 
     def covers(self, prepared: PreparedCall) -> bool:
         """Return whether the grant allows this call."""
-        if prepared.original.name != self.tool or prepared.effect > self.effect:
+        if prepared.original.name != self.tool or prepared.effect > self.effect or self.scope == "protected":
             return False
         if prepared.effect is Effect.REMOTE_ACTION and self.effect is not Effect.REMOTE_ACTION:
             return False  # contacting a host is no milder form of a local change
@@ -137,6 +140,7 @@ class Grants:
             digest=prepared.digest,
             shape=shape_of(prepared.facts) if scope == "shape" else None,
             granted_s=time.time(),
+            names=names_to_allow(prepared.evaluation.protected) if scope == "protected" else (),
         )
         self._grants[grant.id] = grant
         return grant
@@ -175,6 +179,9 @@ def shape_of(facts: Facts) -> Shape | None:
 def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
     """Return the scopes for which an approval can be remembered, each with exactly what it would allow."""
     name, facts = prepared.original.name, prepared.facts
+    if prepared.evaluation.protected:
+        names = names_to_allow(prepared.evaluation.protected)
+        return {"protected": f"{', '.join(names)} may be written in this workspace"} if names else {}
     scopes: dict[Remember, str] = {"call": f"{name} with exactly these arguments"}
     if not facts.certain or facts.outside:
         return scopes
@@ -185,6 +192,12 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
     if not facts.hosts and prepared.effect is not Effect.DESTRUCTIVE:
         scopes["tool"] = f"{name} with any arguments, {limit}, in the workspace"
     return scopes
+
+
+def names_to_allow(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return the names that would allow all of these protected paths; none if one cannot be allowed."""
+    names = [name_to_allow(normalize_path(path)) for path in paths]
+    return tuple(dict.fromkeys(name for name in names if name)) if all(names) else ()
 
 
 def _describe(shape: Shape) -> str:

@@ -34,6 +34,9 @@ MAX_SHOWN_CHARS = 50_000
 MASK = "\N{BULLET}" * 8 + " (secret, not shown)"
 """Shown in place of an argument that the tool's schema declares secret."""
 
+ALLOW_HINT = "Approval alone is not enough: to allow it,"
+"""Precedes the choice without which a call may not write protected files."""
+
 REMEMBER_HINT = "To approve and not be asked again in this session,"
 """Precedes the scopes for which an approval can be remembered."""
 
@@ -227,7 +230,7 @@ def describe_request(request: ApprovalRequest) -> str:
         lines.append(f"  {visible(field.name, '') or 'arguments'}:")
         lines += [f"    {line}" for line in field.display_text.split("\n")]
     if choices := remember_choices(request):
-        lines.append(f"  {REMEMBER_HINT} type")
+        lines.append(f"  {ALLOW_HINT if 'protected' in choices else REMEMBER_HINT} type")
         lines += [f"    {scope[0]}  for {words}" for scope, words in choices.items()]
     return "\n".join(lines)
 

@@ -263,12 +263,15 @@ class Evaluation:
         decision: The answer.
         reasons: Why.
         matched: The rules that concerned the call.
+        protected: The protected paths that the call writes, if nothing else stands against it. A person may
+            allow them for the workspace.
     """
 
     decision: Decision
     _: KW_ONLY
     reasons: tuple[str, ...] = ()
     matched: tuple[Rule, ...] = ()
+    protected: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,8 +282,8 @@ class Policy:
         mode: `plan`, `safe` or `auto`.
         rules: Exceptions; their order does not matter, the strictest match decides.
         bounds: Policies that narrow this one: what any of them denies, or asks about, stays so.
-        allow_protected: Protected names that may be written, as a person chose for this workspace. The bounds
-            have no say in it.
+        allow_protected: Protected names that may be written. A session puts here what a person allowed for
+            its workspace, see `Session`; the bounds have no say in it.
     """
 
     mode: Mode = "safe"
@@ -312,7 +315,8 @@ class Policy:
         protected = protected_writes(facts, self.allow_protected)
         if protected:
             reason = f"{', '.join(protected)} is protected: something outside the sandbox may run it"
-            return Evaluation(Decision.DENY, reasons=(reason,))
+            denied = self.check_rules(call, facts).decision is Decision.DENY
+            return Evaluation(Decision.DENY, reasons=(reason,), protected=() if denied else protected)
         return self.check_rules(call, facts)
 
     def check_rules(self, call: ToolCall, facts: Facts) -> Evaluation:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 
-from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked
+from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked, ProtectedNamesAllowed
 from aisotools.core.protocols import Approver, UserQuestion
 from aisotools.core.sandboxes import Sandbox
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Json
 from aisotools.policy.approvers import ask_question, request_approvals
-from aisotools.policy.grants import Grants, remember_scopes
+from aisotools.policy.grants import Grant, Grants, names_to_allow, remember_scopes
 from aisotools.policy.prepared import CallDecision, PreparedCall, prepare_call
 from aisotools.policy.rules import Policy
 from aisotools.session.approvers import default_approver
@@ -25,6 +26,7 @@ from aisotools.session.guards import CallEnvironment
 from aisotools.session.options import is_number
 from aisotools.session.preview import preview_of
 from aisotools.tools.adapter import definition_of
+from aisotools.workspace.protected_names import AllowedNames
 
 DEFAULT_ANSWER_TIMEOUT_S = 300.0
 """Seconds that a person has to answer, unless a session says otherwise."""
@@ -42,6 +44,7 @@ class ApprovalManager:
     Attributes:
         approver: Who is asked; None means `default_approver()` at the time of each question.
         grants: Approvals that reach beyond one call.
+        allowed: The protected names that a person has allowed.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class ApprovalManager:
         approver: Approver | None,
         event_log: EventLog,
         answer_timeout_s: float | None = DEFAULT_ANSWER_TIMEOUT_S,
+        allowed: AllowedNames | None = None,
     ) -> None:
         """Ask `approver`, who has `answer_timeout_s` seconds to answer; None waits for ever.
 
@@ -60,7 +64,8 @@ class ApprovalManager:
                 f"approval_timeout_s={answer_timeout_s!r}: use a number of seconds above 0, or None."
             )
         self.approver = approver
-        self.grants = Grants(lambda grant: event_log.add(GrantRevoked, scope=grant.scope, tool=grant.tool))
+        self.allowed = allowed or AllowedNames()
+        self.grants = Grants(self._on_revoked)
         self._answer_timeout_s = answer_timeout_s
         self._event_log = event_log
         self._open: set[asyncio.Task[list[Approval]]] = set()
@@ -77,6 +82,18 @@ class ApprovalManager:
         for starting in self._starting:
             starting.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
+
+    def _on_revoked(self, grant: Grant) -> None:
+        self.allowed.withdraw(grant.names)
+        self._event_log.add(GrantRevoked, scope=grant.scope, tool=grant.tool)
+
+    def decide_protected(self, prepared: PreparedCall) -> CallDecision:
+        """Decide to ask about a call that writes protected files, or to deny it if nobody can be asked."""
+        can_ask = self.approver is not None or default_approver() is not None
+        reasons = prepared.evaluation.reasons
+        if not can_ask:
+            reasons = (*reasons, _way_out(prepared))
+        return CallDecision(prepared, Decision.ASK if can_ask else Decision.DENY, "policy", reasons)
 
     async def ask_user(self, question: UserQuestion) -> str | None:
         """Put a model's own question to whoever approves. Return None when nobody answered."""
@@ -128,7 +145,7 @@ class ApprovalManager:
         }
         if env.describe_undo is not None:
             preview["undo"] = await env.describe_undo(prepared)
-        asked_by_policy = prepared.evaluation.decision is Decision.ASK
+        asked_by_policy = prepared.evaluation.decision is not Decision.ALLOW
         return ApprovalRequest(
             id=uuid.uuid4().hex,
             call=prepared.call,
@@ -186,9 +203,42 @@ class ApprovalManager:
         decision = CallDecision(prepared, Decision.ALLOW, decided_by, reasons)
         if approval.arguments is not None:
             decision = _decide_edited(prepared, approval.arguments, decided_by, env, policy)
+        elif prepared.evaluation.protected:
+            return self._allow_protected(prepared, approval, reasons, decided_by, env)
         if approval.remember is not None and decision.decision is Decision.ALLOW:
             self.grants.add(approval.remember, decision.prepared)
         return decision
+
+    def _allow_protected(
+        self,
+        prepared: PreparedCall,
+        approval: Approval,
+        reasons: tuple[str, ...],
+        decided_by: str,
+        env: CallEnvironment,
+    ) -> CallDecision:
+        """Allow the names that the call writes, if that was chosen; approval of the call does not suffice."""
+        grant = self.grants.add("protected", prepared) if approval.remember == "protected" else None
+        if grant is None:
+            reason = f"approving the call alone does not allow this; {_way_out(prepared)}"
+            return CallDecision(prepared, Decision.DENY, decided_by, (*reasons, reason))
+        self.allowed.allow(grant.names)
+        call_id = prepared.original.id
+        self._event_log.add(ProtectedNamesAllowed, call_id, names=grant.names, source="approver")
+        there = [path for path in prepared.evaluation.protected if os.path.lexists(env.workspace / path)]
+        if env.level == "isolated" and there:
+            # A worker has files that were there when it started mounted read only, and keeps them so.
+            reason = (
+                f"{', '.join(grant.names)} may be written from now on, but the present sandbox has "
+                f"{', '.join(there)} mounted read only. Restart the sandbox, then make the call again"
+            )
+            return CallDecision(prepared, Decision.DENY, decided_by, (reason,))
+        return CallDecision(prepared, Decision.ALLOW, decided_by, (f"you allowed that {grant.description}",))
+
+
+def _way_out(prepared: PreparedCall) -> str:
+    names = list(names_to_allow(prepared.evaluation.protected))
+    return f"a person can allow it for this workspace, on the card or by Session(allow_protected={names})"
 
 
 def _decide_edited(

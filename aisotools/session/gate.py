@@ -25,7 +25,7 @@ from aisotools.core.protocols import Approver, OutputCaps, StoredText, Tool, Too
 from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.truncation import ResultStore, truncate_result
 from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult
-from aisotools.policy.grants import Grants
+from aisotools.policy.grants import Grants, names_to_allow
 from aisotools.policy.prepared import CallDecision, PreparedCall, call_digest, denial_result, prepare_call
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.results import VALUE_DROPPED
@@ -35,6 +35,7 @@ from aisotools.session.guards import CallEnvironment, Guard
 from aisotools.session.transfer import TransferTool
 from aisotools.tools.adapter import broken_tool_result, exception_result, validate_value
 from aisotools.tools.registry import ToolRegistry
+from aisotools.workspace.protected_names import AllowedNames
 
 _CANCEL_GRACE_S = 0.2
 """Seconds that a cancelled host tool has to end before its caller gets control back."""
@@ -170,6 +171,7 @@ class Gate:
         call_timeout_s: float,
         session_key: str,
         approval_timeout_s: float | None = DEFAULT_ANSWER_TIMEOUT_S,
+        allowed: AllowedNames | None = None,
     ) -> None:
         """Use these; `approver` None means `default_approver()` at the time of each question."""
         self.registry = registry
@@ -178,7 +180,7 @@ class Gate:
         self.results = ResultStore()
         self.memory: dict[str, Any] = {}
         self._narrowing: list[Policy] = []
-        self._approvals = ApprovalManager(approver, event_log, approval_timeout_s)
+        self._approvals = ApprovalManager(approver, event_log, approval_timeout_s, allowed)
         self._event_log = event_log
         self._call_timeout_s = call_timeout_s
         self._session_key = session_key
@@ -201,6 +203,11 @@ class Gate:
         return self._approvals.grants
 
     @property
+    def allowed(self) -> AllowedNames:
+        """The protected names that a person has allowed."""
+        return self._approvals.allowed
+
+    @property
     def calls(self) -> int:
         """How many calls there were."""
         return len(self._used_ids)
@@ -217,7 +224,8 @@ class Gate:
     def effective_policy(self, bound: Policy | None = None) -> Policy:
         """Return the policy narrowed by `bound`, the workspace's own, and by whatever narrows it now."""
         bounds = self._narrowing if bound is None else [bound, *self._narrowing]
-        return functools.reduce(Policy.narrowed, bounds, self.policy)
+        policy = dataclasses.replace(self.policy, allow_protected=self._approvals.allowed.names)
+        return functools.reduce(Policy.narrowed, bounds, policy)
 
     def block(self, reason: str) -> None:
         """Let no further call run; what cannot be recorded must not happen."""
@@ -356,6 +364,8 @@ class Gate:
         except Exception as error:  # tools are written by strangers too
             return broken_tool_result(call.name, error)
         decision, reasons = prepared.evaluation.decision, prepared.evaluation.reasons
+        if names_to_allow(prepared.evaluation.protected):
+            return self._approvals.decide_protected(prepared)
         if decision is Decision.ALLOW:
             decided_by = "typed" if call.origin == "person" else "policy"
             return CallDecision(prepared, Decision.ASK if ask else decision, decided_by, reasons)

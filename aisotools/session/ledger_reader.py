@@ -25,6 +25,7 @@ from aisotools.core.events import (
     ModelAnswered,
     ModelRequested,
     ModelRetried,
+    ProtectedNamesAllowed,
     Redone,
     SandboxLost,
     SandboxStarted,
@@ -233,6 +234,10 @@ def _read_undone_as(kind: type[Undone]) -> Callable[[Body, Body], SessionEvent]:
     return read
 
 
+def _read_allowed(body: Body, common: Body) -> SessionEvent:
+    return ProtectedNamesAllowed(**common, names=tuple(body["names"]), source=body["source"])
+
+
 def _read_fields_of(kind: type[SessionEvent]) -> Callable[[Body, Body], SessionEvent]:
     return lambda body, common: kind(**common, **body)
 
@@ -244,6 +249,7 @@ _READERS: Mapping[str, Callable[[Body, Body], SessionEvent]] = {
     "approval_answered": _read_answered,
     "call_decided": _read_decided,
     "grant_revoked": _read_fields_of(GrantRevoked),
+    "protected_names_allowed": _read_allowed,
     "call_started": _read_fields_of(CallStarted),
     "call_finished": _read_finished,
     "undone": _read_undone_as(Undone),

@@ -23,6 +23,7 @@ from aisotools.core.events import (
     CallRequested,
     CallStarted,
     GrantRevoked,
+    ProtectedNamesAllowed,
     SandboxLost,
     SandboxStarted,
     SessionEnded,
@@ -255,6 +256,11 @@ def _(event: CallDecided, secret: frozenset[str]) -> dict[str, Any]:
 @_body.register
 def _(event: GrantRevoked, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
     return {"scope": event.scope, "tool": event.tool}
+
+
+@_body.register
+def _(event: ProtectedNamesAllowed, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
+    return {"names": list(event.names), "source": event.source}
 
 
 @_body.register

@@ -15,12 +15,12 @@ from typing import Any, Self, cast, get_args
 
 from aisotools.builtin import builtin_tools
 from aisotools.core.concurrency import LoopTicker
-from aisotools.core.events import CallEmitted, SessionEnded, SessionEvent
+from aisotools.core.events import CallEmitted, ProtectedNamesAllowed, SessionEnded, SessionEvent
 from aisotools.core.exceptions import SessionClosed, ToolError, UsageError
 from aisotools.core.protocols import Approver, OutputCaps, StoredText
 from aisotools.core.sandboxes import Sandbox, SupportsLeastLevel, SupportsSnapshots, VariableCopy
 from aisotools.core.types import Json, Origin, ToolCall, ToolResult
-from aisotools.policy.config import user_policy, workspace_policy
+from aisotools.policy.config import user_allowed_names, user_policy, workspace_policy
 from aisotools.policy.grants import Grants
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy
@@ -55,6 +55,7 @@ from aisotools.tools.registry import ToolRegistry
 from aisotools.workspace.diff import Changes
 from aisotools.workspace.import_roots import block_imports
 from aisotools.workspace.lock import WorkspaceLease, state_folder
+from aisotools.workspace.protected_names import AllowedNames
 from aisotools.workspace.read_tracker import ReadCache
 
 
@@ -90,6 +91,7 @@ class Session:
         environ: Mapping[str, str] | None = None,
         protect_notebooks: bool = True,
         approval_timeout_s: float | None = 300.0,
+        allow_protected: Sequence[str] = (),
     ) -> None:
         """Describe the session; nothing is started or created yet.
 
@@ -109,6 +111,11 @@ class Session:
             environ: Where settings are looked up; the process's environment without it.
             protect_notebooks: Whether notebooks in the workspace are put back; Jupyter saves its own.
             approval_timeout_s: Seconds that a person has to answer; None waits for ever.
+            allow_protected: Protected names that may be written all the same, such as `conftest.py`, a folder
+                such as `.vscode`, or the path of one such file. Programs outside the sandbox may run them.
+
+        Raises:
+            UsageError: If one of `allow_protected` is no protected name.
         """
         require_type(registry, ToolRegistry, "registry", "ToolRegistry([...])")
         require_type(policy, Policy, "policy", "Policy(mode='safe')")
@@ -128,6 +135,7 @@ class Session:
             call_timeout_s=self.limits.call_timeout_s,
             session_key=self.session_key,
             approval_timeout_s=approval_timeout_s,
+            allowed=AllowedNames(allow_protected),
         )
         self._policy_is_default = policy is None
         self._workspace = None if workspace is None else parse_workspace(workspace)
@@ -190,6 +198,11 @@ class Session:
         return self._gate.grants
 
     @property
+    def allowed_protected(self) -> tuple[str, ...]:
+        """The protected names that may be written in this workspace, by anybody's choice so far."""
+        return self._gate.allowed.names
+
+    @property
     def workspace(self) -> Path | None:
         """The folder that tools may change; None until the session is open, unless it was given."""
         return self._workspace
@@ -249,6 +262,7 @@ class Session:
             workspace=str(self._workspace),
             limits=self.limits,
             missing=self._missing_levels,
+            allowed_protected=self.allowed_protected,
         )
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -371,16 +385,25 @@ class Session:
         lease = open_workspace(self._workspace, level, self._environ)
         parts = None
         try:
-            parts = build_environment(
+            by_session = self._gate.allowed.names
+            by_settings = user_allowed_names(self._environ, lease.path)
+            self._gate.allowed.allow(by_settings)
+            # What lies in a workspace may be hostile and large: it is read in a thread.
+            narrowing = await asyncio.to_thread(workspace_policy, lease.path)
+            parts = await build_environment(
                 WorkerSpec(
-                    level=level, workspace=str(lease.path), readable=self._read_only, limits=self.limits
+                    level=level,
+                    workspace=str(lease.path),
+                    readable=self._read_only,
+                    limits=self.limits,
+                    allowed=self._gate.allowed,
                 ),
                 self._make_sandbox,
                 event_log=self._event_log,
                 session_key=self.session_key,
                 environ=self._environ,
                 protect_notebooks=self._protect_notebooks,
-                workspace_policy=workspace_policy(lease.path),
+                workspace_policy=narrowing,
             )
             self._recording = record(
                 self._event_log,
@@ -389,6 +412,9 @@ class Session:
                 session_key=self.session_key,
                 on_failure=self._gate.block,
             )
+            for source, names in (("session", by_session), ("settings", by_settings)):
+                if names:
+                    self._event_log.add(ProtectedNamesAllowed, names=names, source=source)
         except BaseException:
             if parts is not None:
                 parts.history.close()
@@ -623,6 +649,7 @@ class Session:
                 sandbox=self._make_sandbox,
                 output_caps=self._gate.caps,
                 environ=self._environ,
+                allow_protected=self.allowed_protected,
             )
             lost = await _start_with_variables(branch, copy.variables)
         payload = {"of": self.session_key, "missing": list(copy.missing), "lost": list(lost)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ class SessionParts:
     history: UndoHistory
 
 
-def build_environment(
+async def build_environment(
     spec: WorkerSpec,
     make_sandbox: SandboxFactory,
     *,
@@ -95,9 +96,11 @@ def build_environment(
     """
     workspace = Path(spec.workspace)
     sandbox = make_sandbox(spec, event_log)
-    files = ProtectedFiles(
+    files = await asyncio.to_thread(  # it reads the whole workspace
+        ProtectedFiles,
         workspace,
         state_folder(environ) / "taken-away" / uuid.uuid4().hex[:12],
+        allowed=spec.allowed,
         notebook=environ.get("JPY_SESSION_NAME", ""),
         notebooks=protect_notebooks,
     )

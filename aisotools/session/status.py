@@ -25,6 +25,7 @@ class SessionStatus:
         generation: Number of workers so far.
         limits: The sandbox's limits; None before the session is open.
         missing: For each stronger level, why this machine does not support it and what would enable it.
+        allowed_protected: The protected names that may be written.
     """
 
     level: str
@@ -37,6 +38,7 @@ class SessionStatus:
     generation: int = 0
     limits: Limits | None = None
     missing: tuple[str, ...] = ()
+    allowed_protected: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -47,6 +49,7 @@ class SessionStatus:
         workspace: str,
         limits: Limits | None = None,
         missing: tuple[str, ...] = (),
+        allowed_protected: tuple[str, ...] = (),
     ) -> SessionStatus:
         """Return the status of an open session whose sandbox has the status `sandbox`."""
         return cls(
@@ -60,6 +63,7 @@ class SessionStatus:
             generation=sandbox.generation,
             limits=limits,
             missing=missing,
+            allowed_protected=allowed_protected,
         )
 
 

@@ -316,6 +316,20 @@ class AllowedNames:
         return any(name.covers(path) for name in self._names.values())
 
 
+def name_to_allow(path: str) -> str | None:
+    """Return the name that allows the protected `path`: its last component, or all of it in a folder.
+
+    None if it lies outside the workspace, or must stay protected.
+    """
+    name = path if zone_of(path).inside else path.rpartition("/")[2]
+    if path.startswith(("/", "..")):
+        return None
+    try:
+        return AllowedName(name).text
+    except UsageError:
+        return None
+
+
 def allows(names: Iterable[str], path: str) -> bool:
     """Return whether one of the allowed `names` covers `path`, relative to the workspace."""
     return any(AllowedName(name).covers(path) for name in names)

@@ -43,11 +43,11 @@ class RemoteFactory:
         return Detection("limited", ())
 
 
-def build(
+async def build(
     make_sandbox: SandboxFactory, tmp_path: Path, environ: Mapping[str, str], **options: Any
 ) -> SessionParts:
     (tmp_path / "workspace").mkdir()
-    return build_environment(
+    return await build_environment(
         WorkerSpec(level="confined", workspace=str(tmp_path / "workspace"), limits=Limits()),
         make_sandbox,
         event_log=EventLog(),
@@ -70,11 +70,11 @@ def test_a_factory_says_which_levels_it_holds() -> None:
     assert detect_levels(FakeSandbox).level == "confined"
 
 
-def test_on_this_machine_every_change_is_guarded_and_can_be_undone(
+async def test_on_this_machine_every_change_is_guarded_and_can_be_undone(
     tmp_path: Path, environ: Mapping[str, str]
 ) -> None:
     policy = Policy(mode="plan")
-    parts = build(FakeSandbox, tmp_path, environ, workspace_policy=policy)
+    parts = await build(FakeSandbox, tmp_path, environ, workspace_policy=policy)
     try:
         assert isinstance(parts.history, WorkspaceHistory)
         reading, history, protection = parts.env.guards
@@ -89,8 +89,10 @@ def test_on_this_machine_every_change_is_guarded_and_can_be_undone(
         parts.history.close()
 
 
-def test_files_elsewhere_are_neither_guarded_nor_kept(tmp_path: Path, environ: Mapping[str, str]) -> None:
-    parts = build(RemoteFactory(), tmp_path, environ)
+async def test_files_elsewhere_are_neither_guarded_nor_kept(
+    tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    parts = await build(RemoteFactory(), tmp_path, environ)
     assert isinstance(parts.history, NoUndoHistory)
     assert (parts.env.guards, parts.env.on_read) == ((), None)
     assert parts.env.can_undo is not None
@@ -98,9 +100,9 @@ def test_files_elsewhere_are_neither_guarded_nor_kept(tmp_path: Path, environ: M
     assert parts.env.describe_undo == parts.history.describe
 
 
-def test_only_the_begin_and_the_end_of_calls_reach_the_protection(
+async def test_only_the_begin_and_the_end_of_calls_reach_the_protection(
     tmp_path: Path, environ: Mapping[str, str]
 ) -> None:
-    parts = build(FakeSandbox, tmp_path, environ)
+    parts = await build(FakeSandbox, tmp_path, environ)
     parts.history.close()
     assert repr(parts.protection).endswith("0 calls run>")

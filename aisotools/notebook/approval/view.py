@@ -77,7 +77,12 @@ def card_payload(request: ApprovalRequest) -> dict[str, Any]:
         "preview": previews,
         "fields": [_field_payload(control, request, previews) for control in controls],
         "as_json": all(control.editable or control.kind == "secret" for control in controls),
-        "remember": [{"scope": scope, "words": words} for scope, words in remember_choices(request).items()],
+        "remember": [
+            {"scope": scope, "words": words}
+            for scope, words in remember_choices(request).items()
+            if scope != "protected"
+        ],
+        "allow": remember_choices(request).get("protected", ""),
     }
 
 
@@ -188,7 +193,8 @@ def record_bundle(request: ApprovalRequest, approval: Approval) -> dict[str, Any
     remembered = remember_choices(request).get(approval.remember, "") if approval.remember else ""
     if remembered:
         label += " and remembered"
-        remembered = f"until the session ends, not asked again for {remembered}"
+        what = remembered if approval.remember == "protected" else f"not asked again for {remembered}"
+        remembered = f"until the session ends, {what}"
     reason = visible(approval.reason)
     name = one_line(request.call.name)
     details = [text for text in (remembered, f"reason: {reason}" if reason else "") if text]

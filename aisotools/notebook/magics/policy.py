@@ -72,7 +72,10 @@ def policy_bundle(policy: Policy, grants: Sequence[Grant] = ()) -> dict[str, str
         f"No call may write {', '.join(PROTECTED_NAMES)}, nor anything in {', '.join(PROTECTED_FOLDERS)}: "
         "something outside the sandbox might run it. What is changed there all the same is put back."
     )
-    sections.append(("Always protected", [protected]))
+    protection = [protected]
+    if policy.allow_protected:
+        protection.append(f"Allowed for this workspace all the same: {', '.join(policy.allow_protected)}.")
+    sections.append(("Always protected", protection))
     granted = [f"{grant.id}. {grant.description}" for grant in grants]
     if granted:
         sections.append(("You allowed, until the session ends (%approvals revoke NUMBER)", granted))

@@ -141,6 +141,9 @@ def status_bundle(
     ]
     if status.limits is not None:
         rows.append(("limits", describe_limits(status.limits)))
+    if status.allowed_protected:
+        allowed = f"{', '.join(status.allowed_protected)}; programs outside the sandbox may run or obey them"
+        rows.append(("protected, but allowed", allowed))
     rows += [("not available", text) for text in status.missing]
     return table_bundle(("sandbox", ""), rows)
 

@@ -245,7 +245,9 @@ class ForkServer:
             readable=request.readable,
             workspace=request.workspace,
             scratch=scratch,
-            protected=rootfs.ProtectedNames(files=PROTECTED_NAMES, folders=PROTECTED_FOLDERS),
+            protected=rootfs.ProtectedNames(
+                files=PROTECTED_NAMES, folders=PROTECTED_FOLDERS, allowed=request.allow_protected
+            ),
             landlock_abi=request.landlock_abi,
         )
 

@@ -21,7 +21,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -32,6 +32,7 @@ from aisotools.sandbox.confinement.levels import LEVELS
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.preload import requested_modules
+from aisotools.workspace.protected_names import AllowedNames
 
 PACKET_BYTES = 1 << 17
 """Size of the largest request, and of the largest answer."""
@@ -83,6 +84,7 @@ class WorkerSpec:
         readable: Further folders it may read.
         limits: What it may use up.
         landlock_abi: Use at most this version of Landlock, as if the kernel were older.
+        allowed: Protected names that may be written; a worker that starts later goes by what it holds then.
     """
 
     level: str
@@ -90,6 +92,7 @@ class WorkerSpec:
     readable: tuple[str, ...] = ()
     limits: Limits
     landlock_abi: int | None = None
+    allowed: AllowedNames = field(default_factory=AllowedNames, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,7 @@ class SpawnRequest:
         env: The environment that the worker's own is made from.
         temporary: The folder in which its scratch folder is made.
         host: Process id of the host.
+        allow_protected: Protected names that may be written.
     """
 
     level: str
@@ -115,6 +119,7 @@ class SpawnRequest:
     env: Mapping[str, str]
     temporary: str
     host: int
+    allow_protected: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, message: Mapping[str, object]) -> SpawnRequest:
@@ -136,7 +141,9 @@ class SpawnRequest:
             limits = Limits(**members["limits"])  # type: ignore[arg-type]  # `Limits` checks each itself
         except (TypeError, ValueError) as error:
             raise ValueError(f"limits: {error}") from None
-        return cls(**members | {"readable": tuple(members["readable"]), "limits": limits})  # type: ignore[arg-type]  # checked above
+        for name in ("readable", "allow_protected"):
+            members[name] = tuple(members[name])  # type: ignore[arg-type]  # checked above
+        return cls(**members | {"limits": limits})  # type: ignore[arg-type]  # checked above
 
 
 def _is_absolute(value: object) -> bool:
@@ -148,6 +155,7 @@ _REQUEST_CHECKS: Mapping[str, Callable[[object], bool]] = {
     "workspace": _is_absolute,
     "readable": lambda value: isinstance(value, list) and all(map(_is_absolute, value)),
     "limits": lambda value: isinstance(value, dict),
+    "allow_protected": lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
     "landlock_abi": lambda value: value is None or (type(value) is int and value >= 0),
     "env": lambda value: isinstance(value, dict) and all(isinstance(one, str) for one in value.values()),
     "temporary": _is_absolute,
@@ -244,6 +252,7 @@ class ForkServerHandle:
             env=base_environment(os.environ),
             temporary=tempfile.gettempdir(),
             host=os.getpid(),
+            allow_protected=spec.allowed.names,
         )
         with ExitStack() as ours:
             with ExitStack() as theirs:

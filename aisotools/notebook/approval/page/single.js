@@ -35,7 +35,9 @@ function makeCard(root, model, id, view) {
   const foot = make("div", "foot");
   const reason = makeReason();
   const deny = makeButton("deny", "Deny", "D");
-  const approve = makeButton("approve", "Approve", "A");
+  // Writing a protected file takes more than approval of the call: the name is allowed for the workspace.
+  const label = view.allow ? "Allow in this workspace" : "Approve";
+  const approve = makeButton("approve", label, "A");
   const more = makeButton("more", "Approve and remember…", "S");
   const form = makeForm(view, key, changed);
   const preview = makePreview(view.preview);
@@ -43,7 +45,7 @@ function makeCard(root, model, id, view) {
   const offers = view.remember.length > 0;
   const remember = offers ? makeRemember(view, key, decide) : null;
   const card = makeFrame(root, model, id, foot, {
-    a: () => decide("approve"),
+    a: () => decide("approve", approved()),
     d: () => decide("deny"),
     s: () => offers && (remember.panel.hidden ? open(true) : decide("approve", remember.scope())),
   });
@@ -51,6 +53,7 @@ function makeCard(root, model, id, view) {
   root.dataset.effect = view.effect;
   root.setAttribute("aria-labelledby", `${key}-title`);
   problem.setAttribute("role", "alert");
+  if (view.allow) foot.append(make("div", "note aiso-hint", `${view.allow}, until the session ends`));
   foot.append(reason, deny, ...(offers ? [more] : []), approve);
   root.replaceChildren(makeHead(view, key, card.time), makeWhy(view), preview, form.node, problem, foot);
   if (offers) {
@@ -74,7 +77,7 @@ function makeCard(root, model, id, view) {
   function changed() {
     const edited = form.edited();
     problem.textContent = "";
-    approve.firstChild.textContent = edited ? "Approve edited" : "Approve";
+    approve.firstChild.textContent = edited ? "Approve edited" : label;
     preview.classList.toggle("aiso-stale", edited); // computed from the arguments before the edits
     if (!offers) return;
     more.disabled = edited;
@@ -83,6 +86,10 @@ function makeCard(root, model, id, view) {
       remember.panel.hidden = true;
       more.setAttribute("aria-expanded", "false");
     }
+  }
+
+  function approved() {
+    return view.allow && !form.edited() ? "protected" : null;
   }
 
   function decide(outcome, scope = null) {
@@ -96,7 +103,7 @@ function makeCard(root, model, id, view) {
     else card.send("Approved.", { outcome, ...form.edits(), reason: reason.value, remember: scope });
   }
 
-  approve.addEventListener("click", () => decide("approve"));
+  approve.addEventListener("click", () => decide("approve", approved()));
   deny.addEventListener("click", () => decide("deny"));
   card.showInvalid = (message) => {
     card.unlock();
