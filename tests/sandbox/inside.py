@@ -46,7 +46,7 @@ def run_confined():
 
 def run_isolated():
     from aisotools.workspace import protected_names
-    from aisotools.sandbox.confinement import isolated, namespaces, rootfs
+    from aisotools.sandbox.confinement import isolated, namespaces, protected_mounts, rootfs
     from aisotools.sandbox import limits
     from aisotools.sandbox.process import tree
 
@@ -69,7 +69,7 @@ def run_isolated():
         readable=tuple(job["readable"]),
         workspace=job["workspace"],
         scratch=job["scratch"],
-        protected=rootfs.ProtectedNames(
+        protected=protected_mounts.ProtectedNames(
             files=protected_names.PROTECTED_NAMES, folders=protected_names.PROTECTED_FOLDERS
         ),
         landlock_abi=job["landlock_abi"],

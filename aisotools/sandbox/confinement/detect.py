@@ -31,7 +31,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from aisotools.core.exceptions import LevelUnavailable, SandboxError
-from aisotools.sandbox.confinement import isolated, landlock, levels, namespaces, rootfs, seccomp, syscalls
+from aisotools.sandbox.confinement import (
+    isolated,
+    landlock,
+    levels,
+    namespaces,
+    protected_mounts,
+    rootfs,
+    seccomp,
+    syscalls,
+)
 from aisotools.sandbox.process import tree
 
 ENVIRONMENT_NAME = "AISOTOOLS_MIN_LEVEL"
@@ -321,7 +330,7 @@ def _test_isolated(place: ProbePaths) -> tuple[str, ...]:
         readable=(str(place.shown.parent),),
         workspace=str(place.workspace),
         scratch=str(place.scratch),
-        protected=rootfs.ProtectedNames(files=("shielded",)),
+        protected=protected_mounts.ProtectedNames(files=("shielded",)),
     )
     reading, writing = os.pipe()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from aisotools.core.exceptions import SandboxError
-from aisotools.sandbox.confinement import levels, namespaces, rootfs
+from aisotools.sandbox.confinement import levels, namespaces, protected_mounts, rootfs
 
 MEMORY_BYTES = 256 << 20
 """Size of each of the folders in memory, /tmp and /dev/shm."""
@@ -60,7 +60,7 @@ class Isolation:
     readable: tuple[str, ...] = ()
     workspace: str
     scratch: str
-    protected: rootfs.ProtectedNames
+    protected: protected_mounts.ProtectedNames
     memory_bytes: int = MEMORY_BYTES
     landlock_abi: int | None = None
 

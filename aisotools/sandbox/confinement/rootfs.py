@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import enum
 import errno
-import fnmatch
 import os
 import re
 import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.confinement import syscalls
-from aisotools.workspace.protected_names import allows
+from aisotools.sandbox.confinement.protected_mounts import ProtectedNames, find_protected, plan_protection
 
 ALIAS = "/workspace"
 """A second path at which the workspace is seen."""
@@ -38,16 +37,6 @@ ALWAYS_SHOWN = (
     "/etc/alternatives",  # links, on which many commands of Debian depend
 )
 """Paths that are seen in every root, where they exist."""
-
-SEARCH_DEPTH = 6
-"""How many levels of folders are searched for protected names."""
-
-SEARCH_ENTRIES = 25_000
-"""How many directory entries are looked at, the upper levels first: 10 to 20 ms. What lies beyond is not read
-only for the worker; it is compared and restored after each call, like everything else that is protected."""
-
-MOST_PROTECTED = 128
-"""How many files and folders are protected at most; each is a mount, which costs start-up time."""
 
 OPEN_AS_IS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags that open whatever is there, a link itself included, without any right to it."""
@@ -232,104 +221,6 @@ def open_without_links(path: str) -> int:
 
 
 # ---------------------------------------------------------------- protected names in the workspace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProtectedNames:
-    """What is to be read only wherever it lies in the workspace; letter case does not matter.
-
-    Attributes:
-        files: File names and globs of them.
-        folders: Paths of folders, such as `.git/hooks`.
-        allowed: Names that a person has allowed all the same; see `AllowedName`.
-    """
-
-    files: tuple[str, ...] = ()
-    folders: tuple[str, ...] = ()
-    allowed: tuple[str, ...] = ()
-
-    def cover(self, path: str, *, folder: bool) -> bool:
-        """Return whether `path`, relative to the workspace, is one of these."""
-        lowered = path.lower()
-        if folder:
-            found = f"/{lowered}".endswith(_folder_endings(self.folders))
-        else:
-            name = lowered.rpartition("/")[2]
-            exact, matches_glob = _compile_names(self.files)
-            found = name in exact or matches_glob(name) is not None
-        return found and not allows(self.allowed, path)
-
-
-@lru_cache(maxsize=8)
-def _folder_endings(folders: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"/{folder}" for folder in folders)
-
-
-@lru_cache(maxsize=8)
-def _compile_names(names: tuple[str, ...]) -> tuple[frozenset[str], Callable[[str], re.Match[str] | None]]:
-    """Return the plain names, and a function that matches the globs; thousands of names are compared."""
-    globs = "|".join(fnmatch.translate(name) for name in names if "*" in name)
-    return frozenset(name for name in names if "*" not in name), re.compile(globs or r"(?!)").match
-
-
-@dataclass(frozen=True, slots=True)
-class ProtectionMount:
-    """One mount of a path of the workspace on itself.
-
-    Attributes:
-        path: Relative to the workspace.
-        read_only: Whether it is what is protected, or a folder above it.
-    """
-
-    path: str
-    read_only: bool
-
-
-def plan_protection(protected: list[str]) -> tuple[ProtectionMount, ...]:
-    """Return the mounts that protect these paths, folders before what lies in them."""
-    read_only: dict[str, bool] = {}
-    for path in protected[:MOST_PROTECTED]:
-        # The folders above become mount points too, and stay writable. A mount point can be neither renamed
-        # nor removed, while a folder that merely holds one could be moved away and made anew. The price:
-        # renaming into or out of such a folder fails with EXDEV, as it does between two disks.
-        names = path.split("/")
-        for depth in range(1, len(names)):
-            read_only.setdefault("/".join(names[:depth]), False)
-        read_only[path] = True
-    covering = tuple(f"{path}/" for path in protected[:MOST_PROTECTED])
-    covered = {path for path in read_only if path.startswith(covering)}
-    ordered = sorted((path for path in read_only if path not in covered), key=lambda path: path.count("/"))
-    return tuple(ProtectionMount(path, read_only[path]) for path in ordered)
-
-
-def find_protected(workspace: str, names: ProtectedNames) -> list[str]:
-    """Return the paths that `names` cover, relative to the workspace, within the bounds of the search.
-
-    Links are not followed, nor protected themselves.
-    """
-    found: list[str] = []
-    level = [""]
-    looked_at = 0
-    # Breadth first: names that matter lie near the top, and a large folder must not use up the bound before.
-    for _ in range(SEARCH_DEPTH):
-        below: list[str] = []
-        for folder in level:
-            try:
-                with os.scandir(f"{workspace}/{folder}") as entries:
-                    for entry in entries:
-                        looked_at += 1
-                        path = f"{folder}/{entry.name}" if folder else entry.name
-                        is_folder = entry.is_dir(follow_symlinks=False)
-                        if names.cover(path, folder=is_folder) and not entry.is_symlink():
-                            found.append(path)
-                        elif is_folder and entry.name != "node_modules":  # it would use up all mounts
-                            below.append(path)
-            except OSError:
-                continue  # what may not be read here cannot be searched
-            if looked_at > SEARCH_ENTRIES:
-                return found
-        level = below
-    return found
 
 
 def protect(workspace: str, names: ProtectedNames) -> tuple[str, ...]:

@@ -30,7 +30,15 @@ from typing import Any, NoReturn
 from pydantic_core import from_json, to_json
 
 from aisotools.core.exceptions import SandboxError
-from aisotools.sandbox.confinement import detect, isolated, levels, namespaces, rootfs, seccomp, syscalls
+from aisotools.sandbox.confinement import (
+    detect,
+    isolated,
+    levels,
+    namespaces,
+    protected_mounts,
+    seccomp,
+    syscalls,
+)
 from aisotools.sandbox.frames import BlockingChannel
 from aisotools.sandbox.limits import apply_rlimits
 from aisotools.sandbox.process import tree
@@ -245,7 +253,7 @@ class ForkServer:
             readable=request.readable,
             workspace=request.workspace,
             scratch=scratch,
-            protected=rootfs.ProtectedNames(
+            protected=protected_mounts.ProtectedNames(
                 files=PROTECTED_NAMES, folders=PROTECTED_FOLDERS, allowed=request.allow_protected
             ),
             landlock_abi=request.landlock_abi,
