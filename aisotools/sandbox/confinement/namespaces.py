@@ -165,18 +165,20 @@ class UserNamespaces:
         Raises:
             OSError: The kernel refused.
         """
-        owner = (status.st_uid, status.st_gid)
+        return self._for((status.st_uid, status.st_gid))
+
+    def _for(self, owner: tuple[int, int]) -> int | None:
         if owner == self.identity.outer:
             return None
         if owner not in self._by_owner:
             self._by_owner[owner] = _make_user_namespace(owner, self.identity.outer)
         return self._by_owner[owner]
 
-    def prepare(self, path: str) -> None:
-        """Make the namespace for the owner of `path`, for the workers to come. Errors are left to them."""
+    def prepare(self, owner: tuple[int, int]) -> None:
+        """Make the namespace for an owner (user and group), for the workers to come, who meet any error."""
         if not self.identity.is_ours:
             with contextlib.suppress(OSError):
-                self.for_owner(os.stat(path))
+                self._for(owner)
 
     def close(self) -> None:
         """Close all descriptors."""

@@ -92,19 +92,17 @@ def test_there_is_one_namespace_for_each_owner(tmp_path: Path, users: UserNamesp
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a worker another user")
-def test_what_is_prepared_is_at_hand_and_a_missing_folder_is_no_error(
-    tmp_path: Path, users: UserNamespaces
-) -> None:
-    users.prepare(str(tmp_path / "missing"))
+def test_what_is_prepared_is_at_hand(tmp_path: Path, users: UserNamespaces) -> None:
     assert users.descriptors == frozenset()
-    users.prepare(str(tmp_path))
+    status = tmp_path.stat()
+    users.prepare((status.st_uid, status.st_gid))
     assert users.descriptors == {users.for_owner(tmp_path.stat())}
 
 
 def test_a_worker_who_is_ourselves_prepares_nothing(tmp_path: Path) -> None:
     ours = UserNamespaces(Identity(outer=(os.geteuid(), os.getegid()), inner=(1000, 1000)))
-    ours.prepare(str(tmp_path))
-    ours.prepare("/")
+    ours.prepare((tmp_path.stat().st_uid, tmp_path.stat().st_gid))
+    ours.prepare((0, 0))
     assert ours.descriptors == frozenset()
 
 

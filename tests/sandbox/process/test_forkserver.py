@@ -287,6 +287,20 @@ def test_malformed_request_is_reported_and_others_are_served(tmp_path: Path) -> 
             assert first_frame(ends).op == "ready"
 
 
+def test_a_request_that_no_fork_can_receive_is_taken_and_reported() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    out, out_writing = os.pipe()
+    with ours, theirs:
+        socket.send_fds(ours, [b'{"op": "spawn"}'], [out, out, out_writing, out_writing])
+        os.close(out_writing)
+        before = open_numbers()
+        forkserver.discard_request(theirs, "no more processes")
+        assert open_numbers() == before
+        forkserver.discard_request(theirs, "nothing is there")  # which is no error
+    with os.fdopen(out, encoding="utf-8") as reader:
+        assert reader.read() == "The fork server could not make a worker: no more processes."
+
+
 def test_what_a_killed_supervisor_leaves_is_cleaned_up_and_other_workers_go_on(tmp_path: Path) -> None:
     with server() as made, worker(made, spec(tmp_path)) as one, worker(made, spec(tmp_path)) as two:
         for ends in (one, two):
