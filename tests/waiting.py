@@ -65,3 +65,14 @@ def process_state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[0]
     except OSError:
         return ""
+
+
+def acts_on_a_signal(pid: int) -> bool:
+    """Whether a signal has been sent to it that it has still to ignore, to handle or to die of."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    values = dict(line.split(":\t", 1) for line in lines)
+    pending, shared, blocked = (int(values[key], 16) for key in ("SigPnd", "ShdPnd", "SigBlk"))
+    return bool((pending | shared) & ~blocked)

@@ -17,7 +17,7 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import tree
 from aisotools.tools.function import tool
 from tests.sandbox.rig import PATIENT, Rig, processes_of, rig, sleepers
-from tests.waiting import eventually
+from tests.waiting import eventually, loop_turns
 
 DEADLINE_S = 0.2
 
@@ -262,7 +262,7 @@ async def test_cancelling_twice(strict: Rig) -> None:
     call = asyncio.create_task(r.python("open('began', 'w').close()\nsum(range(10**11))"))
     await eventually((r.workspace / "began").exists)
     call.cancel()
-    await asyncio.sleep(0.05)
+    await loop_turns()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call

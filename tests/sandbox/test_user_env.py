@@ -405,18 +405,26 @@ async def test_magics(r: Rig) -> None:
     assert "Docstring" in (await r.python("len?")).content
 
 
+HELD = "while not os.path.exists('go'):"
+
+
 async def test_progress_shows_while_the_cell_runs(r: Rig) -> None:
     call = asyncio.create_task(
-        r.python("import time\nprint('step 1')\ntime.sleep(0.5)\nprint('step 2')", call_id="c")
+        r.python(f"import os, time\nprint('step 1')\n{HELD} time.sleep(0.01)\nprint('step 2')", call_id="c")
     )
     await eventually(lambda: r.reported.text("c") == "step 1\n")
     assert not call.done()
+    (r.workspace / "go").touch()
     await call
+    (r.workspace / "go").unlink()
     awaiting = asyncio.create_task(
-        r.python("import asyncio\nprint('no newline', end='')\nawait asyncio.sleep(0.5)", call_id="d")
+        r.python(
+            f"import asyncio\nprint('no newline', end='')\n{HELD} await asyncio.sleep(0.01)", call_id="d"
+        )
     )
     await eventually(lambda: r.reported.text("d") == "no newline")
     assert not awaiting.done()
+    (r.workspace / "go").touch()
     await awaiting
 
 

@@ -16,7 +16,7 @@ from aisotools.sandbox.host.snapshot_store import MemoryBudget
 from aisotools.sandbox.host.snapshots import SnapshotHistory
 from aisotools.sandbox.process import spawn, tree
 from tests.sandbox.rig import Rig, open_files, rig
-from tests.waiting import eventually
+from tests.waiting import acts_on_a_signal, eventually
 
 LEVELS = [p.name for p in spawn.detection().probes if p.ok and p.name in {"isolated", "confined"}]
 
@@ -151,10 +151,8 @@ generator = iter(range(100)); next(generator)
     await r.kernel.variables.restore("draw")
     assert await r.value("(random.random(), next(generator))") == first
     before = await r.value("len(ticks)")
-    await r.python("await asyncio.sleep(0.2)")
-    after, ended = await r.value("len(ticks), task.done()")
-    assert after > before + 2
-    assert not ended
+    await r.python(f"while len(ticks) < {before} + 3: await asyncio.sleep(0.01)")  # it ticks on
+    assert not await r.value("task.done()")
 
 
 async def test_a_file_is_read_on_from_where_it_was(r: Rig) -> None:
@@ -305,7 +303,7 @@ async def test_a_state_that_wakes_itself_is_not_heard(r: Rig) -> None:
     for pid in r.kernel.variables.pids():
         for number in (signal.SIGCONT, signal.SIGINT, signal.SIGUSR1):
             os.kill(pid, number)
-    await asyncio.sleep(0.1)
+    await eventually(lambda: not any(map(acts_on_a_signal, r.kernel.variables.pids())))
     assert await r.value("x") == 2
     assert r.kernel.status().generation == 1
 

@@ -23,7 +23,7 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import forkserver, spawn, tree
 from tests.sandbox.alone import in_one_thread
 from tests.sandbox.rig import rig
-from tests.waiting import HANG_S, wait_until
+from tests.waiting import HANG_S, acts_on_a_signal, wait_until
 
 HOST = """
 import asyncio, os, sys
@@ -149,17 +149,6 @@ def test_any_order_of_deaths(tmp_path: Path, order: tuple[str, str]) -> None:
             os.kill(process.pid if who == "host" else facts[who], signal.SIGKILL)
         process.wait()
         assert_gone(pids, facts)
-
-
-def acts_on_a_signal(pid: int) -> bool:
-    """Whether a signal has been sent to it that it has still to ignore, to handle or to die of."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return False
-    values = dict(line.split(":\t", 1) for line in lines)
-    pending, shared, blocked = (int(values[key], 16) for key in ("SigPnd", "ShdPnd", "SigBlk"))
-    return bool((pending | shared) & ~blocked)
 
 
 def test_interrupts_and_hangups_of_the_terminal_do_not_reach_the_sandbox(tmp_path: Path) -> None:
