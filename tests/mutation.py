@@ -286,8 +286,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     explained, status = reasons(), 0
     names = options.modules or list(MODULES)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        results = pool.map(lambda name: judge(name, options.count, options.seed), names)
-        for name, (tried, survivors) in zip(names, results, strict=True):
+        started = {pool.submit(judge, name, options.count, options.seed): name for name in names}
+        for ended in concurrent.futures.as_completed(started):
+            name, (tried, survivors) = started[ended], ended.result()
             known = [mutant for mutant in survivors if mutant.key in explained.get(name, {})]
             unknown = [mutant for mutant in survivors if mutant not in known]
             counted = tried - len(known)
