@@ -134,6 +134,39 @@ async def test_no_step_waits_longer_than_its_timeout(tmp_path: Path) -> None:
         assert await r.value("1 + 1") == 2
 
 
+async def test_no_call_begins_before_the_sweep_after_a_stopped_one(tmp_path: Path) -> None:
+    """A sweep spares the calls that run when it begins: one that began meanwhile would be killed."""
+    async with rig(tmp_path, stop_timeouts=StopTimeouts()) as r:
+        await r.bash("true")
+        supervisor = r.kernel.supervisor
+        os.kill(supervisor, signal.SIGSTOP)
+        try:
+            assert (await r.bash("sleep 100", timeout=200)).metadata["timed_out"] is True
+            following = asyncio.create_task(r.bash("echo next"))
+            await loop_turns()
+            assert r.kernel._connection is not None
+            assert not r.kernel._connection.calls
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
+        assert (await following).value["stdout"] == "next\n"
+
+
+async def test_a_call_that_waits_for_the_sweep_can_be_interrupted(tmp_path: Path) -> None:
+    async with rig(tmp_path, stop_timeouts=StopTimeouts()) as r:
+        await r.bash("true")
+        supervisor = r.kernel.supervisor
+        os.kill(supervisor, signal.SIGSTOP)
+        try:
+            await r.bash("sleep 100", timeout=200)
+            following = asyncio.create_task(r.bash("echo next"))
+            await loop_turns()
+            await r.kernel.interrupt()
+            assert (await following).content == "The call was interrupted before it ran."
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
+        assert (await r.bash("echo next")).value["stdout"] == "next\n"
+
+
 @pytest.mark.parametrize("code", INTERRUPTIBLE.values(), ids=INTERRUPTIBLE)
 async def test_what_can_be_interrupted_keeps_the_state(r: Rig, code: str) -> None:
     result = await r.python(code, timeout_s=DEADLINE_S)

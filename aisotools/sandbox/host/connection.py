@@ -40,6 +40,9 @@ _DRAIN_BYTES = 1 << 24
 _LAST_WORDS_BYTES = 4096
 # How long the news of a worker's death may come after the end of its channel.
 _EXIT_NEWS_S = 0.1
+# How long the supervisor may take to answer a sweep: its work is bounded by a second, its wait for a
+# processor is not.
+_SWEEP_ANSWER_S = 5.0
 # How long ending a tree may take, with its scratch folder.
 _CLEAN_UP_S = 6.0
 _CONTROL_BYTES = 1 << 16
@@ -228,6 +231,7 @@ class WorkerConnection:
         self._last_words = bytearray()
         self._acknowledgements: dict[int, asyncio.Future[None]] = {}
         self.sweep_lock = asyncio.Lock()
+        self._sweeps: set[asyncio.Future[None]] = set()  # the loop itself would forget them
         # Calls that started background tasks, the oldest first.
         self._task_calls: dict[str, None] = {}
         self._requests = 0
@@ -355,11 +359,17 @@ class WorkerConnection:
         """End whatever runs in the sandbox but for background tasks and other calls that run.
 
         A call that was stopped may have woken what an earlier one left behind, so that ends as well. Returns
-        after `within_s` seconds at the latest.
+        after `within_s` seconds at the latest; `sweep_lock` is held until it is done.
         """
+        sweeping = asyncio.ensure_future(self._sweep(call))
+        self._sweeps.add(sweeping)
+        sweeping.add_done_callback(self._sweeps.discard)
+        await asyncio.wait([sweeping], timeout=within_s)
+
+    async def _sweep(self, call: PendingCall) -> None:
         async with self.sweep_lock:
             if self.is_serving:
-                await self.request_supervisor("sweep", within_s=within_s, **self._scope(call))
+                await self.request_supervisor("sweep", within_s=_SWEEP_ANSWER_S, **self._scope(call))
 
     def notify_supervisor(self, op: str) -> None:
         """Send a request to the supervisor without waiting for it."""

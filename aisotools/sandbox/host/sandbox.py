@@ -173,6 +173,11 @@ class LocalSandbox:
             await self._scheduler.acquire(concurrency)
             try:
                 connection = await self._connect()
+                while connection.sweep_lock.locked():
+                    # The sweep after a stopped call may take longer than that call waited for it.
+                    async with connection.sweep_lock:
+                        pass
+                    connection = await self._connect()  # its worker may have ended meanwhile
                 caller.is_queued = False
                 if concurrency != "overlap" and not request.read_only:
                     self.variables.take_snapshot(
