@@ -100,6 +100,9 @@ class AisoTools(Configurable):
     file_bytes: Any = Int(_DEFAULT.file_bytes, help="Size of any file that it writes.").tag(config=True)
     processes: Any = Int(_DEFAULT.processes, help="Processes and threads.").tag(config=True)
     open_files: Any = Int(_DEFAULT.open_files, help="Open files of each process.").tag(config=True)
+    open_files_total: Any = Int(_DEFAULT.open_files_total, help="Open files of all processes together.").tag(
+        config=True
+    )
     cpu_s: Any = Float(
         _DEFAULT.cpu_s, allow_none=True, help="Processor time of each process. None for no limit."
     ).tag(config=True)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 
 import pytest
 
-from aisotools.notebook.current import close_current, current_session, use_session
+from aisotools.notebook.current import AisoTools, close_current, current_session, use_session
+from aisotools.sandbox.limits import Limits
 from tests.conftest import OpenSession
 
 
@@ -48,3 +50,10 @@ def test_closing_without_a_loop_closes_at_once() -> None:
     mine = current_session()
     assert close_current() is None
     assert mine.closed
+
+
+def test_every_limit_is_a_setting() -> None:
+    """One without would keep every notebook from opening its session."""
+    settings = AisoTools()
+    limits = {field.name: getattr(settings, field.name) for field in dataclasses.fields(Limits)}
+    assert settings.session_options({})["limits"] == Limits(**limits) == Limits()
