@@ -56,6 +56,7 @@ ALL_BYTES = 64 << 20
 
 _ROUNDS = 3  # a process of the sandbox may change files again while they are restored
 _STEP_BYTES = 1 << 14  # reading this much takes about as long as another system call
+_JUDGED_STEPS = 1_000  # judging settings of git takes up to 3 ms
 _CHECKPOINTS = ".ipynb_checkpoints/"
 _COMMON_FOLDER_OF_WORKTREE = b"../.."
 
@@ -138,6 +139,7 @@ class ProtectedFiles:
         self._scanner = CandidateScanner(self._root, max_folders=most_folders)
         self._lock = threading.Lock()
         self._copies: dict[str, FileSnapshot] = {}
+        self._judged: dict[str, FileSnapshot] = {}  # new files that were found harmless, without content
         self._notebooks = notebooks
         self._protected_notebooks = (
             {os.path.relpath(notebook, workspace)} if notebook and notebooks else set()
@@ -278,6 +280,7 @@ class ProtectedFiles:
         The latter are rewritten under a new inode: a process of the sandbox may hold them open for writing.
         """
         differing: dict[str, DifferenceKind] = {}
+        known: dict[str, FileSnapshot] = {}
         rewritten = []
         for path, copy in self._copies.items():
             file = scan.files.get(path)
@@ -299,8 +302,16 @@ class ProtectedFiles:
         for path, file in scan.files.items():
             if path in self._copies or _is_notebook(path):
                 continue
-            if not self._is_harmless(path, file, self._read(path, file, MAX_CONFIG_BYTES, steps)):
-                differing[path] = "new"
+            judged = self._judged.get(path)
+            if judged is None or not judged.clean or not judged.matches(file.status):
+                steps.take(_JUDGED_STEPS)
+                found = self._read(path, file, MAX_CONFIG_BYTES, steps)
+                if not self._is_harmless(path, file, found):
+                    differing[path] = "new"
+                    continue
+                judged = FileSnapshot(found.status, None, found.clean)
+            known[path] = judged
+        self._judged = known
         return differing, rewritten
 
     @staticmethod

@@ -8,6 +8,7 @@ import pytest
 
 from aisotools.workspace.git_config import (
     MAX_CONFIG_BYTES,
+    MAX_CONFIG_LINES,
     is_harmless_config,
     is_harmless_todo,
     is_plain_address,
@@ -120,6 +121,8 @@ def test_what_cannot_be_read_whole_counts() -> None:
     assert not is_harmless_config(None)
     assert is_harmless_config(b"#" * MAX_CONFIG_BYTES)
     assert not is_harmless_config(b"#" * (MAX_CONFIG_BYTES + 1))
+    assert is_harmless_config(b"\n" * MAX_CONFIG_LINES)
+    assert not is_harmless_config(b"\n" * (MAX_CONFIG_LINES + 1))
 
 
 def test_addresses() -> None:
