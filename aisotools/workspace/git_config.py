@@ -4,10 +4,10 @@ Threat: code in the sandbox writes `.git/config`, and the next `git status` of a
 Git has hundreds of settings that name a program, an address or another file of settings, and new ones come
 with each version. Recognizing the bad ones has failed before, so this module knows the harmless ones.
 
-Mechanism: a file counts as harmless only if it has at most 64 KiB and 2,000 lines, every line has one of four plain forms (a
-blank or comment, a section alone on its line, `key = value`, or a key alone), and every key is in the list
-below with a value that fits. Everything else counts: a key that is not listed, a backslash (git reads escapes
-and continued lines), a byte order mark, a control character, text behind a section, a larger file.
+Mechanism: a file counts as harmless only if it has at most 64 KiB and 2,000 lines, every line has one of four
+plain forms (a blank or comment, a section alone on its line, `key = value`, or a key alone), and every key is
+in the list below with a value that fits. Everything else counts: a key that is not listed, a backslash (git
+reads escapes and continued lines), a byte order mark, a control character, text behind a section.
 A person's own settings may hold any of these. So a changed file is harmless, too, if it has exactly the same
 sensitive settings, in the same order, as the file that was there before.
 

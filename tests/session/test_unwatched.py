@@ -1,0 +1,161 @@
+"""Folders that are too deep or too many: the session says so and goes on, and a person can get out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from aisotools.core.types import Effect, ToolCall, ToolResult
+from aisotools.policy.approvers import AllowAll
+from aisotools.policy.prepared import prepare_call
+from aisotools.policy.rules import Policy
+from aisotools.session.protection import Protection
+from aisotools.session.session import Session
+from aisotools.testing.fakes import MockTool
+from aisotools.workspace.protected import ProtectedFileChange, ProtectedFiles
+from tests.conftest import OpenSession
+
+NESTED = """
+import os
+here = os.open('.', os.O_RDONLY)
+for _ in range({levels}):
+    os.mkdir('{name}', dir_fd=here)
+    below = os.open('{name}', os.O_RDONLY, dir_fd=here)
+    os.close(here)
+    here = below
+os.close(os.open('conf' + 'test.py', os.O_CREAT | os.O_WRONLY, dir_fd=here))
+os.close(here)
+"""
+
+
+async def python(session: Session, code: str) -> ToolResult:
+    return await session.call("python", {"code": code}, origin="person", timeout_s=30)
+
+
+@pytest.fixture(params=["isolated", "confined"])
+def session(real_session: OpenSession, request: pytest.FixtureRequest) -> Session:
+    return real_session(policy=Policy(mode="auto"), approver=AllowAll(), level=request.param)
+
+
+async def test_230_nested_folders_are_watched_and_can_be_removed(session: Session) -> None:
+    planted = await python(session, NESTED.format(levels=230, name="d"))
+    assert planted.error_kind == "denied"
+    assert "conftest.py' (new; taken away" in planted.content
+    assert not (await python(session, "1")).is_error
+    undone = await session.undo(2)
+    assert "more than 200 folders deep" in undone.content, "undo names what it leaves"
+    removed = await session.call("sandbox_bash", {"command": "rm -rf d"}, origin="person")
+    assert not removed.is_error, removed.content
+    assert session.workspace is not None
+    assert not list(session.workspace.iterdir())
+
+
+async def test_folders_beyond_every_path_fail_each_call_until_they_are_gone(session: Session) -> None:
+    name = "d" * 100
+    made = await python(session, NESTED.format(levels=50, name=name))
+    assert made.error_kind == "denied"
+    assert "4096 bytes" in made.content
+    assert "rm -rf works" in made.content
+    again = await session.call("sandbox_write", {"path": "a.txt", "content": "x"}, origin="person")
+    assert again.error_kind == "denied"
+    assert session.workspace is not None
+    assert (session.workspace / "a.txt").read_text() == "x", "the call ran"
+    planted = await python(session, "open('conf' + 'test.py', 'w').write('evil')")
+    assert "'conftest.py' (new; taken away" in planted.content
+    removed = await session.call("sandbox_bash", {"command": f"rm -rf {name}"}, origin="person")
+    assert not removed.is_error, removed.content
+    assert not (await python(session, "1")).is_error
+
+
+async def test_undo_gets_out_of_it_too(session: Session) -> None:
+    name = "d" * 100
+    assert (await python(session, NESTED.format(levels=50, name=name))).is_error
+    undone = await session.undo()
+    assert session.workspace is not None
+    assert name in undone.content
+    assert not (session.workspace / name).exists()
+    assert not (await python(session, "1")).is_error
+
+
+class Recorded(ProtectedFiles):
+    """Notes where it works without a limit."""
+
+    def __init__(self, folder: Path, **options: int) -> None:
+        self.unlimited: list[bool] = []
+        super().__init__(folder / "workspace", folder / "quarantine", **options)  # type: ignore[arg-type]  # of numbers
+
+    def restore(
+        self, spared: frozenset[str] = frozenset(), *, most_steps: float = float("inf")
+    ) -> tuple[ProtectedFileChange, ...]:
+        if most_steps == float("inf"):
+            self.unlimited.append(threading.current_thread() is threading.main_thread())
+        return super().restore(spared, most_steps=most_steps)
+
+
+def many_files(folder: Path) -> None:
+    for number in range(8_000):
+        (folder / f"{number}.txt").touch()
+
+
+def many_folders(folder: Path) -> None:
+    for number in range(2_000):
+        (folder / f"{number}").mkdir()
+
+
+def many_settings(folder: Path) -> None:
+    for number in range(5):
+        (folder / f"{number}" / ".git").mkdir(parents=True)
+        (folder / f"{number}" / ".git" / "config").write_text("[a]\n" * 1_000)
+
+
+def one_large_file(folder: Path) -> None:
+    with (folder / "conftest.py").open("wb") as file:
+        file.truncate(1 << 30)
+
+
+def one_small_file(folder: Path) -> None:
+    (folder / "conftest.py").write_text("evil")
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [many_files, many_folders, many_settings, one_large_file, one_small_file],
+    ids=lambda f: f.__name__,
+)
+async def test_the_event_loop_only_looks_and_only_a_little(tmp_path: Path, plant: object) -> None:
+    """Whatever a call leaves: work without a limit is done in a thread."""
+    (tmp_path / "workspace").mkdir()
+    files = Recorded(tmp_path)
+    protection = Protection(files, dict[tuple[int, int], int])
+    tool = MockTool("m", effect=Effect.LOCAL_MUTATION)
+    prepared = prepare_call(tool, ToolCall("1", "m", {}), Policy(), "confined")
+    await protection.before(prepared)
+    plant(tmp_path / "workspace")  # type: ignore[operator]  # a function of the folder
+    await protection.after(prepared, ToolResult.text("done"))
+    assert files.unlimited == [False]
+
+
+async def test_more_folders_than_are_watched_fail_the_call_and_no_more(
+    tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    (tmp_path / "workspace").mkdir()
+    files = Recorded(tmp_path, most_folders=10)
+    protection = Protection(files, dict[tuple[int, int], int])
+    tool = MockTool("m", effect=Effect.LOCAL_MUTATION)
+    prepared = prepare_call(tool, ToolCall("1", "m", {}), Policy(), "confined")
+    for number in range(11):
+        (tmp_path / "workspace" / f"{number}").mkdir()
+    for _ in range(2):
+        await protection.before(prepared)  # refuses nothing
+        result = await protection.after(prepared, ToolResult.text("done"))
+        assert result is not None
+        assert "more than 10 folders" in result.content
+    for number in range(11):
+        await asyncio.to_thread(os.rmdir, tmp_path / "workspace" / f"{number}")
+    await protection.before(prepared)
+    assert await protection.after(prepared, ToolResult.text("done")) == ToolResult.text("done")
