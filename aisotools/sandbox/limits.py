@@ -1,4 +1,17 @@
-"""Limits on what a worker may use: the part that the kernel enforces, and results that name the limit."""
+"""Limits on what a worker may use: the part that the kernel enforces, and results that name the limit.
+
+What the kernel counts per user, as a boundary:
+
+- Threat: a session takes what the user's other sessions and programs need: descriptors that are on their way
+  between processes, queued signals, watches on folders, keys, message queues, pages of pipes.
+- Mechanism: what can be done without is refused by the system call filter. Open files, which cannot, are
+  limited to half of what the host may have open, so that the host can always pass one on. The total of a tree
+  is watched by `aisotools.sandbox.host.monitor`.
+- Race: none for what the kernel refuses. The watch is as quick as its samples.
+- A failure: a limit that the kernel refuses ends the worker before it runs anything.
+- Left: processes are counted per user where no user namespace is had, so a session full of them can keep
+  another session from starting more, though not the user's programs, whose limit is higher.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ The network, as a boundary:
 - Nobody inside can change that: capabilities are gone before strangers' code runs, netlink and interface
   commands of ioctl are refused by the filter, and so is joining or making a namespace.
 - Buffers of TCP are made small, because their memory is the kernel's and no process's.
-- Race: none. The builder switches it on before the worker is forked; the host's namespace was left before.
+- Race: none. Init switches it on, while the worker builds its root, and the worker waits for that before it
+  confines itself; the host's namespace was left before either was forked.
 - A failure: where the buffers cannot be made small, or the interface not switched on, it stays off, and
   connections fail. `levels.verify` looks for a way out, and a worker that finds one does not start.
 """
@@ -222,9 +223,6 @@ def _enter_new_namespaces(identity: Identity) -> None:
     syscalls.call("unshare", _ALL_NAMESPACES)
     _write_id_tables("self", identity.inner, identity.outer)
     syscalls.call("sethostname", HOST_NAME, len(HOST_NAME))
-    # Where it cannot be had there is no network at all, as at the other levels.
-    with contextlib.suppress(OSError):
-        _start_loopback()
     rootfs.make_mounts_private()
 
 
@@ -302,17 +300,21 @@ class NamespaceEntry:
         trees: Descriptors of what the plan shows of the host, by path.
         adopted: A pipe with one byte for each process inside, written when the supervisor is their parent.
             Only the supervisor holds its other end, as long as it lives.
+        network: A pipe that ends when the loopback is on, or cannot be had.
     """
 
     plan: rootfs.RootPlan
     trees: Mapping[str, int]
     adopted: int
+    network: int
 
     def bind_to_supervisor(self) -> None:
         """Wait until the supervisor is the parent, then have this process killed when the supervisor ends.
 
-        Exits if the supervisor is gone already.
+        Exits if the supervisor is gone already. Waits for the loopback, too.
         """
+        os.read(self.network, 1)
+        os.close(self.network)
         _bind_to_supervisor(self.adopted)
 
 
@@ -370,14 +372,17 @@ def _build(
         trees = leave_host(users, plan)
         # The first process forked into a new process namespace is its process 1. That must not be the worker:
         # orphans go to process 1, and its end kills everything in there.
+        network, switching_on = os.pipe()
         init = os.fork()
         if init == 0:
             _run_init(adopted)
+        # Only init may hold this end, or the worker would wait for itself.
+        os.close(switching_on)
         worker = os.fork()
         if worker == 0:
             # Or `start` would wait for the end of this pipe as long as the worker lives.
             os.close(answering)
-            child(NamespaceEntry(plan, trees, adopted))
+            child(NamespaceEntry(plan, trees, adopted, network))
         os.write(answering, json.dumps({"worker": worker, "init": init}).encode())
     except Exception as error:  # whatever it is, the supervisor reports it to the host
         message = json.dumps({"error": str(error) or type(error).__name__})
@@ -401,7 +406,12 @@ def _bind_to_supervisor(adopted: int) -> None:
 
 def _run_init(adopted: int) -> NoReturn:
     try:
-        # It shares nothing with the worker: every descriptor is closed but the one it waits on.
+        # Here and not in the builder: under load it takes some milliseconds, in which the worker builds its
+        # root. Where it cannot be had there is no network at all, as at the other levels.
+        with contextlib.suppress(OSError):
+            _start_loopback()
+        # It shares nothing with the worker: every descriptor is closed but the one it waits on. The end of
+        # the pipe `network` among them tells the worker that the loopback is on.
         os.dup2(adopted, 0)
         os.closerange(1, 1 << 20)
         # Ignored, SIGCHLD has the kernel reap orphans, also after the exec below.

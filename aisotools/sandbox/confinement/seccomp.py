@@ -29,6 +29,10 @@ system calls to answers, compiled into a classic BPF program:
 9. A process cannot hide from the look at /proc by which memory is counted.
 
 Arguments are compared by their low 32 bits, because that is what the kernel itself reads of an `int`.
+
+Race: none; a filter sees registers, which no other thread can change, and never memory, which one could: so
+calls that take flags from memory are absent. A failure: a filter that cannot be loaded for every thread
+ends the worker before it runs anything, and a wrong row is what the escape suite is for.
 """
 
 from __future__ import annotations

@@ -232,7 +232,8 @@ def test_whoever_waits_for_a_supervisor_that_is_gone_exits(
             if supervisor == "there":
                 os.close(releasing)
             empty = rootfs.RootPlan(binds=(), links=(), memory=(), workspace="/", alias=False)
-            namespaces.NamespaceEntry(empty, {}, adopted).bind_to_supervisor()
+            network = os.open(os.devnull, os.O_RDONLY)  # at its end: the loopback is on
+            namespaces.NamespaceEntry(empty, {}, adopted, network).bind_to_supervisor()
         finally:
             os._exit(0)
     _, ended = os.waitpid(pid, 0)
