@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "log",
         help=summary,
-        description=summary.capitalize() + ".",
+        description=summary[0].upper() + summary[1:] + ".",
         epilog="Exit status: 0 for success, 1 if the ledger is damaged or unreadable, 2 if there is none.",
     )
     parser.add_argument("action", choices=("show", "verify", "export"), help="export prints JSON lines")

@@ -146,7 +146,7 @@ def _add_doctor_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
         help=summary,
-        description=summary.capitalize() + ".",
+        description=summary[0].upper() + summary[1:] + ".",
         epilog="Exit status: 0 if the level is guarded, confined or isolated, 1 if not.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -231,7 +231,7 @@ def _add_lab_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "lab",
         help=summary,
-        description=summary.capitalize() + ". Unknown arguments are passed on to JupyterLab.",
+        description=summary[0].upper() + summary[1:] + ". Unknown arguments are passed on to JupyterLab.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -410,7 +410,9 @@ def _cut(line: str) -> str:
 
 def _add_kernelspec_parser(commands: Any) -> None:
     summary = "install the sandboxed kernel for Jupyter"
-    parser = commands.add_parser("kernelspec", help=summary, description=summary.capitalize() + ".")
+    parser = commands.add_parser(
+        "kernelspec", help=summary, description=summary[0].upper() + summary[1:] + "."
+    )
     parser.add_argument("action", choices=("install",))
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--user", action="store_true", help="install for this user only")

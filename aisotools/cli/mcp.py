@@ -25,7 +25,9 @@ TOKEN_VARIABLE = "AISOTOOLS_MCP_TOKEN"  # noqa: S105 - the variable's name, no t
 def add_parser(commands: Any) -> None:
     """Add `mcp` to the subcommands."""
     summary = "offer the tools of a session to MCP clients"
-    mcp = commands.add_parser("mcp", help=summary, description=summary.capitalize() + ".", allow_abbrev=False)
+    mcp = commands.add_parser(
+        "mcp", help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False
+    )
     actions = mcp.add_subparsers(dest="action", required=True, metavar="ACTION")
     serve = actions.add_parser(
         "serve",

@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
         help=summary,
-        description=summary.capitalize() + ".",
+        description=summary[0].upper() + summary[1:] + ".",
         epilog="Exit status: 0 if the model answered, 1 if not, 130 if the run was stopped.",
         allow_abbrev=False,
     )

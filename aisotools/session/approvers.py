@@ -177,6 +177,7 @@ def _ctrl_c_cancels(reading: asyncio.Future[Any]) -> Iterator[None]:
         yield
         return
     loop = asyncio.get_running_loop()
+    # Signal: a handler may run between any two instructions, so it only asks the loop to cancel.
     before = signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(reading.cancel))
     try:
         yield

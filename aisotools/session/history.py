@@ -122,7 +122,7 @@ class NoUndoHistory:
             UsageError: Always.
         """
         raise UsageError(
-            f"{self._REASON}, so changes cannot be told from here. Ask `sandbox_bash`, with git or diff."
+            f"{self._REASON}, so changes cannot be listed from here. Ask `sandbox_bash`, with git or diff."
         )
 
     def exclusive(self) -> AbstractAsyncContextManager[Snapshot]:

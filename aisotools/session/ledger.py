@@ -74,6 +74,8 @@ class Ledger:
         self._records = 0
         self._last_mac = ""
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        # Race: two sessions of one name. The lock is free when its process ends, however it ends, and a second
+        # writer would break the chain of records.
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -109,6 +111,7 @@ class Ledger:
             problems = "; ".join(checked.problems)
             raise LedgerError(f"The ledger {self.path} is damaged: {problems}. Move it away to go on.")
         if checked.torn_bytes:
+            # Crash while a record was written: it has no line end, so nobody was told that it is there.
             os.truncate(self.path, self.path.stat().st_size - checked.torn_bytes)
         self._records, self._last_mac = checked.records, _read_last_mac(self.path)
         if checked.torn_bytes:
@@ -161,6 +164,7 @@ class Ledger:
                 os.write(descriptor, head)
             finally:
                 os.close(descriptor)
+            # Crash in between: the old head stays whole, and what was written after it is still chained.
             temporary.replace(_head_path(self.path))
         except OSError as error:
             raise LedgerError(
@@ -309,20 +313,26 @@ def _read_last_mac(path: Path) -> str:
 
 
 def _load_key(folder: Path) -> bytes:
-    """Return the folder's key, created on first use. If two processes create it at once, one of them wins."""
+    """Return the folder's key, created on first use. If two processes create it at once, one of them wins.
+
+    Raises:
+        LedgerError: If it is damaged.
+    """
     path = folder / "key"
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        key = path.read_bytes()
-        if len(key) != _KEY_BYTES:
-            raise LedgerError(
-                f"The key {path} is damaged ({len(key)} bytes). Move the folder away."
-            ) from None
-        return key
-    try:
-        key = secrets.token_bytes(_KEY_BYTES)
-        os.write(descriptor, key)
-    finally:
-        os.close(descriptor)
+    if not path.exists():
+        # Race, and crash: under its own name the key is either whole or not there. A link, unlike a rename,
+        # fails if another process has been faster, whose key then counts.
+        temporary = folder / f"key.{secrets.token_hex(8)}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, secrets.token_bytes(_KEY_BYTES))
+            os.fsync(descriptor)
+            with contextlib.suppress(FileExistsError):
+                path.hardlink_to(temporary)
+        finally:
+            os.close(descriptor)
+            temporary.unlink()
+    key = path.read_bytes()
+    if len(key) != _KEY_BYTES:
+        raise LedgerError(f"The key {path} is damaged ({len(key)} bytes). Move the folder away.")
     return key

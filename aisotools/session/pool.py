@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
+import inspect
 import os
 import re
 from collections.abc import Callable
@@ -86,6 +87,12 @@ class SessionPool:
         for name, value in (("max_live", max_live), ("idle_s", idle_s), ("wait_s", wait_s)):
             if not (is_number(value) and value > 0):
                 raise ValueError(f"{name}={value!r}: use a number above 0.")
+        unknown = session.keys() - inspect.signature(Session).parameters.keys()
+        if unknown:
+            raise TypeError(
+                f"{', '.join(sorted(unknown))}: a session has no such argument. "
+                "Remote kernels are sandbox=GatewaySandbox(url, token)."
+            )
         own = {"workspace", "session_key"} & session.keys()
         if own:
             raise TypeError(f"{', '.join(sorted(own))}: each session of a pool has its own. Leave it out.")

@@ -86,9 +86,7 @@ if find_spec("pytest_asyncio") is not None:
 else:
 
     @pytest.fixture
-    def aisoopen_test_session(
-        aiso_workspace: Path, aiso_approver: Approver, aiso_sandbox: Any
-    ) -> Iterator[Session]:
+    def aiso_session(aiso_workspace: Path, aiso_approver: Approver, aiso_sandbox: Any) -> Iterator[Session]:
         """Return a session with the built-in tools; it is closed after the test."""
         session = open_test_session(aiso_workspace, aiso_approver, aiso_sandbox)
         try:

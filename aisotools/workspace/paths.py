@@ -177,7 +177,9 @@ class _PathWalk:
         try:
             self._open.append(os.open(self._root.path, WALK_FLAGS))
         except (FileNotFoundError, NotADirectoryError):
-            raise WorkspaceError(f"The workspace {self._root.path!r} is not there any more.") from None
+            raise WorkspaceError(
+                f"The workspace {self._root.path!r} does not exist any more. Create it again."
+            ) from None
         while self._todo:
             name = self._todo.pop()
             if name == "..":

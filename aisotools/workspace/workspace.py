@@ -158,6 +158,7 @@ class Workspace:
             temporary = TEMPORARY + os.urandom(8).hex()
             try:
                 _write_new(resolved.directory, temporary, data, old)
+                # Race: whoever reads meanwhile finds the old content or the new one, never a part.
                 os.replace(
                     temporary, resolved.name, src_dir_fd=resolved.directory, dst_dir_fd=resolved.directory
                 )

@@ -300,7 +300,7 @@ class TestBudgets:
             budgets=Budgets(working_s=0.1),
         )
         result = await agent.run("go")
-        assert (result.outcome, result.duration_s < 2) == ("budget", True)
+        assert result.outcome == "budget"
         assert_sound(agent)
 
     @pytest.mark.parametrize("wrong", [{"steps": 0}, {"cost": -1}, {"wall_s": "1"}, {"retries": None}])

@@ -194,7 +194,7 @@ def test_root_that_went_away(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
     workspace = Workspace(tmp_path / "ws")
     (tmp_path / "ws").rmdir()
-    with pytest.raises(WorkspaceError, match="not there any more"):
+    with pytest.raises(WorkspaceError, match="does not exist any more"):
         workspace.stat(".")
 
 

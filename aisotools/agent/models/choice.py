@@ -138,9 +138,9 @@ class IntentChooser:
         for intent, model_score, word_score in zip(self.intents, model_scores, word_scores, strict=True):
             filled = Filler(intent, request, known_files).fill()
             score = _MODEL_WEIGHT * model_score + _WORD_WEIGHT * word_score
-            score -= _MISSING_PENALTY * bool(filled.missing) + _UNUSED_PENALTY * min(
-                _count_unused(filled.unused), 2.0
-            )
+            score -= _UNUSED_PENALTY * min(_count_unused(filled.unused), 2.0)
+            if filled.missing:
+                score -= _MISSING_PENALTY
             found.append((score, word_score, intent, filled))
         # A request with files, addresses or expressions is hardly chat.
         specific = [span for span in spans_of(request) if span.kind != "number"]

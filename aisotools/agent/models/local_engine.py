@@ -29,7 +29,8 @@ ABSENT = -12.0
 
 _CONTEXT_TOKENS = 8192
 _TOLD_TOKENS = 300
-_CHOOSING, _FILLING = 0, 1
+_CHOOSING = 0
+_FILLING = 1
 
 
 class CallerGone(Exception):

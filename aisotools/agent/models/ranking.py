@@ -111,7 +111,8 @@ _SYNONYMS = {
 _SYNONYM_HEADS = {word: head for head, words in _SYNONYMS.items() for word in words.split()}
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _ENDINGS = ("ies", "ing", "ed", "es", "s")
-_BM25_K1, _BM25_B = 1.2, 0.6
+_BM25_K1 = 1.2
+_BM25_B = 0.6
 
 
 def words(text: str) -> list[str]:

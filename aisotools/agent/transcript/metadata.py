@@ -234,7 +234,7 @@ class _RecordReader:
     def _move(self, way: Literal["undo", "redo"], step: Mapping[str, Any]) -> RecordedMove:
         ids = tuple(_text(one) for one in step["call_ids"])
         if not ids:
-            raise ValueError("an undo of nothing")
+            raise ValueError("an undo or redo names no call")
         steps = max(_number(step["steps"]), 1)
         return RecordedMove(way=way, call_ids=ids, steps=steps, forced=step["forced"] is True)
 
@@ -272,13 +272,13 @@ class _RecordReader:
 def _read(value: Json, kind: type[_M]) -> _M:
     message = message_from_json(value)
     if not isinstance(message, kind):
-        raise TypeError(f"a message of a {message.role} stands where none belongs")
+        raise TypeError(f"a message has the role {message.role!r}, which does not belong here")
     return message
 
 
 def _recorded_call(step: Mapping[str, Any]) -> RecordedCall:
     if step["origin"] not in {"person", "program", "model"}:
-        raise ValueError(f"nobody named {step['origin']!r} makes calls")
+        raise ValueError(f"the origin of a call is {step['origin']!r}; use person, program or model")
     return RecordedCall(
         name=_text(step["name"]),
         arguments=dict(step["arguments"]),

@@ -68,7 +68,8 @@ _VARYING = re.compile(
     r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\b0x[0-9a-f]{6,}|\bprocess \d+|\btask t\d+"
     r"|\b\d+(?:\.\d+)? (?:ms|s|min)\b|\b[A-Z][a-z]{2} [ \d]\d \d\d:\d\d\b"
 )
-_IGNORE_OUTPUT, _SKIP = "nbval-ignore-output", "nbval-skip"
+_IGNORE_OUTPUT = "nbval-ignore-output"
+_SKIP = "nbval-skip"
 
 
 def plain_bundle(result: ToolResult, tool_name: str) -> dict[str, Any]:

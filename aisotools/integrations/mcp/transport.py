@@ -232,6 +232,7 @@ async def _stop(process: Process) -> None:
 
 
 def _signal_group(process: Process, number: signal.Signals) -> None:
+    # Race: the group has ended, or what is left of it runs as another user, whom we may not signal.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 

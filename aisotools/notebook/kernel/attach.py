@@ -411,6 +411,7 @@ class AttachedSession:
     async def interrupt(self) -> None:
         """Stop the running cell: by a signal to the worker, and through the session if that has no effect."""
         if self._worker is not None:
+            # Signal by descriptor: a process id could have been given to another process by now.
             try:
                 signal.pidfd_send_signal(self._worker, signal.SIGINT)
             except ProcessLookupError:

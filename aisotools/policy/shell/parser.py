@@ -29,7 +29,13 @@ MAX_DEPTH = 100
 _MAX_LOOKAHEADS = 10_000
 
 # Kinds of frames. The first three hold words, the next three are parts of a word.
-_LIST, _ARRAY, _TEST, _QUOTES, _PARAMETER, _ARITHMETIC, _HERE = range(7)
+_LIST = 0
+_ARRAY = 1
+_TEST = 2
+_QUOTES = 3
+_PARAMETER = 4
+_ARITHMETIC = 5
+_HERE = 6
 
 # Runs of characters without a meaning in the frame.
 _PLAIN = re.compile(r"[^ \t\n'\"\\$`|&;<>()]+")

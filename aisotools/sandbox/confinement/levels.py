@@ -291,6 +291,7 @@ def _require_namespaces() -> None:
 
 
 def _restrict_files(plan: Confinement) -> None:
+    # Landlock: an older kernel takes the rule set without the rights it does not know. Refuse it instead.
     needed = LANDLOCK_NEEDED[plan.level]
     found = landlock_abi(plan.level, plan.landlock_abi)
     if found < needed:

@@ -515,7 +515,7 @@ def _has_ended(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
-        return True
+        return True  # Race: user code has reaped it
 
 
 def _reap_children() -> None:
@@ -524,4 +524,4 @@ def _reap_children() -> None:
         while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is not None:
             pass
     except ChildProcessError:
-        return
+        return  # no child is left

@@ -215,6 +215,7 @@ class Store:
             raise self._write_error(error) from error
 
     def _commit(self, name: str, digest: str, size: int) -> None:
+        # Race: two processes may store the same content. Each renames a whole file, so either is right.
         os.rename(name, digest, src_dir_fd=self._objects, dst_dir_fd=self._objects)
         self._sizes[digest] = size
 
