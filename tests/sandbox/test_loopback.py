@@ -110,24 +110,15 @@ async def main():
 async def test_a_jupyter_kernel_inside(tmp_path: Path) -> None:
     pytest.importorskip("jupyter_client")
     code = """
-import sys
-from jupyter_client import BlockingKernelClient
-from jupyter_client.launcher import launch_kernel
-from jupyter_client.connect import write_connection_file
-path, config = write_connection_file('kernel.json')
-kernel = launch_kernel([sys.executable, '-m', 'ipykernel_launcher', '-f', path])
-client = BlockingKernelClient(connection_file=path)
-client.load_connection_file()
-client.start_channels()
-client.wait_for_ready(timeout=45)
-reply = client.execute_interactive('6 * 7', timeout=45, user_expressions={'x': '6 * 7'})
+from jupyter_client.manager import start_new_kernel
+manager, client = start_new_kernel(startup_timeout=90, kernel_name='python3')
+reply = client.execute_interactive('6 * 7', timeout=90, user_expressions={'x': '6 * 7'})
 client.stop_channels()
-kernel.kill()
-kernel.wait()
-[config['transport'], reply['content']['user_expressions']['x']['data']['text/plain']]
+manager.shutdown_kernel(now=True)
+[manager.transport, reply['content']['user_expressions']['x']['data']['text/plain']]
 """
     async with rig(tmp_path, level="isolated") as r:
-        assert await r.value(code, timeout_s=100) == ["tcp", "42"]
+        assert await r.value(code, timeout_s=200) == ["tcp", "42"]
 
 
 @isolates
