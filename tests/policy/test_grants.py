@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aisotools.core.types import Effect, Facts, Remember, ToolCall
-from aisotools.policy.grants import Grant, Grants, Shape, remember_scopes, shape_of
+from aisotools.core.types import Decision, Effect, Facts, Remember, ToolCall
+from aisotools.policy.grants import Grant, Grants, Shape, names_to_allow, remember_scopes, shape_of
 from aisotools.policy.prepared import PreparedCall, prepare_call
-from aisotools.policy.rules import Policy
+from aisotools.policy.rules import Policy, Rule
 from aisotools.testing.fakes import MockTool
 
 
@@ -327,3 +327,44 @@ def test_the_oldest_grant_answers() -> None:
     assert grants.find(ticket(WRITES)) is one
     grants.revoke(one.id)
     assert grants.find(ticket(WRITES)) is two
+
+
+# ---- protected names
+
+
+def protected_ticket(*writes: str, policy: Policy | None = None) -> PreparedCall:
+    tool = MockTool("mock", facts=Facts(writes=writes))
+    return prepare_call(tool, ToolCall("1", "mock", {}, origin="model"), policy or Policy(), "confined")
+
+
+def test_names_are_offered_once_each_and_only_if_all_of_them_can_be_allowed() -> None:
+    assert names_to_allow(()) == ()
+    assert names_to_allow(("conftest.py", "a/../b/conftest.py", "setup.py")) == ("conftest.py", "setup.py")
+    assert names_to_allow(("conftest.py", "d/.aisotools.toml")) == ()
+
+
+def test_a_call_that_writes_protected_files_is_remembered_by_their_names_alone() -> None:
+    prepared = protected_ticket("conftest.py", "setup.py", "a.txt")
+    assert remember_scopes(prepared) == {
+        "protected": "conftest.py, setup.py may be written in this workspace"
+    }
+    grants = Grants()
+    for scope in SCOPES:
+        assert grants.add(scope, prepared) is None
+    grant = grants.add("protected", prepared)
+    assert grant is not None
+    assert (grant.names, grant.shape) == (("conftest.py", "setup.py"), None)
+    assert not grant.covers(prepared), "the names are allowed, not the call"
+    assert grants.find(prepared) is None
+    other = grants.add("call", ticket(WRITES))
+    assert other is not None
+    assert other.names == ()
+
+
+def test_what_can_never_be_allowed_is_not_offered() -> None:
+    prepared = protected_ticket("conftest.py", ".aisotools.toml")
+    assert remember_scopes(prepared) == {}
+    assert Grants().add("protected", prepared) is None
+    assert Grants().add("protected", ticket(WRITES)) is None, "nothing protected is written"
+    denied = protected_ticket("conftest.py", policy=Policy(rules=[Rule(decision=Decision.DENY)]))
+    assert "protected" not in remember_scopes(denied)

@@ -656,3 +656,34 @@ def test_the_assumed_effect_is_never_milder(effect: Effect, certain: bool, level
     assumed = assumed_effect(Facts(effect=effect, certain=certain, level=level, runs_in="sandbox"))
     believed = certain and level == "confined"
     assert assumed is (effect if believed or effect is not Effect.READ_ONLY else Effect.LOCAL_MUTATION)
+
+
+@pytest.mark.parametrize(
+    ("policy", "offered"),
+    [
+        (Policy(mode="safe"), True),
+        (Policy(mode="auto", rules=[Rule(decision=ALLOW)]), True),
+        (Policy(mode="plan"), False),
+        (Policy(rules=[Rule(decision=DENY)]), False),
+        (Policy().narrowed(Policy(mode="plan")), False),
+    ],
+)
+def test_protected_paths_are_named_if_nothing_else_stands_against_the_call(
+    policy: Policy, offered: bool
+) -> None:
+    facts = Facts(writes=("a.txt", "conftest.py"))
+    evaluation = policy.check(call(), facts)
+    assert evaluation.decision is DENY
+    assert evaluation.protected == (("conftest.py",) if offered else ())
+    assert policy.check(call(), Facts(writes=("a.txt",))).protected == ()
+
+
+def test_an_allowed_name_is_decided_like_any_other_file() -> None:
+    facts = Facts(writes=("conftest.py",))
+    policy = Policy(mode="auto", allow_protected=("conftest.py",))
+    assert policy.check(call(), facts).decision is ALLOW
+    assert policy.check(call(), Facts(writes=("setup.py",))).protected == ("setup.py",)
+    bound = Policy(mode="auto").narrowed(policy)
+    assert bound.check(call(), facts).decision is DENY, "a bound allows nothing"
+    narrowed = policy.narrowed(Policy(mode="safe"))
+    assert narrowed.check(call(), facts).decision is ASK

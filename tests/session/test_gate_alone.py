@@ -23,7 +23,16 @@ from aisotools.core.events import (
 from aisotools.core.exceptions import SandboxError, ToolError
 from aisotools.core.protocols import OutputCaps, ToolContext, UserQuestion
 from aisotools.core.sandboxes import SandboxCall
-from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, Json, ToolCall, ToolResult
+from aisotools.core.types import (
+    Approval,
+    ApprovalRequest,
+    Decision,
+    Effect,
+    Facts,
+    Json,
+    ToolCall,
+    ToolResult,
+)
 from aisotools.policy.approvers import ScriptedApprover
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy, Rule
@@ -594,3 +603,39 @@ async def test_an_edited_call_is_bound_by_the_workspaces_policy_too() -> None:
     (result,) = await rig.gate.run_many([rig.call("write", {"path": "a"})], rig.env)
     assert result.content == "write was not run: not b."
     assert mock.calls == []
+
+
+# ---- protected names
+
+
+async def test_a_call_that_writes_a_protected_file_is_asked_about_whatever_the_policy_would_say() -> None:
+    approver = ScriptedApprover([Approval("deny"), Approval("approve", remember="protected")])
+    mock = MockTool("write", facts=Facts(writes=("conftest.py",)))
+    rig = Rig(mock, policy=Policy(rules=[Rule(decision=Decision.ALLOW)]), approver=approver)
+    assert rig.gate.allowed.names == ()
+    assert (await rig.run("write")).error_kind == "denied"
+    assert mock.calls == []
+    assert not (await rig.run("write")).is_error
+    assert rig.gate.allowed.names == ("conftest.py",)
+    assert rig.gate.effective_policy().allow_protected == ("conftest.py",)
+    assert not (await rig.run("write")).is_error
+    assert len(approver.requests) == 2, "its name is allowed now"
+    (grant,) = rig.gate.grants.list()
+    rig.gate.grants.revoke(grant.id)
+    assert rig.gate.effective_policy().allow_protected == ()
+
+
+async def test_without_anybody_to_ask_a_protected_file_is_not_written() -> None:
+    mock = MockTool("write", facts=Facts(writes=("conftest.py",)))
+    rig = Rig(mock)
+    result = await rig.run("write")
+    assert result.error_kind == "denied"
+    assert "conftest.py is protected" in result.content
+    assert mock.calls == []
+
+
+async def test_a_name_that_can_never_be_allowed_is_not_asked_about() -> None:
+    approver = ScriptedApprover([Approval("approve")])
+    mock = MockTool("write", facts=Facts(writes=(".aisotools.toml",)))
+    assert (await Rig(mock, approver=approver).run("write")).error_kind == "denied"
+    assert (approver.requests, mock.calls) == ([], [])
