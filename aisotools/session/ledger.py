@@ -74,8 +74,8 @@ class Ledger:
         self._records = 0
         self._last_mac = ""
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        # Race: two sessions of one name. The lock is free when its process ends, however it ends, and a second
-        # writer would break the chain of records.
+        # Race: two sessions of one name; a second writer would break the chain of records. The lock is free
+        # when its process ends, however it ends.
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

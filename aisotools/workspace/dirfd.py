@@ -278,7 +278,8 @@ def replace_file(folder: int, name: str, snapshot: FileSnapshot) -> FileSnapshot
         try:
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except IsADirectoryError:
-            # Race: a folder may appear again between these two. Then the second fails, and the caller tries anew.
+            # Race: a folder may appear again between these two. Then the second fails, and the caller tries
+            # again.
             os.rename(name, f"{name}.{os.urandom(4).hex()}", src_dir_fd=folder, dst_dir_fd=folder)
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:

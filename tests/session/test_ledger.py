@@ -4,6 +4,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aisotools.core.exceptions import LedgerError
+from aisotools.session import ledger as ledger_module
 from aisotools.session.ledger import Ledger, ledger_name, open_ledger, read, verify
 
 
@@ -170,3 +172,14 @@ def test_a_full_disk_is_an_error() -> None:
     with pytest.raises(LedgerError, match="cannot be written"):
         ledger.append("step", {})
     os.close(ledger._descriptor)
+
+
+def test_all_who_create_the_key_at_once_get_the_same_one(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(50):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            keys = set(pool.map(ledger_module._load_key, [folder] * 8))
+            assert len(keys) == 1
+            assert [file.name for file in folder.iterdir()] == ["key"], "nothing temporary is left"
+            assert stat.S_IMODE((folder / "key").stat().st_mode) == 0o600

@@ -71,6 +71,11 @@ def test_what_each_session_has_of_its_own_cannot_be_given() -> None:
         SessionPool(workspace="x")
 
 
+def test_an_argument_that_no_session_has_is_refused_with_what_would_do() -> None:
+    with pytest.raises(TypeError, match=r"gateway: .*sandbox=GatewaySandbox\(url"):
+        SessionPool(gateway="http://localhost")
+
+
 async def test_keys_are_text(options: dict[str, Any]) -> None:
     async with SessionPool(sandbox=FakeSandbox, **options) as pool:
         with pytest.raises(ValueError, match="give the conversation a key"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import tomllib
@@ -72,6 +73,19 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_fixtures(tmp_path: Path, sandbox: str) -> None:
     outcome = run(tmp_path, "-o", f"aiso_sandbox={sandbox}")
     assert "6 passed" in outcome.stdout, outcome.stdout + outcome.stderr
+
+
+def test_without_pytest_asyncio_the_fixtures_have_the_same_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def names() -> set[str]:
+        return {name for name in vars(importlib.reload(pytest_plugin)) if name.startswith("aiso")}
+
+    with_asyncio = names()
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.util.find_spec", lambda _: None)
+        without = names()
+    importlib.reload(pytest_plugin)
+    assert "aiso_session" in with_asyncio
+    assert without == with_asyncio
 
 
 @pytest.mark.slow

@@ -99,8 +99,8 @@ class Supervisor:
 
     def serve(self) -> NoReturn:
         """Watch until the host is gone or asks for the end; then leave nothing behind, and exit."""
-        # Signal: Ctrl-C and the end of a terminal are for the host, which decides. If this process ended by one,
-        # nobody would be left to end the tree in order.
+        # Signal: Ctrl-C and the end of a terminal are for the host, which decides. If this process ended by
+        # one, nobody would be left to end the tree in order.
         for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(ignored, signal.SIG_IGN)
         os.set_blocking(self._interrupts, False)

@@ -383,8 +383,8 @@ class _Restore:
                     os.symlink(node.content, temporary, dir_fd=parent)
                 else:
                     os.mkfifo(temporary, node.mode, dir_fd=parent)
-                # Crash in between: the name leads to the old file or to the whole new one, and what is left of a
-                # temporary is swept by its token.
+                # Crash in between: the name leads to the old file or to the whole new one, and a temporary
+                # that is left is swept by its token.
                 os.rename(temporary, path[-1], src_dir_fd=parent, dst_dir_fd=parent)
             except BaseException:
                 with suppress(FileNotFoundError):
