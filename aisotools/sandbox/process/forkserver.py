@@ -14,8 +14,8 @@ What every worker inherits, as a boundary:
 - Mechanism: the server itself reads no request. It forks when one is there, and the fork receives it, parses
   it and becomes the supervisor. What comes back is numbers and the folder for temporary files, which is the
   same for all sessions of a host: what to prepare, so that later forks inherit it ready.
-- What the forks of one server share stays shared: addresses and the seed of hashes. An interpreter of its own
-  for each session would have others, and takes 250 ms and 50 MiB instead of 15 ms and 8 MiB.
+- What the forks of one server share stays shared: addresses and the seed of hashes. Only an interpreter of
+  its own for each session would have others, at the price of a start without the server.
 - Race: none. The server waits for the report before it looks for the next request.
 - A failure: a fork that cannot be made, or ends before it has received the request, leaves it to the server,
   which throws it away, wipes it, and tells the host.
