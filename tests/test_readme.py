@@ -22,7 +22,7 @@ from aisotools.notebook.extension import _MAGICS
 from aisotools.notebook.magics.agent import parse_agent
 from aisotools.notebook.magics.arguments import parse_call
 from aisotools.policy.approvers import ScriptedApprover
-from aisotools.policy.config import policy_from_toml
+from aisotools.policy.config import policy_from_toml, user_allowed_names, user_file
 from aisotools.sandbox.confinement import levels
 from aisotools.sandbox.confinement.detect import PROTECTS
 from aisotools.sandbox.limits import Limits
@@ -81,7 +81,7 @@ def run(command: list[str], place: Mapping[str, str]) -> str:
 
 def test_no_block_is_left_out() -> None:
     """Every block of README is run by a test below."""
-    assert [name for name, _ in blocks(README)] == ["", "toml", "python", "console"]
+    assert [name for name, _ in blocks(README)] == ["", "toml", "python", "console", "toml"]
 
 
 def test_the_python_example(place: Mapping[str, str]) -> None:
@@ -95,10 +95,19 @@ def test_the_example_is_short() -> None:
 
 
 def test_the_policy_example() -> None:
-    text = block(README, "toml")
+    text = block(README, "toml", "[[rule]]")
     policy = policy_from_toml(text, beside=("settings",))
     assert [rule.reason for rule in policy.rules] == ["people push, models do not"]
     assert set(tomllib.loads(text)["settings"]) <= set(AisoTools.class_trait_names(config=True))
+
+
+def test_the_example_of_allowed_names(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    file = user_file(environ)
+    file.parent.mkdir(parents=True)
+    file.write_text(block(README, "toml", "[allow_protected]"))
+    assert user_allowed_names(environ, tmp_path / "project") == ("conftest.py", "pyproject.toml")
+    assert user_allowed_names(environ, tmp_path / "other") == ()
 
 
 def test_the_agent_in_the_terminal(place: Mapping[str, str]) -> None:
