@@ -250,7 +250,11 @@ def test_a_signal_to_the_kernel_process_is_an_interrupt(k: Client) -> None:
             provisioner: Any = k.manager.provisioner
             os.kill(provisioner.pid, signal.SIGINT)
 
-    ran = k.run("print('go')\nimport time; time.sleep(1000)", meanwhile=interrupt)
+    # A worker that a busy machine lets run too late to be interrupted is ended instead, so try again then.
+    for _ in range(5):
+        ran = k.run("print('go')\nimport time; time.sleep(1000)", meanwhile=interrupt)
+        if ran.reply["ename"] != "WorkerDied":
+            break
     assert ran.reply["ename"] == "KeyboardInterrupt"
 
 
