@@ -26,7 +26,8 @@ from aisotools.tools.adapter import (
 )
 from aisotools.tools.validation import encode_arguments
 
-_OWN_TOOLS = "aisotools.builtin."
+OWN_TOOLS = "aisotools.builtin."
+"""Beginning of the import paths of our own tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +128,7 @@ def prepare_call(
         evaluation = Evaluation(Decision.DENY, reasons=(reason,))
     else:
         evaluation = policy.check(dataclasses.replace(call, arguments=from_json(encoded)), facts)
-    is_own = payload is not None and payload.import_path.startswith(_OWN_TOOLS)
+    is_own = payload is not None and payload.import_path.startswith(OWN_TOOLS)
     return PreparedCall(
         tool=tool,
         payload=payload,

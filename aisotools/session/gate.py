@@ -312,7 +312,7 @@ class Gate:
                 self.results,
                 tool=call.name,
                 call_id=call.id,
-                readable=self.registry.get("read_result") is not None,
+                readable="read_result" in self.registry,
             )
             metadata = {**truncated.metadata, "tool": call.name, "call_id": call.id}
             result = dataclasses.replace(truncated, metadata=metadata)

@@ -13,7 +13,6 @@ from aisotools.core.exceptions import UsageError, WorkspaceError, WorkspaceRefus
 from aisotools.core.protocols import Approver
 from aisotools.policy.rules import Policy
 from aisotools.tools.validation import short_repr
-from aisotools.workspace.import_roots import refuse_import_root
 from aisotools.workspace.lock import (
     WorkspaceLease,
     claim_default_workspace,
@@ -43,7 +42,6 @@ def open_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) 
         claim = claim_default_workspace(Path.cwd(), _notebook_stem(environ), state)
         try:
             refuse_workspace(claim.path, state_folder=state, level=level, environ=environ)
-            refuse_import_root(claim.path, environ)
         except WorkspaceRefused:
             claim.release()
             raise
@@ -51,7 +49,6 @@ def open_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) 
     created = _create(folder)
     try:
         refuse_workspace(folder.resolve(), state_folder=state, level=level, environ=environ)
-        refuse_import_root(folder.resolve(), environ)
         claim = claim_workspace(folder, state)
         if not claim.ours:
             raise WorkspaceRefused(

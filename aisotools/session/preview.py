@@ -16,6 +16,7 @@ from typing import Any
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.core.protocols import ToolPayload
 from aisotools.core.types import Json
+from aisotools.policy.prepared import OWN_TOOLS
 from aisotools.workspace.workspace import Workspace
 
 MAX_BYTES = 1 << 20
@@ -24,7 +25,6 @@ MAX_BYTES = 1 << 20
 MAX_LINES = 4_000
 """Files of more lines are not compared."""
 
-_BUILTINS = "aisotools.builtin."
 _CONTEXT_LINES = 3
 
 
@@ -45,7 +45,7 @@ def preview_of(
         Empty, or `{"diff": {"path", "lines", "added", "removed", "note"}}`. Each line starts with a space,
         `+`, `-` or `@`. All of it is untrusted text.
     """
-    if payload is None or workspace is None or not payload.import_path.startswith(_BUILTINS):
+    if payload is None or workspace is None or not payload.import_path.startswith(OWN_TOOLS):
         return {}
     path = arguments.get("path")
     if not isinstance(path, str) or not _is_write(arguments):

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError, WorkspaceRefused
 from aisotools.workspace.dirfd import LOCK_FLAGS
+from aisotools.workspace.import_roots import refuse_import_root
 
 SCAN_DEPTH = 4
 """Levels below a workspace that are searched for checkouts and environments."""
@@ -147,6 +148,7 @@ def refuse_workspace(
                 f"{refusal}it {relation} {_MARKS[mark]} ({where}), whose files are run outside the sandbox. "
                 f"A new folder below would do, such as {str(path / 'workspace')!r}.",
             )
+    refuse_import_root(path, environ)
 
 
 _HOME = "your home folder"

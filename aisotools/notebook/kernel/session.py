@@ -28,7 +28,6 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.sandbox.worker.output import ExecuteOptions
 from aisotools.session.session import Session
-from aisotools.workspace.import_roots import refuse_import_root
 from aisotools.workspace.lock import SERVER_ROOT, refuse_workspace, state_folder
 
 INTROSPECTION_TIMEOUT_S = 2.0
@@ -419,7 +418,6 @@ def _refusal_reason(folder: Path, environ: Mapping[str, str]) -> str | None:
     try:
         # At the strictest level: the real one is not known yet.
         refuse_workspace(folder, state_folder=state_folder(environ), level="confined", environ=environ)
-        refuse_import_root(folder, environ)
     except WorkspaceError as error:
         return str(error)
     return None
