@@ -349,7 +349,10 @@ class Agent:
         self._require_idle("rewound")
         if not 1 <= step <= self._state.step:
             raise UsageError(f"There is no step {step}; this agent has made {self._state.step}.")
-        first = first_change(self.session.events, self.agent_id, self.kin, step)
+        try:
+            first = first_change(self.session.events, self.agent_id, self.kin, step)
+        except LookupError as error:
+            raise UsageError(f"Step {step} cannot be reached: {error}") from None
         if first is not None:
             result = await self.session.undo(to=first)
             if result.is_error:

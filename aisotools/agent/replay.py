@@ -240,7 +240,8 @@ async def replay(transcript: Transcript, session: Session) -> Replayed:
     matcher = _CallMatcher(transcript.calls, cleaner)
     if isinstance(session.approver, RecordedApprover):
         session.approver.recorded = matcher.recorded
-    before = len(session.events)
+    events: list[SessionEvent] = []
+    stop_recording = session.subscribe(events.append)
     unsubscribe = session.subscribe(matcher.on_event)
     remove_policy = session.narrow(_AsRecorded(mode="auto", recorded=matcher.recorded))
     runner = _ReplayRunner(transcript, session, matcher)
@@ -248,8 +249,9 @@ async def replay(transcript: Transcript, session: Session) -> Replayed:
         await runner.run()
     finally:
         unsubscribe()
+        stop_recording()
         remove_policy()
-    entries = entries_of(session.events[before:])
+    entries = entries_of(events)
     replayed = [call_of(entry, cleaner) for entry in entries if isinstance(entry, Called)]
     return Replayed(
         calls=(*compare(transcript.calls, replayed), *runner.failures),

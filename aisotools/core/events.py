@@ -49,6 +49,36 @@ class SessionEvent:
     call_id: str = ""
 
 
+OUTPUT_KINDS = frozenset({"call_output", "call_emitted"})
+"""Kinds of events that say what a running call printed and reported; its result has the essence of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsDropped(SessionEvent):
+    """Stands at the beginning for events that the session retains no longer.
+
+    Attributes:
+        count: How many they were.
+        kinds: Of which kinds, sorted.
+        size_bytes: The memory that they took.
+        reason: Why they were dropped.
+    """
+
+    kind: ClassVar[str] = "events_dropped"
+    count: int
+    kinds: tuple[str, ...]
+    size_bytes: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.count:,} earlier events ({', '.join(self.kinds)}) were dropped: {self.reason}"
+
+    @property
+    def is_output_only(self) -> bool:
+        """Whether nothing is missing but what calls printed and reported while they ran."""
+        return OUTPUT_KINDS.issuperset(self.kinds)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxStarted(SessionEvent):
     """A worker is ready.
@@ -551,12 +581,17 @@ def first_change(events: Sequence[SessionEvent], agent_id: str, kin: Container[s
         agent_id: The agent.
         kin: Agents whose calls count: itself, and those it delegated to.
         step: Number of the request.
+
+    Raises:
+        LookupError: If events have been dropped and the request is among them, so that this is not known.
     """
     since: list[SessionEvent] = []
     for event in reversed(events):
         since.append(event)
         if isinstance(event, ModelRequested) and (event.agent_id, event.step) == (agent_id, step):
             break
+        if isinstance(event, EventsDropped) and not event.is_output_only:
+            raise LookupError(f"{event}.")
     requested: set[str] = set()
     for event in reversed(since):
         if isinstance(event, CallRequested) and event.call.agent_id in kin:

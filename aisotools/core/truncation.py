@@ -13,9 +13,12 @@ import tempfile
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from sys import getsizeof
 from typing import IO
 
 from aisotools.core.protocols import OutputCaps, StoredText
+from aisotools.core.retention import RetentionBudget
 from aisotools.core.types import ToolResult, Truncation
 
 CAP = "cap"
@@ -29,6 +32,8 @@ MEMORY_BYTES = 2 << 20
 _MAX_STORE_BYTES = 256 << 20
 _MAX_STORE_TEXTS = 1_000
 _MAX_STORE_FILES = 64
+# Of a text: its entry, its reference, and the names of its tool and its call.
+_ENTRY_BYTES = 400
 
 _CONTROLS = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # colours, cursor moves
@@ -276,6 +281,7 @@ class _StoreEntry:
     size_bytes: int
     text: str | None
     file: IO[bytes] | None
+    memory_bytes: int = 0
 
 
 class ResultStore(Mapping[str, StoredText]):
@@ -283,9 +289,21 @@ class ResultStore(Mapping[str, StoredText]):
 
     The first `memory_bytes` are held in memory, the rest in files without a name, which vanish with the
     process however it ends. Above 256 MiB, 1,000 texts or 64 files the oldest texts are dropped.
+
+    Attributes:
+        folder: Where the files are; None for the system's folder of temporary files, which may be in memory.
     """
 
-    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(self, memory_bytes: int = MEMORY_BYTES, budget: RetentionBudget | None = None) -> None:
+        """Start empty.
+
+        Args:
+            memory_bytes: What may be held in memory, as it is there.
+            budget: Is charged for it. When it is exceeded, the texts in memory move to files.
+        """
+        self.folder: Path | None = None
+        self._budget = budget or RetentionBudget()
+        self._budget.on_excess(self._move_to_files)
         self._memory_left = memory_bytes
         self._entries: dict[str, _StoreEntry] = {}
         self._bytes = 0
@@ -319,20 +337,42 @@ class ResultStore(Mapping[str, StoredText]):
         """Store a text. Return its reference."""
         data = text.encode("utf-8", "surrogatepass")
         ref = self.next_ref
-        if len(data) <= self._memory_left:
-            self._memory_left -= len(data)
-            entry = _StoreEntry(tool, call_id, len(data), text, None)
+        entry = _StoreEntry(tool, call_id, len(data), None, None)
+        memory_bytes = getsizeof(text)
+        if memory_bytes <= self._memory_left:
+            entry.text, entry.memory_bytes = text, memory_bytes
+            self._memory_left -= memory_bytes
         else:
-            file = tempfile.TemporaryFile(prefix="aisotools-")  # noqa: SIM115 - open until the text is dropped
-            file.write(data)
-            entry = _StoreEntry(tool, call_id, len(data), None, file)
-            self._files += 1
+            self._write(entry, data)
         self._added += 1
         self._bytes += len(data)
         self._entries[ref] = entry
         while len(self._entries) > 1 and self._over_limit():
             self._drop(next(iter(self._entries)))
+        self._budget.charge(_ENTRY_BYTES + entry.memory_bytes)
         return ref
+
+    def _write(self, entry: _StoreEntry, data: bytes) -> None:
+        entry.file = tempfile.TemporaryFile(prefix="aisotools-", dir=self.folder)  # noqa: SIM115 - open until it is dropped
+        entry.file.write(data)
+        self._files += 1
+
+    def _move_to_files(self, excess_bytes: int) -> None:
+        """Move texts from memory to files, the oldest first, until so many bytes are free."""
+        for entry in tuple(self._entries.values()):
+            if excess_bytes <= 0:
+                return
+            if entry.text is not None:
+                self._write(entry, entry.text.encode("utf-8", "surrogatepass"))
+                excess_bytes -= entry.memory_bytes
+                self._free(entry)
+        while len(self._entries) > 1 and self._over_limit():
+            self._drop(next(iter(self._entries)))
+
+    def _free(self, entry: _StoreEntry) -> None:
+        self._budget.release(entry.memory_bytes)
+        self._memory_left += entry.memory_bytes
+        entry.text, entry.memory_bytes = None, 0
 
     def _over_limit(self) -> bool:
         return (
@@ -349,11 +389,11 @@ class ResultStore(Mapping[str, StoredText]):
     def _drop(self, ref: str) -> None:
         entry = self._entries.pop(ref)
         self._bytes -= entry.size_bytes
+        self._budget.release(_ENTRY_BYTES)
+        self._free(entry)
         if entry.file is not None:
             entry.file.close()
             self._files -= 1
-        else:
-            self._memory_left += entry.size_bytes
 
 
 def truncate_result(

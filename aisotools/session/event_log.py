@@ -2,35 +2,82 @@
 
 A sandbox reports to it (`aisotools.core.sandboxes.SandboxListener`), the gate adds the events of calls, and
 cards, transcripts and the ledger are made from it.
+
+Threat
+    A worker that prints, reports and returns without end makes the host remember all of it.
+Mechanism
+    Every event is charged to the session's budget (`aisotools.core.retention`). Beyond it the oldest printed
+    output and reports are dropped, then values and data of results, then whole events. Listeners get each
+    event whole, when it happens: the ledger has on disk what is dropped here, but for output and values.
+Race window
+    None: adding, charging and dropping are one step on the event loop.
+When it fails
+    A reader of old events finds `EventsDropped` in their place, and `DROPPED` in the metadata of a result,
+    and says so. Nothing is decided on dropped events: what needs one that is missing refuses.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
-from aisotools.core.events import CallEmitted, CallOutput, SandboxLost, SandboxStarted, SessionEvent
+from aisotools.core.events import (
+    OUTPUT_KINDS,
+    CallDecided,
+    CallEmitted,
+    CallFinished,
+    CallOutput,
+    CallRequested,
+    CallStarted,
+    EventsDropped,
+    SandboxLost,
+    SandboxStarted,
+    SessionEvent,
+)
+from aisotools.core.retention import Retained, RetentionBudget, size_of
 from aisotools.core.sandboxes import SandboxStatus
-from aisotools.core.types import Json
+from aisotools.core.types import Json, ToolResult
 from aisotools.session.progress import ProgressTracker
 
 _log = logging.getLogger(__name__)
+
+DROPPED = "dropped"
+"""Key in the metadata of a recorded result: which of its parts are retained no longer, and why."""
+
+# Of an event: its entries in the tables below.
+_EVENT_BYTES = 128
+# Results from this size are emptied before whole events are dropped.
+_BULKY_BYTES = 4 << 10
+# One event has at most this part of the budget. What is larger is recorded without its bulk at once.
+_LARGEST_SHARE = 4
+# Results of more objects and lists take too long to measure, and are recorded without them.
+_MOST_CONTAINERS = 10_000
+# Calls in progress at one time for which shared parts are remembered.
+_MOST_OPEN_CALLS = 256
+# Of the metadata of a result that is emptied: entries, and their length.
+_KEPT_METADATA = 32
+_KEPT_CHARS = 200
 
 Listener = Callable[[SessionEvent], None]
 """Called with every event as it happens, on the session's event loop."""
 
 
 class EventView(Sequence[SessionEvent]):
-    """A read-only view of the events of a session. It grows as events are added."""
+    """A read-only view of the events of a session. It grows as events are added.
 
-    def __init__(self, events: list[SessionEvent]) -> None:
-        """Show `events`, without copying them."""
-        self._events = events
+    When the session has dropped events, the first one is `EventsDropped` and stands for all of them.
+    """
+
+    def __init__(self, retained: Callable[[], Sequence[SessionEvent]]) -> None:
+        """Show what `retained` returns."""
+        self._retained = retained
 
     def __repr__(self) -> str:
-        return f"<{len(self._events)} events>"
+        return f"<{len(self)} events>"
 
     @overload
     def __getitem__(self, index: int) -> SessionEvent: ...
@@ -38,33 +85,195 @@ class EventView(Sequence[SessionEvent]):
     def __getitem__(self, index: slice) -> Sequence[SessionEvent]: ...
     def __getitem__(self, index: int | slice) -> SessionEvent | Sequence[SessionEvent]:
         """Return the event at a position, or a tuple of those in a slice."""
-        return tuple(self._events[index]) if isinstance(index, slice) else self._events[index]
+        events = self._retained()
+        return tuple(events[index]) if isinstance(index, slice) else events[index]
 
     def __len__(self) -> int:
-        return len(self._events)
+        return len(self._retained())
+
+
+class _RetainedEvents:
+    """The events within a budget. What is bulky goes first, the oldest before the newer.
+
+    Dropped are, in this order: what calls printed and reported; the values and data of results, whose text
+    stays; whole events.
+    """
+
+    def __init__(self, budget: RetentionBudget) -> None:
+        self._budget = budget
+        # By number, in order. Removing one from the middle of a list would move all the others.
+        self._events: dict[int, SessionEvent] = {}
+        self._sizes: dict[int, int] = {}
+        self._outputs: deque[int] = deque()
+        self._results: deque[int] = deque()
+        self._last_number = 0
+        # What calls in progress have in common: an argument is in the request, the question and the decision.
+        self._counted: dict[str, set[int]] = {}
+        self._listed: list[SessionEvent] | None = None
+        self._dropped_kinds: set[str] = set()
+        self._dropped_bytes = 0
+        self._dropped_until_s = 0.0
+        self.dropped = 0
+        budget.on_excess(self._reclaim)
+
+    def add(self, event: SessionEvent) -> None:
+        self._last_number = number = self._last_number + 1
+        size = self._measure(event)
+        if size > self._budget.limit_bytes // _LARGEST_SHARE:
+            event = self._without_bulk(event)
+            size = self._measure(event)
+        self._events[number] = event
+        self._sizes[number] = size
+        if event.kind in OUTPUT_KINDS:
+            self._outputs.append(number)
+        elif size > _BULKY_BYTES and isinstance(event, CallFinished):
+            self._results.append(number)
+        if self._listed is not None:
+            self._listed.append(event)
+        self._budget.charge(size)
+
+    def _measure(self, event: SessionEvent) -> int:
+        """Return the memory that an event adds to what is retained already."""
+        limit_bytes = self._budget.limit_bytes // _LARGEST_SHARE
+        match event:
+            case CallStarted():
+                return _EVENT_BYTES
+            case CallFinished(result=result):
+                self._counted.pop(event.call_id, None)
+                parts: object = (result.content, result.value, result.data or None, result.metadata or None)
+                return _EVENT_BYTES + size_of(parts, limit_bytes, max_containers=_MOST_CONTAINERS)
+            # What the worker sent is counted by itself: the id of a part that was dropped could be that of
+            # another by now, which would then not be counted.
+            case CallOutput(text=text):
+                return _EVENT_BYTES + size_of(text, limit_bytes)
+            case CallEmitted(payload=payload):
+                return _EVENT_BYTES + size_of(payload, limit_bytes)
+            case CallRequested(call=call):
+                parts = call.arguments or None
+            case CallDecided():
+                parts = (event.arguments, event.reasons)
+            case _:
+                parts = event
+        seen = None
+        if event.call_id:
+            if len(self._counted) > _MOST_OPEN_CALLS:
+                self._counted.clear()
+            seen = self._counted.setdefault(event.call_id, set())
+        return _EVENT_BYTES + size_of(parts, seen=seen)
+
+    def summary(self) -> Retained:
+        return Retained(self._budget.used_bytes, self._budget.limit_bytes, self.dropped)
+
+    def list(self) -> list[SessionEvent]:
+        """Return the retained events, the oldest first."""
+        if self._listed is None:
+            self._listed = list(self._events.values())
+            if self.dropped:
+                dropped = EventsDropped(
+                    time_s=self._dropped_until_s,
+                    count=self.dropped,
+                    kinds=tuple(sorted(self._dropped_kinds)),
+                    size_bytes=self._dropped_bytes,
+                    reason=self._budget.reason,
+                )
+                self._listed.insert(0, dropped)
+        return self._listed
+
+    def _reclaim(self, excess_bytes: int) -> None:
+        target = self._budget.used_bytes - excess_bytes
+        while self._outputs and self._budget.used_bytes > target:
+            self._drop(self._outputs.popleft())
+        while self._results and self._budget.used_bytes > target:
+            number = self._results.popleft()
+            if number in self._events:
+                self._replace(number, self._without_bulk(self._events[number]))
+        # The newest event stays: whoever has caused it is about to read it.
+        while len(self._events) > 1 and self._budget.used_bytes > target:
+            self._drop(next(iter(self._events)))
+
+    def _drop(self, number: int) -> None:
+        event = self._events.pop(number, None)
+        if event is None:
+            return
+        size = self._sizes.pop(number)
+        self._budget.release(size)
+        self._counted.pop(event.call_id, None)
+        self._listed = None
+        self.dropped += 1
+        self._dropped_bytes += size
+        self._dropped_kinds.add(event.kind)
+        self._dropped_until_s = event.time_s
+
+    def _replace(self, number: int, event: SessionEvent) -> None:
+        size = self._measure(event)
+        self._budget.release(self._sizes[number] - size)
+        self._events[number], self._sizes[number] = event, size
+        self._listed = None
+
+    def _without_bulk(self, event: SessionEvent) -> SessionEvent:
+        """Return the event without what only takes room in it, with a word about what is missing."""
+        note = f"dropped: {self._budget.reason}"
+        if isinstance(event, CallFinished):
+            return dataclasses.replace(event, result=_without_data(event.result, note))
+        if isinstance(event, CallOutput):
+            return dataclasses.replace(event, text=f"[{note}]")
+        if isinstance(event, CallEmitted):
+            return dataclasses.replace(event, payload={"dropped": note})
+        return event
+
+
+def _without_data(result: ToolResult, note: str) -> ToolResult:
+    """Return a result with its text, and nothing else that is large."""
+    present = {
+        "value": result.value is not None,
+        "data": bool(result.data),
+        "metadata": bool(result.metadata),
+    }
+    metadata = {
+        key: value
+        for key, value in result.metadata.items()
+        if len(key) <= _KEPT_CHARS
+        and (type(value) in {int, float, bool} or (isinstance(value, str) and len(value) <= _KEPT_CHARS))
+    }
+    present["metadata"] = metadata != result.metadata
+    dropped = ", ".join(name for name, is_present in present.items() if is_present)
+    if not dropped:
+        return result
+    return dataclasses.replace(
+        result,
+        value=None,
+        data={},
+        metadata={**dict(list(metadata.items())[:_KEPT_METADATA]), DROPPED: f"{dropped} {note}"},
+        content=f"{result.content}\n[{dropped} {note}]",
+    )
 
 
 class EventLog:
     """Records events and calls listeners. It implements `aisotools.core.sandboxes.SandboxListener`.
 
     Attributes:
-        events: All events so far.
+        events: The events so far. When the budget is exceeded, the oldest are dropped.
     """
 
-    def __init__(self) -> None:
-        """Start empty."""
-        self._all: list[SessionEvent] = []
+    def __init__(self, budget: RetentionBudget | None = None) -> None:
+        """Start empty; `budget` is what the session may retain, by default one of its own."""
+        self._retained = _RetainedEvents(budget or RetentionBudget())
         self._listeners: list[tuple[Listener, tuple[type[SessionEvent], ...]]] = []
-        self.events = EventView(self._all)
+        self.events = EventView(self._retained.list)
         self._progress = ProgressTracker()
 
+    @property
+    def retained(self) -> Retained:
+        """What is retained right now."""
+        return self._retained.summary()
+
     def add(self, kind: type[SessionEvent], call_id: str = "", **fields: Any) -> None:
-        """Record an event with the present time, and call the listeners of its kind.
+        """Record an event with the present time, and call the listeners of its kind with the whole of it.
 
         A listener that raises is logged; the call and the other listeners go on.
         """
         event = kind(time_s=time.time(), call_id=call_id, **fields)
-        self._all.append(event)
+        self._retained.add(event)
         for listener, kinds in tuple(self._listeners):
             if not isinstance(event, kinds):
                 continue

@@ -22,6 +22,7 @@ from aisotools.core.concurrency import run_to_completion
 from aisotools.core.events import CallDecided, CallEmitted, CallFinished, CallRequested, CallStarted
 from aisotools.core.exceptions import SandboxError, ToolError, UnknownTool
 from aisotools.core.protocols import Approver, OutputCaps, StoredText, Tool, ToolContext, UserQuestion
+from aisotools.core.retention import RetentionBudget
 from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.truncation import ResultStore, truncate_result
 from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult
@@ -172,12 +173,13 @@ class Gate:
         session_key: str,
         approval_timeout_s: float | None = DEFAULT_ANSWER_TIMEOUT_S,
         allowed: AllowedNames | None = None,
+        retention: RetentionBudget | None = None,
     ) -> None:
         """Use these; `approver` None means `default_approver()` at the time of each question."""
         self.registry = registry
         self.policy = policy
         self.caps = caps
-        self.results = ResultStore()
+        self.results = ResultStore(budget=retention)
         self.memory: dict[str, Any] = {}
         self._narrowing: list[Policy] = []
         self._approvals = ApprovalManager(approver, event_log, approval_timeout_s, allowed)

@@ -11,13 +11,14 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, cast, get_args
+from typing import Any, Self
 
 from aisotools.builtin import builtin_tools
 from aisotools.core.concurrency import LoopTicker
 from aisotools.core.events import CallEmitted, ProtectedNamesAllowed, SessionEnded, SessionEvent
 from aisotools.core.exceptions import SessionClosed, ToolError, UsageError
 from aisotools.core.protocols import Approver, OutputCaps, StoredText
+from aisotools.core.retention import DEFAULT_RETAINED_BYTES, RetentionBudget
 from aisotools.core.sandboxes import Sandbox, SupportsLeastLevel, SupportsSnapshots, VariableCopy
 from aisotools.core.types import Json, Origin, ToolCall, ToolResult
 from aisotools.policy.config import user_allowed_names, user_policy, workspace_policy
@@ -33,8 +34,10 @@ from aisotools.session.event_log import EventLog, Listener
 from aisotools.session.gate import Gate
 from aisotools.session.history import UndoHistory
 from aisotools.session.options import (
+    check_retained_bytes,
     existing_paths,
     is_number,
+    make_call,
     open_workspace,
     parse_workspace,
     refuse_auto_without_sandbox,
@@ -70,7 +73,8 @@ class Session:
         limits: What the sandbox may use up.
         session_key: The conversation.
         level: The confinement level; empty before the session is open.
-        events: Everything that happened, in order; read only.
+        events: What happened, in order; read only. `EventsDropped` stands for what is retained no longer.
+        retention: The memory of this process that the session takes, and its budget.
         log_path: The ledger, once the session is open.
     """
 
@@ -92,6 +96,7 @@ class Session:
         protect_notebooks: bool = True,
         approval_timeout_s: float | None = 300.0,
         allow_protected: Sequence[str] = (),
+        retained_bytes: int = DEFAULT_RETAINED_BYTES,
     ) -> None:
         """Describe the session; nothing is started or created yet.
 
@@ -113,6 +118,8 @@ class Session:
             approval_timeout_s: Seconds that a person has to answer; None waits for ever.
             allow_protected: Protected names that may be written all the same, such as `conftest.py`, a folder
                 such as `.vscode`, or the path of one such file. Programs outside the sandbox may run them.
+            retained_bytes: Memory of this process that events and results may take; beyond it long results
+                move to files and the oldest events are dropped, which `events` and `status` say.
 
         Raises:
             UsageError: If one of `allow_protected` is no protected name.
@@ -123,7 +130,8 @@ class Session:
         require_approver(approver)
         self.limits = limits if limits is not None else Limits()
         self.session_key = session_key or uuid.uuid4().hex[:12]
-        self._event_log = EventLog()
+        self.retention = RetentionBudget(check_retained_bytes(retained_bytes))
+        self._event_log = EventLog(self.retention)
         self.events = self._event_log.events
         self.log_path: Path | None = None
         self._gate = Gate(
@@ -136,6 +144,7 @@ class Session:
             session_key=self.session_key,
             approval_timeout_s=approval_timeout_s,
             allowed=AllowedNames(allow_protected),
+            retention=self.retention,
         )
         self._policy_is_default = policy is None
         self._workspace = None if workspace is None else parse_workspace(workspace)
@@ -254,7 +263,10 @@ class Session:
         """Return the state right now."""
         if self._parts is None or self._closed:
             return SessionStatus(
-                level=self.level, calls=self._gate.calls, workspace=str(self._workspace or "")
+                level=self.level,
+                calls=self._gate.calls,
+                workspace=str(self._workspace or ""),
+                retained=self._event_log.retained,
             )
         return SessionStatus.of(
             self._parts.env.sandbox.status(),
@@ -263,6 +275,7 @@ class Session:
             limits=self.limits,
             missing=self._missing_levels,
             allowed_protected=self.allowed_protected,
+            retained=self._event_log.retained,
         )
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -421,6 +434,8 @@ class Session:
             lease.release()
             raise
         self.log_path = self._recording.path
+        # Files of the system's folder for temporary ones may be in memory.
+        self._gate.results.folder = self._recording.path.parent
         self._loop = asyncio.get_running_loop()
         self._lease = lease
         self._unblock_imports = block_imports(lease.path)
@@ -650,28 +665,12 @@ class Session:
                 output_caps=self._gate.caps,
                 environ=self._environ,
                 allow_protected=self.allowed_protected,
+                retained_bytes=self.retention.limit_bytes,
             )
             lost = await _start_with_variables(branch, copy.variables)
         payload = {"of": self.session_key, "missing": list(copy.missing), "lost": list(lost)}
         branch.record(CallEmitted, name="branch", payload=payload)
         return branch
-
-
-def make_call(name: object, arguments: object = None, *, origin: str, call_id: object = None) -> ToolCall:
-    """Build a call as a program makes it. Mistakes that a model could make in it are left to the gate.
-
-    Raises:
-        TypeError: If this is no call at all.
-        ValueError: If nobody of that kind makes calls.
-    """
-    if not isinstance(name, str):
-        raise TypeError(f"The name of a tool is text, not {type(name).__name__}.")
-    if origin not in get_args(Origin):
-        raise ValueError(f"origin={origin!r}: use one of {', '.join(get_args(Origin))}.")
-    if call_id is not None and not isinstance(call_id, str):
-        raise TypeError(f"A call's id is text, not {type(call_id).__name__}.")
-    checked: Any = {} if arguments is None else arguments
-    return ToolCall(call_id or uuid.uuid4().hex, name, checked, origin=cast("Origin", origin))
 
 
 async def _start_with_variables(branch: Session, variables: VariableCopy | None) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from aisotools.core.retention import Retained
 from aisotools.core.sandboxes import SandboxStatus
 from aisotools.sandbox.confinement import levels
 from aisotools.sandbox.confinement.detect import ENABLED_BY, Detection
@@ -26,6 +27,7 @@ class SessionStatus:
         limits: The sandbox's limits; None before the session is open.
         missing: For each stronger level, why this machine does not support it and what would enable it.
         allowed_protected: The protected names that may be written.
+        retained: The memory of the host that it takes; None if it is not known.
     """
 
     level: str
@@ -39,6 +41,7 @@ class SessionStatus:
     limits: Limits | None = None
     missing: tuple[str, ...] = ()
     allowed_protected: tuple[str, ...] = ()
+    retained: Retained | None = None
 
     @classmethod
     def of(
@@ -50,6 +53,7 @@ class SessionStatus:
         limits: Limits | None = None,
         missing: tuple[str, ...] = (),
         allowed_protected: tuple[str, ...] = (),
+        retained: Retained | None = None,
     ) -> SessionStatus:
         """Return the status of an open session whose sandbox has the status `sandbox`."""
         return cls(
@@ -64,6 +68,7 @@ class SessionStatus:
             limits=limits,
             missing=missing,
             allowed_protected=allowed_protected,
+            retained=retained,
         )
 
 
@@ -81,6 +86,15 @@ def missing_levels(level: str | None, found: Detection) -> tuple[str, ...]:
         for name in reversed(above)
         if name in failed or found.level is None or not levels.at_least(found.level, name)
     )
+
+
+def describe_retained(retained: Retained) -> str:
+    """Return in one line what the host retains for a session, and what was dropped."""
+    limit = _format_amount("limit_bytes", retained.limit_bytes)
+    text = f"{retained.used_bytes / (1 << 20):.1f} MiB of {limit} for events and results"
+    if retained.dropped_events:
+        text += f"; {retained.dropped_events:,} events dropped: over the session's budget"
+    return text
 
 
 def describe_limits(limits: Limits) -> str:

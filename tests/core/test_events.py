@@ -16,6 +16,7 @@ from aisotools.core.events import (
     CallRequested,
     Conversation,
     ConversationEdited,
+    EventsDropped,
     ModelAnswered,
     ModelRequested,
     SessionEvent,
@@ -220,3 +221,12 @@ def test_first_change_is_that_of_the_first_call_that_may_change_anything() -> No
 def test_decision_without_its_request_does_not_count() -> None:
     _, decided = call("c", Effect.DESTRUCTIVE)
     assert first_change([requested(1), decided], "a", {"a"}, 1) is None
+
+
+def test_first_change_refuses_when_the_request_was_dropped() -> None:
+    call = CallRequested(time_s=1, call_id="c", call=ToolCall("c", "t", {}))
+    dropped = EventsDropped(time_s=0, count=3, kinds=("model_requested",), size_bytes=9, reason="over it")
+    with pytest.raises(LookupError, match=r"3 earlier events \(model_requested\) were dropped: over it"):
+        first_change([dropped, call], "a", {"a"}, 1)
+    output = dataclasses.replace(dropped, kinds=("call_emitted", "call_output"))
+    assert first_change([output, call], "a", {"a"}, 1) is None, "no call is missing"

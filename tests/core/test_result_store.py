@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.protocols import OutputCaps
+from aisotools.core.retention import RetentionBudget
 from aisotools.core.truncation import CAP, ResultStore, truncate_result
 from aisotools.core.types import ToolResult, Truncation
 
@@ -98,3 +99,21 @@ def test_what_its_source_had_cut_already_is_counted() -> None:
 def test_control_characters_do_not_reach_the_model_and_stay_in_the_value() -> None:
     result = truncate_result(ToolResult.text("\x1b[31mred\0"), OutputCaps(), ResultStore())
     assert (result.content, result.value) == ("red", "\x1b[31mred\0")
+
+
+def test_beyond_the_budget_texts_move_to_files_in_the_folder_and_stay_readable(tmp_path: Path) -> None:
+    budget = RetentionBudget(100_000)
+    store = ResultStore(budget=budget)
+    store.folder = tmp_path
+    refs = [store.add(f"{n}" + "x" * 20_000) for n in range(4)]
+    assert 80_000 < budget.used_bytes <= 100_000
+    refs.append(store.add("last" + "y" * 20_000))
+    assert budget.used_bytes <= 100_000
+    assert [store[ref].text[:4] for ref in refs] == ["0xxx", "1xxx", "2xxx", "3xxx", "last"]
+    assert "1 in files" in repr(store)
+    assert list(tmp_path.iterdir()) == [], "files without a name"
+    wide = store.add("\U0001f600" * 3_000)
+    assert budget.used_bytes <= 100_000
+    assert store[wide].text == "\U0001f600" * 3_000
+    store.close()
+    assert budget.used_bytes == 0

@@ -2,13 +2,28 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import subprocess
+import sys
 import time
+from typing import Any
 
 import pytest
 
-from aisotools.core.events import CallEmitted, CallOutput, SandboxLost, SandboxStarted, SessionEvent
+from aisotools.core.events import (
+    CallDecided,
+    CallEmitted,
+    CallFinished,
+    CallOutput,
+    CallRequested,
+    EventsDropped,
+    SandboxLost,
+    SandboxStarted,
+    SessionEvent,
+)
+from aisotools.core.retention import RetentionBudget
 from aisotools.core.sandboxes import SandboxStatus
-from aisotools.session.event_log import EventLog
+from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult
+from aisotools.session.event_log import DROPPED, EventLog
 
 
 def test_events_are_recorded_in_order_and_the_view_is_read_only() -> None:
@@ -91,3 +106,125 @@ def test_listener_may_unsubscribe_itself() -> None:
     event_log.lost(1, "a")
     event_log.lost(2, "b")
     assert (len(received), len(other)) == (1, 2)
+
+
+# ---- the budget
+
+
+def finished(log: EventLog, call_id: str, **fields: Any) -> None:
+    log.add(CallFinished, call_id, name="t", result=ToolResult(**fields), duration_s=0.1)
+
+
+def test_beyond_the_budget_output_goes_first_then_values_then_events() -> None:
+    budget = RetentionBudget(1 << 20)
+    log = EventLog(budget)
+    finished(log, "first", content="short", value=["x" * 100_000], metadata={"tool": "t"})
+    log.add(SandboxLost, generation=1, reason="r")
+    for number in range(40):
+        log.output("c", "stdout", f"{number}" + "y" * 20_000)
+        log.emitted("c", "n", {"text": "z" * 20_000})
+    assert budget.used_bytes <= 1 << 20
+    dropped = log.events[0]
+    assert isinstance(dropped, EventsDropped)
+    assert dropped.kinds == ("call_emitted", "call_output")
+    assert dropped.is_output_only
+    assert dropped.count == log.retained.dropped_events > 10
+    assert dropped.reason == "over the session's budget of 1 MiB"
+    result = log.events[1]
+    assert isinstance(result, CallFinished)
+    assert result.result.value == ["x" * 100_000], "there is output to drop yet"
+    for number in range(10):
+        finished(log, f"c{number}", content=f"{number}", value=["v" * 200_000], metadata={"tool": "t"})
+    assert budget.used_bytes <= 1 << 20
+    result = log.events[1]
+    assert isinstance(result, CallFinished)
+    note = "value dropped: over the session's budget of 1 MiB"
+    assert (result.result.value, result.result.content) == (None, f"short\n[{note}]")
+    assert result.result.metadata == {"tool": "t", DROPPED: note}
+    newest = log.events[-1]
+    assert isinstance(newest, CallFinished)
+    assert newest.result.value == ["v" * 200_000]
+    for number in range(3000):
+        log.lost(number, "a reason of some length " * 20)
+    assert budget.used_bytes <= 1 << 20
+    dropped = log.events[0]
+    assert isinstance(dropped, EventsDropped)
+    assert {"call_finished", "sandbox_lost"} <= set(dropped.kinds)
+    assert not dropped.is_output_only
+    assert str(dropped).startswith(f"{dropped.count:,} earlier events (call_emitted, call_finished,")
+    assert len(log.events) == len(list(log.events))
+
+
+def test_what_is_too_large_for_one_event_is_left_out_at_once_and_listeners_get_it_whole() -> None:
+    log = EventLog(RetentionBudget(1 << 20))
+    received: list[SessionEvent] = []
+    log.subscribe(received.append)
+    finished(log, "c", content="t", data={"image/png": "x" * 300_000}, metadata={"list": [1], "m": 1})
+    finished(log, "c", content="t", value=[[] for _ in range(20_000)])
+    log.emitted("c", "n", {"text": "x" * 300_000})
+    log.output("c", "stdout", "x" * 300_000)
+    first, second, emitted, output = log.events
+    assert isinstance(first, CallFinished)
+    assert (first.result.data, first.result.metadata["m"]) == ({}, 1)
+    assert first.result.content.endswith("[data, metadata dropped: over the session's budget of 1 MiB]")
+    assert isinstance(second, CallFinished)
+    assert second.result.value is None
+    assert isinstance(emitted, CallEmitted)
+    assert emitted.payload == {"dropped": "dropped: over the session's budget of 1 MiB"}
+    assert isinstance(output, CallOutput)
+    assert output.text == "[dropped: over the session's budget of 1 MiB]"
+    assert isinstance(received[0], CallFinished)
+    assert len(received[0].result.data["image/png"]) == 300_000
+    assert log.retained.dropped_events == 0
+
+
+def test_an_argument_is_counted_once_for_request_and_decision() -> None:
+    budget = RetentionBudget()
+    log = EventLog(budget)
+    arguments: dict[str, Json] = {"code": "x" * 100_000}
+    log.add(CallRequested, "c", call=ToolCall("c", "t", arguments))
+    before = budget.used_bytes
+    log.add(
+        CallDecided,
+        "c",
+        decision=Decision.ALLOW,
+        decided_by="policy",
+        effect=Effect.READ_ONLY,
+        reasons=(),
+        arguments=dict(arguments),
+        digest="",
+    )
+    assert 100_000 < before < 110_000
+    assert budget.used_bytes - before < 2_000
+
+
+GROWTH = """
+import gc, os
+from aisotools.session.event_log import EventLog
+from aisotools.core.events import *
+from aisotools.core.retention import RetentionBudget
+from aisotools.core.types import *
+def resident():
+    gc.collect()
+    return int(open('/proc/self/statm').read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
+budget = RetentionBudget(1 << 30)
+log = EventLog(budget)
+before = resident()
+for n in range(20_000):
+    i = 'call-%032d' % n
+    log.add(CallRequested, i, call=ToolCall(i, 't', {'code': 'x' * 50, 'n': n}))
+    log.add(CallStarted, i, runs_in='sandbox', level='confined')
+    log.output(i, 'stdout', 'line %d' % n)
+    log.emitted(i, 'progress', {'n': n})
+    result = ToolResult(content='line %d' % n, value={'n': n}, metadata={'call_id': i})
+    log.add(CallFinished, i, name='t', result=result, duration_s=n / 7)
+print((resident() - before) / budget.used_bytes)
+"""
+
+
+def test_small_events_are_charged_within_a_factor_of_two_of_what_they_take() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True, timeout=100
+    )
+    print(f"\ngrown / charged: {float(done.stdout):.2f}")
+    assert 0.5 <= float(done.stdout) <= 2

@@ -14,6 +14,7 @@ from aisotools.core.exceptions import UsageError, WorkspaceRefused
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy
 from aisotools.session.options import (
+    check_retained_bytes,
     existing_paths,
     open_workspace,
     parse_workspace,
@@ -166,3 +167,12 @@ def test_mode_auto_needs_a_sandbox() -> None:
         refuse_auto_without_sandbox(Policy(mode="auto"), "limited")
     refuse_auto_without_sandbox(Policy(mode="auto"), "guarded")
     refuse_auto_without_sandbox(Policy(), "limited")
+
+
+def test_the_budget_of_what_is_retained_is_checked() -> None:
+    assert check_retained_bytes(1 << 20) == 1 << 20
+    with pytest.raises(ValueError, match=r"retained_bytes=5: give at least 1048576 bytes \(1 MiB\)\."):
+        check_retained_bytes(5)
+    for value in ("64 MiB", True, 1.5, None):
+        with pytest.raises(TypeError, match="give a number of bytes, such as 64 << 20"):
+            check_retained_bytes(value)

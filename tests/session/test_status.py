@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from aisotools.core.retention import Retained
 from aisotools.core.sandboxes import SandboxStatus
 from aisotools.notebook.render.listing import status_bundle
 from aisotools.sandbox.confinement.detect import ENABLED_BY, Detection, Probe
 from aisotools.sandbox.limits import Limits
-from aisotools.session.status import SessionStatus, describe_limits, missing_levels
+from aisotools.session.status import SessionStatus, describe_limits, describe_retained, missing_levels
 from tests.conftest import OpenSession
 
 FOUND = Detection(
@@ -56,3 +57,12 @@ async def test_status_has_the_limits_once_the_session_is_open(open_session: Open
     assert session.status().limits is None
     await session.start()
     assert session.status().limits == Limits()
+
+
+def test_what_the_host_retains_is_shown() -> None:
+    assert describe_retained(Retained(0, 64 << 20)) == "0.0 MiB of 64 MiB for events and results"
+    retained = Retained(3 << 20, 64 << 20, dropped_events=1200)
+    expected = "3.0 MiB of 64 MiB for events and results; 1,200 events dropped: over the session's budget"
+    assert describe_retained(retained) == expected
+    status = SessionStatus(level="guarded", calls=1, workspace="/w", retained=retained)
+    assert expected in status_bundle(status, "safe", {})["text/plain"]

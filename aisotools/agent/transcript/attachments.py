@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aisotools.core.events import CheckpointTaken
+from aisotools.core.events import CheckpointTaken, EventsDropped
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.core.protocols import (
     SupportsEffect,
@@ -74,6 +74,9 @@ def start_files(session: Session) -> StartFiles:
     """
     if session.workspace is None or session.history is None:
         return StartFiles(texts={})
+    if any(isinstance(event, EventsDropped) and not event.is_output_only for event in session.events[:1]):
+        # The first call is not among the events any more: what stands first was changed by calls before it.
+        return StartFiles(texts={}, missing=(f"the files: {session.events[0]}",))
     roots = (event.root for event in session.events if isinstance(event, CheckpointTaken))
     root = next(roots, None)
     if root is None:

@@ -18,6 +18,7 @@ from aisotools.core.events import (
     CallStarted,
     Conversation,
     ConversationEdited,
+    EventsDropped,
     ModelAnswered,
     ModelRequested,
     Redone,
@@ -198,6 +199,8 @@ class _Fold:
                 self.entries.append(_moved("redo", event))
             case Undone():
                 self.entries.append(_moved("undo", event))
+            case EventsDropped():
+                self.entries.append(NoteEntry(text=f"Not everything is shown here. {_missing(event)}"))
             case SandboxLost():
                 self.entries.append(NoteEntry(text=f"The sandbox was lost: {event.reason}."))
             case _:
@@ -286,6 +289,11 @@ class _Fold:
         """Return the id of the call that made this one, which is the beginning of this one's id."""
         outer = call_id.rpartition("/")[0]
         return outer if outer in self.calls else ""
+
+
+def _missing(event: EventsDropped) -> str:
+    what = "printed output and reports" if event.is_output_only else "events, calls among them"
+    return f"{event.count:,} earlier {what} were dropped: {event.reason}."
 
 
 def _moved(way: Literal["undo", "redo"], event: Undone) -> UndoEntry:

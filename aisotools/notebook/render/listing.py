@@ -12,7 +12,7 @@ from aisotools.core.types import Effect
 from aisotools.notebook.render import html as frame
 from aisotools.notebook.render.text import one_line, readable
 from aisotools.policy.prompts import EFFECT_LABELS
-from aisotools.session.status import SessionStatus, describe_limits
+from aisotools.session.status import SessionStatus, describe_limits, describe_retained
 from aisotools.tools.adapter import classify, definition_of, payload_of, source_of
 
 _CELL = "padding:3px 16px 3px 0;text-align:left;vertical-align:top"
@@ -144,6 +144,8 @@ def status_bundle(
     if status.allowed_protected:
         allowed = f"{', '.join(status.allowed_protected)}; programs outside the sandbox may run or obey them"
         rows.append(("protected, but allowed", allowed))
+    if status.retained is not None:
+        rows.append(("host retains", describe_retained(status.retained)))
     rows += [("not available", text) for text in status.missing]
     return table_bundle(("sandbox", ""), rows)
 

@@ -1,8 +1,19 @@
 """The calls that a worker has in progress, and what the worker sends about them.
 
-All of it is hostile. What is malformed, or a flood, is a `ChannelError`, which ends the worker. What names a
-call that is over is dropped. Displays and questions of watched calls go to their `DisplaySink`; too many are
-dropped and counted.
+Threat
+    All of it is hostile: fields that are missing, of the wrong type or out of range; reports, displays and
+    output that are small on the wire and large in memory; floods of what has no effect.
+Mechanism
+    Each field is read by a function that accepts one form and raises `ChannelError` for every other, which
+    ends the worker. Reports and displays are limited per call in number, in size in memory (measured before
+    they are passed on), in rate and in total; displays of all calls together in rate as well. What is over a
+    limit is dropped, and the result says how much. What names a call that is over is counted as junk, and
+    too much of that ends the worker.
+Race window
+    A frame may name a call that has just ended at its deadline: junk, and no error. Handling is one step on
+    the event loop, so no frame sees a call half finished.
+When it fails
+    `WorkerConnection` ends the worker at any exception that a frame causes here; the next call gets another.
 """
 
 from __future__ import annotations
@@ -12,9 +23,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from aisotools.core.exceptions import ChannelError, WorkerDied
+from aisotools.core.retention import size_of
 from aisotools.core.sandboxes import SandboxListener
 from aisotools.sandbox.frames import Frame
 from aisotools.sandbox.limits import LimitExceeded
@@ -36,7 +48,7 @@ _REMEMBERED_DISPLAYS = 256
 # below.
 _DISPLAY_BURST = 5_000
 _DISPLAYS_PER_S = 200.0
-_DISPLAY_BYTES_BURST = 256 << 20
+_DISPLAY_BYTES_BURST = 64 << 20
 _DISPLAY_BYTES_PER_S = 16 << 20
 # The JSON of one display. Above the small size its containers are counted before it is parsed: an empty list
 # takes 3 bytes on the wire and 64 in memory.
@@ -47,10 +59,19 @@ _MAX_CONTAINERS = 1 << 20
 _MAX_QUESTIONS = 16
 _MAX_PROMPT_CHARS = 20_000
 
-# Progress reports per call.
+# Since the page was cleared last, what a call may display: a notebook keeps all of it.
+_DISPLAY_BYTES_TOTAL = 256 << 20
+# Displays of all calls together: bytes at once, and per second.
+_SESSION_DISPLAY_BYTES_BURST = 256 << 20
+_SESSION_DISPLAY_BYTES_PER_S = 32 << 20
+
+# Progress reports per call: their number, and their bytes in memory at once, per second and in total.
 _EMIT_BURST = 2000
 _EMITS_PER_S = 100.0
 _MAX_EMIT_BYTES = 1 << 17
+_EMIT_BYTES_BURST = 4 << 20
+_EMIT_BYTES_PER_S = 1 << 18
+_EMIT_BYTES_TOTAL = 64 << 20
 # Output that belongs to no call, in characters.
 _UNOWNED_BURST = 1 << 20
 _UNOWNED_PER_S = 10_000.0
@@ -65,6 +86,9 @@ _STREAMS = ("stdout", "stderr")
 _ALL_BYTES = 1 << 24
 # Longer numbers take time to parse, and no call has one.
 _MAX_NUMBER_DIGITS = 19
+# Larger ones are not exact in JSON.
+_MAX_COUNT = 1 << 53
+_MAX_NAME_CHARS = 200
 
 SendReply = Callable[[str, Mapping[str, Any]], None]
 """Sends a frame to the worker: its op and its header."""
@@ -108,6 +132,7 @@ class _WatchedCall:
     bytes: TokenBucket = field(
         default_factory=lambda: TokenBucket(_DISPLAY_BYTES_BURST, _DISPLAY_BYTES_PER_S)
     )
+    bytes_left: int = _DISPLAY_BYTES_TOTAL
     questions: set[asyncio.Task[str | None]] = field(default_factory=set)
 
 
@@ -119,6 +144,7 @@ class DisplayRouter:
 
     def __init__(self) -> None:
         self._watched: dict[str, _WatchedCall] = {}
+        self._bytes = TokenBucket(_SESSION_DISPLAY_BYTES_BURST, _SESSION_DISPLAY_BYTES_PER_S)
 
     def watch(self, call_id: str, sink: DisplaySink, options: ExecuteOptions) -> None:
         """Route a call that has not been sent yet to `sink`; `options` say how it runs."""
@@ -145,7 +171,6 @@ class DisplayRouter:
 
         Raises:
             ChannelError: If it is malformed.
-            KeyError: If something is missing from it.
         """
         watched = self._watched.get(call_id)
         if watched is None:
@@ -154,8 +179,19 @@ class DisplayRouter:
             self._ask(call_id, watched, frame.header, send_reply)
             return True
         size = sum(map(len, frame.parts))
-        if watched.displays.take() and watched.bytes.take(size) and _fits(frame):
-            watched.sink.show(call_id, _display_message(frame))
+        if (
+            watched.displays.take()
+            and size <= watched.bytes_left
+            and watched.bytes.take(size)
+            and self._bytes.take(size)
+            and _fits(frame)
+        ):
+            message = _display_message(frame)
+            # What is updated or cleared takes the place of what was there; the rest adds to the page.
+            watched.bytes_left -= size if message.kind != "update" else 0
+            if message.kind == "clear":
+                watched.bytes_left = _DISPLAY_BYTES_TOTAL
+            watched.sink.show(call_id, message)
         else:
             watched.sink.dropped(call_id)
         return True
@@ -163,9 +199,9 @@ class DisplayRouter:
     def _ask(
         self, call_id: str, watched: _WatchedCall, header: Mapping[str, Any], send_reply: SendReply
     ) -> None:
-        prompt, seq, password = header["prompt"], header["seq"], header["password"]
-        if not isinstance(prompt, str) or len(prompt) > _MAX_PROMPT_CHARS or type(seq) is not int:
-            raise ChannelError("a question of an unknown form")
+        prompt, seq, password = _text(header, "prompt"), _count(header, "seq"), header.get("password")
+        if len(prompt) > _MAX_PROMPT_CHARS:
+            raise ChannelError(f"a question of an unknown form: it has {len(prompt)} characters")
         if not watched.options.stdin or len(watched.questions) >= _MAX_QUESTIONS:
             raise ChannelError("a question where none may be asked")
 
@@ -186,6 +222,20 @@ class DisplayRouter:
         task.add_done_callback(reply)
 
 
+def _text(header: Mapping[str, Any], name: str) -> str:
+    value = header.get(name)
+    if type(value) is not str:
+        raise ChannelError(f"a frame of an unknown form: its {name!r} is no text")
+    return value
+
+
+def _count(header: Mapping[str, Any], name: str) -> int:
+    value = header.get(name)
+    if type(value) is not int or not 0 <= value < _MAX_COUNT:
+        raise ChannelError(f"a frame of an unknown form: its {name!r} is no whole number from 0 to 2**53")
+    return value
+
+
 def _fits(frame: Frame) -> bool:
     body = frame.parts[0] if frame.parts else b""
     if len(body) <= _UNCOUNTED_BYTES:
@@ -195,7 +245,7 @@ def _fits(frame: Frame) -> bool:
 
 def _display_message(frame: Frame) -> DisplayMessage:
     details = dict(frame.header)
-    kind = details.pop("what")
+    kind = details.pop("what", None)
     if not isinstance(kind, str) or kind not in DISPLAY_KINDS or not frame.parts:
         raise ChannelError("something shown of an unknown kind")
     body = frame.parts[0]
@@ -206,6 +256,25 @@ def _display_message(frame: Frame) -> DisplayMessage:
     if not isinstance(bundle, dict):
         raise ChannelError("something shown is no object")
     return DisplayMessage(kind=kind, bundle=bundle, details=details, buffers=frame.parts[1:])
+
+
+@dataclass(slots=True)
+class _EmitLimits:
+    """What a call may still report."""
+
+    number: TokenBucket = field(default_factory=lambda: TokenBucket(_EMIT_BURST, _EMITS_PER_S))
+    bytes: TokenBucket = field(default_factory=lambda: TokenBucket(_EMIT_BYTES_BURST, _EMIT_BYTES_PER_S))
+    bytes_left: int = _EMIT_BYTES_TOTAL
+
+    def take(self, payload: Mapping[str, Any]) -> bool:
+        """Count a report. Return False if it is too large, or one too many."""
+        if not self.number.take():
+            return False
+        size = size_of(payload, _MAX_EMIT_BYTES)
+        if size > _MAX_EMIT_BYTES or size > self.bytes_left or not self.bytes.take(size):
+            return False
+        self.bytes_left -= size
+        return True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -219,7 +288,8 @@ class PendingCall:
         output: What it has printed so far.
         holds_main_thread: Whether it runs on the worker's main thread.
         header: What the worker is told about who watches it.
-        emits: How many progress reports will still be delivered; None before the first one.
+        emits: Which progress reports will still be delivered; None before the first one.
+        dropped_emits: How many were not.
         exceeded_limit: The limit for which it was stopped, if it was.
     """
 
@@ -229,7 +299,8 @@ class PendingCall:
     output: PrintedOutput
     holds_main_thread: bool
     header: Mapping[str, Any] = field(default_factory=dict)
-    emits: TokenBucket | None = None
+    emits: _EmitLimits | None = None
+    dropped_emits: int = 0
     exceeded_limit: LimitExceeded | None = None
 
 
@@ -307,16 +378,17 @@ class CallTable:
 
         Raises:
             ChannelError: If it is malformed, or one of a flood.
-            KeyError: If something is missing from it.
         """
         header = frame.header
         if frame.op == "out":
-            self._handle_output(header["id"], header["stream"], header["text"], header.get("after"))
+            self._handle_output(header)
             return
         self.flush_output()
         if frame.op == "emit":
-            self._handle_emit(header["id"], header["name"], header["payload"])
+            self._handle_emit(header)
         elif frame.op == "done":
+            if "id" not in header:
+                raise ChannelError("a frame of an unknown form: a result of no call")
             self._handle_done(header["id"], frame.parts)
         elif frame.op in DISPLAY_OPS:
             self._handle_display(frame)
@@ -356,16 +428,16 @@ class CallTable:
         only = next(iter(calls)) if len(calls) == 1 else None
         return next((call for call in calls if call.holds_main_thread), only)
 
-    def _handle_output(self, call_id: object, stream: object, text: object, after: object) -> None:
-        if not isinstance(call_id, str) or not isinstance(stream, str) or not isinstance(text, str):
-            raise ChannelError("printed output of an unknown form")
+    def _handle_output(self, header: Mapping[str, Any]) -> None:
+        call_id, stream, text = _text(header, "id"), _text(header, "stream"), _text(header, "text")
         if stream not in _STREAMS:
             raise ChannelError(f"output of an unknown stream {stream[:40]!r}")
         is_number = call_id.isascii() and call_id.isdigit() and len(call_id) <= _MAX_NUMBER_DIGITS
         number = int(call_id) if is_number else 0
-        if after is not None:
-            if type(after) is not int or after <= 0:
-                raise ChannelError("printed output after an unknown amount")
+        if header.get("after") is not None:
+            after = _count(header, "after")
+            if not after:
+                raise ChannelError("printed output after nothing")
             # Order of output: programs wrote this many bytes to the pipe before this text was printed.
             # Deliver them in between.
             self.flush_output()
@@ -376,21 +448,21 @@ class CallTable:
         else:
             self._undelivered.append((number, stream, text))
 
-    def _handle_emit(self, number: object, name: object, payload: object) -> None:
-        if not isinstance(name, str) or not isinstance(payload, dict):
+    def _handle_emit(self, header: Mapping[str, Any]) -> None:
+        name, payload = _text(header, "name"), header.get("payload")
+        if not isinstance(payload, dict):
             raise ChannelError("a progress report of an unknown form")
-        call = self._find(number)
-        if call is not None and call.emits is None:
-            call.emits = TokenBucket(_EMIT_BURST, _EMITS_PER_S)
-        if (
-            call is None
-            or call.emits is None
-            or not call.emits.take()
-            or len(to_json(payload)) > _MAX_EMIT_BYTES
-        ):
+        call = self._find(header.get("id"))
+        if call is None:
             self._count_junk()
+            return
+        if call.emits is None:
+            call.emits = _EmitLimits()
+        if call.emits.take(payload):
+            self._listener.emitted(call.call_id, name[:_MAX_NAME_CHARS], payload)
         else:
-            self._listener.emitted(call.call_id, name[:200], payload)
+            call.dropped_emits += 1
+            self._count_junk()
 
     def _handle_done(self, number: object, pieces: tuple[bytes, ...]) -> None:
         call = self._pending.get(number) if type(number) is int else None
@@ -404,12 +476,17 @@ class CallTable:
         call.future.set_result(pieces)
 
     def _handle_display(self, frame: Frame) -> None:
-        number, after = frame.header["id"], frame.header.get("after", {})
+        number, after = frame.header.get("id"), frame.header.get("after", {})
+        if not isinstance(after, dict):
+            raise ChannelError("something shown after an unknown amount")
         for stream in _STREAMS:
             if stream in after:
-                self._drain_raw(stream, int(after[stream]))
-        call = self._find(number)
-        call_id = call.call_id if call is not None else self._finished.get(number, ("", None))[0]
+                self._drain_raw(stream, _count(after, stream))
+        call, call_id = self._find(number), ""
+        if call is not None:
+            call_id = call.call_id
+        elif type(number) is int and number in self._finished:
+            call_id = self._finished[number][0]
         if not self._displays.route(call_id, frame, self._reply):
             self._count_junk()
 

@@ -1,30 +1,46 @@
 """The host's connection to one tree of worker processes: its sockets on the event loop.
 
 A supervisor process stands above the worker and everything the worker starts. The worker can be replaced
-within the tree (by undo, and by recovery after a crash); the supervisor and the pipes stay. Everything read
-here is hostile: what is malformed ends the worker.
+within the tree (by undo, and by recovery after a crash); the supervisor and the pipes stay.
+
+Threat
+    Whatever is read here is hostile: the call channel and the raw output, which any process of the tree may
+    hold, and the control socket if a worker ever got into its supervisor.
+Mechanism
+    Little is read at a time. A frame is parsed by `aisotools.sandbox.frames` and handled by `CallTable`; any
+    exception of either ends the worker, and what remains in its socket is never read. A malformed report on
+    the control socket loses the whole tree. Nothing is raised into the event loop.
+Race window
+    Frames that were sent before a worker ended still count, up to a bound; so a frame may be handled after
+    the news of the death, never after another worker has taken over.
+When it fails
+    The worker's calls fail with `WorkerDied` and the reason; undo's snapshots or a fresh worker take over.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.sandboxes import SandboxListener
 from aisotools.sandbox.frames import Frame, FrameReader, encode
 from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall
+from aisotools.sandbox.host.failures import describe_exit
 from aisotools.sandbox.host.monitor import ResourceMonitor
 from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.spawn import WorkerHandles
+from aisotools.sandbox.process.supervisor import parse_report
+
+_log = logging.getLogger(__name__)
 
 READ_BYTES = 1 << 16
 """How much is read at once, so that one busy worker does not hold up the event loop."""
@@ -427,8 +443,7 @@ class WorkerConnection:
         """Ignore the worker until `resume`: it is about to be replaced.
 
         Race: it is killed or frozen on purpose next. Its end, reported by socket, by process descriptor or by
-            the
-        supervisor, must not count as a crash, which would start a recovery beside the undo.
+        the supervisor, must not count as a crash, which would start a recovery beside the undo.
         """
         self._suspended = True
         self._worker.socket.pause_reading()
@@ -471,7 +486,7 @@ class WorkerConnection:
         reads = _READS_AFTER_DEATH
         while self.is_serving and reads and self._read_channel():
             reads -= 1
-        self.worker_exited(_describe_exit(exit_status, signal_number))
+        self.worker_exited(describe_exit(exit_status, signal_number))
 
     def worker_exited(self, reason: str) -> None:
         """Fail every call in progress: the worker is gone. Lose the tree unless another worker comes."""
@@ -512,8 +527,13 @@ class WorkerConnection:
                 else:
                     self._handle_start(frame)
             self.calls.flush_output()
-        except (ChannelError, KeyError, TypeError, ValueError) as error:
+        except ChannelError as error:
             self.worker_exited(f"it broke the protocol of the call channel: {error}")
+        except Exception as error:
+            # Nothing that a worker sends may reach the event loop as an exception: it would be reported
+            # there, and the worker would go on. Each form is checked; this is for what was overlooked.
+            _log.exception("A frame of a worker was not understood")
+            self.worker_exited(f"it sent a frame that could not be handled ({type(error).__name__})")
         return True
 
     def _on_channel_closed(self, worker: WorkerProcess) -> None:
@@ -575,7 +595,13 @@ class WorkerConnection:
             self.lose("its supervisor is gone")
             self._set_cleaned_up()
             return
-        message = from_json(packet)
+        try:
+            message = parse_report(packet)
+        except ChannelError as error:
+            # The supervisor is our own code, but its socket is in reach of a worker that got out of its own
+            # process. A report that is none means that the tree can no longer be ended through it.
+            self.lose(f"its supervisor broke the protocol: {error}")
+            return
         match message["op"]:
             case "started":
                 self._worker.pid = message["worker"]
@@ -651,22 +677,3 @@ class WorkerConnection:
 
 def _quote_last_words(error: WorkerDied) -> str:
     return f" Its last output:\n{error.last_words[-2000:]}" if error.last_words else ""
-
-
-_SIGNAL_HINTS = {
-    signal.SIGKILL: "; perhaps the machine ran out of memory",
-    signal.SIGXCPU: "; it had used up its processor time",
-}
-
-
-def _describe_exit(exit_status: int, signal_number: int) -> str:
-    """Describe how a process ended; a negative status without a signal means that it is not known."""
-    if exit_status < 0 and not signal_number:
-        return "it ended"
-    if not signal_number:
-        return f"it exited with status {exit_status}"
-    try:
-        name = signal.Signals(signal_number)
-    except ValueError:
-        return f"it was ended by signal {signal_number}"
-    return f"it was ended by {name.name}{_SIGNAL_HINTS.get(name, '')}"

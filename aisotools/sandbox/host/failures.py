@@ -5,6 +5,7 @@ Each result says what happened to the variables, in words for a model and as met
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -95,3 +96,22 @@ def timeout_result(
         metadata = recovery_metadata(recovery)
     result = ToolResult.error("\n".join(lines), error_kind="failed")
     return result.with_metadata(timed_out=True, **metadata, **output)
+
+
+_SIGNAL_HINTS = {
+    signal.SIGKILL: "; perhaps the machine ran out of memory",
+    signal.SIGXCPU: "; it had used up its processor time",
+}
+
+
+def describe_exit(exit_status: int, signal_number: int) -> str:
+    """Return how a process ended, in words; a negative status without a signal means that it is not known."""
+    if exit_status < 0 and not signal_number:
+        return "it ended"
+    if not signal_number:
+        return f"it exited with status {exit_status}"
+    try:
+        name = signal.Signals(signal_number)
+    except ValueError:
+        return f"it was ended by signal {signal_number}"
+    return f"it was ended by {name.name}{_SIGNAL_HINTS.get(name, '')}"

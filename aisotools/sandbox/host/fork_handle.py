@@ -65,6 +65,8 @@ _FRAME_LIMITS = FrameLimits(header_bytes=1 << 16, body_bytes=0, parts=0)
 # A fork of a worker with gigabytes of memory answers within tens of milliseconds; at-fork hooks of user code
 # come on top.
 _FORK_ANSWER_S = 5.0
+# What a fork may say that the fork before took. It decides whether the next calls go without a snapshot.
+_MAX_FORK_S = 3600.0
 # When memory runs out the kernel kills the process with the highest score first. The most is 1000.
 _OOM_SCORE = 900
 
@@ -183,10 +185,12 @@ def observe(pid: int, counts: ProcessCounts, header: Mapping[str, Any]) -> Proce
     Args:
         pid: The fork.
         counts: What was counted before it was made.
-        header: What it says of itself: the names of its `threads` and the descriptors that are `ours`.
+        header: What it says of itself: the names of its `threads` and the descriptors that are `ours`. What
+            is malformed in it counts as not said, which makes the label worse and nothing else.
     """
-    own = {number for number in header.get("ours", ()) if isinstance(number, int)}
-    names = tuple(str(name)[:_MAX_NAME_CHARS] for name in header.get("threads", ()))[:_MAX_NAMES]
+    own = {number for number in _list_in(header, "ours") if type(number) is int}
+    threads = [name for name in _list_in(header, "threads")[:_MAX_NAMES] if isinstance(name, str)]
+    names = tuple(name[:_MAX_NAME_CHARS] for name in threads)
     # The kernel counted: a worker with one thread has no others to name, whatever it says.
     thread_names = names if counts.threads else ()
     kinds: dict[str, int] = {}
@@ -213,6 +217,19 @@ def observe(pid: int, counts: ProcessCounts, header: Mapping[str, Any]) -> Proce
         shared_mappings=tuple(shared),
         libraries=libraries,
     )
+
+
+def _list_in(header: Mapping[str, Any], name: str) -> list[Any]:
+    value = header.get(name)
+    return value if isinstance(value, list) else []
+
+
+def _duration_in(header: Mapping[str, Any], name: str) -> float:
+    """Return a number of seconds; 0 for what is none, also for integers that no float can hold."""
+    value = header.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MAX_FORK_S:
+        return 0.0
+    return float(value)
 
 
 def _descriptors(pid: int) -> Iterator[tuple[int, str]]:
@@ -488,8 +505,7 @@ class ForkSnapshot:
         if unsettled:
             await asyncio.wait([snapshot.settled for snapshot in unsettled])
             self._counts = self._counts.without({snapshot.socket.pid for snapshot in unsettled})
-        fork_s = header.get("last_fork_s")
-        self.last_fork_s = float(fork_s) if isinstance(fork_s, int | float) else 0.0
+        self.last_fork_s = _duration_in(header, "last_fork_s")
         label, lost = label_snapshot(observe(self.socket.pid, self._counts, header))
         self.point = replace(self.point, label=label, lost=lost)
         _prefer_for_oom_kill(self.socket.pid)
@@ -561,6 +577,6 @@ def _prefer_for_oom_kill(pid: int) -> None:
 
 def _losses(value: object) -> tuple[str, ...]:
     """Return what a fork says it has lost, bounded in number and length."""
-    if not isinstance(value, Sequence) or isinstance(value, str):
+    if not isinstance(value, list):
         return ()
-    return tuple(str(entry)[:_MAX_LOSS_CHARS] for entry in value[:_MAX_LOSSES])
+    return tuple(entry[:_MAX_LOSS_CHARS] for entry in value[:_MAX_LOSSES] if isinstance(entry, str))

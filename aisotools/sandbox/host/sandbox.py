@@ -244,6 +244,8 @@ class LocalSandbox:
         try:
             pieces = pending.future.result()
             result = result_from_worker(pieces, request.output_caps, pending.output)
+            if pending.dropped_emits:
+                result = _count_dropped_emits(result, pending.dropped_emits)
         except WorkerDied as error:
             return worker_died_result(error, await self._last_recovery())
         except ChannelError as error:
@@ -475,6 +477,13 @@ class LocalSandbox:
             # Cancelled: nobody waits for this worker any more, and nobody else knows of it.
             connection.lose("its start was cancelled")
             raise
+
+
+def _count_dropped_emits(result: ToolResult, count: int) -> ToolResult:
+    """Add the progress reports that the host did not take to those that the worker did not send."""
+    in_worker = result.metadata.get("dropped_emits")
+    known = in_worker if type(in_worker) is int and in_worker >= 0 else 0
+    return result.with_metadata(dropped_emits=count + known)
 
 
 def _send(connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int] = ()) -> PendingCall:

@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 
 from pydantic_core import from_json, to_json
 
+from aisotools.core.exceptions import ChannelError
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.scratch import remove_folder
 
@@ -36,6 +37,16 @@ INTERRUPT_RECORD = struct.Struct("=Q")
 _PACKET_BYTES = 1 << 16
 _END_TIMEOUT_S = 5.0  # for the whole tree; what the kernel still holds then is left to the janitor
 _SWEEP_TIMEOUT_S = 1.0  # the host waits for it
+# What the supervisor reports: the fields of each op, and their types.
+_REPORTS: Mapping[str, Mapping[str, type]] = {
+    "started": {"worker": int, "supervisor": int, "scratch": str},
+    "done": {"seq": int},
+    "died": {"exit": int, "signal": int},
+    "ended": {},
+    "gone": {},
+}
+# Process ids, exit statuses and numbers of requests are smaller.
+_MAX_NUMBER = 1 << 53
 
 
 class ChildWatcher:
@@ -241,3 +252,23 @@ def _describe_status(status: int) -> dict[str, int]:
     if os.WIFSIGNALED(status):
         return {"exit": -1, "signal": os.WTERMSIG(status)}
     return {"exit": os.WEXITSTATUS(status), "signal": 0}
+
+
+def parse_report(packet: bytes) -> dict[str, Any]:
+    """Return a report of the supervisor whose fields have the right types. An unknown op has none.
+
+    Raises:
+        ChannelError: If it is malformed.
+    """
+    try:
+        message: object = from_json(packet, allow_inf_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise ChannelError(f"a report is not JSON: {str(error)[:200]}") from None
+    if not isinstance(message, dict) or not isinstance(op := message.get("op"), str):
+        raise ChannelError("a report is no object with an 'op'")
+    for name, kind in _REPORTS.get(op, {}).items():
+        value = message.get(name)
+        is_in_range = not isinstance(value, int) or -_MAX_NUMBER <= value <= _MAX_NUMBER
+        if type(value) is not kind or not is_in_range:
+            raise ChannelError(f"a report {op!r} whose {name!r} is no {kind.__name__} in range")
+    return message

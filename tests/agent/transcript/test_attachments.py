@@ -17,6 +17,7 @@ from aisotools.agent.transcript.attachments import (
     start_files,
 )
 from aisotools.builtin import builtin_tools
+from aisotools.core.events import CallEmitted, EventsDropped, SandboxLost
 from aisotools.core.types import Effect
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import tool
@@ -102,3 +103,21 @@ def test_the_source_of_a_tool_brings_what_it_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tools", [[], builtin_tools("core")])
 def test_without_known_sources_there_is_nothing_to_write(tools: list[object]) -> None:
     assert sources_of(tools) == ""  # type: ignore[arg-type]  # they are tools
+
+
+async def test_files_are_missing_when_the_first_calls_were_dropped(
+    open_session: OpenSession,
+) -> None:
+    session = open_session(retained_bytes=1 << 20)
+    await session.start()
+    assert session.workspace is not None
+    (session.workspace / "a.txt").write_text("text")
+    for _ in range(30):
+        session.record(CallEmitted, "c", name="n", payload={"text": "x" * 50_000})
+    assert isinstance(session.events[0], EventsDropped)
+    assert start_files(session).texts == {"a.txt": "text"}, "only output is missing"
+    for number in range(3000):
+        session.record(SandboxLost, generation=number, reason="r" * 500)
+    assert start_files(session).texts == {}
+    (missing,) = start_files(session).missing
+    assert "were dropped: over the session's budget of 1 MiB" in missing

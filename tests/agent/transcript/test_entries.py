@@ -32,6 +32,7 @@ from aisotools.core.events import (
     CallRequested,
     CallStarted,
     ConversationEdited,
+    EventsDropped,
     ModelAnswered,
     ModelRequested,
     Redone,
@@ -283,3 +284,15 @@ def test_effect_in_the_words_of_the_cards() -> None:
 )
 def test_decided(entry: Called, text: str) -> None:
     assert decided(entry) == text
+
+
+@pytest.mark.parametrize(
+    ("kinds", "what"),
+    [(("call_output",), "printed output and reports"), (("call_requested",), "events, calls among them")],
+)
+def test_what_was_dropped_is_said(kinds: tuple[str, ...], what: str) -> None:
+    dropped = EventsDropped(time_s=0, count=1200, kinds=kinds, size_bytes=9, reason="over the budget")
+    (entry,) = entries_of([dropped])
+    assert (
+        remark(entry) == f"Not everything is shown here. 1,200 earlier {what} were dropped: over the budget."
+    )

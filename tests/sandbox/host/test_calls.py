@@ -337,3 +337,33 @@ async def test_too_many_questions_at_once(host: Host, sink: Sink) -> None:
         ask(host, 16)
     host.displays.withdraw_questions("c")
     assert len(await replies(host, 16)) == 16
+
+
+async def test_reports_are_limited_by_their_size_in_memory_and_in_total(host: Host) -> None:
+    call = host.start()
+    host.handle("emit", {"id": 1, "name": "n", "payload": {"a": [[] for _ in range(3_000)]}})
+    assert host.reported.emits == [], "small as JSON, large in memory"
+    assert call.dropped_emits == 1
+    for _ in range(100):
+        host.handle("emit", {"id": 1, "name": "n", "payload": {"a": "x" * 100_000}})
+    assert 40 <= len(host.reported.emits) <= 45, "4 MiB at once"
+    assert call.dropped_emits == 101 - len(host.reported.emits)
+
+
+async def test_displays_of_a_call_are_limited_in_total_until_the_page_is_cleared(
+    host: Host, sink: Sink
+) -> None:
+    host.displays.watch("c", sink, INTERACTIVE)
+    host.displays._watched["c"].bytes_left = 1000
+    host.start()
+    body = to_json({"text/plain": "x" * 400})
+
+    def show(kind: str) -> int:
+        host.handle("show", {"id": 1, "what": kind}, (body if kind != "clear" else b"",))
+        return len(sink.messages)
+
+    assert [show("display") for _ in range(4)] == [1, 2, 2, 2]
+    assert len(sink.drops) == 2
+    assert show("clear") == 3
+    assert [show("update") for _ in range(5)] == [4, 5, 6, 7, 8], "it takes the place of another"
+    assert show("display") == 9

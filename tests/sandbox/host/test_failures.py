@@ -8,6 +8,7 @@ from aisotools.core.exceptions import WorkerDied
 from aisotools.core.sandboxes import VariablePoint
 from aisotools.sandbox.host.failures import (
     Recovery,
+    describe_exit,
     describe_recovery,
     recovery_metadata,
     timeout_result,
@@ -108,3 +109,18 @@ def test_a_timeout_of_a_call_that_was_killed() -> None:
     )
     assert (len(out), out[-3:], err) == (2000, "end", "oh")
     assert result.metadata == {"timed_out": True, "state_kept": False, **output}
+
+
+@pytest.mark.parametrize(
+    ("exit_status", "signal_number", "words"),
+    [
+        (0, 0, "it exited with status 0"),
+        (-1, 0, "it ended"),
+        (-1, 11, "it was ended by SIGSEGV"),
+        (-1, 9, "it was ended by SIGKILL; perhaps the machine ran out of memory"),
+        (-1, 24, "it was ended by SIGXCPU; it had used up its processor time"),
+        (-1, 2**40, "it was ended by signal 1099511627776"),
+    ],
+)
+def test_the_end_of_a_process_in_words(exit_status: int, signal_number: int, words: str) -> None:
+    assert describe_exit(exit_status, signal_number) == words

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from aisotools.core.exceptions import ChannelError
 from aisotools.sandbox.process import supervisor, tree
 from aisotools.sandbox.process.scratch import make_scratch
-from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, ChildWatcher, Supervisor
+from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, ChildWatcher, Supervisor, parse_report
 from tests.sandbox.alone import in_one_thread
 from tests.waiting import wait_until
 
@@ -342,3 +343,41 @@ def test_a_process_that_is_gone_counts_as_ended() -> None:
         assert select.select([descriptor], [], [], 0)[0] == [descriptor]
     finally:
         os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"op": "started", "worker": 7, "supervisor": 6, "scratch": "/tmp/s"},
+        {"op": "done", "seq": 2**53},
+        {"op": "died", "exit": -1, "signal": 9},
+        {"op": "gone"},
+        {"op": "unknown", "seq": "x"},
+    ],
+)
+def test_reports_with_the_right_fields_are_read(report: dict[str, Any]) -> None:
+    assert parse_report(json.dumps(report).encode()) == report
+
+
+@pytest.mark.parametrize(
+    ("packet", "reason"),
+    [
+        (b"{", "a report is not JSON: "),
+        (b"[" * 10_000, "a report is not JSON: "),
+        (b'{"op": "done", "seq": NaN}', "a report is not JSON: "),
+        (b"[]", "a report is no object with an 'op'"),
+        (b'{"op": 1}', "a report is no object with an 'op'"),
+        (b'{"op": "done"}', "a report 'done' whose 'seq' is no int in range"),
+        (b'{"op": "done", "seq": true}', "a report 'done' whose 'seq' is no int in range"),
+        (b'{"op": "done", "seq": 9007199254740993}', "a report 'done' whose 'seq' is no int in range"),
+        (b'{"op": "died", "exit": -9007199254740993, "signal": 0}', "whose 'exit' is no int in range"),
+        (
+            b'{"op": "started", "worker": 1, "supervisor": 2, "scratch": null}',
+            "whose 'scratch' is no str in range",
+        ),
+    ],
+)
+def test_malformed_reports_are_refused(packet: bytes, reason: str) -> None:
+    with pytest.raises(ChannelError) as caught:
+        parse_report(packet)
+    assert reason in str(caught.value)

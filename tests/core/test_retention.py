@@ -1,0 +1,110 @@
+"""The budget of a session, and sizes compared with what a process really grows by."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from aisotools.core.retention import RetentionBudget, size_of
+from aisotools.core.types import ToolCall
+
+# How much a process grows by a value, over what is charged for it.
+GROWTH = """
+import gc, os, sys
+from pydantic_core import from_json
+from aisotools.core.retention import size_of
+def resident():
+    gc.collect()
+    return int(open('/proc/self/statm').read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
+text = eval(sys.argv[1])
+from_json(b'[' + b'0,' * 9 + b'0]', cache_strings='keys')
+before = resident()
+value = from_json(text, cache_strings='keys')
+after = resident()
+print((after - before) / size_of(value))
+"""
+VALUES = {
+    "empty lists": "b'[' + b'[],' * 300_000 + b'[]]'",
+    "small objects": "b'[' + b'{\"a\":1.5,\"b\":\"xyz\"},' * 100_000 + b'{}]'",
+    "large integers": "b'[' + b'1234567,' * 600_000 + b'0]'",
+    "floats": "b'[' + b'1.5,' * 600_000 + b'0]'",
+    "small integers": "b'[' + b'1,' * 2_000_000 + b'0]'",
+    "nothing": "b'[' + b'null,' * 2_000_000 + b'null]'",
+    "short texts": "b'[' + b'\"xyz\",' * 400_000 + b'\"\"]'",
+    "long text": "b'\"' + b'x' * 20_000_000 + b'\"'",
+    "wide text": "b'\"' + ('\\U0001f600' * 4_000_000).encode() + b'\"'",
+    "keys that differ": "('{' + ','.join('\"key %d\":1' % n for n in range(200_000)) + '}').encode()",
+    "long keys": "b'[' + (b'{\"' + b'k' * 100 + b'\":1},') * 50_000 + b'0]'",
+    "nested": "b'[' + (b'[' * 50 + b'0' + b']' * 50 + b',') * 8_000 + b'0]'",
+}
+
+
+@pytest.mark.parametrize("text", VALUES.values(), ids=VALUES)
+def test_a_size_is_within_a_factor_of_two_of_the_growth_of_a_process(text: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH, text], capture_output=True, text=True, check=True, timeout=50
+    )
+    ratio = float(done.stdout)
+    print(f"\ngrown / charged: {ratio:.2f}")
+    assert 0.5 <= ratio <= 2
+
+
+def test_what_occurs_twice_counts_once() -> None:
+    text = "x" * 1000
+    once = size_of([text])
+    assert size_of([text, text]) - once == 8, "a pointer more"
+    seen: set[int] = set()
+    assert size_of([text], seen=seen) == once
+    assert size_of([text], seen=seen) < 100
+    looped: list[object] = []
+    looped.append(looped)
+    assert 0 < size_of(looped) < 200
+
+
+def test_values_of_dataclasses_count() -> None:
+    assert size_of(ToolCall("id", "name", {"code": "x" * 5000})) > 5000
+
+
+def test_the_walk_stops_above_its_limits() -> None:
+    values: list[object] = [[n] for n in range(1000)]
+    assert size_of(values) > 60_000
+    assert 1000 < size_of(values, 1000) < 20_000
+    assert size_of(values, 1 << 30, max_containers=100) == (1 << 30) + 1
+    assert size_of(values, 1 << 30, max_containers=1001) < 1 << 30
+
+
+def test_beyond_the_limit_holders_are_asked_in_turn_until_it_is_enough() -> None:
+    budget = RetentionBudget(1600)
+    asked: list[tuple[str, int]] = []
+
+    def holder(name: str, held: int) -> None:
+        def reclaim(excess: int) -> None:
+            asked.append((name, excess))
+            budget.release(held)
+
+        budget.on_excess(reclaim)
+
+    holder("first", 50)
+    holder("second", 400)
+    holder("third", 400)
+    budget.charge(1600)
+    assert asked == []
+    budget.charge(1)
+    assert asked == [("first", 101), ("second", 51)]
+    assert budget.used_bytes == 1151
+    assert repr(budget) == "<RetentionBudget 1,151 of 1,600 bytes>"
+    assert RetentionBudget(64 << 20).reason == "over the session's budget of 64 MiB"
+
+
+def test_a_holder_may_charge_while_it_frees() -> None:
+    budget = RetentionBudget(100)
+
+    def reclaim(excess: int) -> None:
+        budget.charge(1)  # what stands in the place of what goes
+        budget.release(excess + 1)
+
+    budget.on_excess(reclaim)
+    budget.charge(101)
+    assert budget.used_bytes <= 100
