@@ -99,6 +99,14 @@ OPTIONAL = frozenset(
 BANNED_WORDS = frozenset({"told", "gave", "heard"})
 """Names that were used for messages, headers, payloads and results alike."""
 
+SHARED_NAMES: Mapping[str, tuple[str, str]] = {
+    "main": ("", "the entry point of a program, by custom"),
+    "add_parser": ("cli", "argparse's own name for adding a subcommand; each one adds itself"),
+    "run": ("cli", "each subcommand runs itself"),
+    "session_tools": ("integrations", "each framework's tools of a session: the same thing in each bridge"),
+}
+"""Names that several modules define: the package in which they may, and why they should."""
+
 _ARRAYS = "numpy's and pandas', of any object that a user's variable holds"
 
 FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {
@@ -384,18 +392,60 @@ def _importers(package: Package) -> dict[str, set[str]]:
     return importers
 
 
-def classes(package: Package) -> Iterator[Finding]:
-    """A class name has one meaning in the whole package."""
-    found: dict[str, str] = {}
+def meanings(package: Package) -> Iterator[Finding]:
+    """A class, a type alias and a public function of a module have a name that no other one has."""
+    found: dict[str, tuple[Module, int]] = {}
     for module in package.values():
-        for node in ast.walk(module.tree):
-            if not isinstance(node, ast.ClassDef):
+        for name, kind, line in _definitions(module):
+            first, first_line = found.setdefault(name, (module, line))
+            # In one module the second is the same thing again: an overload, or the form for another system.
+            if first is module and (kind != "class" or line == first_line):
                 continue
-            place = f"{module.path}:{node.lineno}"
-            if node.name in found:
-                message = f"class {node.name} is defined at {found[node.name]} too; give one another name"
-                yield Finding(module.path, node.lineno, message)
-            found.setdefault(node.name, place)
+            home, _ = SHARED_NAMES.get(name, (None, ""))
+            if home is not None and _within(first.name, home) and _within(module.name, home):
+                continue
+            message = f"{kind} {name} is defined at {first.path}:{first_line} too; give one another name"
+            yield Finding(module.path, line, message)
+
+
+def _definitions(module: Module) -> Iterator[tuple[str, str, int]]:
+    """Yield name, kind and line of every class, and of the type aliases and public functions of a module."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ClassDef):
+            yield node.name, "class", node.lineno
+    for statement in _top_level(module.tree.body):
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            if not statement.name.startswith("_"):
+                yield statement.name, "function", statement.lineno
+        elif (alias := _alias(statement)) is not None:
+            yield alias, "alias", statement.lineno
+
+
+def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements that run when the module is imported, those of its `if` and `try` blocks too."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If | ast.Try | ast.With):
+            yield from _top_level(statement.body)
+            yield from _top_level(getattr(statement, "orelse", ()))
+            for handler in getattr(statement, "handlers", ()):
+                yield from _top_level(handler.body)
+
+
+_ALIAS = re.compile(r"_*[A-Z](?=\w*[a-z])\w*")
+
+
+def _alias(statement: ast.stmt) -> str | None:
+    """Return the name that a statement gives to a type, or None. Type variables name no type."""
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            pass
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+            pass
+        case _:
+            return None
+    called = _last_name(value.func) if isinstance(value, ast.Call) else ""
+    return name if _ALIAS.fullmatch(name) and called not in {"TypeVar", "ParamSpec", "TypeVarTuple"} else None
 
 
 def docstrings(package: Package) -> Iterator[Finding]:
@@ -590,7 +640,7 @@ RULES: tuple[Rule, ...] = (
     roots,
     doors,
     sizes,
-    classes,
+    meanings,
     undeclared,
     words,
     docstrings,

@@ -35,7 +35,7 @@ def main() -> None:
     )
     print(f"modules over {shape.MODULE_LINES} lines: {sum(n > shape.MODULE_LINES for n in lines.values())}")
     print(f"small modules with one importer, too large modules: {len(list(shape.sizes(package)))}")
-    print(f"class names defined twice: {len(list(shape.classes(package)))}")
+    print(f"classes, aliases, public functions defined twice: {len(list(shape.meanings(package)))}")
     print(f"lookups of undeclared members: {len(list(shape.undeclared(package)))}")
     banned = ", ".join(f"`{word}`" for word in sorted(shape.BANNED_WORDS))
     print(f"{banned} as names: {len(list(shape.words(package)))}; in tests: {len(list(shape.words(tests)))}")
@@ -61,7 +61,7 @@ def main() -> None:
     print("comment lines by package: " + ", ".join(f"{name} {n}" for name, n in sorted(comments.items())))
     print(f"function docstrings that begin with What, Whether, Who, How, Nothing or Be: {openings}")
     if "--list" in sys.argv[1:]:
-        rules = (shape.sizes, shape.classes, shape.undeclared, shape.words, shape.layers, shape.cycles)
+        rules = (shape.sizes, shape.meanings, shape.undeclared, shape.words, shape.layers, shape.cycles)
         for finding in (*(one for rule in rules for one in rule(package)), *shape.untested(package, tests)):
             print(finding)
 

@@ -275,17 +275,47 @@ def test_sizes() -> None:
     assert "imported by nobody alone" in found[2]
 
 
-def test_classes() -> None:
-    sources = {
-        "core/types.py": "class Limits: ...",
-        "sandbox/limits.py": "def f():\n    class Limits: ...",
-        "tools/schema.py": "class Schema: ...",
-    }
-    (found,) = broken(shape.classes, sources)
+@pytest.mark.parametrize(
+    ("first", "second", "finding"),
+    [
+        ("class Limits: ...", "def f():\n    class Limits: ...", "2: class Limits"),
+        ("class State: ...", "State = Literal['a', 'b']", "1: alias State"),
+        ("State = int", "State: TypeAlias = str", "1: alias State"),
+        ("if x:\n    State = int\nelse:\n    State = str", "", ""),
+        ("class _State: ...", "_State = tuple[int, int]", "1: alias _State"),
+        ("def find(): ...", "async def find(): ...", "1: function find"),
+        (
+            "def find(): ...",
+            "try:\n    import a\nexcept ImportError:\n    def find(): ...",
+            "4: function find",
+        ),
+        ("def _find(): ...", "def _find(): ...", ""),  # a private helper means something in its module alone
+        ("@overload\ndef find(x: int): ...\ndef find(x): ...", "class C:\n    def find(self): ...", ""),
+        ("def outer():\n    def find(): ...", "def find(): ...", ""),
+        ("T = TypeVar('T')", "T = TypeVar('T')", ""),
+        ("LIMIT = 1", "LIMIT = 2", ""),
+        ("def main(): ...", "def main(): ...", ""),
+        ("def run(): ...", "def run(): ...", "1: function run"),  # the command line's name, elsewhere
+    ],
+)
+def test_meanings(first: str, second: str, finding: str) -> None:
+    found = broken(shape.meanings, {"core/types.py": first, "tools/schema.py": second})
+    assert len(found) == bool(finding), found
+    assert all(f":{finding} is defined at aisotools/" in line for line in found)
+
+
+def test_a_class_is_defined_once_even_in_one_module() -> None:
+    (found,) = broken(shape.meanings, {"core/types.py": "class A: ...\nif x:\n    class A: ..."})
     assert found == (
-        "aisotools/sandbox/limits.py:2: class Limits is defined at aisotools/core/types.py:1 too; "
+        "aisotools/core/types.py:3: class A is defined at aisotools/core/types.py:1 too; "
         "give one another name"
     )
+
+
+def test_names_of_the_command_line_are_shared_within_it() -> None:
+    sources = {"cli/log.py": "def run(): ...", "cli/replay.py": "def run(): ..."}
+    assert broken(shape.meanings, sources) == []
+    assert len(broken(shape.meanings, sources | {"core/types.py": "def run(): ..."})) == 1
 
 
 def test_untested() -> None:

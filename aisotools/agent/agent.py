@@ -20,13 +20,12 @@ from pydantic_core import to_json
 
 from aisotools.agent import loop
 from aisotools.agent.budgets import Budgets
-from aisotools.agent.loop import End, Rules, State
+from aisotools.agent.loop import ConversationState, End, Rules
 from aisotools.agent.run import (
     AgentRun,
     Chooser,
     Driver,
     DriverDependencies,
-    Listener,
     LiveEvents,
     RunResult,
     Stepper,
@@ -44,6 +43,7 @@ from aisotools.core.exceptions import LedgerError, SandboxError, UsageError, Wor
 from aisotools.core.messages import AssistantMessage, Message, Model, UserMessage, since_last_answer
 from aisotools.core.protocols import SupportsContextWindow
 from aisotools.core.types import ToolDefinition
+from aisotools.session.event_log import Listener
 from aisotools.session.session import Session
 
 _log = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ class Agent:
         for ancestor in self._ancestors():
             ancestor.kin[self.agent_id] = self
         self._tools = None if tools is None else _existing(tools, session)
-        self._state = loop.replace_messages(State(), tuple(messages))
+        self._state = loop.replace_messages(ConversationState(), tuple(messages))
         self._child_tasks: set[asyncio.Future[object]] = set()
         self._listeners: list[Listener] = []
         self._driver: Driver | None = None

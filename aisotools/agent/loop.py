@@ -75,7 +75,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class ConversationState:
     """A conversation, and what the present run of it has used up.
 
     Attributes:
@@ -152,14 +152,14 @@ class End:
 class Transition:
     """The state after an event, and the driver's next action."""
 
-    state: State
+    state: ConversationState
     action: Ask | MakeCalls | Choose | End
 
 
 # ---- events
 
 
-def begin(state: State, rules: Rules, prompt: UserMessage | None) -> Transition:
+def begin(state: ConversationState, rules: Rules, prompt: UserMessage | None) -> Transition:
     """Start a run with `prompt`, or without one go on from the end of the conversation."""
     fresh = dataclasses.replace(
         state, steps=0, calls=0, usage=Usage(requests=0), failures={}, pending=(), results={}
@@ -171,7 +171,7 @@ def begin(state: State, rules: Rules, prompt: UserMessage | None) -> Transition:
     return _ask(fresh, rules)
 
 
-def receive_answer(state: State, rules: Rules, answer: ModelResponse) -> Transition:
+def receive_answer(state: ConversationState, rules: Rules, answer: ModelResponse) -> Transition:
     """Go on after the model's answer: make its calls, let a person choose, or end."""
     message, call_count = _assign_ids(answer.message, rules.agent_id, state.call_count)
     state = dataclasses.replace(
@@ -193,7 +193,7 @@ def receive_answer(state: State, rules: Rules, answer: ModelResponse) -> Transit
     return Transition(state, _end_of_answer(message))
 
 
-def receive_choice(state: State, rules: Rules, choice: CallPart | str | None) -> Transition:
+def receive_choice(state: ConversationState, rules: Rules, choice: CallPart | str | None) -> Transition:
     """Go on after a person picked a call, wrote to the model instead (text), or did neither (None)."""
     if choice is None:
         return Transition(state, End("undecided", "the model could not choose, and nobody chose for it"))
@@ -213,14 +213,17 @@ def receive_choice(state: State, rules: Rules, choice: CallPart | str | None) ->
     return _admit_calls(state, rules, (call,))
 
 
-def receive_results(state: State, rules: Rules, results: Sequence[ToolMessage]) -> Transition:
+def receive_results(state: ConversationState, rules: Rules, results: Sequence[ToolMessage]) -> Transition:
     """Go on after the calls of `MakeCalls`; `results` holds one for each, in any order."""
     state, loop = _append_results(state, rules, {result.call_id: result for result in results})
     return Transition(state, End("loop", loop)) if loop else _ask(state, rules)
 
 
 def abort(
-    state: State, outcome: RunOutcome, reason: str, results: Mapping[str, ToolMessage] | None = None
+    state: ConversationState,
+    outcome: RunOutcome,
+    reason: str,
+    results: Mapping[str, ToolMessage] | None = None,
 ) -> Transition:
     """End the run wherever it stands; calls without a result in `results` are answered with the reason."""
     return _end(dataclasses.replace(state, results={**state.results, **(results or {})}), (), outcome, reason)
@@ -229,7 +232,9 @@ def abort(
 # ---- edits by a person
 
 
-def replace_messages(state: State, messages: Sequence[Message], *, asking: bool = False) -> State:
+def replace_messages(
+    state: ConversationState, messages: Sequence[Message], *, asking: bool = False
+) -> ConversationState:
     """Return the state with another conversation; `asking` if its last request is about to be made."""
     messages = _with_every_call_answered(messages)
     marks = [min(mark, len(messages)) for mark in state.marks]
@@ -240,7 +245,9 @@ def replace_messages(state: State, messages: Sequence[Message], *, asking: bool 
     )
 
 
-def replace_arguments(state: State, call_id: str, arguments: Mapping[str, object]) -> State:
+def replace_arguments(
+    state: ConversationState, call_id: str, arguments: Mapping[str, object]
+) -> ConversationState:
     """Return the state with other arguments of a pending call, also in the answer that asked for it."""
 
     def edit(call: CallPart) -> CallPart:
@@ -259,7 +266,7 @@ def replace_arguments(state: State, call_id: str, arguments: Mapping[str, object
     )
 
 
-def rewind(state: State, step: int) -> State:
+def rewind(state: ConversationState, step: int) -> ConversationState:
     """Return the state as it was right before request number `step`, from 1."""
     messages = state.messages[: state.marks[step - 1]]
     return dataclasses.replace(
@@ -341,11 +348,11 @@ def _excerpt(message: ToolMessage) -> ToolMessage:
     return dataclasses.replace(message, content=content, images=(), trimmed_chars=trimmed_chars)
 
 
-def _estimated_tokens(state: State, rules: Rules) -> int:
+def _estimated_tokens(state: ConversationState, rules: Rules) -> int:
     return int((state.chars + rules.overhead_chars) * state.tokens_per_char)
 
 
-def _fit_window(state: State, rules: Rules) -> tuple[State, tuple[str, ...], int]:
+def _fit_window(state: ConversationState, rules: Rules) -> tuple[ConversationState, tuple[str, ...], int]:
     """Return the state trimmed to the window, the ids of trimmed results, and the freed characters."""
     window = rules.window_tokens
     if window is None or _estimated_tokens(state, rules) <= window * TRIM_ABOVE:
@@ -357,7 +364,7 @@ def _fit_window(state: State, rules: Rules) -> tuple[State, tuple[str, ...], int
     return state, result.call_ids, result.chars
 
 
-def _corrected_ratio(state: State, rules: Rules, usage: Usage) -> float:
+def _corrected_ratio(state: ConversationState, rules: Rules, usage: Usage) -> float:
     """Return tokens per character as the provider counted them for the last request, or as before."""
     sent = state.chars + rules.overhead_chars
     if usage.input_tokens <= 0 or sent < 1_000:
@@ -369,13 +376,13 @@ def _corrected_ratio(state: State, rules: Rules, usage: Usage) -> float:
 # ---- transitions
 
 
-def _append(state: State, message: Message) -> State:
+def _append(state: ConversationState, message: Message) -> ConversationState:
     return dataclasses.replace(
         state, messages=(*state.messages, message), chars=state.chars + message_chars(message)
     )
 
 
-def _ask(state: State, rules: Rules) -> Transition:
+def _ask(state: ConversationState, rules: Rules) -> Transition:
     """Make the next request, if the budgets and the model's window allow one."""
     exhausted = rules.budgets.spent(steps=state.steps, usage=state.usage)
     if exhausted:
@@ -414,7 +421,7 @@ def _end_of_answer(message: AssistantMessage) -> End:
     return End("answered")
 
 
-def _admit_calls(state: State, rules: Rules, calls: Sequence[CallPart]) -> Transition:
+def _admit_calls(state: ConversationState, rules: Rules, calls: Sequence[CallPart]) -> Transition:
     """Make the calls that may be made; refuse the others with a result that says why."""
     budget = rules.budgets.calls
     remaining = None if budget is None else budget - state.calls
@@ -450,7 +457,9 @@ def _refusal(call: CallPart, number: int, rules: Rules) -> str:
     return ""
 
 
-def _append_results(state: State, rules: Rules, results: Mapping[str, ToolMessage]) -> tuple[State, str]:
+def _append_results(
+    state: ConversationState, rules: Rules, results: Mapping[str, ToolMessage]
+) -> tuple[ConversationState, str]:
     """Return the state with a message for each pending call, and why the run goes in circles, if it does.
 
     A call that fails again with the same arguments is told so; any success forgets all failures.
@@ -475,7 +484,7 @@ def _append_results(state: State, rules: Rules, results: Mapping[str, ToolMessag
     return dataclasses.replace(state, pending=(), results={}, failures=failures), loop
 
 
-def _end(state: State, calls: Sequence[CallPart], outcome: RunOutcome, reason: str) -> Transition:
+def _end(state: ConversationState, calls: Sequence[CallPart], outcome: RunOutcome, reason: str) -> Transition:
     """End the run with every call answered, so that the conversation can go on another time."""
     for call in state.pending or calls:
         missing = ToolMessage(call.id, call.name, f"{call.name} gave no result: {reason}.", is_error=True)

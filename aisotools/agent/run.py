@@ -19,7 +19,16 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from aisotools.agent import loop
 from aisotools.agent.budgets import RunClock
-from aisotools.agent.loop import MIN_TRIMMED_CHARS, Ask, Choose, End, MakeCalls, Rules, State, Transition
+from aisotools.agent.loop import (
+    MIN_TRIMMED_CHARS,
+    Ask,
+    Choose,
+    ConversationState,
+    End,
+    MakeCalls,
+    Rules,
+    Transition,
+)
 from aisotools.core.concurrency import LoopTicker
 from aisotools.core.events import (
     AgentEvent,
@@ -48,15 +57,13 @@ from aisotools.core.messages import (
     TextPart,
     ToolMessage,
     Usage,
-    digest_of,
+    conversation_digest,
     since_last_answer,
 )
 from aisotools.core.protocols import SupportsAsyncClose, SupportsPerson
 from aisotools.core.types import Json, ToolCall, ToolDefinition, ToolResult
+from aisotools.session.event_log import Listener
 from aisotools.session.session import Session
-
-Listener = Callable[[SessionEvent], None]
-"""Called with every event of a run: the session's events, and `ModelStreamed`."""
 
 _log = logging.getLogger(__name__)
 
@@ -327,7 +334,7 @@ class Driver:
         options: The calls that the model proposed when it last could not choose.
     """
 
-    def __init__(self, dependencies: DriverDependencies, state: State, rules: Rules) -> None:
+    def __init__(self, dependencies: DriverDependencies, state: ConversationState, rules: Rules) -> None:
         self._deps = dependencies
         self.state = state
         self.rules = rules
@@ -430,7 +437,7 @@ class Driver:
         self._turn_id = f"{self.rules.agent_id}-t{uuid.uuid4().hex[:8]}"
         self._request_started_s = time.monotonic()
         new = since_last_answer(messages)
-        self.record(ModelRequested, turn_id=self._turn_id, new=new, digest=digest_of(new))
+        self.record(ModelRequested, turn_id=self._turn_id, new=new, digest=conversation_digest(new))
         if choice.action == "answer":
             message = AssistantMessage((TextPart(choice.text),), model="person")
             answer = ModelResponse(message=message, usage=Usage(cost=0.0))
@@ -442,7 +449,7 @@ class Driver:
             self._record_answer(transition.state)
         return transition
 
-    def _record_answer(self, state: State) -> None:
+    def _record_answer(self, state: ConversationState) -> None:
         """Record the last answer; its calls carry the ids under which they are made."""
         message = next(m for m in reversed(state.messages) if isinstance(m, AssistantMessage))
         self.record(

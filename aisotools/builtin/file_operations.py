@@ -238,7 +238,7 @@ def search(
     return _list_result(value, lines or [nothing], found.notes, "search")
 
 
-def list_folder(workspace: Workspace, path: str, *, glob: str | None) -> ToolResult:
+def list_files(workspace: Workspace, path: str, *, glob: str | None) -> ToolResult:
     """List the entries directly in a folder, sorted by name."""
     names = None if glob is None else compile_glob(glob)
     entries: list[Entry] = []

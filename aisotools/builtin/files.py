@@ -25,7 +25,7 @@ _WRITES = frozenset({"write", "append"})
 # ---- facts for the policy
 
 
-def classify(arguments: Mapping[str, Json]) -> Effect:
+def classify_operation(arguments: Mapping[str, Json]) -> Effect:
     """Return the effect of a call of `file`. An unknown operation counts as a mutation."""
     operation = arguments.get("operation")
     if isinstance(operation, str) and operation in _READS:
@@ -48,9 +48,9 @@ def written_path(arguments: Mapping[str, Json]) -> Path | None:
     return Path(path) if isinstance(path, str) and path and "\0" not in path else None
 
 
-def gather_facts(arguments: Mapping[str, Json]) -> Facts:
+def gather_operation_facts(arguments: Mapping[str, Json]) -> Facts:
     """Return the facts of a call of `file`; it never writes outside the workspace."""
-    facts = _facts(arguments, classify(arguments))
+    facts = _facts(arguments, classify_operation(arguments))
     operation, path, destination = (arguments.get(name) for name in ("operation", "path", "destination"))
     if not (isinstance(path, str) and isinstance(destination, str) and operation in ("move", "copy")):
         return facts
@@ -201,9 +201,9 @@ _IncludeIgnored = Annotated[
             "Copy config.toml to the folder backup/.",
         ),
     ],
-    classify=classify,
+    classify=classify_operation,
     extract_undo_path=extract_undo_path,
-    gather_facts=gather_facts,
+    gather_facts=gather_operation_facts,
     import_path="aisotools.builtin.files:file",
 )
 def file(
@@ -260,7 +260,7 @@ def file(
                     emit=context.emit,
                 )
             case "list":
-                return operations.list_folder(workspace, path, glob=glob)
+                return operations.list_files(workspace, path, glob=glob)
             case "metadata":
                 return operations.metadata(workspace, path)
 

@@ -116,7 +116,7 @@ def _dispatch(options: argparse.Namespace, extra: Sequence[str], host: Host) -> 
         "replay": replay.run,
         "run": run.run,
         "tools": tools.tools,
-        "call": tools.call,
+        "call": tools.call_tool,
     }
     return commands[options.command](options, host.echo)
 

@@ -100,7 +100,7 @@ def tools(options: argparse.Namespace, echo: Echo) -> int:
     return 0
 
 
-def call(options: argparse.Namespace, echo: Echo) -> int:
+def call_tool(options: argparse.Namespace, echo: Echo) -> int:
     """Run `aisotools call`. Return 0 for success, 1 for a failed, 2 for an invalid, 3 for a denied call."""
     from aisotools.builtin import builtin_tools
 
@@ -117,10 +117,10 @@ def call(options: argparse.Namespace, echo: Echo) -> int:
         from aisotools.notebook.render.text import readable
 
         echo(readable(result.content))
-    return exit_status(result)
+    return exit_code(result)
 
 
-def exit_status(result: ToolResult) -> int:
+def exit_code(result: ToolResult) -> int:
     """Return the exit status of `aisotools call` for a result."""
     if not result.is_error:
         return 0

@@ -369,7 +369,7 @@ class ModelRequested(AgentEvent):
     Attributes:
         turn_id: Identifies this request; its calls carry the same id.
         new: Messages since the last answer.
-        digest: Digest of `new` before redaction; see `messages.digest_of`.
+        digest: Digest of `new` before redaction; see `messages.conversation_digest`.
     """
 
     kind: ClassVar[str] = "model_requested"

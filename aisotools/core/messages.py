@@ -338,7 +338,7 @@ def message_from_json(value: Json) -> Message:
         raise UsageError(f"This is no message of a conversation: {problem[:300]}") from error
 
 
-def digest_of(messages: Sequence[Message]) -> str:
+def conversation_digest(messages: Sequence[Message]) -> str:
     """Return the SHA-256 of a conversation.
 
     Ids, opaque data and the names of models make no difference to an answer and are left out.
@@ -463,7 +463,7 @@ class AnswerReader:
 
     def _call(self, call: CallPart) -> CallPart:
         """Return the call with JSON arguments. Others are a flaw: they could not be recorded."""
-        from pydantic_core import from_json, to_json  # see `digest_of`
+        from pydantic_core import from_json, to_json  # see `conversation_digest`
 
         flaw, arguments = _encodable(call.flaw), call.arguments
         try:

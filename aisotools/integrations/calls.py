@@ -48,7 +48,7 @@ def check_asking(asking: str) -> None:
         raise UsageError(f"asking={asking!r}: use 'session' (our card or prompt) or 'framework' (theirs).")
 
 
-async def call(
+async def call_session_tool(
     session: Session,
     name: str,
     arguments: Mapping[str, Json],

@@ -18,8 +18,8 @@ from aisotools.core.types import Approval, ApprovalRequest, Effect, Json, ToolRe
 from aisotools.integrations.calls import (
     Asking,
     Image,
-    call,
     call_blocking,
+    call_session_tool,
     check_asking,
     images,
     needs_asking,
@@ -53,7 +53,9 @@ class LangChainSessionTool(BaseTool):
     async def _arun(self, *args: Any, **kwargs: Any) -> tuple[Any, ToolResult]:
         arguments = self._restore_arguments(args, kwargs)
         approver = self._approver(arguments)
-        return _convert_result(await call(self.session, self.export.tool_name, arguments, approver=approver))
+        return _convert_result(
+            await call_session_tool(self.session, self.export.tool_name, arguments, approver=approver)
+        )
 
     def _restore_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Json]:
         names = list(self.export["function"]["parameters"].get("properties", {}))

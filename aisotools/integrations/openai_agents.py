@@ -10,7 +10,7 @@ from typing import Any
 
 from agents import FunctionTool, ToolOutputImage, ToolOutputText
 
-from aisotools.integrations.calls import Asking, Image, call, check_asking, images, needs_asking
+from aisotools.integrations.calls import Asking, Image, call_session_tool, check_asking, images, needs_asking
 from aisotools.policy.approvers import AllowAll
 from aisotools.session.session import Session
 from aisotools.tools.export import Export, exported_name
@@ -50,7 +50,7 @@ def _tool(session: Session, export: Export, asking: str) -> FunctionTool:
             return f"The arguments are not an object: {arguments[:200]!r}. Call again with an object."
         # With `needs_approval` the SDK asked before it called this function.
         approver = AllowAll() if asking == "framework" else None
-        result = await call(
+        result = await call_session_tool(
             session,
             export.tool_name,
             export.restore(parsed),

@@ -19,7 +19,7 @@ from pydantic_core import SchemaValidator, core_schema
 from aisotools.core.exceptions import UsageError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Effect, Json, ToolResult
-from aisotools.integrations.calls import Asking, call, check_asking, images, needs_asking
+from aisotools.integrations.calls import Asking, call_session_tool, check_asking, images, needs_asking
 from aisotools.policy.approvers import AllowAll
 from aisotools.session.session import Session
 from aisotools.tools.adapter import declared_effect
@@ -112,7 +112,9 @@ class SessionToolset(AbstractToolset[Any]):
             if reasons is not None and not ctx.tool_call_approved:
                 raise ApprovalRequired(metadata={"reasons": list(reasons)})
             approver = AllowAll() if ctx.tool_call_approved else None
-        result = await call(self._session, own_name, tool_args, call_id=ctx.tool_call_id, approver=approver)
+        result = await call_session_tool(
+            self._session, own_name, tool_args, call_id=ctx.tool_call_id, approver=approver
+        )
         if result.is_error:
             raise (ModelRetry if result.recoverable else ToolFailed)(result.content)
         pictures = [BinaryContent(image.data, media_type=image.mime) for image in images(result)]

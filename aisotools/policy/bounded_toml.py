@@ -53,10 +53,10 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # numbers of very many digits are no TOMLDecodeError
-        raise UsageError(f"{source} is not TOML: {shorten(str(error))}.") from None
+        raise UsageError(f"{source} is not TOML: {shorten_middle(str(error))}.") from None
 
 
-def shorten(text: str) -> str:
+def shorten_middle(text: str) -> str:
     """Return `text` for an error message, with the middle of a long one left out."""
     if len(text) <= 4 * _SHOWN_CHARS:
         return text

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from aisotools.core.exceptions import UsageError, WorkspaceError
-from aisotools.policy.bounded_toml import MAX_BYTES, parse_toml, shorten
-from aisotools.policy.rules import Condition, Policy, Rule, compile_glob
+from aisotools.policy.bounded_toml import MAX_BYTES, parse_toml, shorten_middle
+from aisotools.policy.rules import Condition, Policy, Rule, glob_matcher
 from aisotools.workspace.protected_names import AllowedNames
 from aisotools.workspace.workspace import Workspace
 
@@ -59,7 +59,9 @@ def policy_from_toml(text: str, *, source: str = "policy", beside: Collection[st
     document = parse_toml(text, source)
     unknown = sorted(set(document) - {"mode", "rule", *beside})
     if unknown:
-        raise UsageError(f"{source} has unknown keys: {shorten(', '.join(unknown))}. Known: mode, rule.")
+        raise UsageError(
+            f"{source} has unknown keys: {shorten_middle(', '.join(unknown))}. Known: mode, rule."
+        )
     tables = document.get("rule", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UsageError(f"{source}: write rules as [[rule]] tables.")
@@ -152,12 +154,12 @@ def workspace_policy(workspace: Path) -> Policy | None:
 def _compile_globs(policy: Policy) -> None:
     """Compile all globs now: this may be in a thread, and the first call is on the event loop."""
     for rule in policy.rules:
-        compile_glob(rule.tool)
+        glob_matcher(rule.tool)
         if isinstance(rule.when, Condition):
             for value in rule.when.expected.values():
                 for glob in [value] if isinstance(value, str) else value if isinstance(value, list) else []:
                     if isinstance(glob, str):
-                        compile_glob(glob)
+                        glob_matcher(glob)
 
 
 def _read_user_file(path: Path) -> dict[str, Any]:

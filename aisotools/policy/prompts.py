@@ -164,7 +164,7 @@ def argument_fields(request: ApprovalRequest) -> tuple[ArgumentField, ...]:
     return (*code, *texts, *secrets)
 
 
-def summarize(request: ApprovalRequest, max_chars: int = 120) -> str:
+def summarize_request(request: ApprovalRequest, max_chars: int = 120) -> str:
     """Return the arguments in one line, cut at `max_chars`: the code, or `name=value` for each argument."""
     parts = [field.text for field in argument_fields(request) if field.kind in {"shell", "python"}]
     if not parts:

@@ -116,7 +116,7 @@ def _key_holds(key: str, expected: Any, call: ToolCall, facts: Facts, every: boo
 
 def _globs_match(globs: object, values: Iterable[str], every: bool) -> bool:
     """Return whether any value, or with `every` each, matches one of the globs. False for no values."""
-    patterns = [compile_glob(glob) for glob in _as_list(globs)]
+    patterns = [glob_matcher(glob) for glob in _as_list(globs)]
     matches = [any(pattern(value) for pattern in patterns) for value in values]
     return bool(matches) and (all(matches) if every else any(matches))
 
@@ -144,7 +144,7 @@ def _as_list(value: object) -> Sequence[Any]:
 
 
 @lru_cache(maxsize=4096)
-def compile_glob(glob: str) -> Callable[[str], re.Match[str] | None]:
+def glob_matcher(glob: str) -> Callable[[str], re.Match[str] | None]:
     """Return a function that matches a text against a glob, case-sensitively."""
     return re.compile(fnmatch.translate(glob)).match
 
@@ -200,7 +200,7 @@ class Rule:
 
     def matches(self, call: ToolCall, facts: Facts) -> bool:
         """Return whether the rule concerns this call. Whatever `when` raises passes through."""
-        if not compile_glob(self.tool)(call.name):
+        if not glob_matcher(self.tool)(call.name):
             return False
         if isinstance(self.when, Condition):
             return self.when.holds(call, facts, every=self.decision is Decision.ALLOW)

@@ -50,14 +50,14 @@ _UNCOUNTED_BYTES = 1 << 18
 _MAX_CONTAINERS = 1 << 20
 _MAX_ITEMS = 1 << 22
 
-Pieces = tuple[bytes, bytes, bytes, bytes]
+ResultPieces = tuple[bytes, bytes, bytes, bytes]
 """Head, value, data and metadata; a piece that is missing is empty."""
 
 
 # ---- in the worker
 
 
-def encode_result(result: ToolResult, caps: OutputCaps) -> Pieces:
+def encode_result(result: ToolResult, caps: OutputCaps) -> ResultPieces:
     """Return the four pieces of a result, each within its cap, all together within the channel's limits."""
     notes: dict[str, Any] = {}
     content_key = _content_key(result) if len(result.content) > caps.content_chars else None

@@ -70,7 +70,9 @@ class ConsoleApprover:
             return Approval("deny", reason=NO_APPROVER_REASON)
         question = describe_request(request) + "\n"
         read_line = self._read_line or _read_terminal
-        return await _typed(answer_from(read_line, lambda: self._write(question), request), _INTERRUPTED)
+        return await _typed(
+            read_typed_approval(read_line, lambda: self._write(question), request), _INTERRUPTED
+        )
 
     async def inquire(self, inquiry: UserQuestion) -> str | None:
         """Show a model's question and wait for the answer; None when there is nobody, or no answer."""
@@ -78,7 +80,7 @@ class ConsoleApprover:
             return None
         question = describe_question(inquiry) + "\n"
         read_line = self._read_line or _read_terminal
-        return await _typed(inquiry_answer_from(read_line, lambda: self._write(question), inquiry), None)
+        return await _typed(read_typed_answer(read_line, lambda: self._write(question), inquiry), None)
 
 
 async def _typed(reading: Coroutine[Any, Any, _T], interrupted: _T) -> _T:
@@ -94,7 +96,7 @@ async def _typed(reading: Coroutine[Any, Any, _T], interrupted: _T) -> _T:
             return interrupted
 
 
-async def inquiry_answer_from(
+async def read_typed_answer(
     read_line: Callable[[str], str], show: Callable[[], object], inquiry: UserQuestion
 ) -> str | None:
     """Return the answer that a person types to a model's question. Ask again until it is one of the choices.
@@ -121,7 +123,7 @@ async def inquiry_answer_from(
     return await run_blocking(converse)
 
 
-async def answer_from(
+async def read_typed_approval(
     read_line: Callable[[str], str], show: Callable[[], object], request: ApprovalRequest
 ) -> Approval:
     """Return the answer that a person types. Questions are asked one at a time, as there is one keyboard.

@@ -26,7 +26,7 @@ from aisotools.policy.prepared import PreparedCall
 from aisotools.session.event_log import EventLog
 from aisotools.session.sharing import LockToken, SharedWorkspace
 from aisotools.tools.adapter import undo_path
-from aisotools.workspace.checkpoints.scan import Progress, Snapshot, TooSlow
+from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.timeline import Checkpoint, Direction, UndoResult
 from aisotools.workspace.diff import Changes, changes_between
@@ -322,7 +322,9 @@ class WorkspaceHistory:
         uncovered = list_uncovered(snapshot)
         sentences = ["Undo brings back the files of the workspace."]
         if uncovered:
-            sentences = [f"Undo brings back the files of the workspace, but not {summarize(uncovered)}."]
+            sentences = [
+                f"Undo brings back the files of the workspace, but not {summarize_names(uncovered)}."
+            ]
         if prepared.facts.runs_in == "host":
             declared = undo_path(prepared.tool, prepared.arguments)
             if declared is not None:
@@ -378,13 +380,13 @@ class WorkspaceHistory:
             await self._shared.settled()
             running = self._shared.left_running()
             if running and not force:
-                names = summarize([f"{printable(name)} ({pid})" for pid, name in running.items()])
+                names = summarize_names([f"{printable(name)} ({pid})" for pid, name in running.items()])
                 return _refusal(
                     f"{names} still runs in the background and may go on changing files. "
                     f"Stop it first; with force=True the {way} stops it, too."
                 )
 
-            def move(progress: Progress) -> UndoResult:  # noqa: ARG001 - a move does not report any
+            def move(progress: ProgressCallback) -> UndoResult:  # noqa: ARG001 - a move does not report any
                 self._shared.kill(running)
                 return self._checkpoints.move(way, steps, force=force)
 
@@ -508,7 +510,7 @@ def list_uncovered(snapshot: Snapshot) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def summarize(names: Sequence[str]) -> str:
+def summarize_names(names: Sequence[str]) -> str:
     """Return names in a line: at most 20, and the number of the others."""
     more = len(names) - _MAX_LISTED
     listed = ", ".join(names[:_MAX_LISTED])
@@ -519,14 +521,14 @@ def _describe_irreversible(prepared: PreparedCall, *, covered: bool) -> str:
     """Return what a call does that no undo reverts, or nothing."""
     facts = prepared.facts
     if facts.hosts:
-        return f"{prepared.original.name} talked to {summarize(facts.hosts)}."
+        return f"{prepared.original.name} talked to {summarize_names(facts.hosts)}."
     if facts.runs_in == "host" and not covered:
         return f"{prepared.original.name} ran on the host; what it did outside the workspace is not undone."
     return ""
 
 
 def _describe_loss(point: VariablePoint) -> str:
-    return f", but for: {summarize(point.lost)}." if point.lost else "."
+    return f", but for: {summarize_names(point.lost)}." if point.lost else "."
 
 
 def _describe_unchanged(*, supported: bool) -> str:
@@ -561,15 +563,15 @@ def _move_result(moved: UndoResult, variables: str) -> ToolResult:
         missing.append(f"{path or 'the workspace'} ({reason})")
     verb = "Undid" if moved.way == "undo" else "Redid"
     noun = "call" if len(calls) == 1 else "calls"
-    lines = [f"{verb} {len(calls)} {noun}: {summarize(names)}."]
+    lines = [f"{verb} {len(calls)} {noun}: {summarize_names(names)}."]
     if moved.restored:
-        lines.append(f"Brought back: {summarize(moved.restored)}.")
+        lines.append(f"Brought back: {summarize_names(moved.restored)}.")
     if moved.removed:
-        lines.append(f"Removed: {summarize(moved.removed)}.")
+        lines.append(f"Removed: {summarize_names(moved.removed)}.")
     if not (moved.restored or moved.removed or missing):
         lines.append("No file had to be changed.")
     if missing:
-        lines.append(f"Not brought back: {summarize(missing)}.")
+        lines.append(f"Not brought back: {summarize_names(missing)}.")
     if variables:
         lines.append(f"Variables: {variables}")
     if stays_done:

@@ -15,7 +15,7 @@ from pydantic_core import to_json
 
 from aisotools.core.types import Json
 
-Action = Literal["changed", "weakened", "dropped"]
+ChangeAction = Literal["changed", "weakened", "dropped"]
 Schema = dict[str, Any]
 ArgumentPath = tuple[str, ...]
 """The place of a value in the arguments: names of properties, and `*` for every item of a list."""
@@ -40,7 +40,7 @@ class SchemaChange:
     """
 
     path: str
-    action: Action
+    action: ChangeAction
     what: str
     why: str
 
@@ -58,7 +58,7 @@ class ChangeLog:
     def __repr__(self) -> str:
         return f"<ChangeLog of {len(self.changes)} changes>"
 
-    def add(self, path: str, action: Action, what: str, why: str) -> None:
+    def add(self, path: str, action: ChangeAction, what: str, why: str) -> None:
         """Add a change unless it is listed already."""
         change = SchemaChange(path=path, action=action, what=what, why=why)
         if change not in self.changes:
@@ -72,7 +72,7 @@ def as_schema(value: object) -> Schema:
     return copy.deepcopy(dict(value)) if isinstance(value, Mapping) else {}
 
 
-def resolve(root: Mapping[str, Any], reference: object) -> Mapping[str, Any] | None:
+def resolve_reference(root: Mapping[str, Any], reference: object) -> Mapping[str, Any] | None:
     """Return the schema that a reference inside `root` points to, or None if there is none in `root`."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
@@ -105,7 +105,7 @@ def inline_references(root: Mapping[str, Any], log: ChangeLog, why: str, *, roun
                 for key, value in node.items()
                 if key not in {"$defs", "definitions"}
             }
-        target = resolve(root, reference)
+        target = resolve_reference(root, reference)
         rest = {key: value for key, value in node.items() if key != "$ref"}
         if target is None:
             log.add(
@@ -150,7 +150,7 @@ def merge_all_of(schema: Schema, path: str, log: ChangeLog, why: str) -> Schema:
             schema["properties"] = properties
         if required:
             schema["required"] = list(dict.fromkeys(required))
-    action: Action = "changed" if lossless else "weakened"
+    action: ChangeAction = "changed" if lossless else "weakened"
     log.add(path, action, "the parts of allOf are merged", why)
     return schema
 
@@ -439,7 +439,7 @@ class _StrictConverter:
 
     def _expand_reference(self, schema: Schema, path: str) -> Schema:
         """Merge the keywords beside a reference into a copy of its target, or wrap the reference."""
-        target = resolve(self._root, schema["$ref"])
+        target = resolve_reference(self._root, schema["$ref"])
         rest = {key: value for key, value in schema.items() if key != "$ref"}
         self.log.add(
             path, "changed", "a reference with keywords beside it is replaced by a copy", _STRICT_RULE

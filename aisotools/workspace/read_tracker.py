@@ -62,7 +62,7 @@ class _Known:
         return self.total == 0 or self.ranges == ((1, self.total),)
 
 
-def digest_of(data: bytes) -> str:
+def version_digest(data: bytes) -> str:
     """Return the digest that identifies a file's content."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
@@ -88,7 +88,7 @@ class ReadCache:
         """
         total = _count_lines(data)
         last = total if last_line is None else min(last_line, total)
-        key, digest = self._workspace.relative(path), digest_of(data)
+        key, digest = self._workspace.relative(path), version_digest(data)
         known = self._known.get(key)
         ranges = known.ranges if known is not None and known.digest == digest else ()
         if first_line <= last:
@@ -99,14 +99,14 @@ class ReadCache:
         """Record an edit. Lines that were written count as read, if `before` had been read."""
         key = self._workspace.relative(path)
         known = self._known.get(key)
-        if known is None or known.digest != digest_of(before):
+        if known is None or known.digest != version_digest(before):
             return
         total = _count_lines(after)
         if known.whole:
             ranges: Ranges = ((1, total),) if total else ()
         else:
             ranges = _moved(known.ranges, _lines(before), _lines(after))
-        self._known[key] = _Known(digest_of(after), ranges, total)
+        self._known[key] = _Known(version_digest(after), ranges, total)
 
     def check(self, touches: Iterable[FileTouch]) -> None:
         """Require that everything touched was read and has not changed since.
@@ -125,7 +125,7 @@ class ReadCache:
         known = self._known.get(self._workspace.relative(touch.path))
         if known is None:
             raise ToolError(f"{name!r} was not read in this session, so nothing in it is changed. {advice}")
-        if known.digest != digest_of(data):
+        if known.digest != version_digest(data):
             raise ToolError(f"{name!r} has changed since it was read, so nothing in it is changed. {advice}")
         if known.whole:
             return

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from aisotools.agent import loop
 from aisotools.agent.budgets import Budgets
-from aisotools.agent.loop import Ask, Choose, End, MakeCalls, Rules, State, Transition, message_chars
+from aisotools.agent.loop import (
+    Ask,
+    Choose,
+    ConversationState,
+    End,
+    MakeCalls,
+    Rules,
+    Transition,
+    message_chars,
+)
 from aisotools.core.messages import (
     AnswerPart,
     AssistantMessage,
@@ -90,7 +99,7 @@ def carried_out(turn: Transition, rules: Rules, data: st.DataObject) -> Transiti
 
 @given(rules=RULES, data=st.data())
 def test_every_run_keeps_the_rules(rules: Rules, data: st.DataObject) -> None:
-    state = State()
+    state = ConversationState()
     ids: set[str] = set()
     for _ in range(3):
         before = len(state.messages)
@@ -135,7 +144,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 @given(st.lists(MESSAGES, max_size=8))
 def test_whatever_is_edited_in_is_made_whole(messages: list[Message]) -> None:
     state = loop.replace_messages(
-        State(), [m for m in messages if len({c.id for c in calls_of(m)}) == len(calls_of(m))]
+        ConversationState(), [m for m in messages if len({c.id for c in calls_of(m)}) == len(calls_of(m))]
     )
     answered = [m.call_id for m in state.messages if isinstance(m, ToolMessage)]
     asked = [call.id for m in state.messages for call in calls_of(m)]
@@ -149,7 +158,7 @@ def calls_of(message: Message) -> tuple[CallPart, ...]:
 @pytest.mark.parametrize("count", [65, 200])
 def test_too_many_calls_at_once(count: int) -> None:
     rules = Rules(agent_id="me")
-    turn = loop.begin(State(), rules, UserMessage("go"))
+    turn = loop.begin(ConversationState(), rules, UserMessage("go"))
     calls = tuple(CallPart("", "look", {"n": n}) for n in range(count))
     turn = loop.receive_answer(
         turn.state, rules, ModelResponse(message=AssistantMessage(calls), usage=Usage())
@@ -165,7 +174,7 @@ def test_too_many_calls_at_once(count: int) -> None:
 
 def test_the_providers_counts_correct_ours() -> None:
     rules = Rules(agent_id="me", window_tokens=10_000)
-    turn = loop.begin(State(), rules, UserMessage("x" * 10_000))
+    turn = loop.begin(ConversationState(), rules, UserMessage("x" * 10_000))
     message = AssistantMessage((CallPart("", "look", {}),))
     turn = loop.receive_answer(
         turn.state, rules, ModelResponse(message=message, usage=Usage(input_tokens=8_000))
@@ -191,8 +200,8 @@ def ok(part: CallPart, content: str = "ok", **fields: Any) -> ToolMessage:
     return ToolMessage(part.id, part.name, content, **fields)
 
 
-def begun(rules: Rules = RULES_OF_ONE, prompt: str = "go") -> State:
-    return loop.begin(State(), rules, UserMessage(prompt)).state
+def begun(rules: Rules = RULES_OF_ONE, prompt: str = "go") -> ConversationState:
+    return loop.begin(ConversationState(), rules, UserMessage(prompt)).state
 
 
 def ending(transition: Transition) -> tuple[str, str]:
@@ -206,14 +215,14 @@ def calls_made(transition: Transition) -> tuple[CallPart, ...]:
 
 
 def test_a_new_conversation_is_empty_and_nothing_is_used_up() -> None:
-    state = State()
+    state = ConversationState()
     assert (state.messages, state.chars, state.marks, state.step) == ((), 0, (), 0)
     assert (state.call_count, state.steps, state.calls, state.usage) == (0, 0, 0, Usage(requests=0))
     assert (state.failures, state.pending, state.results) == ({}, (), {})
 
 
 def test_a_run_begins_with_a_request_and_forgets_what_the_last_run_used() -> None:
-    old = State(
+    old = ConversationState(
         messages=(UserMessage("a"), AssistantMessage((TextPart("b"),))),
         chars=2,
         marks=(1,),
@@ -235,9 +244,11 @@ def test_a_run_begins_with_a_request_and_forgets_what_the_last_run_used() -> Non
 
 @pytest.mark.parametrize("messages", [(), (UserMessage("a"), AssistantMessage((TextPart("b"),)))])
 def test_without_a_prompt_there_must_be_something_to_answer(messages: tuple[Message, ...]) -> None:
-    transition = loop.begin(State(messages=messages), RULES_OF_ONE, None)
+    transition = loop.begin(ConversationState(messages=messages), RULES_OF_ONE, None)
     assert ending(transition) == ("failed", "there is nothing to answer; give a prompt")
-    assert isinstance(loop.begin(State(messages=(UserMessage("a"),)), RULES_OF_ONE, None).action, Ask)
+    assert isinstance(
+        loop.begin(ConversationState(messages=(UserMessage("a"),)), RULES_OF_ONE, None).action, Ask
+    )
 
 
 @pytest.mark.parametrize(
@@ -433,7 +444,7 @@ def test_arguments_are_edited_in_the_answer_and_in_the_pending_call() -> None:
 def test_edited_arguments_leave_the_messages_around_the_answer_alone() -> None:
     before, after = (UserMessage("a"), UserMessage("b")), (ok(call(2)), UserMessage("c"))
     answer = AssistantMessage((call(1), call(2)))
-    state = State(messages=(*before, answer, *after), pending=(call(1),))
+    state = ConversationState(messages=(*before, answer, *after), pending=(call(1),))
     edited = loop.replace_arguments(state, "model-1", {"n": "edited"})
     assert (edited.messages[:2], edited.messages[3:]) == (before, after)
     assert calls_of(edited.messages[2]) == (CallPart("model-1", "look", {"n": "edited"}), call(2))
@@ -454,7 +465,9 @@ def test_arguments_that_are_no_json_are_counted_and_their_failures_too() -> None
 
 
 def test_edited_messages_move_the_marks_of_requests() -> None:
-    state = State(messages=(UserMessage("a"), UserMessage("b"), UserMessage("c")), marks=(1, 2, 3))
+    state = ConversationState(
+        messages=(UserMessage("a"), UserMessage("b"), UserMessage("c")), marks=(1, 2, 3)
+    )
     shorter = loop.replace_messages(state, (UserMessage("a"), UserMessage("bb")))
     assert (shorter.marks, shorter.chars) == ((1, 2, 2), 3)
     longer = [UserMessage("x")] * 5
@@ -465,7 +478,7 @@ def test_edited_messages_move_the_marks_of_requests() -> None:
 def test_edited_messages_pair_calls_and_results() -> None:
     first, second = call(1), call(2)
     state = loop.replace_messages(
-        State(),
+        ConversationState(),
         [
             ok(first),
             AssistantMessage((first, second)),
@@ -487,7 +500,7 @@ def test_edited_messages_pair_calls_and_results() -> None:
 
 
 def test_rewinding_to_a_request() -> None:
-    state = State(
+    state = ConversationState(
         messages=(UserMessage("a"), UserMessage("bb"), UserMessage("ccc")),
         chars=6,
         marks=(1, 2, 3),
@@ -561,7 +574,7 @@ def window_rules(tokens: int, overhead: int = 0) -> Rules:
 
 def test_a_conversation_is_trimmed_above_the_upper_share_down_to_the_lower_one() -> None:
     messages = (*conversation(*["a" * 600] * 10), UserMessage("next"))
-    state = State(messages=messages, chars=sum(map(message_chars, messages)), tokens_per_char=1.0)
+    state = ConversationState(messages=messages, chars=sum(map(message_chars, messages)), tokens_per_char=1.0)
     fits = loop.begin(state, window_rules(int(state.chars / loop.TRIM_ABOVE) + 1), None)
     assert fits.action == Ask(messages=messages)
     window = int(state.chars / loop.TRIM_ABOVE) - 1
@@ -579,22 +592,22 @@ def test_a_conversation_is_trimmed_above_the_upper_share_down_to_the_lower_one()
 def test_trimming_starts_right_above_the_upper_share(chars: int, trimmed: tuple[str, ...]) -> None:
     messages = (*conversation("a" * 600), AssistantMessage((TextPart("so"),)))
     rest = chars - sum(map(message_chars, messages))
-    state = State(messages=(*messages, UserMessage("b" * rest)), chars=chars, tokens_per_char=1.0)
+    state = ConversationState(messages=(*messages, UserMessage("b" * rest)), chars=chars, tokens_per_char=1.0)
     action = loop.begin(state, window_rules(1_000), None).action
     assert isinstance(action, Ask)
     assert action.trimmed == trimmed
 
 
 def test_until_a_provider_has_counted_three_characters_make_a_token() -> None:
-    assert ending(loop.begin(State(), window_rules(100), UserMessage("x" * 303))) == (
+    assert ending(loop.begin(ConversationState(), window_rules(100), UserMessage("x" * 303))) == (
         "context",
         "about 101 tokens do not fit the 100 that the model reads",
     )
-    assert isinstance(loop.begin(State(), window_rules(100), UserMessage("x" * 302)).action, Ask)
+    assert isinstance(loop.begin(ConversationState(), window_rules(100), UserMessage("x" * 302)).action, Ask)
 
 
 def test_what_does_not_fit_ends_the_run() -> None:
-    state = State(tokens_per_char=1.0)
+    state = ConversationState(tokens_per_char=1.0)
     assert isinstance(loop.begin(state, window_rules(100), UserMessage("x" * 100)).action, Ask)
     transition = loop.begin(state, window_rules(100), UserMessage("x" * 101))
     assert ending(transition) == ("context", "about 101 tokens do not fit the 100 that the model reads")

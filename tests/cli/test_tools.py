@@ -99,7 +99,7 @@ def test_a_reference_that_cannot_be_imported_is_explained(reference: str, messag
     ],
 )
 def test_the_exit_status_follows_the_kind_of_error(result: ToolResult, status: int) -> None:
-    assert tools.exit_status(result) == status
+    assert tools.exit_code(result) == status
 
 
 def test_the_json_format_is_the_plain_definition() -> None:

@@ -24,7 +24,7 @@ from aisotools.core.messages import (
     Usage,
     UserMessage,
     call_from_text,
-    digest_of,
+    conversation_digest,
     events_of,
     message_from_json,
     message_to_json,
@@ -68,7 +68,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 def test_json_both_ways(message: Message) -> None:
     encoded = json.loads(json.dumps(message_to_json(message)))
     assert message_from_json(encoded) == message
-    assert digest_of([message_from_json(encoded)]) == digest_of([message])
+    assert conversation_digest([message_from_json(encoded)]) == conversation_digest([message])
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_digest_covers_the_messages() -> None:
     one = AssistantMessage((TextPart("a"), CallPart("1", "look", {"n": 1})), model="x")
     same = AssistantMessage((TextPart("a", opaque={"id": 3}), CallPart("2", "look", {"n": 1})), model="y")
     other = AssistantMessage((TextPart("a"), CallPart("1", "look", {"n": 2})), model="x")
-    assert digest_of([one]) == digest_of([same]) != digest_of([other])
+    assert conversation_digest([one]) == conversation_digest([same]) != conversation_digest([other])
 
 
 @given(st.lists(PARTS, max_size=5).map(tuple))

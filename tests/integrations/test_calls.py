@@ -10,7 +10,14 @@ import pytest
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.types import Effect, ToolResult
-from aisotools.integrations.calls import Image, call, call_blocking, check_asking, images, needs_asking
+from aisotools.integrations.calls import (
+    Image,
+    call_blocking,
+    call_session_tool,
+    check_asking,
+    images,
+    needs_asking,
+)
 from aisotools.policy.approvers import AllowAll
 from aisotools.testing.fakes import MockTool
 from tests.conftest import OpenSession
@@ -28,8 +35,8 @@ def test_nobody_else_may_ask() -> None:
 
 async def test_a_repeated_id_gets_a_new_one(open_session: OpenSession) -> None:
     session = open_session(MockTool(result="ok", effect=Effect.READ_ONLY))
-    first = await call(session, "mock", {}, call_id="c1")
-    again = await call(session, "mock", {}, call_id="c1")
+    first = await call_session_tool(session, "mock", {}, call_id="c1")
+    again = await call_session_tool(session, "mock", {}, call_id="c1")
     assert first.metadata["call_id"] == "c1"
     assert again.metadata["call_id"] != "c1"
     assert again.content == "ok"
@@ -41,7 +48,7 @@ async def test_calls_from_another_loop_and_thread_run_on_the_sessions(open_sessi
 
     def elsewhere() -> list[str]:
         assert threading.current_thread() is not threading.main_thread()
-        awaited = asyncio.run(call(session, "mock", {}))
+        awaited = asyncio.run(call_session_tool(session, "mock", {}))
         return [awaited.content, call_blocking(session, "mock", {}).content]
 
     assert await asyncio.to_thread(elsewhere) == ["ok", "ok"]

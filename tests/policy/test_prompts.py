@@ -14,7 +14,7 @@ from aisotools.policy.prompts import (
     is_risky,
     parse_approval,
     remember_choices,
-    summarize,
+    summarize_request,
     visible,
     visible_json,
 )
@@ -204,7 +204,7 @@ def a_login() -> ApprovalRequest:
 
 def test_secrets_are_not_shown() -> None:
     request = a_login()
-    for text in (describe_request(request), summarize(request), repr(argument_fields(request))):
+    for text in (describe_request(request), summarize_request(request), repr(argument_fields(request))):
         assert "hunter2" not in text
         assert "tiger3" not in text
         assert "secret, not shown" in text
@@ -214,7 +214,7 @@ def test_secrets_are_not_shown() -> None:
 def test_a_secret_without_a_name_is_not_shown_either() -> None:
     schema = {"properties": {"": {"writeOnly": True}}}
     request = a_request({"": "hunter2!", "a": 1}, definition=ToolDefinition("t", "", schema))
-    assert "hunter2" not in describe_request(request) + summarize(request)
+    assert "hunter2" not in describe_request(request) + summarize_request(request)
 
 
 # ---- remembering
@@ -266,9 +266,12 @@ def test_what_deserves_a_look_of_its_own(more: dict[str, Any], risky: bool) -> N
 
 
 def test_a_call_in_one_line() -> None:
-    assert summarize(a_request({"command": "make\n\u202eall", "n": 1})) == "command=make ↵ \\u202eall n=1"
-    assert summarize(a_request({"command": "make\nall", "n": 1})) == "make ↵ all"
-    assert summarize(a_request({"a": "x" * 500})).endswith("…")
-    assert len(summarize(a_request({"a": "x" * 500, "b": ["y"] * 500}))) == 120
-    assert summarize(a_request({})) == ""
-    assert summarize(a_request({"command": "ls" + " " * 300 + "\t; make"})) == "ls ; make"
+    assert (
+        summarize_request(a_request({"command": "make\n\u202eall", "n": 1}))
+        == "command=make ↵ \\u202eall n=1"
+    )
+    assert summarize_request(a_request({"command": "make\nall", "n": 1})) == "make ↵ all"
+    assert summarize_request(a_request({"a": "x" * 500})).endswith("…")
+    assert len(summarize_request(a_request({"a": "x" * 500, "b": ["y"] * 500}))) == 120
+    assert summarize_request(a_request({})) == ""
+    assert summarize_request(a_request({"command": "ls" + " " * 300 + "\t; make"})) == "ls ; make"

@@ -15,7 +15,7 @@ from aisotools.notebook.magics.policy import policy_bundle
 from aisotools.notebook.render.listing import status_bundle
 from aisotools.policy.approvers import AllowAll, DenyAll, ScriptedApprover
 from aisotools.policy.rules import Policy
-from aisotools.session.approvers import answer_from
+from aisotools.session.approvers import read_typed_approval
 from aisotools.session.ledger import read
 from aisotools.session.ledger_reader import events_of_records
 from aisotools.session.session import Session
@@ -266,8 +266,8 @@ async def test_the_card_has_a_button_for_it_and_no_other_approval(real_session: 
 
 async def test_on_a_terminal_a_letter_chooses_it(real_session: OpenSession) -> None:
     request = await protected_request(real_session)
-    assert await answer_from(lambda _: "p", lambda: None, request) == ALLOW
-    assert await answer_from(lambda _: "y", lambda: None, request) == Approval("approve")
+    assert await read_typed_approval(lambda _: "p", lambda: None, request) == ALLOW
+    assert await read_typed_approval(lambda _: "y", lambda: None, request) == Approval("approve")
 
 
 async def test_a_branch_has_the_same_names(real_session: OpenSession) -> None:

@@ -22,7 +22,7 @@ from aisotools.session.history import (
     UndoHistory,
     WorkspaceHistory,
     list_uncovered,
-    summarize,
+    summarize_names,
 )
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox, MockTool
@@ -381,9 +381,9 @@ async def test_undo_covers_files_alone_where_no_variables_are_kept(
 
 
 def test_long_lists_are_counted() -> None:
-    assert summarize(["a", "b"]) == "a, b"
-    assert summarize([str(n) for n in range(20)]).endswith("18, 19")
-    assert summarize([str(n) for n in range(1_025)]).endswith("18, 19 and 1,005 more")
+    assert summarize_names(["a", "b"]) == "a, b"
+    assert summarize_names([str(n) for n in range(20)]).endswith("18, 19")
+    assert summarize_names([str(n) for n in range(1_025)]).endswith("18, 19 and 1,005 more")
 
 
 def test_what_a_checkpoint_does_not_cover_is_listed_with_its_reason() -> None:

@@ -16,7 +16,7 @@ from aisotools.tools.json_schema import (
     inline_references,
     merge_all_of,
     move_to_description,
-    resolve,
+    resolve_reference,
     split_null,
     strict_violation,
     subschemas,
@@ -80,12 +80,12 @@ def test_as_schema_copies_and_reads_booleans() -> None:
 )
 def test_references_resolve_inside_the_schema_only(reference: object, target: object) -> None:
     root = {"$defs": {"a": TEXT, "with/slash": NUMBER, "with~tilde": NUMBER}}
-    assert resolve(root, reference) == target
+    assert resolve_reference(root, reference) == target
 
 
 def test_the_reference_to_the_root_is_the_root() -> None:
     root = {"type": "object"}
-    assert resolve(root, "#") is root
+    assert resolve_reference(root, "#") is root
 
 
 def test_references_are_replaced_by_their_targets_and_definitions_removed() -> None:

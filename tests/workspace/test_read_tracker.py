@@ -18,7 +18,7 @@ from aisotools.workspace.read_tracker import (
     _joined,
     _lines,
     _moved,
-    digest_of,
+    version_digest,
 )
 from aisotools.workspace.workspace import Workspace
 
@@ -187,8 +187,8 @@ def test_lines_end_at_line_feeds_only() -> None:
         1,
     ]
     assert _lines(b"a\r\nb\x0cc\nd") == [b"a\r\n", b"b\x0cc\n", b"d"]
-    assert digest_of(b"a") != digest_of(b"b")
-    assert len(digest_of(b"a")) == 32
+    assert version_digest(b"a") != version_digest(b"b")
+    assert len(version_digest(b"a")) == 32
 
 
 # ---- contexts

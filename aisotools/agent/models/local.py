@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeVar
 from aisotools.agent.models import local_engine
 from aisotools.agent.models.choice import Candidate, Choice, IntentScorer
 from aisotools.agent.models.local_engine import CallerGone, Engine, XllamacppEngine
-from aisotools.agent.models.plan import Plan, answer_from, plan_of
+from aisotools.agent.models.plan import Plan, plan_of, quote_last_result
 from aisotools.core.exceptions import UsageError
 from aisotools.core.messages import (
     AssistantMessage,
@@ -238,7 +238,7 @@ class LocalModel:
                 yield event
             return
         if step is None or not tools:
-            for event in _text(answer_from(plan) if step is None and plan.done else _NO_TOOLS):
+            for event in _text(quote_last_result(plan) if step is None and plan.done else _NO_TOOLS):
                 yield event
             return
         choice = await self._in_thread(lambda check_waiting: self._choose(step, plan, tools, check_waiting))

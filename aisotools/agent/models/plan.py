@@ -132,7 +132,7 @@ def files_seen(messages: Sequence[Message]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def answer_from(plan: Plan) -> str:
+def quote_last_result(plan: Plan) -> str:
     """Quote the lines of the last result that match the question, or all of it."""
     if plan.last is None:
         return "There is nothing to answer from: no tool was called."

@@ -15,7 +15,7 @@ from aisotools.core.messages import (
     ToolMessage,
     Usage,
     UserMessage,
-    digest_of,
+    conversation_digest,
     events_of,
     since_last_answer,
 )
@@ -29,7 +29,7 @@ class RecordedTurn:
     Attributes:
         answer: What the model answered.
         asked: What was said since the answer before; None where the record does not tell.
-        digest: Of the same, as `messages.digest_of` gives it; empty where the record does not tell.
+        digest: Of the same, as `messages.conversation_digest` gives it; empty where the record does not tell.
         usage: What the answer took, when it was given.
     """
 
@@ -148,7 +148,7 @@ def _difference(turn: RecordedTurn, new: Sequence[Message]) -> str:
     """Return how the conversation differs from the recorded one, in words; empty if it does not."""
     if turn.asked is None and not turn.digest:
         return ""
-    if turn.digest and digest_of(new) == turn.digest:
+    if turn.digest and conversation_digest(new) == turn.digest:
         return ""
     if turn.asked is None:
         return "what was said before it is not what was recorded (the digests differ)"
@@ -174,7 +174,7 @@ def _differs(was: Message, now: Message) -> str:
             return f"is another result of {now.name}: {_first_change(was.content, now.content)}"
     if isinstance(was, UserMessage) and isinstance(now, UserMessage) and was.text != now.text:
         return f"is another prompt: {_first_change(was.text, now.text)}"
-    return "" if digest_of([was]) == digest_of([now]) else "is not as it was recorded"
+    return "" if conversation_digest([was]) == conversation_digest([now]) else "is not as it was recorded"
 
 
 def _what(message: Message) -> str:

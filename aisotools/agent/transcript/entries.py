@@ -177,7 +177,7 @@ class NoteEntry:
     text: str
 
 
-Entry = (
+TranscriptEntry = (
     RunStartEntry | Prompted | Answered | Called | Ended | UndoEntry | Rewound | Edited | Stepped | NoteEntry
 )
 """One thing that happened."""
@@ -187,7 +187,7 @@ Entry = (
 class _Fold:
     """The state of reading events one by one."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[TranscriptEntry] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=dict)
     said: dict[str, Conversation] = field(default_factory=dict)
 
@@ -308,7 +308,7 @@ def _moved(way: Literal["undo", "redo"], event: Undone) -> UndoEntry:
     )
 
 
-def entries_of(events: Iterable[SessionEvent]) -> list[Entry]:
+def entries_of(events: Iterable[SessionEvent]) -> list[TranscriptEntry]:
     """Return the events of a session as entries for a reader. A call stands where it was requested."""
     fold = _Fold()
     for event in tuple(events):
@@ -321,7 +321,7 @@ def entries_of(events: Iterable[SessionEvent]) -> list[Entry]:
 _DONE = {"undo": "undone", "redo": "redone"}
 
 
-def remark(entry: Entry) -> str:
+def remark(entry: TranscriptEntry) -> str:
     """Return a one-line remark about an entry that is neither message nor call; empty if it needs none."""
     match entry:
         case Ended(outcome=outcome) if outcome != "answered":

@@ -18,11 +18,11 @@ from aisotools.agent.transcript.entries import (
     Called,
     Edited,
     Ended,
-    Entry,
     Prompted,
     Rewound,
     RunStartEntry,
     Stepped,
+    TranscriptEntry,
     UndoEntry,
 )
 from aisotools.core.exceptions import UsageError
@@ -359,7 +359,7 @@ def _mapped_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def record_of(
-    entries: Sequence[Entry], files: Mapping[str, str], missing: Sequence[str], cleaner: Cleaner
+    entries: Sequence[TranscriptEntry], files: Mapping[str, str], missing: Sequence[str], cleaner: Cleaner
 ) -> dict[str, Any]:
     """Return the record of a session as JSON."""
     steps = [step for entry in entries if (step := _step_of(entry, cleaner)) is not None]
@@ -372,7 +372,7 @@ def record_of(
     }
 
 
-def _step_of(entry: Entry, cleaner: Cleaner) -> dict[str, Any] | None:
+def _step_of(entry: TranscriptEntry, cleaner: Cleaner) -> dict[str, Any] | None:
     match entry:
         case RunStartEntry():
             origin = {"parent_id": entry.parent_id, "model": entry.model}

@@ -27,9 +27,9 @@ from aisotools.agent.transcript.entries import (
     Answered,
     Called,
     Ended,
-    Entry,
     Prompted,
     RunStartEntry,
+    TranscriptEntry,
     UndoEntry,
     calls_moved,
     decided,
@@ -133,7 +133,7 @@ class _Writer:
         self._count = 0
 
     def beginning(
-        self, title: str, entries: Sequence[Entry], files: Mapping[str, str], missing: Sequence[str]
+        self, title: str, entries: Sequence[TranscriptEntry], files: Mapping[str, str], missing: Sequence[str]
     ) -> Iterable[NotebookNode]:
         calls = [entry for entry in entries if isinstance(entry, Called)]
         models = list(dict.fromkeys(entry.model for entry in entries if isinstance(entry, RunStartEntry)))
@@ -155,7 +155,7 @@ class _Writer:
             yield _markdown("## The tools of this run")
             yield self._code(sources, {"role": "tools"})
 
-    def cells(self, entry: Entry) -> list[NotebookNode]:
+    def cells(self, entry: TranscriptEntry) -> list[NotebookNode]:
         match entry:
             case Prompted():
                 text = self._clean(entry.message.text)
@@ -238,7 +238,7 @@ class _Writer:
         )
         return cell
 
-    def ending(self, entries: Sequence[Entry]) -> Iterable[NotebookNode]:
+    def ending(self, entries: Sequence[TranscriptEntry]) -> Iterable[NotebookNode]:
         ends = [entry for entry in entries if isinstance(entry, Ended)]
         if ends:
             usage = ends[0].usage

@@ -59,7 +59,7 @@ _MAX_EMIT_BYTES = 1 << 16
 _EMIT_BURST = 2000
 _EMITS_PER_S = 100.0
 
-Reply = Mapping[str, Any]
+KernelReply = Mapping[str, Any]
 """Content of the reply that ends a call; untrusted."""
 
 
@@ -88,7 +88,7 @@ async def prepare_kernel(link: RemoteLink, folder: str, timeout_s: float) -> Map
         )
     if info.get("aisotools") != version("aisotools"):
         await send_data(link, _archive(), timeout_s)
-        await link.ask(f"{_MODULE}.Answer({{}})", timeout_s, f"{_MODULE}.unpack()")
+        await link.ask(f"{_MODULE}.MimeValue({{}})", timeout_s, f"{_MODULE}.install_archive()")
     return info
 
 
@@ -129,7 +129,7 @@ def _folder_of(package: str) -> Path:
 async def send_data(link: RemoteLink, data: bytes, timeout_s: float) -> None:
     """Send `data` to the kernel, in as many messages as it needs."""
     for part in _parts(data):
-        await link.ask(f"{_MODULE}.Answer({{}})", timeout_s, f"{_MODULE}.take({json.dumps(part)})")
+        await link.ask(f"{_MODULE}.MimeValue({{}})", timeout_s, f"{_MODULE}.take({json.dumps(part)})")
 
 
 def _parts(data: bytes) -> Iterator[str]:
@@ -162,7 +162,7 @@ def build_cells(order: bytes, nonce: str, *, overlap: bool, own_kind: bool) -> t
     """Return the cells that send an order, the cell that runs it, and the expression for its result."""
     *before, last = _parts(order)
     run = f"{_MODULE}.take({json.dumps(last)}); "
-    run += f"await {_MODULE}.run_async({nonce!r})" if overlap else f"{_MODULE}.run({nonce!r})"
+    run += f"await {_MODULE}.run_call_async({nonce!r})" if overlap else f"{_MODULE}.run_call({nonce!r})"
     answer = f"{_MODULE}.answer({nonce!r}, {own_kind})"
     return [f"{_MODULE}.take({json.dumps(part)})" for part in before], run, answer
 
@@ -291,7 +291,7 @@ class PythonCall(_RemoteCall):
 
     RUNS = "aisotools.builtin.python:python"
 
-    async def run(self) -> Reply:
+    async def run(self) -> KernelReply:
         """Run the call and return its reply.
 
         Raises:
@@ -300,7 +300,7 @@ class PythonCall(_RemoteCall):
         code = self._request.call.arguments.get("code")
         return await self._execute(str(code), store_history=True)
 
-    def result(self, reply: Reply) -> ToolResult:
+    def result(self, reply: KernelReply) -> ToolResult:
         """Build the result of the call.
 
         Raises:
@@ -321,7 +321,7 @@ class PythonCall(_RemoteCall):
 class ToolCell(_RemoteCall):
     """A call of any other tool: the sent module runs it."""
 
-    async def run(self) -> Reply:
+    async def run(self) -> KernelReply:
         """Run the call and return its reply.
 
         Raises:
@@ -352,7 +352,7 @@ class ToolCell(_RemoteCall):
         else:
             super()._on_value(data)
 
-    def result(self, reply: Reply) -> ToolResult:
+    def result(self, reply: KernelReply) -> ToolResult:
         """Build the result of the call.
 
         Raises:
@@ -389,4 +389,4 @@ def _error(content: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-__all__ = ["PythonCall", "Reply", "ToolCell", "WorkerDied", "check_sendable"]
+__all__ = ["KernelReply", "PythonCall", "ToolCell", "WorkerDied", "check_sendable"]

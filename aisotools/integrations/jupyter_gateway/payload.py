@@ -30,7 +30,7 @@ _results: dict[str, tuple[bytes, ...]] = {}
 _state: dict[str, str] = {"folder": ""}
 
 
-class Answer:
+class MimeValue:
     """A value for the host, as a MIME bundle of our own type.
 
     With `spoken` it is repeated as plain text, for kernels that remove unknown media types from outputs.
@@ -48,7 +48,7 @@ class Answer:
         return {RESULT_MIME: self._value, "text/plain": repr(self) if self._spoken else ""}
 
 
-def hello(folder: str) -> Answer:
+def hello(folder: str) -> MimeValue:
     """Create `folder`, make it the working directory, and return versions and libraries of this kernel."""
     os.makedirs(folder, exist_ok=True)
     _state["folder"] = os.path.realpath(folder)
@@ -58,7 +58,7 @@ def hello(folder: str) -> Answer:
         version = importlib.metadata.version("aisotools")
     except importlib.metadata.PackageNotFoundError:
         version = ""
-    return Answer(
+    return MimeValue(
         {
             "python": list(sys.version_info[:2]),
             "aisotools": version,
@@ -81,7 +81,7 @@ def take_all() -> bytes:
     return data
 
 
-def unpack() -> None:
+def install_archive() -> None:
     """Put the stored archive at the head of the import path."""
     with tempfile.NamedTemporaryFile(prefix="aisotools-", suffix=".zip", delete=False) as file:
         file.write(take_all())
@@ -89,7 +89,7 @@ def unpack() -> None:
     importlib.invalidate_caches()
 
 
-def run(nonce: str) -> None:
+def run_call(nonce: str) -> None:
     """Run the stored call without yielding to the event loop, so that an interrupt raises inside the tool."""
     order = json.loads(take_all())
     record, caps, context = _context(nonce, order)
@@ -99,7 +99,7 @@ def run(nonce: str) -> None:
         _store_failure(nonce, error, record, caps)
 
 
-async def run_async(nonce: str) -> None:
+async def run_call_async(nonce: str) -> None:
     """Run the stored call on the kernel's event loop."""
     order = json.loads(take_all())
     record, caps, context = _context(nonce, order)
@@ -109,10 +109,10 @@ async def run_async(nonce: str) -> None:
         _store_failure(nonce, error, record, caps)
 
 
-def answer(nonce: str, spoken: bool) -> Answer:
+def answer(nonce: str, spoken: bool) -> MimeValue:
     """Return the result of a call, and drop it."""
     pieces = [base64.b64encode(piece).decode("ascii") for piece in _results.pop(nonce)]
-    return Answer({"nonce": nonce, "pieces": pieces}, spoken=spoken)
+    return MimeValue({"nonce": nonce, "pieces": pieces}, spoken=spoken)
 
 
 def _run_to_end(execution: Coroutine[Any, Any, Any]) -> Any:

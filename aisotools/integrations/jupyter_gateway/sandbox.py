@@ -20,8 +20,8 @@ from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.sandboxes import SandboxCall, SandboxListener, SandboxStatus
 from aisotools.core.types import ToolResult
 from aisotools.integrations.jupyter_gateway.calls import (
+    KernelReply,
     PythonCall,
-    Reply,
     ToolCell,
     check_sendable,
     prepare_kernel,
@@ -221,7 +221,7 @@ class RemoteSandbox:
                 execution.cancel()
 
     async def _result(
-        self, link: RemoteLink, cell: PythonCall | ToolCell, execution: asyncio.Future[Reply]
+        self, link: RemoteLink, cell: PythonCall | ToolCell, execution: asyncio.Future[KernelReply]
     ) -> ToolResult:
         try:
             return cell.result(execution.result())
@@ -255,7 +255,7 @@ class RemoteSandbox:
         link: RemoteLink,
         request: SandboxCall,
         cell: PythonCall | ToolCell,
-        execution: asyncio.Future[Reply],
+        execution: asyncio.Future[KernelReply],
     ) -> ToolResult:
         name = request.call.name
         if await self._stop(link, cell, execution):
@@ -271,7 +271,7 @@ class RemoteSandbox:
         return result.with_metadata(timed_out=True, **cell.printed())
 
     async def _stop(
-        self, link: RemoteLink, cell: PythonCall | ToolCell, execution: asyncio.Future[Reply]
+        self, link: RemoteLink, cell: PythonCall | ToolCell, execution: asyncio.Future[KernelReply]
     ) -> bool:
         """Interrupt the kernel. Return whether the call ended within the grace period."""
         cell.interrupted = True

@@ -180,14 +180,14 @@ class OpenQuestions:
             raise MCPError(types.INVALID_PARAMS, message)
         first = exchange.params
         if params.name != first.name or (params.arguments or {}) != (first.arguments or {}):
-            resolve(future, Approval("deny", reason="the answer came with another call"))
+            set_approval(future, Approval("deny", reason="the answer came with another call"))
             message = "The answer belongs to another tool or other arguments; the call was denied."
             raise MCPError(types.INVALID_PARAMS, message)
         response = (params.input_responses or {}).get(KEY)
         if isinstance(response, types.ElicitResult):
-            resolve(future, parse_answer(response))
+            set_approval(future, parse_answer(response))
         else:
-            resolve(future, Approval("cancel", reason="the client gave no answer"))
+            set_approval(future, Approval("cancel", reason="the client gave no answer"))
         return exchange
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ class OpenQuestions:
         self._open.clear()
 
 
-def resolve(future: asyncio.Future[Approval], approval: Approval) -> None:
+def set_approval(future: asyncio.Future[Approval], approval: Approval) -> None:
     """Set the result, unless the call was answered or cancelled in the meantime."""
     if not future.done():
         future.set_result(approval)
@@ -306,7 +306,7 @@ class SessionServer:
                 question.cancel()
             if not self._questions.full:
                 return self._questions.open(exchange, request, answer)
-            resolve(answer, Approval("deny", reason="too many questions stand open; answer those first"))
+            set_approval(answer, Approval("deny", reason="too many questions stand open; answer those first"))
 
     def _start_call(self, context: Context, params: types.CallToolRequestParams) -> Exchange | ToolResult:
         """Start a call in the gate; return an error result for an unknown tool."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.protocols import UserQuestion
 from aisotools.core.types import Approval, ApprovalRequest
-from aisotools.notebook.approval.subjects import Answer, ApprovalSubject, PromptSubject, QuestionSubject
+from aisotools.notebook.approval.subjects import AnswerT, ApprovalSubject, PromptSubject, QuestionSubject
 from aisotools.session.approvers import SLICE_S, ConsoleApprover, on_terminal
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class NotebookApprover:
         return (await NotebookPrompt(QuestionSubject(inquiry), kernel).answer(self._hello_s)).text
 
 
-class NotebookPrompt(Generic[Answer]):
+class NotebookPrompt(Generic[AnswerT]):
     """One prompt on the page: shows its subject, takes the first valid answer and leaves a record.
 
     ipykernel >= 7.4 delivers widget messages on other threads while the cell awaits, and an interrupt reaches
@@ -109,7 +109,7 @@ class NotebookPrompt(Generic[Answer]):
     """
 
     def __init__(
-        self, subject: PromptSubject[Answer], kernel: Any, card: type[ApprovalCard] | None = None
+        self, subject: PromptSubject[AnswerT], kernel: Any, card: type[ApprovalCard] | None = None
     ) -> None:
         """Prepare to ask from the running event loop.
 
@@ -130,7 +130,7 @@ class NotebookPrompt(Generic[Answer]):
             margin_s = min(0.1, 0.1 * subject.timeout_s)
             self._deadline = self._loop.time() + subject.timeout_s - margin_s
         self._hello: asyncio.Future[None] = self._loop.create_future()
-        self._answer: asyncio.Future[Answer] = self._loop.create_future()
+        self._answer: asyncio.Future[AnswerT] = self._loop.create_future()
         self._card: ApprovalCard = (card or ApprovalCard)()
         self._card.on_msg(self._on_message)
         self._display_id = uuid.uuid4().hex
@@ -144,14 +144,14 @@ class NotebookPrompt(Generic[Answer]):
         """Display the card below the running cell. May be repeated, for a page that lost it."""
         display_bundle(self._card.bundle() | self.subject.fallback_bundle(), self._display_id)
 
-    async def answer(self, hello_s: float) -> Answer:
+    async def answer(self, hello_s: float) -> AnswerT:
         """Show the prompt, wait for its answer, and replace it by a record of both.
 
         Args:
             hello_s: Seconds for a page to render the card before an input box asks instead.
         """
         _pending[self._display_id] = self
-        answer: Answer | None = None
+        answer: AnswerT | None = None
         try:
             self.show()
             if not await self._wait_for(self._hello, self._loop.time() + hello_s):
@@ -167,7 +167,7 @@ class NotebookPrompt(Generic[Answer]):
             self._answer.cancel()
             self._leave_record(self.subject.record_bundle(self._no_answer() if answer is None else answer))
 
-    def _no_answer(self) -> Answer:
+    def _no_answer(self) -> AnswerT:
         expired = self._deadline is not None and self._loop.time() >= self._deadline
         return self.subject.no_answer("timeout" if expired else "cancel")
 
@@ -187,7 +187,7 @@ class NotebookPrompt(Generic[Answer]):
         if self._first_page not in self._pages:
             _display_with_next_cell(getattr(self._kernel, "shell", None), record)
 
-    async def _read_from_input_box(self) -> Answer:
+    async def _read_from_input_box(self) -> AnswerT:
         # A late click must not compete with what is typed.
         self._answer.cancel()
 

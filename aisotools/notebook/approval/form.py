@@ -89,7 +89,7 @@ def build_controls(request: ApprovalRequest) -> tuple[Control, ...]:
     return tuple(sorted(controls, key=_rank))
 
 
-def apply_edits(
+def apply_argument_edits(
     request: ApprovalRequest, edits: Mapping[str, str], whole: str | None
 ) -> dict[str, Json] | None:
     """Return the arguments of `request` after a person's edits; None when nothing changed.

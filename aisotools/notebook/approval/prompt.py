@@ -32,7 +32,7 @@ _COLOUR = "var(--jp-info-color1,#0288d1)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class FormAction:
     """A button of a form.
 
     Attributes:
@@ -68,7 +68,7 @@ class FormPrompt(Generic[T]):
     """
 
     title: str
-    actions: tuple[Action, ...]
+    actions: tuple[FormAction, ...]
     parse: Callable[[Mapping[str, Any]], T]
     no_answer: T
     chip: str = ""

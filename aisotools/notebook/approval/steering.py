@@ -13,8 +13,8 @@ from aisotools.core.exceptions import ArgumentError
 from aisotools.core.messages import CallPart, UserMessage
 from aisotools.core.types import ApprovalRequest, Effect, Json, ToolCall, ToolDefinition
 from aisotools.notebook.approval.approver import HELLO_TIMEOUT_S, can_ask, running_shell
-from aisotools.notebook.approval.form import apply_edits
-from aisotools.notebook.approval.prompt import Action, FormAsker, FormPrompt
+from aisotools.notebook.approval.form import apply_argument_edits
+from aisotools.notebook.approval.prompt import FormAction, FormAsker, FormPrompt
 from aisotools.notebook.approval.view import card_payload
 from aisotools.notebook.render.text import one_line
 from aisotools.policy.prompts import visible_json
@@ -79,11 +79,11 @@ def model_form(turn: HumanTurn) -> FormPrompt[CallPart | str | None]:
         return str(message["text"]) if message["action"] == "answer" else None
 
     actions = [
-        Action(action="answer", label="Answer", letter="S", wants="text"),
-        Action(action="stop", label="Stop", letter="D"),
+        FormAction(action="answer", label="Answer", letter="S", wants="text"),
+        FormAction(action="stop", label="Stop", letter="D"),
     ]
     if turn.tools:
-        actions.insert(0, Action(action="call", label="Call", letter="A", wants="call"))
+        actions.insert(0, FormAction(action="call", label="Call", letter="A", wants="call"))
     return FormPrompt(
         title="You are the model",
         chip=f"{len(turn.tools)} tools",
@@ -114,12 +114,12 @@ def request_form(moment: BeforeRequest) -> FormPrompt[StepChoice]:
         return StepChoice("continue" if action == "continue" else "stop")
 
     actions = [
-        Action(action="continue", label="Continue", letter="A"),
-        Action(action="answer", label="Answer myself", letter="S", wants="text"),
-        Action(action="stop", label="Stop", letter="D"),
+        FormAction(action="continue", label="Continue", letter="A"),
+        FormAction(action="answer", label="Answer myself", letter="S", wants="text"),
+        FormAction(action="stop", label="Stop", letter="D"),
     ]
     if task is not None:
-        actions.insert(2, Action(action="edit", label="Ask this instead", letter="E", wants="text"))
+        actions.insert(2, FormAction(action="edit", label="Ask this instead", letter="E", wants="text"))
     tool_names = ", ".join(tool.name for tool in moment.tools) or "none"
     return FormPrompt(
         title=f"Step {moment.step}: the model is about to be asked",
@@ -152,10 +152,10 @@ def call_step_form(moment: BeforeCall, registry: ToolRegistry) -> FormPrompt[Ste
         calls=[call_form(call, definition)],
         text_label="Instead of the call: its result, in your words",
         actions=(
-            Action(action="continue", label="Continue", letter="A", wants="call"),
-            Action(action="skip", label="Skip", letter="K"),
-            Action(action="answer", label="Answer myself", letter="S", wants="text"),
-            Action(action="stop", label="Stop", letter="D"),
+            FormAction(action="continue", label="Continue", letter="A", wants="call"),
+            FormAction(action="skip", label="Skip", letter="K"),
+            FormAction(action="answer", label="Answer myself", letter="S", wants="text"),
+            FormAction(action="stop", label="Stop", letter="D"),
         ),
         parse=parse,
         no_answer=StepChoice("stop"),
@@ -177,8 +177,8 @@ def choice_form(question: str, options: Sequence[CallPart]) -> FormPrompt[CallPa
         options=[call_summary(one) for one in options],
         text_label="Or say it in other words",
         actions=(
-            Action(action="say", label="Tell the model", letter="S", wants="text"),
-            Action(action="none", label="None of these", letter="D"),
+            FormAction(action="say", label="Tell the model", letter="S", wants="text"),
+            FormAction(action="none", label="None of these", letter="D"),
         ),
         parse=parse,
         no_answer=None,
@@ -213,7 +213,7 @@ def parse_call_edits(
     Raises:
         ArgumentError: If they do not fit the tool; the message is shown on the card.
     """
-    return apply_edits(_request(call.name, call.arguments, definition), edits, whole)
+    return apply_argument_edits(_request(call.name, call.arguments, definition), edits, whole)
 
 
 def new_call_form(definition: ToolDefinition) -> dict[str, Any]:
@@ -259,7 +259,7 @@ def parse_new_call(definition: ToolDefinition, edits: Mapping[str, str]) -> Call
         if name not in edits and kinds[name] not in {"boolean", "choice"}:
             raise ArgumentError(f"The argument {name!r} of {definition.name} is required.")
     request = _request(definition.name, initial, definition)
-    arguments = (apply_edits(request, edits, None) if edits else None) or dict(initial)
+    arguments = (apply_argument_edits(request, edits, None) if edits else None) or dict(initial)
     arguments = {
         name: value for name, value in arguments.items() if name in required or value != initial.get(name)
     }

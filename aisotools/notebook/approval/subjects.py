@@ -27,9 +27,9 @@ from aisotools.notebook.approval.view import (
 from aisotools.notebook.render import html
 from aisotools.policy.approvers import NO_APPROVER_REASON, timeout_approval
 from aisotools.policy.prompts import describe_question, visible
-from aisotools.session.approvers import answer_from, inquiry_answer_from
+from aisotools.session.approvers import read_typed_answer, read_typed_approval
 
-Answer = TypeVar("Answer")
+AnswerT = TypeVar("AnswerT")
 
 ReadLine = Callable[[str], str]
 """Shows a prompt and returns the typed line; blocks."""
@@ -53,7 +53,7 @@ _OUTCOME_LABELS = {
 _CANCELLED = Approval("cancel", reason="Stopped before an answer.")
 
 
-class PromptSubject(Protocol[Answer]):
+class PromptSubject(Protocol[AnswerT]):
     """Something a person is asked about: tool calls, a model's question, or a form.
 
     All methods but `read_typed` are pure.
@@ -77,20 +77,20 @@ class PromptSubject(Protocol[Answer]):
     def fallback_bundle(self) -> dict[str, Any]:
         """Return the MIME bundle shown where no widget can be."""
 
-    def parse_reply(self, message: Mapping[str, Any]) -> Answer:
+    def parse_reply(self, message: Mapping[str, Any]) -> AnswerT:
         """Parse the widget's reply.
 
         Raises:
             ArgumentError: If the reply is malformed; the message is shown on the card.
         """
 
-    async def read_typed(self, read_line: ReadLine, show: ShowBundle, deadline: float | None) -> Answer:
+    async def read_typed(self, read_line: ReadLine, show: ShowBundle, deadline: float | None) -> AnswerT:
         """Read the answer from an input box, until `deadline` in loop time."""
 
-    def no_answer(self, reason: Literal["timeout", "cancel"]) -> Answer:
+    def no_answer(self, reason: Literal["timeout", "cancel"]) -> AnswerT:
         """Return the answer that stands for none."""
 
-    def record_bundle(self, answer: Answer) -> dict[str, Any]:
+    def record_bundle(self, answer: AnswerT) -> dict[str, Any]:
         """Return the MIME bundle that stays in the notebook after the answer."""
 
 
@@ -141,7 +141,7 @@ class ApprovalSubject(PromptSubject[list[Approval]]):
             show(fallback_bundle(request, hint))
             try:
                 async with asyncio.timeout_at(deadline):
-                    answers.append(await answer_from(read_line, lambda: None, request))
+                    answers.append(await read_typed_approval(read_line, lambda: None, request))
             except TimeoutError:
                 answers.append(timeout_approval(self.timeout_s))
             except Exception as error:
@@ -163,7 +163,7 @@ class ApprovalSubject(PromptSubject[list[Approval]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class QuestionReply:
     """A person's reply to a model's question.
 
     Attributes:
@@ -176,7 +176,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class QuestionSubject(PromptSubject[Reply]):
+class QuestionSubject(PromptSubject[QuestionReply]):
     """A question that a model asks a person.
 
     Attributes:
@@ -203,25 +203,27 @@ class QuestionSubject(PromptSubject[Reply]):
     def fallback_bundle(self) -> dict[str, Any]:
         return question_fallback_bundle(self.question)
 
-    def parse_reply(self, message: Mapping[str, Any]) -> Reply:
+    def parse_reply(self, message: Mapping[str, Any]) -> QuestionReply:
         return parse_reply(self.question, message)
 
-    async def read_typed(self, read_line: ReadLine, show: ShowBundle, deadline: float | None) -> Reply:
+    async def read_typed(
+        self, read_line: ReadLine, show: ShowBundle, deadline: float | None
+    ) -> QuestionReply:
         show(question_fallback_bundle(self.question, INPUT_BOX_HINT))
         try:
             async with asyncio.timeout_at(deadline):
-                text = await inquiry_answer_from(read_line, lambda: None, self.question)
+                text = await read_typed_answer(read_line, lambda: None, self.question)
         except TimeoutError:
-            return Reply("timeout")
+            return QuestionReply("timeout")
         except Exception:
             # The input box failed, so nobody can answer.
-            return Reply("cancel")
-        return Reply("none") if text is None else Reply("answer", text)
+            return QuestionReply("cancel")
+        return QuestionReply("none") if text is None else QuestionReply("answer", text)
 
-    def no_answer(self, reason: Literal["timeout", "cancel"]) -> Reply:
-        return Reply(reason)
+    def no_answer(self, reason: Literal["timeout", "cancel"]) -> QuestionReply:
+        return QuestionReply(reason)
 
-    def record_bundle(self, answer: Reply) -> dict[str, Any]:
+    def record_bundle(self, answer: QuestionReply) -> dict[str, Any]:
         return question_record_bundle(self.question, answer)
 
 
@@ -235,7 +237,7 @@ def question_payload(question: UserQuestion) -> dict[str, Any]:
     }
 
 
-def parse_reply(question: UserQuestion, message: Mapping[str, Any]) -> Reply:
+def parse_reply(question: UserQuestion, message: Mapping[str, Any]) -> QuestionReply:
     """Parse a card's reply: the index of a choice, a text, or that there is no answer.
 
     Raises:
@@ -243,10 +245,10 @@ def parse_reply(question: UserQuestion, message: Mapping[str, Any]) -> Reply:
     """
     outcome, answer = message.get("outcome"), message.get("answer")
     if outcome == "none":
-        return Reply("none")
+        return QuestionReply("none")
     if outcome == "answer" and question.choices:
         if type(answer) is int and 0 <= answer < len(question.choices):
-            return Reply("answer", question.choices[answer])
+            return QuestionReply("answer", question.choices[answer])
     elif outcome == "answer" and isinstance(answer, str):
         if not answer.strip():
             raise ArgumentError("The answer is empty. Type an answer, or choose No answer.")
@@ -254,7 +256,7 @@ def parse_reply(question: UserQuestion, message: Mapping[str, Any]) -> Reply:
             raise ArgumentError(
                 f"The answer has {len(answer):,} characters; at most {MAX_ANSWER_CHARS:,} are allowed."
             )
-        return Reply("answer", answer.strip())
+        return QuestionReply("answer", answer.strip())
     raise ArgumentError("The card's answer could not be read.")
 
 
@@ -273,7 +275,7 @@ def question_fallback_bundle(question: UserQuestion, hint: str = "") -> dict[str
     }
 
 
-def question_record_bundle(question: UserQuestion, reply: Reply) -> dict[str, Any]:
+def question_record_bundle(question: UserQuestion, reply: QuestionReply) -> dict[str, Any]:
     """Return the MIME bundle that stays in the notebook after a reply."""
     label = _OUTCOME_LABELS[reply.outcome]
     sender = _sender(question)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts
-from aisotools.notebook.approval.form import Control, apply_edits, argument_changes, build_controls
+from aisotools.notebook.approval.form import Control, apply_argument_edits, argument_changes, build_controls
 from aisotools.notebook.render import html
 from aisotools.notebook.render.text import one_line, shorten
 from aisotools.policy.prompts import (
@@ -27,7 +27,7 @@ from aisotools.policy.prompts import (
     describe_requester,
     is_risky,
     remember_choices,
-    summarize,
+    summarize_request,
     visible,
 )
 
@@ -135,7 +135,7 @@ def parse_decision(request: ApprovalRequest, message: Mapping[str, Any]) -> Appr
     well_formed = isinstance(edits, Mapping) and all(isinstance(text, str) for text in edits.values())
     if not well_formed or not isinstance(whole, str | None):
         raise ArgumentError("The card's edits could not be read.")
-    arguments = apply_edits(request, edits, whole)
+    arguments = apply_argument_edits(request, edits, whole)
     if remember is None:
         return Approval("approve", reason=reason, arguments=arguments)
     if arguments is not None:
@@ -247,7 +247,7 @@ def batch_payload(requests: Sequence[ApprovalRequest]) -> dict[str, Any]:
             {
                 **card_payload(request),
                 "id": request.id,
-                "summary": summarize(request),
+                "summary": summarize_request(request),
                 "selected": not is_risky(request),
                 "open": _is_code_cut(request),
             }
@@ -296,7 +296,7 @@ def batch_record_bundle(requests: Sequence[ApprovalRequest], approvals: Sequence
         label = OUTCOME_LABELS[approval.outcome]
         reason = visible(approval.reason) if approval.outcome in {"approve", "deny"} else ""
         body += _row_html(label, request, reason)
-        lines.append(f"  {label}: {one_line(request.call.name)}  {summarize(request)}")
+        lines.append(f"  {label}: {one_line(request.call.name)}  {summarize_request(request)}")
         if reason:
             lines.append(f"    reason: {reason}")
     colour = html.EFFECT_COLOURS[_highest_effect(requests)]
@@ -309,12 +309,14 @@ def batch_record_bundle(requests: Sequence[ApprovalRequest], approvals: Sequence
 def _is_code_cut(request: ApprovalRequest) -> bool:
     """Return whether the summary omits part of the code that would run. Such a row starts unfolded."""
     has_code = any(field.kind in {"shell", "python"} for field in argument_fields(request))
-    return has_code and summarize(request).endswith(_ELLIPSIS)
+    return has_code and summarize_request(request).endswith(_ELLIPSIS)
 
 
 def _row_html(label: str, request: ApprovalRequest, reason: str) -> str:
     name = f"{label} {one_line(request.call.name)}".strip()
-    summary = f"{name} \N{MIDDLE DOT} {EFFECT_LABELS[request.effect]} \N{MIDDLE DOT} {summarize(request)}"
+    summary = (
+        f"{name} \N{MIDDLE DOT} {EFFECT_LABELS[request.effect]} \N{MIDDLE DOT} {summarize_request(request)}"
+    )
     body = facts_html(request) + previews_html(request) + arguments_html(request)
     row = html.details(summary, body)
     return row + html.small_print(f"reason: {reason}") if reason else row
@@ -475,7 +477,7 @@ def _cut(line: str) -> str:
 
 # ---- colours of code
 
-Pieces = list[tuple[str, str]]
+CodePieces = list[tuple[str, str]]
 """Pairs of one of `HIGHLIGHT_CLASSES` and text. The texts joined are the code."""
 
 HIGHLIGHT_CLASSES = frozenset(
@@ -502,7 +504,7 @@ _DIFF_HEADERS = ("--- ", "+++ ", "diff ", "index ", "@@")
 _DIFF_CLASSES = {"+": "added", "-": "removed"}
 
 
-def highlight(code: str, language: str, written: Collection[str] = ()) -> Pieces:
+def highlight(code: str, language: str, written: Collection[str] = ()) -> CodePieces:
     """Return `code` in pieces of one class each.
 
     Args:

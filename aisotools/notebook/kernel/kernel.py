@@ -27,7 +27,7 @@ from traitlets import Bool, Unicode
 
 from aisotools.core.exceptions import AisotoolsError
 from aisotools.notebook.kernel.attach import open_remote
-from aisotools.notebook.kernel.output import DisplayFilter, JupyterOutput, Message, Request
+from aisotools.notebook.kernel.output import DisplayFilter, JupyterMessage, JupyterOutput, Request
 from aisotools.notebook.kernel.session import (
     CellRequest,
     CellResult,
@@ -374,7 +374,7 @@ class SandboxKernel(Kernel):
     def _ident(self) -> Any:
         return self._get_shell_context_var(self._shell_parent_ident)
 
-    def _publish(self, message: Message, request: Request) -> None:
+    def _publish(self, message: JupyterMessage, request: Request) -> None:
         self._messages.send(
             self.iopub_socket,
             message.type,

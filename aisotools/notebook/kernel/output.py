@@ -37,7 +37,7 @@ _SIZES = ("width", "height")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class JupyterMessage:
     """A Jupyter message on the iopub channel.
 
     Attributes:
@@ -71,11 +71,11 @@ class DisplayFilter:
             return dict(bundle)
         return sanitize_bundle({mime: data for mime, data in bundle.items() if mime != _WIDGET})
 
-    def stream(self, name: str, text: str) -> Message:
+    def stream(self, name: str, text: str) -> JupyterMessage:
         """Return the message for printed text."""
-        return Message(type="stream", content={"name": name, "text": self.text(text)})
+        return JupyterMessage(type="stream", content={"name": name, "text": self.text(text)})
 
-    def error(self, payload: Mapping[str, Any]) -> Message:
+    def error(self, payload: Mapping[str, Any]) -> JupyterMessage:
         """Return the message for an error with `ename`, `evalue` and `traceback`."""
         name, message, trace = (self._text_entry(payload, key) for key in ("ename", "evalue", "traceback"))
         content = {
@@ -83,12 +83,12 @@ class DisplayFilter:
             "evalue": self.text(message[:_ERROR_CHARS]),
             "traceback": self.text(trace).split("\n") if trace else [],
         }
-        return Message(type="error", content=content)
+        return JupyterMessage(type="error", content=content)
 
-    def display(self, shown: DisplayMessage) -> Message | None:
+    def display(self, shown: DisplayMessage) -> JupyterMessage | None:
         """Return the message for a display, an update or a removal; None for an unknown display id."""
         if shown.kind == "clear":
-            return Message(type="clear_output", content={"wait": shown.details.get("wait") is True})
+            return JupyterMessage(type="clear_output", content={"wait": shown.details.get("wait") is True})
         display_id = shown.details.get("display_id")
         name = display_id if isinstance(display_id, str) else ""
         if shown.kind == "update" and name not in self._display_ids:
@@ -99,24 +99,24 @@ class DisplayFilter:
             "metadata": self._metadata(shown.details.get("metadata"), data),
             "transient": {"display_id": self._own_display_id(name)} if name else {},
         }
-        return Message(
+        return JupyterMessage(
             type="update_display_data" if shown.kind == "update" else "display_data", content=content
         )
 
-    def result(self, shown: DisplayMessage, count: int) -> Message:
+    def result(self, shown: DisplayMessage, count: int) -> JupyterMessage:
         """Return the message for the value of a cell."""
         data = self.bundle(shown.bundle)
         metadata = self._metadata(shown.details.get("metadata"), data)
         content = {"execution_count": count, "data": data, "metadata": metadata}
-        return Message(type="execute_result", content=content)
+        return JupyterMessage(type="execute_result", content=content)
 
-    def comm(self, shown: DisplayMessage) -> Message | None:
+    def comm(self, shown: DisplayMessage) -> JupyterMessage | None:
         """Return the message of a widget to its page; None unless output is trusted."""
         kind = shown.details.get("kind")
         if not self.trusted or kind not in {"comm_open", "comm_msg", "comm_close"}:
             return None
         metadata = shown.details.get("metadata")
-        return Message(
+        return JupyterMessage(
             type=str(kind),
             content=shown.bundle,
             metadata=metadata if isinstance(metadata, Mapping) else {},
@@ -213,7 +213,7 @@ class JupyterOutput:
     def __init__(
         self,
         display_filter: DisplayFilter,
-        publish: Callable[[Message, Request], None],
+        publish: Callable[[JupyterMessage, Request], None],
         request_input: Callable[[dict[str, Any], Request], None],
         poll_input: Callable[[], Mapping[str, Any] | None],
     ) -> None:
@@ -252,7 +252,7 @@ class JupyterOutput:
         error = dict(self._filter.error(outcome.error).content)
         if not outcome.printed:
             error["traceback"] = error["traceback"] or [f"{error['ename']}: {error['evalue']}"]
-            self._publish(Message(type="error", content=error), running.request)
+            self._publish(JupyterMessage(type="error", content=error), running.request)
         return running.payload, error
 
     def say(self, call_id: str, text: str, *, once: bool = False) -> None:
@@ -277,7 +277,7 @@ class JupyterOutput:
         if running is not None and message is not None:
             self._publish(message, running.request)
 
-    def _message(self, call_id: str, running: _RunningCell, shown: DisplayMessage) -> Message | None:
+    def _message(self, call_id: str, running: _RunningCell, shown: DisplayMessage) -> JupyterMessage | None:
         if shown.kind == "result":
             return self._filter.result(shown, running.count)
         if shown.kind == "error":

@@ -270,7 +270,7 @@ class KernelSession:
             )
         except AisotoolsError as error:
             return CellResult(error={"ename": type(error).__name__, "evalue": str(error), "traceback": ""})
-        return cell_result(result)
+        return parse_cell_result(result)
 
     async def complete(self, code: str, cursor: int) -> Completion:
         """Return the completions at the cursor."""
@@ -306,7 +306,7 @@ class KernelSession:
             self._sink.lost(event.reason)
 
 
-def cell_result(result: ToolResult) -> CellResult:
+def parse_cell_result(result: ToolResult) -> CellResult:
     """Return the outcome of a cell from the result of its call."""
     notes = []
     dropped = result.metadata.get("dropped_bytes")

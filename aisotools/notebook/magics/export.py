@@ -11,7 +11,7 @@ import html
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,16 @@ from aisotools.agent.transcript.entries import (
     Answered,
     Called,
     Ended,
-    Entry,
     Prompted,
     RunStartEntry,
+    TranscriptEntry,
     decided,
     effect_words,
     entries_of,
     remark,
 )
 from aisotools.agent.transcript.metadata import Cleaner
-from aisotools.agent.transcript.notebook import to_notebook, write_notebook, write_whole
+from aisotools.agent.transcript.notebook import Render, to_notebook, write_notebook, write_whole
 from aisotools.core.events import CallRequested, SessionEvent
 from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.core.messages import TextPart, ThinkingPart, Usage
@@ -40,9 +40,6 @@ from aisotools.notebook.render.results import render_result
 from aisotools.notebook.render.text import KEEP, one_line, readable, seconds, shorten
 from aisotools.policy.prompts import visible
 from aisotools.session.session import Session
-
-Render = Callable[[ToolResult, str], Mapping[str, Any]]
-"""Returns the safe MIME bundle of a result."""
 
 _MAX_TEXT_CHARS = 60_000
 _MAX_ARGUMENT_CHARS = 20_000
@@ -139,7 +136,7 @@ def session_page(
     )
 
 
-def _summary(entries: Sequence[Entry]) -> str:
+def _summary(entries: Sequence[TranscriptEntry]) -> str:
     calls = sum(isinstance(entry, Called) for entry in entries)
     models = list(
         dict.fromkeys(one_line(entry.model) for entry in entries if isinstance(entry, RunStartEntry))
@@ -148,7 +145,7 @@ def _summary(entries: Sequence[Entry]) -> str:
     return " · ".join([date, f"{calls} call{'' if calls == 1 else 's'}", *models])
 
 
-def _usage(entries: Sequence[Entry]) -> str:
+def _usage(entries: Sequence[TranscriptEntry]) -> str:
     ends = [entry for entry in entries if isinstance(entry, Ended)]
     usage = sum((end.usage for end in ends), Usage(requests=0))
     if not usage.requests:
@@ -166,7 +163,7 @@ class _Page:
         """Return untrusted text as inert HTML."""
         return html.escape(visible(readable(shorten(self._cleaner.clean(text), _MAX_TEXT_CHARS)), KEEP))
 
-    def section(self, entry: Entry) -> str:
+    def section(self, entry: TranscriptEntry) -> str:
         match entry:
             case Prompted():
                 return self._section(
@@ -322,7 +319,7 @@ def export_session(session: Session, path: str | Path, *, title: str = "") -> Ex
     return ExportSummary(path=target, calls=calls, embedded=len(files.texts), missing=files.missing)
 
 
-def _make_renderer(session: Session, cleaner: Cleaner) -> Callable[[ToolResult, str], Mapping[str, Any]]:
+def _make_renderer(session: Session, cleaner: Cleaner) -> Render:
     """Render results as `%call` does, with the complete text of cut ones while it is stored."""
 
     def render(result: ToolResult, tool_name: str) -> Mapping[str, Any]:

@@ -47,7 +47,7 @@ from aisotools.notebook.render.text import (
 )
 from aisotools.policy.prompts import visible
 
-State = Literal["running", "asking", "ok", "error", "denied", "note"]
+ItemState = Literal["running", "asking", "ok", "error", "denied", "note"]
 """The state of an item."""
 
 Op = dict[str, Json]
@@ -75,7 +75,7 @@ class TraceItem:
     key: str
     kind: Literal["model", "call", "note"]
     title: str
-    state: State
+    state: ItemState
     began_s: float
     summary: str = ""
     arguments: str = ""
@@ -352,7 +352,7 @@ class Trace:
         return _clean(json.dumps(shown, ensure_ascii=False, indent=1, default=repr))
 
     def _add_note(
-        self, event: SessionEvent, title: str, *, text: str = "", state: State = "note"
+        self, event: SessionEvent, title: str, *, text: str = "", state: ItemState = "note"
     ) -> list[Op]:
         return self._add(f"note {len(self.items)}", "note", title, state, event, text=_clean(text))
 
@@ -361,7 +361,7 @@ class Trace:
         key: str,
         kind: Literal["model", "call", "note"],
         title: str,
-        state: State,
+        state: ItemState,
         event: SessionEvent,
         **more: str,
     ) -> list[Op]:
@@ -370,7 +370,7 @@ class Trace:
         self._by_key[key] = item
         return [self._item_op(item)]
 
-    def _set_state(self, item: TraceItem, state: State) -> list[Op]:
+    def _set_state(self, item: TraceItem, state: ItemState) -> list[Op]:
         item.state = state
         return [self._item_op(item)]
 

@@ -19,7 +19,7 @@ from aisotools.core.types import ToolResult
 from aisotools.notebook.render import html
 from aisotools.notebook.render.results import render_result
 from aisotools.notebook.render.text import TerminalScreen, bar_in, shorten
-from aisotools.notebook.trace.model import Op, State, Trace, TraceItem
+from aisotools.notebook.trace.model import ItemState, Op, Trace, TraceItem
 from aisotools.session.session import Session
 from aisotools.tools.registry import ToolRegistry
 
@@ -29,7 +29,7 @@ MAX_STORED_CHARS = 64 << 10
 _MAX_ITEMS = 200
 _ROOM_CHARS = 40_000
 _MIN_ITEM_CHARS = 120
-_MARKS: dict[State, str] = {
+_MARKS: dict[ItemState, str] = {
     "running": "\N{HORIZONTAL ELLIPSIS}",
     "asking": "?",
     "ok": "\N{CHECK MARK}",

@@ -292,7 +292,11 @@ def run_self_test(level: str, place: ProbePaths) -> tuple[str, ...]:
     )
     levels.confine(plan)
     scoped = levels.signals_are_scoped(plan)
-    return (*levels.verify(plan), *_attempt_all(level, place, signals=scoped), *_ordinary_work(place))
+    return (
+        *levels.verify_confinement(plan),
+        *_attempt_all(level, place, signals=scoped),
+        *_ordinary_work(place),
+    )
 
 
 def _attempt_all(level: str, place: ProbePaths, *, signals: bool) -> Iterator[str]:
@@ -351,7 +355,7 @@ def _test_isolated(place: ProbePaths) -> tuple[str, ...]:
     # The worker's parent ends early (see `namespaces`): without this, process 1 of the host would adopt it.
     tree.become_subreaper()
     users = namespaces.UserNamespaces(namespaces.identity(os.getpid()))
-    started = isolated.start(isolation, users, child)
+    started = isolated.start_isolated(isolation, users, child)
     # Or the read below would wait for our own end of the pipe.
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as pipe:

@@ -90,7 +90,7 @@ class Isolation:
         )
 
 
-def start(
+def start_isolated(
     isolation: Isolation,
     users: namespaces.UserNamespaces,
     child: Callable[[namespaces.NamespaceEntry], NoReturn],
@@ -100,7 +100,7 @@ def start(
     Raises:
         SandboxError: It could not be done; the message says why.
     """
-    return namespaces.start(users, isolation.plan_root(), child)
+    return namespaces.start_in_namespaces(users, isolation.plan_root(), child)
 
 
 def enter(isolation: Isolation, entry: namespaces.NamespaceEntry) -> None:
@@ -121,6 +121,6 @@ def enter(isolation: Isolation, entry: namespaces.NamespaceEntry) -> None:
     entry.bind_to_supervisor()
     flaws = list(rootfs.find_flaws(entry.plan, mount_points, isolation.interpreter.identities, mount_table))
     levels.confine(plan)
-    flaws += levels.verify(plan)
+    flaws += levels.verify_confinement(plan)
     if flaws:
         raise SandboxError("the isolation does not hold: " + "; ".join(flaws))

@@ -391,7 +391,7 @@ _ISOLATION_CHECKS: _Checks = (
 _SIGNAL_CHECKS: _Checks = (("the parent process can still be signalled", _signals_refused),)
 
 
-def verify(plan: Confinement) -> tuple[str, ...]:
+def verify_confinement(plan: Confinement) -> tuple[str, ...]:
     """Try what `confine` should have made impossible; nothing is left behind where it is still possible.
 
     Returns:

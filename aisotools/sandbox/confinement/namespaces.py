@@ -318,7 +318,7 @@ class NamespaceEntry:
         _bind_to_supervisor(self.adopted)
 
 
-def start(
+def start_in_namespaces(
     users: UserNamespaces, plan: rootfs.RootPlan, child: Callable[[NamespaceEntry], NoReturn]
 ) -> NamespaceProcesses:
     """Fork a worker in namespaces of its own; to be called in a subreaper with one thread.

@@ -310,7 +310,7 @@ class ForkServer:
             # Before Landlock closes /proc, in which the user's processes are counted.
             apply_rlimits(request.limits)
             levels.confine(plan)
-            if failures := levels.verify(plan):
+            if failures := levels.verify_confinement(plan):
                 raise SandboxError("the confinement does not hold: " + "; ".join(failures))
 
         pid = os.fork()
@@ -340,7 +340,7 @@ class ForkServer:
 
         try:
             users = self._user_namespaces or namespaces.UserNamespaces(namespaces.identity(os.getpid()))
-            started = isolated.start(isolation, users, child)
+            started = isolated.start_isolated(isolation, users, child)
             users.close()
         except SandboxError as error:
             BlockingChannel(socket.socket(fileno=_CHANNEL)).send("failed", {"error": str(error)})

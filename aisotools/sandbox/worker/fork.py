@@ -37,6 +37,7 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Json, ToolResult
 from aisotools.sandbox.frames import BlockingChannel, FrameLimits
+from aisotools.sandbox.process import tree
 from aisotools.tools.serialization import NAMESPACE, pickle_namespace
 
 # Descriptors that are searched, and how many free numbers in a row end the search.
@@ -44,9 +45,8 @@ _MAX_DESCRIPTORS = 4096
 _FREE_RUN = 64
 # Flags of an open file that survive reopening it.
 _REOPEN_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK
-# OpenMP's and Linux's own numbers.
+# OpenMP's own number.
 _OMP_PAUSE_HARD = 2
-_PR_SET_PDEATHSIG = 1
 _LOST = "lost: it belonged to a state of the worker that was left by undo or recovery"
 
 # Descriptors that come with each request to a snapshot.
@@ -200,11 +200,6 @@ def repair_fork(state: ForkState, *, had_helpers: bool, keep: frozenset[int]) ->
     if had_helpers:
         lost += _break_owners()
     return lost
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends; for forks that only work for the parent."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _reopen(file: OpenFile) -> str:
@@ -465,11 +460,11 @@ class ForkPoint:
 
     def _copy(self, channel: BlockingChannel, file: int) -> NoReturn:
         """Write the variables into a file, and end."""
-        # Pickling runs user code, which may never return. The host kills the snapshot; this fork must go with
-        # it.
-        die_with_parent()
-        channel.send("copying")
         try:
+            # Pickling runs user code, which may never return. The host kills the snapshot; this fork must go
+            # with it.
+            tree.die_with_parent()
+            channel.send("copying")
             channel.send("copied", {"lost": write_variables(self.namespace, self.hidden, file)})
             # The host asks the kernel who sent this, which takes a living process. It ends us when it has
             # done so.

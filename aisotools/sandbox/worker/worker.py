@@ -33,7 +33,7 @@ from aisotools.core.protocols import Cancellation, OutputCaps, Tool, ToolContext
 from aisotools.core.types import Json, ToolResult
 from aisotools.sandbox.frames import BlockingChannel, Frame
 from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD
-from aisotools.sandbox.results import STREAMS_TAKEN, Pieces, encode_result
+from aisotools.sandbox.results import STREAMS_TAKEN, ResultPieces, encode_result
 from aisotools.sandbox.worker.fork import ForkPoint, hide_snapshots_from_wait
 from aisotools.sandbox.worker.ipython import ZMQInteractiveShell, flush, strip_own_frames
 from aisotools.sandbox.worker.output import (
@@ -72,7 +72,7 @@ def mark_stopped(result: ToolResult) -> ToolResult:
     return result.with_metadata(stopped=True)
 
 
-def encode_failure(error: BaseException, record: CallRecord, caps: OutputCaps) -> Pieces:
+def encode_failure(error: BaseException, record: CallRecord, caps: OutputCaps) -> ResultPieces:
     """Encode the result of a call whose tool raised `error`."""
     try:
         result = exception_result(error.with_traceback(strip_own_frames(error.__traceback__)))
@@ -428,7 +428,9 @@ class Worker:
             self._tasks[number].cancel()
 
     @types.coroutine
-    def _drive(self, coroutine: Coroutine[Any, Any, Pieces], number: int) -> Generator[Any, Any, Pieces]:
+    def _drive(
+        self, coroutine: Coroutine[Any, Any, ResultPieces], number: int
+    ) -> Generator[Any, Any, ResultPieces]:
         """Drive user code step by step, so that it is known when it runs and an interrupt can reach it."""
         value: Any = None
         error: BaseException | None = None
@@ -475,7 +477,7 @@ class Worker:
             self._answer(call, encode_result(interrupted_result(), call.caps))
         del self._tasks[call.number], self._calls[call.number]
 
-    def _answer(self, call: _Call, pieces: Pieces) -> None:
+    def _answer(self, call: _Call, pieces: ResultPieces) -> None:
         call.is_answered = True
         flush()
         self._send("done", {"id": call.number}, pieces)
@@ -500,7 +502,7 @@ class Worker:
             os._exit(0)
         self._answer(call, pieces)
 
-    async def _execute(self, call: _Call) -> Pieces:
+    async def _execute(self, call: _Call) -> ResultPieces:
         """Run everything of the call that may run user code, and take as long as that likes."""
         tool = self._tool(call.frame)
         result: object = await tool.execute(from_json(call.frame.parts[0]), self._context(call))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.scan import (
-    Progress,
+    ProgressCallback,
     ScanLimits,
     Scanner,
     Snapshot,
@@ -99,7 +99,7 @@ class TrackedTree:
         finally:
             os.close(root)
 
-    def scan(self, progress: Progress | None = None) -> Snapshot:
+    def scan(self, progress: ProgressCallback | None = None) -> Snapshot:
         """Take a snapshot.
 
         Raises:

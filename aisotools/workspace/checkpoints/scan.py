@@ -36,7 +36,7 @@ _MAX_LISTED = 100  # paths in `Snapshot.uncovered`
 _Stamp = tuple[int, int, int, int]
 """Size, modification time, inode and change time of a file."""
 
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Called with the bytes that were read so far and the bytes that have to be read."""
 
 
@@ -203,7 +203,9 @@ class Scanner:
         self._clock = clock
         self._root = FolderState()
 
-    def scan(self, root: int, *, only: str | None = None, progress: Progress | None = None) -> Snapshot:
+    def scan(
+        self, root: int, *, only: str | None = None, progress: ProgressCallback | None = None
+    ) -> Snapshot:
         """Take a snapshot.
 
         Args:
@@ -246,7 +248,7 @@ class Scanner:
             uncovered_count=len(uncovered),
         )
 
-    def _read_files(self, root: int, walk: _Walk, progress: Progress | None) -> int:
+    def _read_files(self, root: int, walk: _Walk, progress: ProgressCallback | None) -> int:
         """Read the pending files of a walk. Return their size."""
         pending = walk.pending
         due_bytes = sum(file.size for file in pending)

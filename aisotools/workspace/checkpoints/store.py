@@ -32,7 +32,7 @@ _TEMPORARY = "new-"  # no digest begins like this
 _JOURNAL = "chain"
 
 
-def digest_of(data: bytes) -> str:
+def content_digest(data: bytes) -> str:
     """Return the name under which a content is stored."""
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
 
@@ -109,7 +109,7 @@ class Store:
         Raises:
             WorkspaceError: If it cannot be written.
         """
-        digest = digest_of(data)
+        digest = content_digest(data)
         if digest not in self._sizes:
             name, writing = self._create_temporary()
             try:
@@ -164,7 +164,7 @@ class Store:
             WorkspaceError: If it no longer exists or is damaged.
         """
         data = b"".join(self.chunks(digest))
-        if digest_of(data) != digest:
+        if content_digest(data) != digest:
             raise _damaged(digest)
         return data
 

@@ -28,7 +28,7 @@ from aisotools.workspace.checkpoints.restore import (
     restore,
     sweep,
 )
-from aisotools.workspace.checkpoints.scan import Progress, ScanLimits, Snapshot, TooSlow
+from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow
 from aisotools.workspace.checkpoints.store import Store, reachable_digests
 
 KEPT_STEPS = 100
@@ -253,7 +253,7 @@ class Checkpoints:
 
     # ---- steps
 
-    def look(self, progress: Progress | None = None) -> Snapshot:
+    def look(self, progress: ProgressCallback | None = None) -> Snapshot:
         """Take a snapshot of the workspace outside of any step.
 
         Raises:
@@ -271,7 +271,7 @@ class Checkpoints:
         *,
         outside: pathlib.Path | None = None,
         beyond: str = "",
-        progress: Progress | None = None,
+        progress: ProgressCallback | None = None,
     ) -> Snapshot:
         """Begin a step before its call runs.
 
@@ -303,7 +303,7 @@ class Checkpoints:
             self._timeline.running[call_id] = step
             return snapshot
 
-    def end(self, call_id: str, progress: Progress | None = None) -> Checkpoint:
+    def end(self, call_id: str, progress: ProgressCallback | None = None) -> Checkpoint:
         """End a step after its call has run.
 
         Raises:

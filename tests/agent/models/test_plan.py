@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from aisotools.agent.models.plan import MAX_QUOTED_CHARS, Plan, answer_from, clauses_of, files_seen, plan_of
+from aisotools.agent.models.plan import (
+    MAX_QUOTED_CHARS,
+    Plan,
+    clauses_of,
+    files_seen,
+    plan_of,
+    quote_last_result,
+)
 from aisotools.core.messages import AssistantMessage, CallPart, Message, ToolMessage, UserMessage
 
 
@@ -86,9 +93,10 @@ def test_files_in_read_contents_errors_and_unknown_results_do_not_count(operatio
 )
 def test_answer_quotes_the_last_result(question: str, content: str, answer: str) -> None:
     assert (
-        answer_from(Plan(steps=(), question=question, last=ToolMessage("c", "read_file", content))) == answer
+        quote_last_result(Plan(steps=(), question=question, last=ToolMessage("c", "read_file", content)))
+        == answer
     )
 
 
 def test_answer_without_a_result_says_so() -> None:
-    assert answer_from(Plan(steps=())) == "There is nothing to answer from: no tool was called."
+    assert quote_last_result(Plan(steps=())) == "There is nothing to answer from: no tool was called."

@@ -9,12 +9,12 @@ from aisotools.agent.transcript.entries import (
     Called,
     Edited,
     Ended,
-    Entry,
     NoteEntry,
     Prompted,
     Rewound,
     RunStartEntry,
     Stepped,
+    TranscriptEntry,
     UndoEntry,
     calls_moved,
     decided,
@@ -252,7 +252,7 @@ def test_undo_and_redo_count_files() -> None:
         (Prompted(agent_id="a", message=QUESTION), ""),
     ],
 )
-def test_remark(entry: Entry, text: str) -> None:
+def test_remark(entry: TranscriptEntry, text: str) -> None:
     assert remark(entry) == text
 
 

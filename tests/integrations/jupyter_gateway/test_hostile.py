@@ -54,7 +54,7 @@ class Villain(WebSocketHandler):
             self.say("shell", "kernel_info_reply", request, {"implementation": "ipython"})
         elif ".hello(" in str(content):
             self.answer(request, self.application.settings["says"])
-        elif "aisotools_remote" in content["code"] and ".run(" not in content["code"]:
+        elif "aisotools_remote" in content["code"] and ".run_call(" not in content["code"]:
             self.answer(request, {})
         else:
             self.play(self, request, content)

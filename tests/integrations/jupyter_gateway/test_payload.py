@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from aisotools.integrations.jupyter_gateway import payload
-from aisotools.integrations.jupyter_gateway.payload import RESULT_MIME, Answer
+from aisotools.integrations.jupyter_gateway.payload import RESULT_MIME, MimeValue
 
 
 def test_an_answer_has_both_forms_and_plain_text_only_if_spoken() -> None:
-    spoken = Answer({"a": 1})._repr_mimebundle_()
+    spoken = MimeValue({"a": 1})._repr_mimebundle_()
     assert spoken[RESULT_MIME] == {"a": 1}
     assert json.loads(spoken["text/plain"]) == {"a": 1}
-    assert Answer({"a": 1}, spoken=False)._repr_mimebundle_()["text/plain"] == ""
+    assert MimeValue({"a": 1}, spoken=False)._repr_mimebundle_()["text/plain"] == ""
 
 
 def test_hello_settles_in_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from aisotools.core.exceptions import UsageError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Approval, Effect, ToolResult
 from aisotools.integrations.mcp.api import serve_http
-from aisotools.integrations.mcp.server import OpenQuestions, SessionServer, parse_answer, resolve
+from aisotools.integrations.mcp.server import OpenQuestions, SessionServer, parse_answer, set_approval
 from aisotools.integrations.mcp.transport import HttpServer
 from aisotools.policy.approvers import AllowAll, DenyAll, ScriptedApprover
 from aisotools.session.session import Session
@@ -458,8 +458,8 @@ def test_only_an_accepted_form_with_its_box_ticked_approves(
 
 async def test_an_answer_counts_once() -> None:
     future: asyncio.Future[Approval] = asyncio.get_running_loop().create_future()
-    resolve(future, Approval("deny"))
-    resolve(future, Approval("approve"))
+    set_approval(future, Approval("deny"))
+    set_approval(future, Approval("approve"))
     assert future.result() == Approval("deny")
 
 

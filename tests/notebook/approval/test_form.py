@@ -6,7 +6,7 @@ import pytest
 
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.types import ApprovalRequest, ToolDefinition
-from aisotools.notebook.approval.form import Control, apply_edits, argument_changes, build_controls
+from aisotools.notebook.approval.form import Control, apply_argument_edits, argument_changes, build_controls
 from tests.policy.test_prompts import a_request
 
 SCHEMA = {
@@ -81,30 +81,32 @@ def test_what_cannot_be_seen_is_written_down_and_survives(hidden: str) -> None:
     assert shown.kind == "json"
     assert shown.note
     assert shown.text.isprintable()
-    assert apply_edits(wish(command=hidden), {"command": shown.text}, None) is None
+    assert apply_argument_edits(wish(command=hidden), {"command": shown.text}, None) is None
 
 
 def test_unchanged_is_no_edit() -> None:
     request = wish(command="ls\npwd", timeout=5, items=[1, 2], deep=True, key="k")
     texts = {c.name: c.text for c in build_controls(request) if c.editable}
-    assert apply_edits(request, texts, None) is None
-    assert apply_edits(request, {}, None) is None
+    assert apply_argument_edits(request, texts, None) is None
+    assert apply_argument_edits(request, {}, None) is None
     assert (
-        apply_edits(request, {}, '{"items": [1,2], "timeout": 5, "deep": true, "command": "ls\\npwd"}')
+        apply_argument_edits(
+            request, {}, '{"items": [1,2], "timeout": 5, "deep": true, "command": "ls\\npwd"}'
+        )
         is None
     )
 
 
 def test_edits_change_just_what_they_touch() -> None:
     request = wish(command="ls", timeout=5, deep=False, key="hunter2")
-    assert apply_edits(request, {"timeout": "6", "deep": "true"}, None) == {
+    assert apply_argument_edits(request, {"timeout": "6", "deep": "true"}, None) == {
         "command": "ls",
         "timeout": 6,
         "deep": True,
         "key": "hunter2",
     }
-    assert apply_edits(request, {"command": "5"}, None) == {**request.call.arguments, "command": "5"}
-    assert apply_edits(request, {}, '{"command": "pwd", "mode": "fast"}') == {
+    assert apply_argument_edits(request, {"command": "5"}, None) == {**request.call.arguments, "command": "5"}
+    assert apply_argument_edits(request, {}, '{"command": "pwd", "mode": "fast"}') == {
         "command": "pwd",
         "mode": "fast",
         "key": "hunter2",
@@ -113,8 +115,11 @@ def test_edits_change_just_what_they_touch() -> None:
 
 def test_numbers_of_any_size_stay_what_they_are() -> None:
     request = a_request({"n": 12345678901234567890, "f": 1.0})
-    assert apply_edits(request, {"n": "12345678901234567891"}, None) == {"n": 12345678901234567891, "f": 1.0}
-    assert apply_edits(request, {"f": "1"}, None) == {"n": 12345678901234567890, "f": 1}
+    assert apply_argument_edits(request, {"n": "12345678901234567891"}, None) == {
+        "n": 12345678901234567891,
+        "f": 1.0,
+    }
+    assert apply_argument_edits(request, {"f": "1"}, None) == {"n": 12345678901234567890, "f": 1}
 
 
 @pytest.mark.parametrize(
@@ -139,19 +144,19 @@ def test_numbers_of_any_size_stay_what_they_are() -> None:
 )
 def test_bad_edits_are_refused_in_words(edits: dict[str, str], whole: str | None, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        apply_edits(wish(command="ls", timeout=5, items=[], key="hunter2"), edits, whole)
+        apply_argument_edits(wish(command="ls", timeout=5, items=[], key="hunter2"), edits, whole)
 
 
 def test_a_tool_that_validates_in_its_own_way_is_left_to_it() -> None:
     odd = wish(command=["ls"], timeout=5)  # its schema says text
-    assert apply_edits(odd, {"timeout": "500"}, None) == {"command": ["ls"], "timeout": 500}
+    assert apply_argument_edits(odd, {"timeout": "500"}, None) == {"command": ["ls"], "timeout": 500}
 
 
 def test_what_is_too_long_to_be_seen_whole_cannot_be_edited() -> None:
     long = field(content="x\n" * 100_000)
     assert "150,000 characters are not shown" in long.shown
     with pytest.raises(ArgumentError, match="'content'"):
-        apply_edits(wish(content="x\n" * 100_000), {"content": "short"}, None)
+        apply_argument_edits(wish(content="x\n" * 100_000), {"content": "short"}, None)
 
 
 def test_changes_leave_out_secrets() -> None:

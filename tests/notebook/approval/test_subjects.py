@@ -9,7 +9,12 @@ import pytest
 
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.protocols import UserQuestion
-from aisotools.notebook.approval.subjects import Reply, parse_reply, question_payload, question_record_bundle
+from aisotools.notebook.approval.subjects import (
+    QuestionReply,
+    parse_reply,
+    question_payload,
+    question_record_bundle,
+)
 from tests.notebook.client import WIDGET_VIEW, Notebook
 from tests.notebook.inert import assert_inert
 
@@ -120,6 +125,6 @@ def test_what_answers_nothing_is_refused(message: dict[str, Any]) -> None:
 def test_everything_in_it_can_be_seen_and_nothing_acts() -> None:
     inquiry = UserQuestion(id="i", text=HOSTILE, choices=("<img src=x onerror=y>", "b\u200b"))
     assert "\u202e" not in question_payload(inquiry)["question"]
-    record = question_record_bundle(inquiry, Reply("answer", "b\u200b"))
+    record = question_record_bundle(inquiry, QuestionReply("answer", "b\u200b"))
     assert_inert(record["text/html"])
     assert "\u200b" not in record["text/plain"] + record["text/html"]

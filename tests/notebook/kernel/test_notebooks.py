@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from aisotools.notebook.kernel.output import COMMS_DROPPED, DisplayFilter, Message
+from aisotools.notebook.kernel.output import COMMS_DROPPED, DisplayFilter, JupyterMessage
 from aisotools.sandbox.host.calls import DisplayMessage
 from tests.notebook.kernel.jupyter import Client, kernel
 
@@ -199,7 +199,9 @@ def test_notebook(name: str, pair: tuple[Client, Client]) -> None:
     ]
 
 
-def _passed(passing: DisplayFilter, messages: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Message]:
+def _passed(
+    passing: DisplayFilter, messages: Sequence[tuple[str, Mapping[str, Any]]]
+) -> Iterator[JupyterMessage]:
     """What a front would pass on of a plain kernel's messages."""
     kinds = {"display_data": "display", "update_display_data": "update", "clear_output": "clear"}
     for kind, content in messages:
@@ -222,7 +224,7 @@ def _passed(passing: DisplayFilter, messages: Sequence[tuple[str, Mapping[str, A
                 yield message
 
 
-def _sent(message: Message) -> tuple[str, Mapping[str, Any]]:
+def _sent(message: JupyterMessage) -> tuple[str, Mapping[str, Any]]:
     return message.type, message.content
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aisotools.notebook.kernel.output import MAX_DISPLAY_IDS, DisplayFilter, Message
+from aisotools.notebook.kernel.output import MAX_DISPLAY_IDS, DisplayFilter, JupyterMessage
 from aisotools.notebook.render.text import coloured
 from aisotools.sandbox.host.calls import DisplayMessage
 from tests.notebook.hostile import HOSTILE, PNG, WIDGET
@@ -15,7 +15,7 @@ from tests.notebook.inert import assert_inert
 PASSED = {"text/plain", "text/html", "text/latex", "image/png", "image/jpeg", "application/json"}
 
 
-def display(bundle: dict[str, Any], what: str = "display", **how: Any) -> Message:
+def display(bundle: dict[str, Any], what: str = "display", **how: Any) -> JupyterMessage:
     message = DisplayFilter().display(DisplayMessage(kind=what, bundle=bundle, details=how))
     assert message is not None
     return message

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from aisotools.core.types import ToolResult
-from aisotools.notebook.kernel.session import CellRequest, CellResult, cell_result, open_local
+from aisotools.notebook.kernel.session import CellRequest, CellResult, open_local, parse_cell_result
 from aisotools.sandbox.host.calls import DisplayMessage
 from aisotools.sandbox.worker.output import ExecuteOptions
 from aisotools.workspace.lock import SERVER_ROOT, claim_workspace, state_folder
@@ -111,6 +111,6 @@ async def test_two_kernels_in_one_folder(tmp_path: Path, home: dict[str, str]) -
     ],
 )
 def test_names_of_errors(metadata: dict[str, Any], kind: Any, name: str) -> None:
-    error = cell_result(ToolResult.error("why", error_kind=kind).with_metadata(**metadata)).error
+    error = parse_cell_result(ToolResult.error("why", error_kind=kind).with_metadata(**metadata)).error
     assert error is not None
     assert (error["ename"], error["evalue"]) == (name, "why")

@@ -138,7 +138,7 @@ def test_isolated_is_refused_in_the_namespaces_of_the_host() -> None:
         try:
             levels.confine(plan)
         except SandboxError as error:
-            return {"error": str(error), "flaws": list(levels.verify(plan))}
+            return {"error": str(error), "flaws": list(levels.verify_confinement(plan))}
         return {}
 
     found = in_one_thread(refused)
@@ -166,7 +166,7 @@ def test_a_process_with_threads_is_refused() -> None:
     finally:
         done.set()
         thread.join()
-    assert levels.verify(Confinement(level="limited", writable=()))
+    assert levels.verify_confinement(Confinement(level="limited", writable=()))
 
 
 @can_confine

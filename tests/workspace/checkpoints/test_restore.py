@@ -24,7 +24,7 @@ from aisotools.workspace.checkpoints.restore import (
     sweep,
 )
 from aisotools.workspace.checkpoints.scan import ScanLimits
-from aisotools.workspace.checkpoints.store import Node, Store, TreePath, digest_of
+from aisotools.workspace.checkpoints.store import Node, Store, TreePath, content_digest
 
 CHANGED = "it was changed by somebody else since"
 ADDED = "it was put there by somebody else since"
@@ -289,7 +289,7 @@ def test_damaged_content_leaves_the_file_and_no_partial_one(tracked: TrackedFold
 
 
 def test_one_failure_does_not_stop_the_others(tracked: TrackedFolder) -> None:
-    missing = Node("file", 0o644, digest_of(b"never stored"), 3)
+    missing = Node("file", 0o644, content_digest(b"never stored"), 3)
     result = tracked.restore({("a",): missing, ("b",): tracked.file("b"), ("no", "c"): tracked.file("c")})
     assert result.restored == [("b",)]
     assert [path for path, _ in result.failed] == [("a",), ("no", "c")]

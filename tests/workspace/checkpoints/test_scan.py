@@ -15,7 +15,7 @@ import pytest
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.scan import (
     FolderState,
-    Progress,
+    ProgressCallback,
     ScanLimits,
     Scanner,
     Snapshot,
@@ -48,7 +48,7 @@ class ScannedFolder:
     def limit(self, **limits: int) -> None:
         self.scanner = Scanner(self.store, ScanLimits(**limits), clock=later)
 
-    def scan(self, only: str | None = None, progress: Progress | None = None) -> Snapshot:
+    def scan(self, only: str | None = None, progress: ProgressCallback | None = None) -> Snapshot:
         folder = os.open(self.root, os.O_RDONLY)
         try:
             return self.scanner.scan(folder, only=only, progress=progress)
@@ -419,7 +419,7 @@ def test_unreadable_file_and_folder_are_named(tree: ScannedFolder) -> None:
 # ---- what changes while it is read
 
 
-def at_start(act: Callable[[], object]) -> Progress:
+def at_start(act: Callable[[], object]) -> ProgressCallback:
     """Act between the walk and the reading of the files it found."""
 
     def progress(done: int, _due: int) -> None:

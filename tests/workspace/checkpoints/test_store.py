@@ -23,8 +23,8 @@ from aisotools.workspace.checkpoints.store import (
     StoredFile,
     TreePath,
     TreeReader,
+    content_digest,
     decode_folder,
-    digest_of,
     encode_folder,
     reachable_digests,
 )
@@ -78,7 +78,7 @@ def test_store_is_private(store: Store) -> None:
     store.put(b"x")
     assert mode_of(store.folder) == mode_of(store.folder / "objects") == 0o700
     assert mode_of(store.folder / "chain") == 0o600
-    assert mode_of(store.folder / "objects" / digest_of(b"x")) == 0o600
+    assert mode_of(store.folder / "objects" / content_digest(b"x")) == 0o600
     store.rewrite([])
     assert mode_of(store.folder / "chain") == 0o600
 
@@ -129,19 +129,19 @@ def test_close_is_idempotent_and_closes_both_descriptors(tmp_path: Path) -> None
 
 
 def test_digest_is_blake2b_of_32_bytes() -> None:
-    assert digest_of(b"x") == hashlib.blake2b(b"x", digest_size=32).hexdigest()
+    assert content_digest(b"x") == hashlib.blake2b(b"x", digest_size=32).hexdigest()
 
 
 def test_put_stores_each_content_once(store: Store) -> None:
     digest = store.put(b"one")
     inode = (store.folder / "objects" / digest).stat().st_ino
-    assert store.put(b"one") == digest == digest_of(b"one")
+    assert store.put(b"one") == digest == content_digest(b"one")
     assert (store.folder / "objects" / digest).stat().st_ino == inode
     assert store.put(b"three") != digest
     assert store.size == 8
     assert store.get(digest) == b"one"
     assert digest in store
-    assert digest_of(b"two") not in store
+    assert content_digest(b"two") not in store
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 2 * CHUNK + 3])
@@ -162,8 +162,8 @@ def test_put_file_stores_all_up_to_the_limit_and_nothing_beyond(
         assert objects(store) == {}
         assert store.size == 0
     else:
-        assert stored == StoredFile(digest_of(data), size)
-        assert objects(store) == {digest_of(data): data}
+        assert stored == StoredFile(content_digest(data), size)
+        assert objects(store) == {content_digest(data): data}
         assert store.size == size
 
 
@@ -176,7 +176,10 @@ def test_put_file_reads_one_byte_beyond_the_limit_at_most(store: Store, tmp_path
 
 
 def test_put_file_takes_what_is_appended_while_it_is_read(store: Store) -> None:
-    for limit, expected in [(5, StoredFile(digest_of(b"abcd"), 4)), (4, StoredFile(digest_of(b"abcd"), 4))]:
+    for limit, expected in [
+        (5, StoredFile(content_digest(b"abcd"), 4)),
+        (4, StoredFile(content_digest(b"abcd"), 4)),
+    ]:
         writing, reading = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with writing, reading:
             writing.send(b"ab")  # each read returns one packet: a short read that is not the end
@@ -189,7 +192,7 @@ def test_put_file_takes_what_is_appended_while_it_is_read(store: Store) -> None:
         writing.send(b"ce")
         writing.close()
         assert store.put_file(reading.fileno(), max_bytes=3) is None
-    assert digest_of(b"abce") not in store
+    assert content_digest(b"abce") not in store
 
 
 def test_copy_and_chunks_return_the_bytes(store: Store, tmp_path: Path) -> None:
@@ -220,7 +223,7 @@ def test_missing_content_is_named(store: Store) -> None:
 
 
 def test_content_of_unknown_size_is_not_read_whole(store: Store) -> None:
-    digest = digest_of(b"ab")
+    digest = content_digest(b"ab")
     (store.folder / "objects" / digest).write_bytes(b"ab")
     assert list(store.chunks(digest)) == [b"a"]
 
@@ -255,7 +258,7 @@ def test_full_disk_leaves_no_partial_content(store: Store, tmp_path: Path, size:
             store.put(bytes(size))
     assert objects(store) == {}
     assert store.size == 0
-    assert store.put(b"y") == digest_of(b"y")
+    assert store.put(b"y") == content_digest(b"y")
 
 
 def test_deleted_store_is_reported(store: Store) -> None:
@@ -333,8 +336,8 @@ class Memory:
         self.reads: list[str] = []
 
     def put(self, data: bytes) -> str:
-        self.contents[digest_of(data)] = data
-        return digest_of(data)
+        self.contents[content_digest(data)] = data
+        return content_digest(data)
 
     def get(self, digest: str) -> bytes:
         self.reads.append(digest)
