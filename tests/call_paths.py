@@ -1,7 +1,9 @@
 """How much of the package one call passes through: `python -m tests.call_paths`.
 
 Counts, for one read-only call, one write that is asked about, and one undo, each through a session on the
-real sandbox after a warm-up call of the same kind, in the process of the host:
+real sandbox after a warm-up call of the same kind, in the process of the host. Between two calls, time
+passes as it does between calls of a model: what was written a moment ago is read again by checks that compare
+change times, since these have the granularity of the kernel's clock.
 
 - modules: modules of the package whose code ran,
 - functions: functions, methods and generators of the package that ran,
@@ -32,6 +34,8 @@ from aisotools.session.session import Session
 
 PACKAGE = str(Path(aisotools.__file__).parent) + os.sep
 ROUNDS = 7
+PAUSE_S = 0.05
+"""Longer than a tick of the kernel's clock."""
 
 
 @dataclass
@@ -100,6 +104,7 @@ async def main() -> None:
                 for _ in range(ROUNDS + 1):
                     if before is not None:
                         await before()
+                    await asyncio.sleep(PAUSE_S)
                     paths.append(await counted(act))
                 figures = (
                     statistics.median(len(path.modules) for path in paths[1:]),

@@ -283,7 +283,7 @@ another framework all enter at the first step.
    (`tools.adapter.validate_value`), cuts long text (`core.truncation.truncate_result`) and records
    `core.events.CallFinished`.
 9. **notebook**: Whoever subscribed to the events shows the call: `notebook.trace.view` in a notebook,
-   `cli.run.TracePrinter` in a terminal. `session.recording.Recording` writes it to the ledger.
+   `cli.run.TracePrinter` in a terminal. `session.ledger.Recording` writes it to the ledger.
 
 ## One approval
 
@@ -292,7 +292,7 @@ The same way, for a call that the policy asks about, in a notebook.
 1. **policy**: `policy.rules.Policy.check` returned ask. `policy.grants.Grants.find` is asked first: a call
    that a person has allowed for good is not asked about again.
 2. **session**: `session.approvals.ApprovalManager.resolve` builds a `core.types.ApprovalRequest` with a
-   preview of the change (`session.preview.preview_of`) and what can be undone, and records
+   preview of the change (`session.approvals.preview_of`) and what can be undone, and records
    `core.events.ApprovalAsked`. Meanwhile the sandbox starts.
 3. **policy**: `policy.approvers.request_approvals` calls the approver under a deadline. No approver, an
    exception, a timeout and an answer of a wrong type are all denials.

@@ -172,7 +172,7 @@ def shape_of(facts: Facts) -> Shape | None:
     return Shape(
         commands=frozenset(map(_command_prefix, facts.commands)),
         folders=frozenset(map(_folder_of, facts.writes)),
-        hosts=frozenset(host.lower() for host in facts.hosts),
+        hosts=frozenset(map(str.lower, facts.hosts)),
     )
 
 
@@ -201,12 +201,14 @@ def names_to_allow(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def _describe(shape: Shape) -> str:
-    limits = (
-        (" running only ", shape.commands),
-        (" writing only to ", shape.folders),
-        (" talking only to ", shape.hosts),
-    )
-    return ",".join(phrase + ", ".join(sorted(values)) for phrase, values in limits if values)
+    limits = []
+    if shape.commands:
+        limits.append(f" running only {', '.join(sorted(shape.commands))}")
+    if shape.folders:
+        limits.append(f" writing only to {', '.join(sorted(shape.folders))}")
+    if shape.hosts:
+        limits.append(f" talking only to {', '.join(sorted(shape.hosts))}")
+    return ",".join(limits)
 
 
 def _command_prefix(command: str) -> str:

@@ -410,10 +410,9 @@ def is_unguarded(facts: Facts) -> bool:
 
 def protected_writes(facts: Facts, allowed: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the paths that the call writes and that are protected, less those that a person `allowed`."""
-    if not facts.writes:
-        return ()
-    return tuple([path for path in facts.writes if _is_protected(normalize_path(path), allowed)])
-
-
-def _is_protected(path: str, allowed: Sequence[str]) -> bool:
-    return is_protected(path) and not allows(allowed, path)
+    protected = []
+    for path in facts.writes:
+        normalized = normalize_path(path)
+        if is_protected(normalized) and not allows(allowed, normalized):
+            protected.append(path)
+    return tuple(protected)

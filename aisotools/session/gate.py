@@ -226,7 +226,9 @@ class Gate:
     def effective_policy(self, bound: Policy | None = None) -> Policy:
         """Return the policy narrowed by `bound`, the workspace's own, and by whatever narrows it now."""
         bounds = self._narrowing if bound is None else [bound, *self._narrowing]
-        policy = dataclasses.replace(self.policy, allow_protected=self._approvals.allowed.names)
+        policy, allowed = self.policy, self._approvals.allowed.names
+        if policy.allow_protected != allowed:
+            policy = dataclasses.replace(policy, allow_protected=allowed)
         return functools.reduce(Policy.narrowed, bounds, policy)
 
     def block(self, reason: str) -> None:
@@ -366,7 +368,7 @@ class Gate:
         except Exception as error:  # tools are written by strangers too
             return broken_tool_result(call.name, error)
         decision, reasons = prepared.evaluation.decision, prepared.evaluation.reasons
-        if names_to_allow(prepared.evaluation.protected):
+        if prepared.evaluation.protected and names_to_allow(prepared.evaluation.protected):
             return self._approvals.decide_protected(prepared)
         if decision is Decision.ALLOW:
             decided_by = "typed" if call.origin == "person" else "policy"

@@ -1,6 +1,6 @@
 """Reads the records of a ledger back as events. Pure.
 
-What `aisotools.session.recording` leaves out stays out: secrets, images, values, and the rest of long texts.
+What `aisotools.session.ledger` leaves out stays out: secrets, images, values, and the rest of long texts.
 """
 
 from __future__ import annotations

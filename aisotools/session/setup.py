@@ -23,12 +23,9 @@ from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.host.monitor import count_context_switches
 from aisotools.sandbox.process.spawn import WorkerSpec, detection
 from aisotools.session.event_log import EventLog
-from aisotools.session.guards import CallEnvironment
+from aisotools.session.guards import CallEnvironment, ImportRootWatch, Protection, ReadGuard
 from aisotools.session.history import NoUndoHistory, UndoHistory, WorkspaceHistory
-from aisotools.session.protection import Protection
-from aisotools.session.read_guard import ReadGuard
 from aisotools.session.sharing import share
-from aisotools.workspace.import_roots import ImportRootWatch
 from aisotools.workspace.lock import state_folder
 from aisotools.workspace.protected import ProtectedFiles
 from aisotools.workspace.read_tracker import ReadCache

@@ -145,7 +145,8 @@ class SharedWorkspace:
         """Stop all processes of all sandboxes within the context, as far as sandboxes have processes here."""
         with ExitStack() as stack:
             for sandbox in tuple(self.sandboxes):
-                stack.enter_context(freeze_tree(_supervisor(sandbox), _snapshot_pids(sandbox)))
+                if isinstance(sandbox, SupportsSupervisor):
+                    stack.enter_context(freeze_tree(sandbox.supervisor, _snapshot_pids(sandbox)))
             yield
 
     async def settled(self) -> None:
@@ -172,7 +173,8 @@ class SharedWorkspace:
             return
         for sandbox in tuple(self.sandboxes):
             # Only processes that are below a supervisor now: a process id may have been reused elsewhere.
-            for pid in descendants(_supervisor(sandbox)) & set(pids):
+            supervisor = sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0
+            for pid in descendants(supervisor) & set(pids):
                 send_signal(pid, signal.SIGKILL)
 
     def release(self, sandbox: Sandbox) -> None:
@@ -184,10 +186,6 @@ class SharedWorkspace:
                 for path in [path for path, shared in _SHARED.items() if shared is self]:
                     del _SHARED[path]
                 self.checkpoints.close()
-
-
-def _supervisor(sandbox: Sandbox) -> int:
-    return sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0
 
 
 def _snapshot_pids(sandbox: Sandbox) -> frozenset[int]:

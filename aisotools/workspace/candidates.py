@@ -35,6 +35,9 @@ MAX_FOLDERS = 200_000
 MAX_CANDIDATES = 50_000
 """Files of a workspace that may have to be protected, notebooks included."""
 
+MAX_LISTED_FOLDERS = 300
+"""Folders of which a scan returns the status."""
+
 MAX_PATH_BYTES = 4096
 """Length of a path that the system takes; what lies deeper can be reached by no path."""
 
@@ -54,16 +57,18 @@ class OutOfSteps(Exception):
     """A scan that was limited would take too long."""
 
 
+@dataclass(slots=True)
 class Steps:
     """Work that may still be done, in units of about the time of one system call.
 
     A scan on an event loop gets few of them, and is done again in a thread when they are used up. They count
     work and not time, so that the same folder always ends at the same place.
+
+    Attributes:
+        left: How many are left; any number of them without it.
     """
 
-    def __init__(self, most: float = float("inf")) -> None:
-        """Allow `most`; any number of them without it."""
-        self._left = most
+    left: float = float("inf")
 
     def take(self, steps: int = 1) -> None:
         """Use up some.
@@ -71,12 +76,9 @@ class Steps:
         Raises:
             OutOfSteps: If there are none left.
         """
-        self._left -= steps
-        if self._left < 0:
+        self.left -= steps
+        if self.left < 0:
             raise OutOfSteps
-
-    def __repr__(self) -> str:
-        return f"<Steps {self._left} left>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +121,13 @@ class CandidateScan:
 
     Attributes:
         files: The files by path, relative to the workspace.
+        folders: Status of the folders by path, each ending with a slash unless it is the workspace. Empty
+            if there are more than `MAX_LISTED_FOLDERS`, or one may still change under the same change time.
         unwatched: Why the walk is incomplete, and where; empty if it reached every folder.
     """
 
     files: dict[str, CandidateFile] = field(default_factory=dict)
+    folders: dict[str, os.stat_result] = field(default_factory=dict)
     unwatched: str = ""
 
     @property
@@ -189,6 +194,7 @@ class _CandidateWalk:
         self._max_path_chars = max_path_chars
         self._steps = steps
         self._folders = 0
+        self._all_clean = True
         self._path_chars = 0
         self._stack: list[_OpenFolder] = []
 
@@ -221,7 +227,7 @@ class _CandidateWalk:
             os.close(folder)
             raise
         self._stack.append(_OpenFolder(folder, key, path, listing, iter(listing.folders)))
-        self._remember(key, listing)
+        self._remember(path, key, listing, status)
         for name in listing.files:
             self._steps.take()
             self._add_file(folder, path, name, listing.zone)
@@ -234,9 +240,14 @@ class _CandidateWalk:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
             self.result.files[path + name] = CandidateFile(status, zone)
 
-    def _remember(self, key: tuple[int, int], listing: Listing) -> None:
+    def _remember(self, path: str, key: tuple[int, int], listing: Listing, status: os.stat_result) -> None:
         if len(self.listings) < _MAX_LISTINGS:
             self.listings[key] = listing
+        self._all_clean = self._all_clean and listing.clean and self._folders <= MAX_LISTED_FOLDERS
+        if self._all_clean:
+            self.result.folders[path] = status
+        else:
+            self.result.folders.clear()
 
     def _enter(self, frame: _OpenFolder, name: str) -> None:
         self._folders += 1
@@ -254,7 +265,7 @@ class _CandidateWalk:
         key = status.st_dev, status.st_ino
         cached = self._cached.get(key)
         if cached is not None and not cached.folders and not cached.files and cached.is_valid(above, status):
-            self._remember(key, cached)  # nothing of interest in it: do not open it
+            self._remember(path, key, cached, status)  # nothing of interest in it: do not open it
             return
         inner = self._open(frame, name, status)
         if inner is None:

@@ -185,41 +185,17 @@ def _is_installed(name: str) -> bool:
     return False
 
 
-class ImportRootWatch:
-    """Repeats `refuse_import_root` for one workspace whenever the answer may have changed."""
+def list_package_files(workspace: Path, environ: Mapping[str, str]) -> list[Path]:
+    """Return the `__init__` files that would make `workspace` part of a package below an import root.
 
-    def __init__(self, workspace: Path, environ: Mapping[str, str]) -> None:
-        """Watch `workspace`, which has just been accepted; `environ` has `PYTHONPATH`."""
-        self._workspace = workspace
-        self._environ = environ
-        self._remember()
-
-    def _remember(self) -> None:
-        real = self._workspace.resolve()
-        self._search_path = _search_path()
-        # The files that would make a package of the folder below a root that the workspace lies in.
-        self._inits: list[Path] = []
-        for root, _ in _import_roots(self._environ):
-            if _relation(real, root) == "lies in":
-                self._inits += [root / real.relative_to(root).parts[0] / init for init in _INITS]
-
-    def check(self) -> None:
-        """Look again if `sys.path`, the current folder, or a file that makes a package has changed.
-
-        Raises:
-            WorkspaceRefused: Saying what has changed, and what to do.
-        """
-        if self._search_path != _search_path() or any(map(os.path.lexists, self._inits)):
-            refuse_import_root(self._workspace, self._environ)
-            self._remember()
-
-
-def _search_path() -> tuple[Path | None, list[str]]:
-    """Return where modules are looked up now."""
-    try:
-        return Path.cwd(), list(sys.path)
-    except FileNotFoundError:
-        return None, list(sys.path)
+    They need not exist.
+    """
+    real = workspace.resolve()
+    files: list[Path] = []
+    for root, _ in _import_roots(environ):
+        if _relation(real, root) == "lies in":
+            files += [root / real.relative_to(root).parts[0] / init for init in _INITS]
+    return files
 
 
 # ---- no import out of an open workspace

@@ -53,7 +53,8 @@ class Root:
         """Return the root at an existing path."""
         real = os.path.realpath(path)
         spelled = os.fspath(Path(path).absolute())
-        return cls(real, tuple(dict.fromkeys(tuple(_components(p)) for p in (spelled, real))))
+        spellings = dict.fromkeys((tuple(_components(spelled)), tuple(_components(real))))
+        return cls(real, tuple(spellings))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from typing import Literal
 
 from aisotools.workspace.candidates import (
     MAX_FOLDERS,
+    MAX_LISTED_FOLDERS,
     RACY_NS,
     CandidateFile,
     CandidateScan,
@@ -97,6 +98,10 @@ class ProtectedFileChange:
         return f"{self.path!r} ({self.kind}; {outcome}{saved})"
 
 
+Stamp = tuple[int, int, int]
+"""Inode, device and change time of an entry, in nanoseconds: what user code cannot set."""
+
+
 class ProtectedFiles:
     """The protected files of one workspace, with copies of how they should be. Thread-safe.
 
@@ -147,6 +152,8 @@ class ProtectedFiles:
         self._allowed_names = self.allowed.names
         self.unwatched = ""
         self.scan_duration_s = 0.0
+        self._settled: tuple[tuple[str, Stamp], ...] = ()
+        """Folders and files at a time when every protected file was as its copy; see `_is_settled`."""
         scan = self._scan(Steps())
         if notebooks:
             self._protected_notebooks.update(filter(_is_notebook, scan.files))
@@ -175,8 +182,13 @@ class ProtectedFiles:
         Raises:
             OutOfSteps: If it takes more than `most_steps`.
         """
+        if self._is_settled():
+            return False
         with self._limited(most_steps) as steps:
-            return bool(self._compare(self._scan(steps), steps)[0])
+            scan = self._scan(steps)
+            differing, rewritten = self._compare(scan, steps)
+            self._settle(scan, differs=bool(differing or rewritten))
+            return bool(differing)
 
     def restore(
         self, spared: frozenset[str] = frozenset(), *, most_steps: float = float("inf")
@@ -194,6 +206,8 @@ class ProtectedFiles:
         Raises:
             OutOfSteps: If it takes more than `most_steps`, or there is something to restore or to accept.
         """
+        if self._is_settled():
+            return ()
         with self._limited(most_steps) as steps:
             changes: dict[str, ProtectedFileChange] = {}
             # Race: a process that still runs in the sandbox may change a file again while it is restored.
@@ -211,6 +225,7 @@ class ProtectedFiles:
                 for path, kind in differing.items():
                     changes[path] = self._restore_file(path, kind)
                 if not differing and not rewritten:
+                    self._settle(scan, differs=bool(spared))
                     break
             accepted = set(spared)
             for path, change in changes.items():
@@ -234,12 +249,52 @@ class ProtectedFiles:
         finally:
             self._lock.release()
 
+    # ---- nothing has changed
+
+    def _settle(self, scan: CandidateScan, *, differs: bool) -> None:
+        """Remember a scan that later ones may be compared with, if it is one that found nothing."""
+        if differs or self.unwatched or not scan.folders or len(scan.files) > MAX_LISTED_FOLDERS:
+            return
+        settled: list[tuple[str, Stamp]] = []
+        for path, status in scan.folders.items():
+            stamp = status.st_ino, status.st_dev, status.st_ctime_ns
+            settled.append((f"{self._root}/{path}".rstrip("/"), stamp))
+        for path, file in scan.files.items():
+            known = self._copies.get(path) or self._judged.get(path)
+            if known is not None and not known.clean:
+                return  # it may still change under the same change time
+            stamp = file.status.st_ino, file.status.st_dev, file.status.st_ctime_ns
+            settled.append((f"{self._root}/{path}", stamp))
+        self._settled = tuple(settled)
+
+    def _is_settled(self) -> bool:
+        """Return whether no folder and no file has changed since the scan that `_settle` remembers.
+
+        This is what most calls find, and it costs one `lstat` for each of them. It may use whole paths: where
+        a folder was exchanged for another one or for a link, its inode or that of what lies in it differs,
+        and user code can set neither inode numbers nor change times. A folder that changed has a new change
+        time, so nothing can be new without being noticed. It takes no lock, since it reads one reference to
+        what nobody changes any more.
+        """
+        settled = self._settled
+        if not settled or self.allowed.names != self._allowed_names:
+            return False
+        try:
+            for path, stamp in settled:
+                status = os.lstat(path)
+                if (status.st_ino, status.st_dev, status.st_ctime_ns) != stamp:
+                    return False
+        except OSError:
+            return False
+        return True
+
     # ---- scan
 
     def _scan(self, steps: Steps) -> CandidateScan:
+        self._settled = ()
         started_s = time.monotonic()
         scan = self._scanner.scan(steps)
-        if not scan.complete:
+        if scan.unwatched:
             # The walk did not reach everything, but what is known is looked up by its path.
             for path in self._copies.keys() - scan.files.keys():
                 with suppress(OSError), self._parent(path) as (folder, name):

@@ -281,20 +281,20 @@ def _can_be_allowed(text: str) -> bool:
 
 
 class AllowedNames:
-    """The protected names that a person has allowed for the workspace of one session."""
+    """The protected names that a person has allowed for the workspace of one session.
+
+    Attributes:
+        names: The names, in the order in which they were allowed.
+    """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         """Begin with `names`; see `allow`."""
         self._names: dict[str, AllowedName] = {}
+        self.names: tuple[str, ...] = ()
         self.allow(names)
 
     def __repr__(self) -> str:
         return f"<AllowedNames {list(self._names)}>"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names, in the order in which they were allowed."""
-        return tuple(self._names)
 
     def allow(self, names: Iterable[str]) -> None:
         """Protect these no longer.
@@ -305,11 +305,13 @@ class AllowedNames:
         if isinstance(names, str):
             raise UsageError(f"allow_protected={names!r}: give a list of names, such as [{names!r}].")
         self._names |= {name: AllowedName(name) for name in names}
+        self.names = tuple(self._names)
 
     def withdraw(self, names: Iterable[str]) -> None:
         """Protect these again."""
         for name in names:
             self._names.pop(name, None)
+        self.names = tuple(self._names)
 
     def cover(self, path: str) -> bool:
         """Return whether a person has allowed `path`, relative to the workspace, to be written."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aisotools.core.protocols import ToolPayload
-from aisotools.session.preview import MAX_BYTES, MAX_LINES, preview_of
+from aisotools.session.approvals import MAX_BYTES, MAX_LINES, preview_of
 
 OURS = ToolPayload(key="k", import_path="aisotools.builtin.files:sandbox_write")
 

@@ -15,7 +15,7 @@ from aisotools.core.protocols import Tool
 from aisotools.core.types import Json, Origin, ToolCall, ToolResult
 from aisotools.policy.prepared import PreparedCall, prepare_call
 from aisotools.policy.rules import Policy
-from aisotools.session.read_guard import ReadGuard
+from aisotools.session.guards import ReadGuard
 from aisotools.testing.fakes import MockTool
 from aisotools.workspace.read_tracker import ReadCache
 from aisotools.workspace.workspace import Workspace

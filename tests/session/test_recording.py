@@ -17,8 +17,7 @@ from aisotools.core.exceptions import LedgerError
 from aisotools.core.redaction import REDACTED
 from aisotools.core.types import Approval, ApprovalRequest, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
-from aisotools.session.ledger import open_ledger, read, verify
-from aisotools.session.recording import Recording
+from aisotools.session.ledger import Recording, open_ledger, read, verify
 from aisotools.session.session import Session
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import tool

@@ -16,8 +16,8 @@ from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog
+from aisotools.session.guards import ReadGuard
 from aisotools.session.history import NoUndoHistory, WorkspaceHistory
-from aisotools.session.read_guard import ReadGuard
 from aisotools.session.setup import (
     SandboxFactory,
     SessionParts,

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.exceptions import WorkspaceRefused
+from aisotools.session.guards import ImportRootWatch
 from aisotools.workspace import import_roots
 from aisotools.workspace.import_roots import (
     OWN_IMPORTS,
-    ImportRootWatch,
     block_imports,
     refuse_import_root,
 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pathlib
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,16 +17,11 @@ from dataclasses import dataclass, field, replace
 
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.scan import (
-    ProgressCallback,
-    ScanLimits,
-    Scanner,
-    Snapshot,
+    TrackedTree,
     open_below,
-    stamps_maps,
 )
 from aisotools.workspace.checkpoints.store import Node, Store, TreePath, TreeReader
 from aisotools.workspace.dirfd import CREATE_FLAGS, DIRECTORY_FLAGS, WALK_FLAGS
-from aisotools.workspace.paths import printable
 from aisotools.workspace.workspace import TEMPORARY
 
 Failure = tuple[TreePath, str]
@@ -38,105 +32,6 @@ Reasons = tuple[tuple[str, str], ...]
 
 _CHANGED_SINCE = "it was changed by somebody else since"
 _ADDED_SINCE = "it was put there by somebody else since"
-
-
-class TrackedTree:
-    """A folder, or one entry of it, of which snapshots are taken and restored.
-
-    Attributes:
-        path: Real path of the folder.
-        only: Name of the one entry that is tracked; empty for the whole folder.
-        root: Digest of the last snapshot.
-    """
-
-    def __init__(self, store: Store, path: pathlib.Path, limits: ScanLimits, *, only: str = "") -> None:
-        self.path = path
-        self.only = only
-        self.root = ""
-        self._limits = limits
-        self._scanner = Scanner(store, limits, trust_stamps=stamps_maps(path))
-
-    @classmethod
-    def around(
-        cls, store: Store, path: pathlib.Path, limits: ScanLimits, *, apart: Sequence[pathlib.Path]
-    ) -> TrackedTree | None:
-        """Track what is at an absolute path, or will be.
-
-        Where folders on the way are missing, the first missing one is tracked. Return None if that contains
-        one of the folders `apart`, or lies in one, or is the root of the file system.
-        """
-        real = pathlib.Path(os.path.realpath(path))
-        while not real.parent.is_dir():
-            real = real.parent
-        if real == real.parent or any(_overlap(real, folder) for folder in apart):
-            return None
-        return cls(store, real.parent, limits, only=real.name)
-
-    @property
-    def key(self) -> str:
-        """Name of the tree in records; empty for the workspace."""
-        return str(self.path / self.only) if self.only else ""
-
-    @contextmanager
-    def opened(self) -> Iterator[int]:
-        """Open the folder for reading, following no link on the way from `/`.
-
-        Raises:
-            WorkspaceError: If it no longer exists.
-        """
-        try:
-            top = os.open("/", DIRECTORY_FLAGS)
-            try:
-                root = open_below(top, self.path.parts[1:])
-            finally:
-                os.close(top)
-        except OSError as error:
-            raise WorkspaceError(
-                f"The folder {str(self.path)!r} cannot be used: {error.strerror}."
-            ) from error
-        try:
-            yield root
-        finally:
-            os.close(root)
-
-    def scan(self, progress: ProgressCallback | None = None) -> Snapshot:
-        """Take a snapshot.
-
-        Raises:
-            WorkspaceError: If the folder cannot be read, or a content cannot be stored.
-        """
-        with self.opened() as root:
-            try:
-                snapshot = self._scanner.scan(root, only=self.only or None, progress=progress)
-            except OSError as error:
-                problem = f"The folder {str(self.path)!r} cannot be read: {error.strerror}."
-                raise WorkspaceError(problem) from error
-        self.root = snapshot.root
-        return snapshot
-
-    def fits(self) -> bool:
-        """Return whether a snapshot would be within the limits. Sizes are added up; no file is read."""
-        left_bytes, left_entries = self._limits.total_bytes, self._limits.entries
-        with self.opened() as root:
-            for _, _, names, folder in os.fwalk(".", dir_fd=root, follow_symlinks=False):
-                left_entries -= len(names)
-                for name in names:
-                    try:
-                        left_bytes -= os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
-                    except FileNotFoundError:
-                        continue
-                if left_bytes < 0 or left_entries < 0:
-                    return False
-        return True
-
-    def display_path(self, path: TreePath) -> str:
-        """Return a path as a person reads it: relative to the workspace, absolute outside of it."""
-        text = "/".join(path)
-        return printable(str(self.path / text) if self.only else text)
-
-
-def _overlap(one: pathlib.Path, other: pathlib.Path) -> bool:
-    return one.is_relative_to(other) or other.is_relative_to(one)
 
 
 # ---- plan

@@ -20,11 +20,14 @@ import os
 import pathlib
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.store import Node, Store, TreePath, encode_folder
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS, READ_FLAGS
+from aisotools.workspace.paths import printable
 
 RACY_NS = 20_000_000
 """Age below which a stamp is not trusted. Clocks of file systems tick every 4 to 10 ms."""
@@ -77,7 +80,7 @@ class Snapshot:
 
 
 class TooSlow(Exception):
-    """Raised by a `Progress` callback to abort a walk; what was stored so far is not read again."""
+    """Raised by a `ProgressCallback` to abort a walk; what was stored so far is not read again."""
 
 
 class _LimitExceeded(Exception):
@@ -173,10 +176,6 @@ class _PendingFile:
     folder: FolderState
     status: os.stat_result
 
-    @property
-    def size(self) -> int:
-        return self.status.st_size
-
 
 class Scanner:
     """Takes snapshots of one folder and remembers its state from one to the next."""
@@ -251,9 +250,11 @@ class Scanner:
     def _read_files(self, root: int, walk: _Walk, progress: ProgressCallback | None) -> int:
         """Read the pending files of a walk. Return their size."""
         pending = walk.pending
-        due_bytes = sum(file.size for file in pending)
+        due_bytes = 0
+        for file in pending:
+            due_bytes += file.status.st_size
         if walk.file_bytes + due_bytes > self._limits.total_bytes:
-            pending = sorted(pending, key=lambda file: file.size)
+            pending = sorted(pending, key=lambda file: file.status.st_size)
         if progress is not None and pending:
             progress(0, due_bytes)
         # Syncing file by file waits for the disk each time. Many files are synced at once.
@@ -288,7 +289,7 @@ class Scanner:
         """Store a file of at most `room` bytes. Return its stamp, if it is trusted, and its node, if any."""
         if folder < 0:
             return None, None
-        if file.size > room:
+        if file.status.st_size > room:
             return None, _unkept_node("it is too large", file.status)
         try:
             opened = os.open(file.name, READ_FLAGS, dir_fd=folder)
@@ -310,15 +311,13 @@ class Scanner:
                 unchanged = _stamp_of(before) == _stamp_of(after)
                 if unchanged and stored is not None and stored.size == after.st_size:
                     node = Node("file", after.st_mode & 0o777, stored.digest, stored.size)
-                    return self._trusted_stamp(after, racy_ns), node
+                    trusted = _is_trusted(after, racy_ns, trust_stamps=self._trust_stamps)
+                    return _stamp_of(after) if trusted else None, node
             return None, _unkept_node("it kept changing while it was read", file.status)
         except OSError as error:
             return None, _unreadable_node(error, file.status)
         finally:
             os.close(opened)
-
-    def _trusted_stamp(self, status: os.stat_result, racy_ns: int) -> _Stamp | None:
-        return _stamp_of(status) if _is_trusted(status, racy_ns, trust_stamps=self._trust_stamps) else None
 
     def _store_folder(self, state: FolderState) -> str:
         """Store the listings of changed folders, subfolders first. Return the digest of `state`."""
@@ -327,8 +326,10 @@ class Scanner:
                 if folder.changed:
                     stamp, node = state.nodes[name]
                     state.nodes[name] = stamp, node._replace(content=self._store_folder(folder))
-            listing = encode_folder({name: node for name, (_, node) in state.nodes.items()})
-            state.digest = self._store.put(listing)
+            nodes = {}
+            for name, (_, node) in state.nodes.items():
+                nodes[name] = node
+            state.digest = self._store.put(encode_folder(nodes))
             state.changed = False
         return state.digest
 
@@ -518,3 +519,105 @@ def _sync_file(file: int) -> None:
         # A file that cannot be written back has no dirty pages.
         if error.errno not in {errno.EINVAL, errno.EROFS}:
             raise
+
+
+# ---- trees
+
+
+class TrackedTree:
+    """A folder, or one entry of it, of which snapshots are taken and restored.
+
+    Attributes:
+        path: Real path of the folder.
+        only: Name of the one entry that is tracked; empty for the whole folder.
+        root: Digest of the last snapshot.
+    """
+
+    def __init__(self, store: Store, path: pathlib.Path, limits: ScanLimits, *, only: str = "") -> None:
+        self.path = path
+        self.only = only
+        self.root = ""
+        self._limits = limits
+        self._scanner = Scanner(store, limits, trust_stamps=stamps_maps(path))
+
+    @classmethod
+    def around(
+        cls, store: Store, path: pathlib.Path, limits: ScanLimits, *, apart: Sequence[pathlib.Path]
+    ) -> TrackedTree | None:
+        """Track what is at an absolute path, or will be.
+
+        Where folders on the way are missing, the first missing one is tracked. Return None if that contains
+        one of the folders `apart`, or lies in one, or is the root of the file system.
+        """
+        real = pathlib.Path(os.path.realpath(path))
+        while not real.parent.is_dir():
+            real = real.parent
+        if real == real.parent or any(_overlap(real, folder) for folder in apart):
+            return None
+        return cls(store, real.parent, limits, only=real.name)
+
+    @property
+    def key(self) -> str:
+        """Name of the tree in records; empty for the workspace."""
+        return str(self.path / self.only) if self.only else ""
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """Open the folder for reading, following no link on the way from `/`.
+
+        Raises:
+            WorkspaceError: If it no longer exists.
+        """
+        try:
+            top = os.open("/", DIRECTORY_FLAGS)
+            try:
+                root = open_below(top, self.path.parts[1:])
+            finally:
+                os.close(top)
+        except OSError as error:
+            raise WorkspaceError(
+                f"The folder {str(self.path)!r} cannot be used: {error.strerror}."
+            ) from error
+        try:
+            yield root
+        finally:
+            os.close(root)
+
+    def scan(self, progress: ProgressCallback | None = None) -> Snapshot:
+        """Take a snapshot.
+
+        Raises:
+            WorkspaceError: If the folder cannot be read, or a content cannot be stored.
+        """
+        with self.opened() as root:
+            try:
+                snapshot = self._scanner.scan(root, only=self.only or None, progress=progress)
+            except OSError as error:
+                problem = f"The folder {str(self.path)!r} cannot be read: {error.strerror}."
+                raise WorkspaceError(problem) from error
+        self.root = snapshot.root
+        return snapshot
+
+    def fits(self) -> bool:
+        """Return whether a snapshot would be within the limits. Sizes are added up; no file is read."""
+        left_bytes, left_entries = self._limits.total_bytes, self._limits.entries
+        with self.opened() as root:
+            for _, _, names, folder in os.fwalk(".", dir_fd=root, follow_symlinks=False):
+                left_entries -= len(names)
+                for name in names:
+                    try:
+                        left_bytes -= os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
+                    except FileNotFoundError:
+                        continue
+                if left_bytes < 0 or left_entries < 0:
+                    return False
+        return True
+
+    def display_path(self, path: TreePath) -> str:
+        """Return a path as a person reads it: relative to the workspace, absolute outside of it."""
+        text = "/".join(path)
+        return printable(str(self.path / text) if self.only else text)
+
+
+def _overlap(one: pathlib.Path, other: pathlib.Path) -> bool:
+    return one.is_relative_to(other) or other.is_relative_to(one)

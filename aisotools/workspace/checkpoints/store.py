@@ -51,7 +51,12 @@ class StoredFile:
 
 
 class Store:
-    """Contents and journal of one workspace. Used by one process at a time; see `workspace.lock`."""
+    """Contents and journal of one workspace. Used by one process at a time; see `workspace.lock`.
+
+    Attributes:
+        folder: Where they are stored.
+        size: Bytes of all contents.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Open the store in `folder`; create it if it is missing.
@@ -67,6 +72,7 @@ class Store:
                 needed.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._objects = os.open(folder / "objects", DIRECTORY_FLAGS)
             self._sizes = self._clean_objects()
+            self.size = sum(self._sizes.values())
             self._journal = os.open(folder / _JOURNAL, APPEND_FLAGS | os.O_CREAT, 0o600)
         except OSError as error:
             raise WorkspaceError(
@@ -85,11 +91,6 @@ class Store:
             os.unlink(name, dir_fd=self._objects)
             del sizes[name]
         return sizes
-
-    @property
-    def size(self) -> int:
-        """Bytes of all contents."""
-        return sum(self._sizes.values())
 
     def close(self) -> None:
         """Close the store. Idempotent."""
@@ -203,7 +204,7 @@ class Store:
         with self._lock:
             for name in [name for name in self._sizes if name not in needed]:
                 os.unlink(name, dir_fd=self._objects)
-                del self._sizes[name]
+                self.size -= self._sizes.pop(name)
 
     def _create_temporary(self) -> tuple[str, int]:
         with self._lock:
@@ -217,7 +218,9 @@ class Store:
     def _commit(self, name: str, digest: str, size: int) -> None:
         # Race: two processes may store the same content. Each renames a whole file, so either is right.
         os.rename(name, digest, src_dir_fd=self._objects, dst_dir_fd=self._objects)
-        self._sizes[digest] = size
+        with self._lock:
+            self.size += size - self._sizes.get(digest, 0)
+            self._sizes[digest] = size
 
     def _abort(self, name: str, error: OSError) -> Never:
         with suppress(FileNotFoundError):

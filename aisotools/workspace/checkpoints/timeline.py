@@ -22,13 +22,12 @@ from aisotools.core.exceptions import UsageError
 from aisotools.workspace.checkpoints.restore import (
     Reasons,
     RestorePlan,
-    TrackedTree,
     plan_restore,
     remove_trees,
     restore,
     sweep,
 )
-from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow
+from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow, TrackedTree
 from aisotools.workspace.checkpoints.store import Store, reachable_digests
 
 KEPT_STEPS = 100

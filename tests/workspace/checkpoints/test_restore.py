@@ -16,14 +16,13 @@ from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.restore import (
     RestorePlan,
     RestoreResult,
-    TrackedTree,
     plan_restore,
     remove_tree,
     remove_trees,
     restore,
     sweep,
 )
-from aisotools.workspace.checkpoints.scan import ScanLimits
+from aisotools.workspace.checkpoints.scan import ScanLimits, TrackedTree
 from aisotools.workspace.checkpoints.store import Node, Store, TreePath, content_digest
 
 CHANGED = "it was changed by somebody else since"
