@@ -302,7 +302,10 @@ def preview_of(
     if payload is None or workspace is None or not payload.import_path.startswith(OWN_TOOLS):
         return {}
     path = arguments.get("path")
-    if not isinstance(path, str) or not _is_write(arguments):
+    operation = arguments.get("operation", "write")
+    writes = operation == "write" and isinstance(arguments.get("content"), str)
+    edits = operation in {"write", "edit"} and _is_edits(arguments.get("edits"))
+    if not isinstance(path, str) or not (writes or edits):
         return {}
     try:
         before, exists = _read(workspace, path)
@@ -312,12 +315,6 @@ def preview_of(
     except (OSError, ValueError, WorkspaceError) as error:
         return {"diff": _note(path, f"What changes cannot be shown: {error}")}
     return {"diff": _diff(path, before, after, exists=exists)}
-
-
-def _is_write(arguments: Mapping[str, Json]) -> bool:
-    operation = arguments.get("operation", "write")
-    writes = operation == "write" and isinstance(arguments.get("content"), str)
-    return writes or (operation in {"write", "edit"} and _is_edits(arguments.get("edits")))
 
 
 def _is_edits(edits: Json) -> bool:

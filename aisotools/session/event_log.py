@@ -6,9 +6,9 @@ cards, transcripts and the ledger are made from it.
 Threat
     A worker that prints, reports and returns without end makes the host remember all of it.
 Mechanism
-    Every event is charged to the session's budget (`aisotools.core.retention`). Beyond it the oldest printed
-    output and reports are dropped, then values and data of results, then whole events. Listeners get each
-    event whole, when it happens: the ledger has on disk what is dropped here, but for output and values.
+    Every event is charged to the session's `aisotools.core.truncation.RetentionBudget`. Beyond it the oldest
+    printed output and reports are dropped, then values and data of results, then whole events. Listeners get
+    each event whole, when it happens: the ledger has on disk what is dropped here, but for output and values.
 Race window
     None: adding, charging and dropping are one step on the event loop.
 When it fails
@@ -38,8 +38,8 @@ from aisotools.core.events import (
     SandboxStarted,
     SessionEvent,
 )
-from aisotools.core.retention import Retained, RetentionBudget, size_of
 from aisotools.core.sandboxes import SandboxStatus
+from aisotools.core.truncation import Retained, RetentionBudget, size_of
 from aisotools.core.types import Json, ToolResult
 from aisotools.session.progress import ProgressTracker
 

@@ -16,16 +16,15 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, cast, get_args
 
 from aisotools.core.concurrency import run_to_completion
 from aisotools.core.events import CallDecided, CallEmitted, CallFinished, CallRequested, CallStarted
 from aisotools.core.exceptions import SandboxError, ToolError, UnknownTool
 from aisotools.core.protocols import Approver, OutputCaps, StoredText, Tool, ToolContext, UserQuestion
-from aisotools.core.retention import RetentionBudget
 from aisotools.core.sandboxes import SandboxCall
-from aisotools.core.truncation import ResultStore, truncate_result
-from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult
+from aisotools.core.truncation import ResultStore, RetentionBudget, truncate_result
+from aisotools.core.types import Decision, Effect, Json, Origin, ToolCall, ToolResult
 from aisotools.policy.grants import Grants, names_to_allow
 from aisotools.policy.prepared import CallDecision, PreparedCall, call_digest, denial_result, prepare_call
 from aisotools.policy.rules import Policy
@@ -47,6 +46,23 @@ _MAX_TIMEOUT_S = 86_400.0
 _CANCELLED = ToolResult.error("The call was cancelled.")
 
 _log = logging.getLogger(__name__)
+
+
+def make_call(name: object, arguments: object = None, *, origin: str, call_id: object = None) -> ToolCall:
+    """Build a call as a program makes it. Mistakes that a model could make in it are left to the gate.
+
+    Raises:
+        TypeError: If this is no call at all.
+        ValueError: If nobody of that kind makes calls.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"The name of a tool is text, not {type(name).__name__}.")
+    if origin not in get_args(Origin):
+        raise ValueError(f"origin={origin!r}: use one of {', '.join(get_args(Origin))}.")
+    if call_id is not None and not isinstance(call_id, str):
+        raise TypeError(f"A call's id is text, not {type(call_id).__name__}.")
+    checked: Any = {} if arguments is None else arguments
+    return ToolCall(call_id or uuid.uuid4().hex, name, checked, origin=cast("Origin", origin))
 
 
 class HostCalls:
@@ -316,7 +332,7 @@ class Gate:
                 self.results,
                 tool=call.name,
                 call_id=call.id,
-                readable="read_result" in self.registry,
+                readable=self.registry.get("read_result") is not None,
             )
             metadata = {**truncated.metadata, "tool": call.name, "call_id": call.id}
             result = dataclasses.replace(truncated, metadata=metadata)

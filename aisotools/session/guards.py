@@ -24,7 +24,7 @@ from typing import Protocol
 from aisotools.core.events import CallFinished, CallStarted, SessionEvent
 from aisotools.core.exceptions import SandboxError, WorkspaceRefused
 from aisotools.core.sandboxes import Sandbox
-from aisotools.core.types import Facts, Json, ToolCall, ToolResult
+from aisotools.core.types import Facts, ToolCall, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy, normalize_path
 from aisotools.workspace.candidates import OutOfSteps
@@ -380,15 +380,13 @@ class ReadGuard:
             if content is not None:
                 self._reads.note_edit(path, before, content)
         if _is_file_tool(prepared, "sandbox_write", "write"):
-            self._note_write(prepared.arguments)
+            arguments = prepared.arguments
+            file, text = arguments.get("path"), arguments.get("content")
+            if isinstance(file, str) and isinstance(text, str):
+                written = self._reads.content(file)
+                if written is not None and written == text.encode("utf-8", "surrogatepass"):
+                    self._reads.note_read(file, written)
         return result
-
-    def _note_write(self, arguments: Mapping[str, Json]) -> None:
-        path, content = arguments.get("path"), arguments.get("content")
-        if isinstance(path, str) and isinstance(content, str):
-            written = self._reads.content(path)
-            if written is not None and written == content.encode("utf-8", "surrogatepass"):
-                self._reads.note_read(path, written)
 
     def on_read(self, prepared: PreparedCall, result: ToolResult) -> ToolResult:
         """Record the lines that a read-only call has read.

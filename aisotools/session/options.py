@@ -1,4 +1,4 @@
-"""Checks of the options of a session and of the calls made through it, and the claim of its workspace.
+"""Checks of the options of a session, and the claim of its workspace.
 
 A wrong option is refused when the session is created, in terms of the argument that was given.
 """
@@ -6,15 +6,12 @@ A wrong option is refused when the session is created, in terms of the argument 
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
 
 from aisotools.core.exceptions import UsageError, WorkspaceError, WorkspaceRefused
 from aisotools.core.protocols import Approver
-from aisotools.core.retention import MIN_RETAINED_BYTES
-from aisotools.core.types import Origin, ToolCall
+from aisotools.core.truncation import MIN_RETAINED_BYTES
 from aisotools.policy.rules import Policy
 from aisotools.tools.validation import short_repr
 from aisotools.workspace.lock import (
@@ -140,23 +137,6 @@ def check_retained_bytes(value: object) -> int:
     if value < MIN_RETAINED_BYTES:
         raise ValueError(f"retained_bytes={value}: give at least {MIN_RETAINED_BYTES} bytes (1 MiB).")
     return value
-
-
-def make_call(name: object, arguments: object = None, *, origin: str, call_id: object = None) -> ToolCall:
-    """Build a call as a program makes it. Mistakes that a model could make in it are left to the gate.
-
-    Raises:
-        TypeError: If this is no call at all.
-        ValueError: If nobody of that kind makes calls.
-    """
-    if not isinstance(name, str):
-        raise TypeError(f"The name of a tool is text, not {type(name).__name__}.")
-    if origin not in get_args(Origin):
-        raise ValueError(f"origin={origin!r}: use one of {', '.join(get_args(Origin))}.")
-    if call_id is not None and not isinstance(call_id, str):
-        raise TypeError(f"A call's id is text, not {type(call_id).__name__}.")
-    checked: Any = {} if arguments is None else arguments
-    return ToolCall(call_id or uuid.uuid4().hex, name, checked, origin=cast("Origin", origin))
 
 
 def parse_workspace(path: str | os.PathLike[str]) -> Path:

@@ -18,8 +18,8 @@ from aisotools.core.concurrency import LoopTicker
 from aisotools.core.events import CallEmitted, ProtectedNamesAllowed, SessionEnded, SessionEvent
 from aisotools.core.exceptions import SessionClosed, ToolError, UsageError
 from aisotools.core.protocols import Approver, OutputCaps, StoredText
-from aisotools.core.retention import DEFAULT_RETAINED_BYTES, RetentionBudget
 from aisotools.core.sandboxes import Sandbox, SupportsLeastLevel, SupportsSnapshots, VariableCopy
+from aisotools.core.truncation import DEFAULT_RETAINED_BYTES, RetentionBudget
 from aisotools.core.types import Json, Origin, ToolCall, ToolResult
 from aisotools.policy.config import user_allowed_names, user_policy, workspace_policy
 from aisotools.policy.grants import Grants
@@ -31,14 +31,13 @@ from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog, Listener
-from aisotools.session.gate import Gate
+from aisotools.session.gate import Gate, make_call
 from aisotools.session.history import UndoHistory
 from aisotools.session.ledger import Recording, record
 from aisotools.session.options import (
     check_retained_bytes,
     existing_paths,
     is_number,
-    make_call,
     open_workspace,
     parse_workspace,
     refuse_auto_without_sandbox,

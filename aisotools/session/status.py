@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from aisotools.core.retention import Retained
 from aisotools.core.sandboxes import SandboxStatus
+from aisotools.core.truncation import Retained
 from aisotools.sandbox.confinement import levels
 from aisotools.sandbox.confinement.detect import ENABLED_BY, Detection
 from aisotools.sandbox.limits import Limits

@@ -177,26 +177,20 @@ class CandidateScanner:
         return walk.result
 
 
+@dataclass(slots=True)
 class _CandidateWalk:
     """One walk."""
 
-    def __init__(
-        self,
-        cached: dict[tuple[int, int], Listing],
-        max_folders: int,
-        max_path_chars: int,
-        steps: Steps,
-    ) -> None:
-        self.result = CandidateScan()
-        self.listings: dict[tuple[int, int], Listing] = {}
-        self._cached = cached
-        self._max_folders = max_folders
-        self._max_path_chars = max_path_chars
-        self._steps = steps
-        self._folders = 0
-        self._all_clean = True
-        self._path_chars = 0
-        self._stack: list[_OpenFolder] = []
+    _cached: dict[tuple[int, int], Listing]
+    _max_folders: int
+    _max_path_chars: int
+    _steps: Steps
+    result: CandidateScan = field(default_factory=CandidateScan)
+    listings: dict[tuple[int, int], Listing] = field(default_factory=dict)
+    _folders: int = 0
+    _all_clean: bool = True
+    _path_chars: int = 0
+    _stack: list[_OpenFolder] = field(default_factory=list)
 
     def run(self, root: int) -> None:
         try:

@@ -20,7 +20,7 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aisotools.core.exceptions import PathOutside, WorkspaceError
@@ -159,18 +159,18 @@ def _link_text(directory: int, name: str) -> str | None:
         raise
 
 
+@dataclass(slots=True)
 class _PathWalk:
     """One walk down from the root, and the directories it holds open."""
 
-    def __init__(self, root: Root, path: str) -> None:
-        self._root = root
-        self._path = path
-        self._open: list[int] = []
-        self._names: list[str] = []  # of the open directories but the first
-        self._todo: list[str] = []  # components still to go, the next one last
-        self._links = 0
-        self._link = ""  # the last one followed
-        self._made: list[tuple[int, str]] = []  # position of the parent in _open, name
+    _root: Root
+    _path: str
+    _open: list[int] = field(default_factory=list)
+    _names: list[str] = field(default_factory=list)  # of the open directories but the first
+    _todo: list[str] = field(default_factory=list)  # components still to go, the next one last
+    _links: int = 0
+    _link: str = ""  # the last one followed
+    _made: list[tuple[int, str]] = field(default_factory=list)  # position of the parent in _open, name
 
     def run(self, *, follow: bool, make_parents: bool) -> ResolvedPath:
         """Walk all components and return the resolved path."""

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from aisotools.core.protocols import OutputCaps
-from aisotools.core.retention import RetentionBudget
-from aisotools.core.truncation import CAP, ResultStore, truncate_result
+from aisotools.core.truncation import CAP, ResultStore, RetentionBudget, truncate_result
 from aisotools.core.types import ToolResult, Truncation
 
 

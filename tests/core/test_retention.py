@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from aisotools.core.retention import RetentionBudget, size_of
+from aisotools.core.truncation import RetentionBudget, size_of
 from aisotools.core.types import ToolCall
 
 # How much a process grows by a value, over what is charged for it.

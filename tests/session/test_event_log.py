@@ -20,8 +20,8 @@ from aisotools.core.events import (
     SandboxStarted,
     SessionEvent,
 )
-from aisotools.core.retention import RetentionBudget
 from aisotools.core.sandboxes import SandboxStatus
+from aisotools.core.truncation import RetentionBudget
 from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult
 from aisotools.session.event_log import DROPPED, EventLog
 

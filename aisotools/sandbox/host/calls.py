@@ -26,8 +26,8 @@ from typing import Any, Protocol
 from pydantic_core import from_json
 
 from aisotools.core.exceptions import ChannelError, WorkerDied
-from aisotools.core.retention import size_of
 from aisotools.core.sandboxes import SandboxListener
+from aisotools.core.truncation import size_of
 from aisotools.sandbox.frames import Frame
 from aisotools.sandbox.limits import LimitExceeded
 from aisotools.sandbox.results import PrintedOutput

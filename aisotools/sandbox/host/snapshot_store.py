@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -144,7 +145,7 @@ class SnapshotStore:
 
     def pids(self) -> list[int]:
         """Return the processes that hold snapshots."""
-        snapshots = self.all()
+        snapshots = itertools.chain(self.snapshots, *self.undone)
         return [one.socket.pid for one in snapshots if one.socket.pid and not one.drop_reason]
 
     def eviction_reason(self, call_id: str) -> str:

@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 CALL_MARK = "AISOTOOLS_CALL"
@@ -429,18 +429,7 @@ def _thread_states(pid: int) -> bytes:
         return b""
     states = b""
     for thread in threads:
-        states += _thread_state(f"/proc/{pid}/task/{thread}/stat")
+        # Race: the thread may end before its file is opened, or before it is read, which is then empty.
+        with suppress(OSError, IndexError), open(f"/proc/{pid}/task/{thread}/stat", "rb", 0) as status:
+            states += status.read(1024).rpartition(b")")[2].split()[0]
     return states
-
-
-def _thread_state(path: str) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return b""
-    try:
-        return os.read(descriptor, 1024).rpartition(b")")[2].split()[0]
-    except (ProcessLookupError, IndexError):
-        return b""
-    finally:
-        os.close(descriptor)

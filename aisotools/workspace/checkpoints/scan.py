@@ -22,7 +22,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.store import Node, Store, TreePath, encode_folder
@@ -217,7 +217,7 @@ class Scanner:
             OSError: If the folder itself cannot be read.
         """
         walk = _Walk(
-            self._limits,
+            limits=self._limits,
             device=os.fstat(root).st_dev,
             racy_ns=self._clock() - RACY_NS,
             only=only,
@@ -334,28 +334,26 @@ class Scanner:
         return state.digest
 
 
+@dataclass(slots=True, kw_only=True)
 class _Walk:
     """One walk through the folder. Updates its state, except for files, which are left in `pending`."""
 
-    def __init__(
-        self, limits: ScanLimits, *, device: int, racy_ns: int, only: str | None, trust_stamps: bool
-    ) -> None:
-        self.entries = 0
-        self.file_bytes = 0
-        self.has_unkept = False
-        self.pending: list[_PendingFile] = []
-        self.racy_ns = racy_ns
-        self._limits = limits
-        self._device = device
-        self._only = only
-        self._trust_stamps = trust_stamps
+    limits: ScanLimits
+    device: int
+    racy_ns: int
+    only: str | None
+    trust_stamps: bool
+    entries: int = 0
+    file_bytes: int = 0
+    has_unkept: bool = False
+    pending: list[_PendingFile] = field(default_factory=list)
 
     def visit(self, folder: int, path: TreePath, state: FolderState) -> None:
         """Visit an open folder and everything below it."""
         unchanged = 0
         fresh: dict[str, os.stat_result] = {}
         folders: list[str] = []
-        room = self._limits.entries - self.entries
+        room = self.limits.entries - self.entries
         nodes = state.nodes
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -382,10 +380,10 @@ class _Walk:
                 if len(fresh) + len(folders) > room:
                     break  # do not collect more than the limit
         if unchanged + len(fresh) + len(folders) > room:
-            raise _LimitExceeded(f"it holds more than {self._limits.entries:,} files and folders")
-        if self._only is not None and not path:
-            fresh = {name: status for name, status in fresh.items() if name == self._only}
-            folders = [name for name in folders if name == self._only]
+            raise _LimitExceeded(f"it holds more than {self.limits.entries:,} files and folders")
+        if self.only is not None and not path:
+            fresh = {name: status for name, status in fresh.items() if name == self.only}
+            folders = [name for name in folders if name == self.only]
         self.entries += unchanged + len(fresh) + len(folders)
         present = unchanged + len(nodes.keys() & fresh.keys()) + len(nodes.keys() & folders)
         if present != len(nodes):
@@ -425,14 +423,14 @@ class _Walk:
             node = Node("fifo", status.st_mode & 0o777)
         else:
             node = Node("other", content="socket" if kind == stat.S_IFSOCK else "device")
-        trusted = node.kind != "unkept" and _is_trusted(status, self.racy_ns, trust_stamps=self._trust_stamps)
+        trusted = node.kind != "unkept" and _is_trusted(status, self.racy_ns, trust_stamps=self.trust_stamps)
         state.set(name, _stamp_of(status) if trusted else None, node)
 
     def _visit_folder(self, parent: int, path: TreePath, name: str, state: FolderState) -> None:
         try:
             status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-            if len(path) + 1 > self._limits.depth:
-                raise _LimitExceeded(f"it lies more than {self._limits.depth} folders deep")
+            if len(path) + 1 > self.limits.depth:
+                raise _LimitExceeded(f"it lies more than {self.limits.depth} folders deep")
             folder = os.open(name, DIRECTORY_FLAGS, dir_fd=parent)
         except FileNotFoundError:
             return  # removed since it was listed; the next walk drops it
@@ -444,7 +442,7 @@ class _Walk:
             return
         try:
             status = os.fstat(folder)
-            if status.st_dev != self._device:
+            if status.st_dev != self.device:
                 state.set(name, None, _unkept_node("it lies on another file system", status))
                 return
             inner = state.folders.get(name)

@@ -123,7 +123,7 @@ def test_devices_are_distinguished_from_sockets() -> None:
     state = FolderState()
     try:
         device = os.fstat(folder).st_dev
-        walk = _Walk(ScanLimits(), device=device, racy_ns=later(), only="null", trust_stamps=True)
+        walk = _Walk(limits=ScanLimits(), device=device, racy_ns=later(), only="null", trust_stamps=True)
         walk.visit(folder, (), state)
     finally:
         os.close(folder)
@@ -362,7 +362,7 @@ def test_other_file_systems_are_not_covered() -> None:
     try:
         state = FolderState()
         device = os.fstat(folder).st_dev
-        walk = _Walk(ScanLimits(), device=device, racy_ns=later(), only="proc", trust_stamps=True)
+        walk = _Walk(limits=ScanLimits(), device=device, racy_ns=later(), only="proc", trust_stamps=True)
         walk.visit(folder, (), state)
     finally:
         os.close(folder)
@@ -379,7 +379,7 @@ def test_folder_that_is_swapped_before_it_is_opened_is_named(tmp_path: Path, kin
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
         device = os.fstat(folder).st_dev
-        walk = _Walk(ScanLimits(), device=device, racy_ns=later(), only=None, trust_stamps=True)
+        walk = _Walk(limits=ScanLimits(), device=device, racy_ns=later(), only=None, trust_stamps=True)
         walk._visit_folder(folder, (), "a", state)
         walk._visit_folder(folder, (), "gone", state)
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -295,14 +294,30 @@ def test_a_damaged_content_is_not_used(rig: Rig) -> None:
 
 
 def test_where_nothing_can_be_kept_the_call_must_not_run(rig: Rig) -> None:
-    class Full(type(rig.chain.store)):  # type: ignore[misc]  # a disk that is full
-        def put(self, data: bytes) -> str:
-            raise self._write_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    store = rig.chain.store
 
-    (rig.root / "a").write_text("x")
-    rig.chain.store.__class__ = Full
-    with pytest.raises(WorkspaceError, match="No space left"):
-        rig.chain.begin("c1", "tool", "s")
+    def count_contents_as(size_bytes: int) -> None:
+        """Let each content count as if it had so many bytes."""
+        store._sizes = dict.fromkeys(store._sizes, size_bytes)
+        store.size = size_bytes * len(store._sizes)
+
+    for number in range(8):
+        rig.step(partial((rig.root / "a").write_bytes, bytes([number]) * 1000))
+    count_contents_as(KEPT_BYTES // len(store._sizes))
+    assert store.size <= KEPT_BYTES
+    rig.step()
+    assert len(rig.chain.steps) == 9
+    count_contents_as(KEPT_BYTES // 10)
+    assert store.size > KEPT_BYTES
+    rig.step()
+    print([step.call_id for step in rig.chain.steps], len(store._sizes))
+    assert [step.call_id for step in rig.chain.steps] == ["c6", "c7", "c8", "c9", "c10"]
+    assert store.size <= KEPT_BYTES
+    rig.move(count=len(rig.chain.steps))
+    count_contents_as(KEPT_BYTES)
+    rig.step(lambda: (rig.root / "b").write_text("1"))
+    assert rig.chain.steps == ()
+    assert rig.chain.look().root in store
 
 
 def test_old_steps_are_forgotten_with_what_only_they_needed(rig: Rig) -> None:
@@ -688,30 +703,28 @@ def test_number_of_steps_is_limited_with_some_slack(rig: Rig) -> None:
 def test_size_of_all_contents_is_limited(rig: Rig) -> None:
     """The oldest quarter goes first; what is there now is never dropped."""
 
-    class Full(type(rig.chain.store)):  # type: ignore[misc]  # contents count as if they were large
-        factor = 1
+    store = rig.chain.store
 
-        @property
-        def size(self) -> int:
-            total: int = sum(self._sizes.values())
-            return total * self.factor
+    def count_contents_as(size_bytes: int) -> None:
+        """Let each content count as if it had so many bytes."""
+        store._sizes = dict.fromkeys(store._sizes, size_bytes)
+        store.size = size_bytes * len(store._sizes)
 
     for number in range(8):
         rig.step(partial((rig.root / "a").write_bytes, bytes([number]) * 1000))
-    rig.chain.store.__class__ = Full
-    Full.factor = (1 << 30) // rig.chain.store.size
-    assert rig.chain.store.size <= KEPT_BYTES
+    count_contents_as(KEPT_BYTES // len(store._sizes))
+    assert store.size <= KEPT_BYTES
     rig.step()
     assert len(rig.chain.steps) == 9
-    Full.factor = (1 << 30) // 5_000
+    count_contents_as(KEPT_BYTES // 10)
     rig.step()
     assert [step.call_id for step in rig.chain.steps] == ["c6", "c7", "c8", "c9", "c10"]
-    assert rig.chain.store.size <= KEPT_BYTES
+    assert store.size <= KEPT_BYTES
     rig.move(count=len(rig.chain.steps))
-    Full.factor = 1 << 30
+    count_contents_as(KEPT_BYTES)
     rig.step(lambda: (rig.root / "b").write_text("1"))
     assert rig.chain.steps == ()
-    assert rig.chain.look().root in rig.chain.store
+    assert rig.chain.look().root in store
 
 
 def test_limits_have_these_sizes() -> None:
