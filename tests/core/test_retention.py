@@ -14,7 +14,7 @@ from aisotools.core.types import ToolCall
 GROWTH = """
 import gc, os, sys
 from pydantic_core import from_json
-from aisotools.core.retention import size_of
+from aisotools.core.truncation import size_of
 def resident():
     gc.collect()
     return int(open('/proc/self/statm').read().split()[1]) * os.sysconf('SC_PAGE_SIZE')

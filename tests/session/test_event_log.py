@@ -202,7 +202,7 @@ GROWTH = """
 import gc, os
 from aisotools.session.event_log import EventLog
 from aisotools.core.events import *
-from aisotools.core.retention import RetentionBudget
+from aisotools.core.truncation import RetentionBudget
 from aisotools.core.types import *
 def resident():
     gc.collect()
