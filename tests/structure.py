@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import io
-import re
 import statistics
 import sys
 import tokenize
@@ -19,7 +18,6 @@ from pathlib import Path
 from tests import shape
 
 PACKAGE = Path(__file__).resolve().parent.parent / "aisotools"
-OPENINGS = re.compile(r"(What|Whether|Who|How|Nothing|Be)\b")
 
 
 def main() -> None:
@@ -44,7 +42,7 @@ def main() -> None:
         f"imports that run up: {len(list(shape.layers(package)))}; cycles: {len(list(shape.cycles(package)))}"
     )
     comments: Counter[str] = Counter()
-    docstrings = openings = total = 0
+    docstrings = total = 0
     for module in package.values():
         total += len(module.source.splitlines())
         folder = module.name.partition(".")[0] or "root"
@@ -54,14 +52,14 @@ def main() -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
                 text = ast.get_docstring(node)
                 docstrings += text is not None and len(text.splitlines())
-                function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-                openings += function and bool(OPENINGS.match(text or ""))
     share = sum(comments.values()) / total
     print(f"comment lines: {sum(comments.values())} of {total} ({share:.1%}); docstring lines: {docstrings}")
     print("comment lines by package: " + ", ".join(f"{name} {n}" for name, n in sorted(comments.items())))
-    print(f"function docstrings that begin with What, Whether, Who, How, Nothing or Be: {openings}")
+    print(f"docstrings that state no contract: {len(list(shape.contracts(package)))}")
     if "--list" in sys.argv[1:]:
+        rules: tuple[shape.Rule, ...]
         rules = (shape.sizes, shape.meanings, shape.undeclared, shape.words, shape.layers, shape.cycles)
+        rules += (shape.contracts, shape.constants, shape.imports_by_name)
         for finding in (*(one for rule in rules for one in rule(package)), *shape.untested(package, tests)):
             print(finding)
 

@@ -105,7 +105,7 @@ def test_layers_refuse(importer: str, imported: str, form: str) -> None:
     assert len(found) == 1
     assert found[0].startswith(f"aisotools/{importer}:{form.count(chr(10)) + 1}: ")
     lower, upper = importer.partition("/")[0], imported.partition(".")[0]
-    assert f"imports {imported}, but {upper} stands above {lower}" in found[0]
+    assert f"imports or names {imported}, but {upper} stands above {lower}" in found[0]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,10 @@ def test_layers_refuse(importer: str, imported: str, form: str) -> None:
             "def f():\n    from aisotools.notebook.kernel import kernel",
             "notebook/kernel/kernel.py",
         ),
-        ("core/events.py", "if TYPE_CHECKING:\n    from aisotools.session import x", "session/session.py"),
+        ("cli/main.py", "if TYPE_CHECKING:\n    from aisotools.session import session", "session/session.py"),
+        ("session/session.py", "path = 'aisotools.tools.schema:x'", "tools/schema.py"),
+        ("core/events.py", '"""See `aisotools.session.session`."""', "session/session.py"),  # a docstring
+        ("core/events.py", "name = 'aisotools.toml'", "session/session.py"),  # no module
     ],
 )
 def test_layers_allow(importer: str, source: str, target: str) -> None:
@@ -137,6 +140,101 @@ def test_layers_see_relative_imports_and_imports_by_name() -> None:
         "aisotools/sandbox/host/sandbox.py:1:",
         "aisotools/builtin/files.py:1:",
     ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if TYPE_CHECKING:\n    from aisotools.session import session",
+        "if typing.TYPE_CHECKING:\n    import aisotools.session.session",
+        "if TYPE_CHECKING:\n    if sys.platform:\n        from ..session.session import Session",
+        "if x:\n    pass\nelif TYPE_CHECKING:\n    from aisotools.session.session import Session",
+        "load('aisotools.session.session')",
+        "TOOLS = ('aisotools.session.session:Session', 'json')",
+        "BOOT = 'import sys\\nfrom aisotools.session.session import Session'",
+        "x = f'{y} aisotools.session.session.Session'",
+    ],
+)
+def test_layers_refuse_what_is_only_named(source: str) -> None:
+    (found,) = broken(shape.layers, {"core/events.py": source, "session/session.py": ""})
+    assert "core.events imports or names session" in found
+
+
+@pytest.mark.parametrize(
+    ("source", "fine"),
+    [
+        ("importlib.import_module(name)", False),
+        ("import_module(f'aisotools.{home}')", False),
+        ("load = importlib.import_module", False),
+        ("from importlib import import_module as load", False),
+        ("__import__(name)", False),
+        ("runpy.run_module(name)", False),
+        ("pkgutil.resolve_name('aisotools.' + name)", False),
+        ("importlib.import_module('json')", True),
+        ("from importlib import import_module\nimport_module('json')", True),
+    ],
+)
+def test_imports_by_name(source: str, fine: bool) -> None:
+    assert (broken(shape.imports_by_name, {"core/types.py": source}) == []) is fine
+    assert broken(shape.imports_by_name, {"cli/tools.py": source}) == [], "declared with its reason"
+
+
+@pytest.mark.parametrize(
+    ("source", "fine"),
+    [
+        ("A, B = 1, 2", False),
+        ("A, B = range(2)", False),
+        ("[A, B] = 1, 2", False),
+        ("if x:\n    A, B = 1, 2", False),
+        ("class C:\n    A, B = 1, 2", False),
+        ("A = 1\nB = 2", True),
+        ("PAIR = 1, 2", True),
+        ("def f():\n    a, b = 1, 2", True),
+    ],
+)
+def test_constants(source: str, fine: bool) -> None:
+    assert (broken(shape.constants, {"core/types.py": source}) == []) is fine
+
+
+@pytest.mark.parametrize(
+    ("docstring", "function", "anything"),
+    [
+        ("Return it.", True, True),
+        ("True if it is open.", True, True),
+        ("The number of calls.", True, True),
+        ("What it does.", False, True),
+        ("Whether it is open.", False, True),
+        ("Who is asked.", False, True),
+        ("How many there are.", False, True),
+        ("Be this one.", False, True),
+        ("It does this.", False, True),
+        ("Something that is called.", False, True),
+        ("Nothing much.", False, False),
+        ("Nothing.", False, False),
+        ("Prepare.", False, False),
+        ("Howitzers go here.", True, True),
+    ],
+)
+def test_contracts(docstring: str, function: bool, anything: bool) -> None:
+    form = '{0} x{1}:\n    """{2}"""'
+    for kind, fine in (("def", function), ("async def", function), ("class", anything)):
+        source = form.format(kind, "" if kind == "class" else "()", docstring)
+        assert (broken(shape.contracts, {"core/types.py": source}) == []) is fine, source
+    assert (broken(shape.contracts, {"core/types.py": f'"""{docstring}"""'}) == []) is anything
+    inner = f'class C:\n    def _x(self):\n        """{docstring}"""'
+    assert (broken(shape.contracts, {"core/types.py": inner}) == []) is function
+
+
+def test_tables_of_exceptions_hold_nothing_that_is_gone(package: shape.Package) -> None:
+    assert list(shape.unused_declarations(package)) == []
+
+
+def test_rows_that_allow_nothing_are_found() -> None:
+    found = list(shape.unused_declarations(shape.parse({"aisotools/__init__.py": ""})))
+    tables = {row.partition(":")[0] for row in found}
+    assert tables == {
+        *("FOREIGN_MEMBERS", "COMPUTED_MEMBERS", "NAMED_ABOVE", "IMPORTS_BY_NAME", "SHARED_NAMES", "DOORS")
+    }
 
 
 def test_layers_refuse_a_module_beside_the_packages() -> None:
@@ -441,7 +539,19 @@ def test_names_under_type_checking_are_read() -> None:
         ('x = getattr(y, "name", None)', False),
         ('x = getattr(y, "name", default)', False),
         ('x = getattr(y, "name")', True),
-        ("x = getattr(y, name, None)", True),
+        ("x = getattr(y, name, None)", False),
+        ("x = getattr(y, name)", False),
+        ("x = getattr(y, 'a' + name)", False),
+        ("x = {name: getattr(y, name, None) for name in NAMES}", False),
+        ("x = builtins.getattr(y, name)", False),
+        ('if hasattr(y, "name"): ...', False),
+        ("if hasattr(y, name): ...", False),
+        ('if hasattr(y, "__len__"): ...', True),
+        ("x = [getattr(y, field.name) for field in dataclasses.fields(y)]", True),
+        ("for field in fields(y): getattr(y, field.name)", True),
+        ("for field in things: getattr(y, field.name)", False),
+        ("for field in fields(y): pass\nfor field in things: getattr(y, field.name)", False),
+        ("x = getattr(import_module(name), attribute)", True),
         ('x = getattr(y, "__module__", None)', True),
     ],
 )

@@ -74,5 +74,7 @@ def acts_on_a_signal(pid: int) -> bool:
     except OSError:
         return False
     values = dict(line.split(":\t", 1) for line in lines)
+    if values["State"][0] in "ZX":
+        return False  # it has ended; what was pending then stays in its entry for good
     pending, shared, blocked = (int(values[key], 16) for key in ("SigPnd", "ShdPnd", "SigBlk"))
     return bool((pending | shared) & ~blocked)

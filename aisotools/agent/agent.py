@@ -193,7 +193,7 @@ class Agent:
 
     @property
     def depth(self) -> int:
-        """How many agents stand above this one."""
+        """The number of agents above this one: 0 for one that a program made."""
         return sum(1 for _ in self._ancestors())
 
     def _ancestors(self) -> Iterator[Agent]:

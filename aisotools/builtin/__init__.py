@@ -27,6 +27,9 @@ BUILTINS = (
     "conversation:display",
 )
 
+WORKER_MODULES = ("aisotools.builtin.files", "aisotools.builtin.shell", "aisotools.builtin.python")
+"""Modules of the tools that nearly every session calls in its sandbox: imported once, for all workers."""
+
 TOOLSETS: dict[str, tuple[str, ...]] = {
     "core": (
         "file",

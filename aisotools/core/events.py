@@ -75,7 +75,7 @@ class EventsDropped(SessionEvent):
 
     @property
     def is_output_only(self) -> bool:
-        """Whether nothing is missing but what calls printed and reported while they ran."""
+        """True if nothing is missing but what calls printed and reported while they ran."""
         return OUTPUT_KINDS.issuperset(self.kinds)
 
 

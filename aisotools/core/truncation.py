@@ -463,7 +463,9 @@ _SHARED_CHARS = 256
 _BULK_ITEMS = 32
 _PLAIN = {int, float, bool, type(None)}
 _FREE = {bool, type(None)}
-_MIN_CACHED_INT, _MAX_CACHED_INT = -5, 256
+# Python has one object for each of these integers.
+_MIN_CACHED_INT = -5
+_MAX_CACHED_INT = 256
 
 
 def size_of(
@@ -599,7 +601,7 @@ class RetentionBudget:
 
     @property
     def reason(self) -> str:
-        """Why something was dropped, in words."""
+        """The reason for which something was dropped, in words."""
         return f"over the session's budget of {self.limit_bytes / (1 << 20):g} MiB"
 
     def on_excess(self, reclaim: Callable[[int], None]) -> None:

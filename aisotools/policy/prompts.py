@@ -124,12 +124,12 @@ class ArgumentField:
 
     @property
     def has_escapes(self) -> bool:
-        """Whether the argument has invisible characters, which `text` shows escaped."""
+        """True if the argument has invisible characters, which `text` shows escaped."""
         return self.kind == "json" and _ESCAPED.search(self.text) is not None
 
     @property
     def editable(self) -> bool:
-        """Whether a person sees all that they would change."""
+        """True if a person sees all that they would change."""
         return self.kind != "secret" and len(self.text) <= MAX_SHOWN_CHARS
 
 

@@ -264,7 +264,7 @@ class EventLog:
 
     @property
     def retained(self) -> Retained:
-        """What is retained right now."""
+        """A summary of what is retained right now."""
         return self._retained.summary()
 
     def add(self, kind: type[SessionEvent], call_id: str = "", **fields: Any) -> None:

@@ -208,7 +208,7 @@ class Gate:
 
     @property
     def approver(self) -> Approver | None:
-        """Who is asked; None means whoever can be asked when the time comes."""
+        """The approver that is asked; None for whichever can ask when the time comes."""
         return self._approvals.approver
 
     @approver.setter
@@ -227,7 +227,7 @@ class Gate:
 
     @property
     def calls(self) -> int:
-        """How many calls there were."""
+        """The number of calls so far."""
         return len(self._used_ids)
 
     def knows(self, call_id: str) -> bool:

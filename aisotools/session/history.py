@@ -94,7 +94,7 @@ class NoUndoHistory:
 
     @property
     def store(self) -> Store:
-        """Refuse."""
+        """Refuse: there is none."""
         raise UsageError(f"{self._REASON}.")
 
     def can_undo(self, facts: Facts) -> bool:  # noqa: ARG002 - the same for all

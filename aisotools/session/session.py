@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from aisotools.builtin import builtin_tools
+from aisotools.builtin import WORKER_MODULES, builtin_tools
 from aisotools.core.concurrency import LoopTicker
 from aisotools.core.events import CallEmitted, ProtectedNamesAllowed, SessionEnded, SessionEvent
 from aisotools.core.exceptions import SessionClosed, ToolError, UsageError
@@ -175,7 +175,7 @@ class Session:
 
     @property
     def policy(self) -> Policy:
-        """What may run; another one may be assigned at any time."""
+        """The policy that decides what may run; another one may be assigned at any time."""
         return self._gate.policy
 
     @policy.setter
@@ -192,7 +192,7 @@ class Session:
 
     @property
     def approver(self) -> Approver | None:
-        """Who is asked; None means whoever can be asked here. Another one may be assigned at any time."""
+        """The approver that is asked; None for whichever can ask here. Another may be assigned any time."""
         return self._gate.approver
 
     @approver.setter
@@ -222,17 +222,17 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        """Whether the session was closed."""
+        """True once the session was closed."""
         return self._closed
 
     @property
     def history(self) -> UndoHistory | None:
-        """What calls changed, and the way back; None until the session is open."""
+        """The changes that calls made, and the way back; None until the session is open."""
         return self._parts.history if self._parts else None
 
     @property
     def reads(self) -> ReadCache | None:
-        """Which parts of which files were read; None until the session is open."""
+        """The parts of files that were read; None until the session is open."""
         return self._parts.reads if self._parts else None
 
     @property
@@ -409,6 +409,7 @@ class Session:
                     readable=self._read_only,
                     limits=self.limits,
                     allowed=self._gate.allowed,
+                    tool_modules=WORKER_MODULES,
                 ),
                 self._make_sandbox,
                 event_log=self._event_log,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from aisotools.builtin import WORKER_MODULES
 from aisotools.core.events import CallFinished, CallStarted
 from aisotools.core.exceptions import UsageError
 from aisotools.core.sandboxes import (
@@ -56,7 +57,7 @@ def check_factory(make_sandbox: SandboxFactory, read_only: Sequence[str]) -> Non
 
 def detect_levels(make_sandbox: SandboxFactory) -> Detection:
     """Return which levels sandboxes of this factory hold. Blocks the first time."""
-    return make_sandbox.detect() if isinstance(make_sandbox, SupportsDetection) else detection()
+    return make_sandbox.detect() if isinstance(make_sandbox, SupportsDetection) else detection(WORKER_MODULES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,7 +138,7 @@ class ToolContract:
         return [*self.arguments, *(arguments for arguments, _ in examples_of(tool))]
 
     def test_is_a_tool(self) -> None:
-        """It has the four members, a valid name, and a description."""
+        """Check that it has the four members, a valid name, and a description."""
         tool = self.make()
         assert isinstance(tool, Tool), f"{tool!r} lacks a member of Tool"
         assert check_name(tool.name) == tool.name
@@ -204,7 +204,7 @@ class ModelContract:
         return [UserMessage("Hello.")]
 
     def test_is_a_model(self) -> None:
-        """It has the members of `Model`, and a name."""
+        """Check that it has the members of `Model`, and a name."""
         model = self.make()
         assert isinstance(model, Model), f"{model!r} lacks a member of Model"
         assert model.name.strip(), "a model needs a name"
@@ -237,7 +237,7 @@ class ModelContract:
         assert messages == before, "the model changed the conversation"
 
     def test_takes_results_of_calls(self) -> None:
-        """It accepts a conversation with a call and its result."""
+        """Check that it accepts a conversation with a call and its result."""
         call = CallPart("a-1", "look", {})
         messages: list[Message] = [UserMessage("Look."), AssistantMessage((call,), reason="calls")]
         self._events([*messages, ToolMessage("a-1", "look", "Nothing there.", is_error=True)])
@@ -562,7 +562,7 @@ def _pair(a: int, b: str) -> tuple[int, str]:
 
 @tool
 def _failing() -> None:
-    """Fail."""
+    """Raise an error."""
     raise ValueError("it went wrong")
 
 

@@ -132,7 +132,7 @@ class CandidateScan:
 
     @property
     def complete(self) -> bool:
-        """Whether every folder was reached."""
+        """True if every folder was reached."""
         return not self.unwatched
 
 

@@ -164,7 +164,7 @@ class ProtectedFiles:
 
     @property
     def complete(self) -> bool:
-        """Whether the last scan reached every folder."""
+        """True if the last scan reached every folder."""
         return not self.unwatched
 
     def accept(self, *, most_steps: float = float("inf")) -> None:

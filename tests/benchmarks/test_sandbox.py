@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from aisotools.builtin import WORKER_MODULES
 from aisotools.sandbox.frames import FrameReader, encode
 from aisotools.sandbox.process import spawn, tree
 from aisotools.tools.function import tool
@@ -107,8 +108,8 @@ async def test_calls_and_large_results(tmp_path: Path, raw: RawKernel) -> None:
 
 async def test_one_more_worker(tmp_path: Path, raw: RawKernel) -> None:
     """Sessions one after the other; their memory is shared out (PSS), with supervisors and fork server."""
+    server = spawn.server(WORKER_MODULES).pid
     spawn.detection()
-    server = spawn.server().pid
     rigs: list[Rig] = []
     ready, first, memory = [], [], []
     try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aisotools.builtin import WORKER_MODULES
 from aisotools.core.protocols import OutputCaps, ToolPayload
 from aisotools.core.sandboxes import SandboxCall, SandboxStatus
 from aisotools.core.types import Json, ToolCall, ToolResult
@@ -69,10 +70,15 @@ class Rig:
     ) -> None:
         self.workspace = workspace
         self.reported = ReportLog()
-        level = level or spawn.detection().level
+        level = level or spawn.detection(WORKER_MODULES).level
         assert level is not None
         self.level = level
-        self.wanted = spawn.WorkerSpec(level=level, workspace=str(workspace), limits=limits or Limits())
+        self.wanted = spawn.WorkerSpec(
+            level=level,
+            workspace=str(workspace),
+            limits=limits or Limits(),
+            tool_modules=WORKER_MODULES,
+        )
         self.kernel = LocalSandbox(
             self.wanted, self.reported, stop_timeouts=stop_timeouts, slow_fork_s=slow_fork_s, **options
         )

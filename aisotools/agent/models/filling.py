@@ -325,7 +325,7 @@ class Filled:
 
     @property
     def complete(self) -> bool:
-        """Whether the call can be made once the model has picked."""
+        """True if the call can be made once the model has picked."""
         return not self.missing
 
 
@@ -333,7 +333,7 @@ class Filler:
     """Fills the arguments of one intent from one request."""
 
     def __init__(self, intent: Intent, request: str, known_files: Sequence[str] = ()) -> None:
-        """Prepare.
+        """Prepare to fill the arguments.
 
         Args:
             intent: The intent that the request is assumed to have.

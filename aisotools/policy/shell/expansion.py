@@ -154,7 +154,7 @@ class Word:
 
     @property
     def may_be_option(self) -> bool:
-        """Whether it, or a word that it is split into, may begin with a dash."""
+        """True if it, or a word that it is split into, may begin with a dash."""
         splits = self.may_split and not self.is_located  # patterns alone keep the beginning
         return self.prefix.startswith("-") or (self.text is None and (splits or not self.prefix))
 

@@ -96,7 +96,7 @@ class Identity:
 
     @property
     def is_ours(self) -> bool:
-        """Whether that is who this process is."""
+        """True if this process has these ids."""
         return self.outer == (os.geteuid(), os.getegid())
 
 

@@ -94,7 +94,7 @@ class FrameSocket:
 
     @property
     def has_pending_writes(self) -> bool:
-        """Whether the peer has not taken everything yet."""
+        """True if the peer has not taken everything yet."""
         return bool(self._buffer)
 
     def resume_reading(self) -> None:
@@ -280,7 +280,7 @@ class WorkerConnection:
 
     @property
     def is_serving(self) -> bool:
-        """Whether there is a worker that can take calls."""
+        """True if there is a worker that can take calls."""
         return self.lost_reason is None and self.down_reason is None
 
     @property

@@ -489,7 +489,7 @@ class ForkSnapshot:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be restored, as far as is known."""
+        """True if it can be restored, as far as is known."""
         return not self.drop_reason and self.socket.pidfd >= 0 and _is_alive(self.socket.pidfd)
 
     async def _settle(self) -> None:

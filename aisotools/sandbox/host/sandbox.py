@@ -440,7 +440,7 @@ class LocalSandbox:
         for is_last in (False, True):
             if self._closed:
                 raise SandboxError("The sandbox was closed.")
-            server, connection = spawn.server(), None
+            server, connection = spawn.server(self._spec.tool_modules), None
             try:
                 connection = WorkerConnection(
                     server.spawn(self._spec),

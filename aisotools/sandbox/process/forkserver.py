@@ -70,7 +70,6 @@ _HIGH = 64  # out of the way of descriptors that get a number of their own
 _KILL_TIMEOUT_S = 5.0  # for what one dead supervisor leaves behind; nothing else is served meanwhile
 _REPORT_BYTES = 1 << 16
 _QUESTIONS = ("detect", "preloaded")
-_TOOLS = ("aisotools.builtin.files", "aisotools.builtin.shell", "aisotools.builtin.python")
 
 RunWorker = Callable[[Callable[[], None]], NoReturn]
 """Serves as the worker; its argument confines the process, and is called before any user code runs."""
@@ -99,12 +98,15 @@ class _RequestReport(NamedTuple):
 class ForkServer:
     """Everything that a worker will need, and the supervisors that were forked from it."""
 
-    def __init__(self, requests: socket.socket, libraries: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, requests: socket.socket, tool_modules: tuple[str, ...] = (), libraries: tuple[str, ...] = ()
+    ) -> None:
         """Import and warm everything that workers share.
 
         Args:
             requests: The socket to serve.
-            libraries: Modules to preload.
+            tool_modules: Modules of our own tools.
+            libraries: Modules to preload that the user named; each is tried in another process first.
         """
         self._requests = requests
         self._preloaded: dict[str, str] = {}
@@ -114,7 +116,7 @@ class ForkServer:
             )
         self._shell = ipython.build(Recorder(lambda _call, _stream, _text: None))
         ipython.warm(self._shell)
-        for name in _TOOLS:
+        for name in tool_modules:
             importlib.import_module(name)
         self._interpreter = isolated.Interpreter.running()
         self._user_namespaces: namespaces.UserNamespaces | None = None
@@ -442,9 +444,9 @@ def _install_descriptors(descriptors: list[int], *, keep: frozenset[int]) -> Non
                 os.close(int(name))
 
 
-def main(descriptor: int, libraries: tuple[str, ...] = ()) -> NoReturn:
-    """Serve requests from the socket `descriptor` until the host closes it, with `libraries` imported."""
+def main(descriptor: int, tool_modules: tuple[str, ...], libraries: tuple[str, ...]) -> NoReturn:
+    """Serve requests from the socket `descriptor` until the host closes it; see `ForkServer`."""
     # A Ctrl-C in the host's terminal, or an interrupt of its process group, is not for us.
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ForkServer(socket.socket(fileno=descriptor), libraries).serve()
+    ForkServer(socket.socket(fileno=descriptor), tool_modules, libraries).serve()

@@ -19,7 +19,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -58,7 +58,7 @@ spec.loader.exec_module(package)
 from aisotools.sandbox.process.janitor import fork_janitor
 fork_janitor(sys.argv[3])
 from aisotools.sandbox.process.forkserver import main
-main(int(sys.argv[1]), tuple(sys.argv[4:]))
+main(int(sys.argv[1]), tuple(filter(None, sys.argv[4].split(","))), tuple(sys.argv[5:]))
 """
 
 # What a program in the sandbox may learn from the host's environment. Everything else stays out: keys and
@@ -85,6 +85,7 @@ class WorkerSpec:
         limits: What it may use up.
         landlock_abi: Use at most this version of Landlock, as if the kernel were older.
         allowed: Protected names that may be written; a worker that starts later goes by what it holds then.
+        tool_modules: Modules of tools that it has imported when it starts; others it imports when called.
     """
 
     level: str
@@ -93,6 +94,7 @@ class WorkerSpec:
     limits: Limits
     landlock_abi: int | None = None
     allowed: AllowedNames = field(default_factory=AllowedNames, compare=False)
+    tool_modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,12 +185,16 @@ class WorkerHandles:
 class ForkServerHandle:
     """A running fork server."""
 
-    def __init__(self) -> None:
+    def __init__(self, tool_modules: tuple[str, ...] = ()) -> None:
         """Start one; it gets ready in the background while requests queue up.
+
+        Args:
+            tool_modules: Modules of tools that all its workers have imported when they start.
 
         Raises:
             SandboxError: It cannot be started, or `AISOTOOLS_PRELOAD` names what is no module.
         """
+        self._tool_modules = tool_modules
         self._libraries = requested_modules(os.environ)
         # Two stacks: the ends in `theirs` are closed here in any case, those in `ours` only after an error.
         with ExitStack() as ours:
@@ -196,7 +202,7 @@ class ForkServerHandle:
                 self._socket, server_socket = _socket_pair(socket.SOCK_SEQPACKET, ours, theirs)
                 self._stderr, server_stderr = _pipe(ours, theirs)
                 command = [sys.executable, "-P", "-c", _BOOT, str(server_socket.fileno()), _PACKAGE]
-                command += [tempfile.gettempdir(), *self._libraries]
+                command += [tempfile.gettempdir(), ",".join(tool_modules), *self._libraries]
                 try:
                     self._process = subprocess.Popen(
                         command,
@@ -229,13 +235,17 @@ class ForkServerHandle:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there, and no request to it has failed."""
+        """True if the process is there, and no request to it has failed."""
         return not self._failed and self._process.poll() is None and tree.exists(self.pid)
 
     @property
     def outdated(self) -> bool:
-        """Whether packages, or the list of libraries to preload, have changed since it was started."""
+        """True if packages, or the list of libraries to preload, have changed since it was started."""
         return _package_folders() != self._packages or requested_modules(os.environ) != self._libraries
+
+    def has_imported(self, tool_modules: Iterable[str]) -> bool:
+        """Return whether its workers have all these modules of tools when they start."""
+        return set(tool_modules) <= set(self._tool_modules)
 
     def spawn(self, spec: WorkerSpec) -> WorkerHandles:
         """Ask for a worker; it reports on the channel when it is ready.
@@ -362,8 +372,11 @@ _retired: list[ForkServerHandle] = []
 _janitors: list[subprocess.Popen[bytes]] = []
 
 
-def server() -> ForkServerHandle:
+def server(tool_modules: tuple[str, ...] = ()) -> ForkServerHandle:
     """Return the fork server of this process; start one if there is none, or if it is dead or outdated.
+
+    Args:
+        tool_modules: Modules of tools that it must have imported; a server without them counts as outdated.
 
     Raises:
         SandboxError: It cannot be started, for instance because this process has no descriptors left.
@@ -378,13 +391,13 @@ def server() -> ForkServerHandle:
         for old in [old for old in _retired if not old.alive]:
             old.close(patience_s=0)
             _retired.remove(old)
-        if _server is not None and _server.outdated:
+        if _server is not None and (_server.outdated or not _server.has_imported(tool_modules)):
             # Not killed: workers it has forked share its memory and go on.
             _server.retire()
             _retired.append(_server)
             _server = None
         if _server is None:
-            _server = ForkServerHandle()
+            _server = ForkServerHandle(tool_modules)
             atexit.unregister(_close_at_exit)
             atexit.register(_close_at_exit)
         return _server
@@ -400,15 +413,18 @@ def discard(stuck: ForkServerHandle) -> None:
             _server = None
 
 
-def detection() -> Detection:
+def detection(tool_modules: tuple[str, ...] = ()) -> Detection:
     """Return what this machine can hold; tried once per process.
+
+    Args:
+        tool_modules: See `server`, which is started for this and then serves all sandboxes.
 
     Raises:
         SandboxError: It cannot be tried.
     """
     global _detection  # noqa: PLW0603 - a fact about the machine, not about a session
     if _detection is None:
-        _detection = server().detect()
+        _detection = server(tool_modules).detect()
     return _detection
 
 

@@ -75,7 +75,7 @@ class OutputListener(Protocol):
 
     @property
     def options(self) -> ExecuteOptions:
-        """How the call runs."""
+        """The options that the call runs with."""
 
     def show(self, kind: str, bundle: Mapping[str, Any] | None = None, /, **details: Any) -> None:
         """Display something: its kind, its data, and further fields."""

@@ -194,19 +194,19 @@ if sys.version_info < (3, 12):
             return False
 
         def attach_loop(self, loop: asyncio.AbstractEventLoop | None) -> None:
-            """Nothing to do: any loop will be served."""
+            """Accept any loop, and do nothing: the loop that runs is asked for when a child is added."""
 
         def is_active(self) -> bool:
             return True
 
         def close(self) -> None:
-            """Nothing is open."""
+            """Do nothing: each child's descriptor is closed when the child ends."""
 
         def __enter__(self) -> Self:
             return self
 
         def __exit__(self, *_: object) -> None:
-            """Nothing is open."""
+            """Do nothing, as `close`."""
 
 
 # ---- the worker

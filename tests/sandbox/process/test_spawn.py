@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from aisotools.builtin import WORKER_MODULES
 from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import spawn
-from tests.sandbox.rig import open_files
+from tests.sandbox.rig import open_files, rig
 from tests.waiting import wait_until
 
 HOSTILE = {
@@ -90,6 +91,18 @@ def test_there_is_one_fork_server_whoever_asks() -> None:
     for thread in threads:
         thread.join()
     assert set(found) == {spawn.server().pid}
+
+
+async def test_a_server_without_the_modules_that_workers_should_have_is_replaced(tmp_path: Path) -> None:
+    plain = spawn.server()
+    assert not plain.has_imported(["wave"])
+    server = spawn.server((*WORKER_MODULES, "wave"))
+    assert server is not plain
+    assert server.has_imported(["wave"])
+    assert spawn.server() is server, "what it has imported beside does no harm"
+    async with rig(tmp_path) as r:
+        assert await r.value("__import__('sys').modules.keys() >= {'wave', 'aisotools.builtin.files'}")
+    spawn.discard(server)
 
 
 def test_a_dead_one_is_replaced_and_its_descriptors_are_closed() -> None:
