@@ -74,8 +74,9 @@ async def counted(act: Callable[[], Awaitable[Any]]) -> CallPath:
     return path
 
 
-async def main() -> None:
-    """Print the table."""
+async def measure() -> dict[str, tuple[float, float, float]]:
+    """Return, for each kind of call, the medians of its modules, functions and crossings."""
+    figures = {}
     with tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, "HOME": folder, "XDG_STATE_HOME": f"{folder}/state"}
         async with Session(Path(folder, "workspace"), approver=AllowAll(), environ=environ) as session:
@@ -94,7 +95,6 @@ async def main() -> None:
                 return await session.undo()
 
             await session.call("sandbox_write", {"path": "a.txt", "content": "text\n"}, origin="person")
-            print(f"{'':16} {'modules':>8} {'functions':>10} {'crossings':>10}")
             for name, act, before in (
                 ("read-only call", read, None),
                 ("asked write", write, None),
@@ -106,13 +106,20 @@ async def main() -> None:
                         await before()
                     await asyncio.sleep(PAUSE_S)
                     paths.append(await counted(act))
-                figures = (
+                figures[name] = (
                     statistics.median(len(path.modules) for path in paths[1:]),
                     statistics.median(len(path.functions) for path in paths[1:]),
                     statistics.median(path.crossings for path in paths[1:]),
                 )
-                print(f"{name:16} {figures[0]:8g} {figures[1]:10g} {figures[2]:10g}")
+    return figures
+
+
+def main() -> None:
+    """Print the table."""
+    print(f"{'':16} {'modules':>8} {'functions':>10} {'crossings':>10}")
+    for name, (modules, functions, crossings) in asyncio.run(measure()).items():
+        print(f"{name:16} {modules:8g} {functions:10g} {crossings:10g}")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

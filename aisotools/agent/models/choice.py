@@ -12,10 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aisotools.agent.models.filling import Filled, Filler
-from aisotools.agent.models.intents import Intent, intents_of
 from aisotools.agent.models.local_engine import Engine
-from aisotools.agent.models.ranking import Bm25, terms
-from aisotools.agent.models.spans import Span, spans_of
+from aisotools.agent.models.spans import Bm25, Intent, Span, intents_of, spans_of, terms
 from aisotools.core.types import ToolDefinition
 
 SURE_SHARE = 0.6

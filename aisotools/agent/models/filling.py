@@ -6,9 +6,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from aisotools.agent.models.intents import Intent, Slot
-from aisotools.agent.models.ranking import STOP_WORDS, stem, words
-from aisotools.agent.models.spans import Span, folders_in, names_in, spans_of
+from aisotools.agent.models.spans import (
+    STOP_WORDS,
+    Intent,
+    Slot,
+    Span,
+    folders_in,
+    names_in,
+    spans_of,
+    stem,
+    words,
+)
 from aisotools.core.types import Json
 
 _KINDS_OF_FILES = {

@@ -18,7 +18,7 @@ from aisotools.agent.models.choice import (
     fill_prompt,
 )
 from aisotools.agent.models.filling import Filled
-from aisotools.agent.models.intents import intents_of
+from aisotools.agent.models.spans import intents_of
 from aisotools.core.types import ToolDefinition
 
 READ = ToolDefinition(

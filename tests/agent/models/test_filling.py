@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aisotools.agent.models.filling import Filler, content_in, glob_in, lines_in, number_in_words, pattern_in
-from aisotools.agent.models.intents import Intent, Slot, SlotKind
-from aisotools.agent.models.spans import spans_of
+from aisotools.agent.models.spans import Intent, Slot, SlotKind, spans_of
 from aisotools.core.types import Json, ToolDefinition
 
 TOOL = ToolDefinition("thing", "Do a thing.", {"type": "object"})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from aisotools.agent.models.intents import Slot, intents_of
+from aisotools.agent.models.spans import Slot, intents_of
 from aisotools.core.types import Json, ToolDefinition
 
 

@@ -15,11 +15,9 @@ import pytest
 from aisotools.agent.agent import Agent
 from aisotools.agent.models import local_engine
 from aisotools.agent.models.filling import Filler
-from aisotools.agent.models.intents import intents_of
-from aisotools.agent.models.local import LocalModel
+from aisotools.agent.models.local import LocalModel, clauses_of, files_seen
 from aisotools.agent.models.local_engine import INSTALL
-from aisotools.agent.models.plan import clauses_of, files_seen
-from aisotools.agent.models.spans import spans_of
+from aisotools.agent.models.spans import intents_of, spans_of
 from aisotools.builtin import builtin_tools
 from aisotools.core.exceptions import ModelError, UsageError
 from aisotools.core.messages import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aisotools.agent.models.plan import (
+from aisotools.agent.models.local import (
     MAX_QUOTED_CHARS,
     Plan,
     clauses_of,

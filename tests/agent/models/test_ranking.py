@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aisotools.agent.models.ranking import Bm25, stem, terms, words
+from aisotools.agent.models.spans import Bm25, stem, terms, words
 
 
 def test_words_come_apart_at_underscores_and_capitals() -> None:

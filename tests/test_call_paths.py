@@ -1,0 +1,19 @@
+"""How much of the package a call passes through stays bounded."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.call_paths import measure
+
+MOST = {"read-only call": (26, 132, 85), "asked write": (40, 260, 200), "undo": (18, 80, 60)}
+"""Modules, functions and crossings, with some room for polls and for other versions of Python."""
+
+
+def test_the_path_of_a_call_stays_short() -> None:
+    """A call through more modules than this is hard to follow: `python -m tests.call_paths` shows the figures."""
+    measured = asyncio.run(measure())
+    assert measured.keys() == MOST.keys()
+    for name, figures in measured.items():
+        for figure, most in zip(figures, MOST[name], strict=True):
+            assert 0 < figure <= most, (name, figures, MOST[name])
