@@ -11,7 +11,7 @@ MOST = {"read-only call": (26, 132, 85), "asked write": (40, 260, 200), "undo": 
 
 
 def test_the_path_of_a_call_stays_short() -> None:
-    """A call through more modules than this is hard to follow: `python -m tests.call_paths` shows the figures."""
+    """A call through more of them is hard to follow; `python -m tests.call_paths` shows the figures."""
     measured = asyncio.run(measure())
     assert measured.keys() == MOST.keys()
     for name, figures in measured.items():
