@@ -105,8 +105,8 @@ OPTIONAL = frozenset(
 """Libraries that only an extra installs; a module that guards one may be small."""
 
 
-BANNED_WORDS = frozenset({"told", "gave", "heard"})
-"""Names that were used for messages, headers, payloads and results alike."""
+BANNED_WORDS = frozenset({"told", "gave", "heard", "ran", "kept", "said", "wish", "ticket"})
+"""Names that were used for messages, headers, requests and results alike."""
 
 SHARED_NAMES: Mapping[str, tuple[str, str]] = {
     "main": ("", "the entry point of a program, by custom"),
@@ -803,7 +803,9 @@ def _name(node: ast.AST) -> str | None:
     match node:
         case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name) | ast.keyword(arg=name):
             return name
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ExceptHandler(name=name):
+            return name
+        case ast.alias(asname=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name):
             return name
     return None
 

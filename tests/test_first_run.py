@@ -90,10 +90,10 @@ def test_a_slip_is_answered_in_a_line_that_helps(bare: Notebook, typed: str, say
 def test_where_no_level_holds_it_says_what_to_do() -> None:
     """On a kernel without Landlock and namespaces; found by taking them away from a whole process."""
     code = "import asyncio; from aisotools import Session\nasyncio.run(Session('workspace').start())"
-    ran = simulated("-c", code)
-    assert ran.returncode != 0
-    last = ran.stderr.strip().splitlines()[-1]
-    assert "LevelUnavailable" in last, ran.stderr
+    run = simulated("-c", code)
+    assert run.returncode != 0
+    last = run.stderr.strip().splitlines()[-1]
+    assert "LevelUnavailable" in last, run.stderr
     assert 'level="limited"' in last
     assert "aisotools doctor" in last
 

@@ -67,11 +67,11 @@ def guilty(act: str, name: str = "test_guilty") -> str:
 
 def run(folder: Path, *arguments: str) -> tuple[int, str]:
     """How a run of the suite ended, and what it said."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "xdist", "--rootdir", str(folder), *arguments],
         cwd=folder,
-        env={**kept, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env={**inherited, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=50,

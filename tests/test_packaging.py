@@ -169,8 +169,10 @@ def test_it_works_installed(kind: str, tmp_path: Path) -> None:
         archive = build("wheel", tmp_path)
     python = install(archive, tmp_path / "environment")
     (tmp_path / "work").mkdir()
-    kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
-    env = {**kept, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+    inherited = {
+        name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}
+    }
+    env = {**inherited, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
     for command in (
         [str(python), "-c", SMOKE],
         [str(python.parent / "aisotools"), "--version"],

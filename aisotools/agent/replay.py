@@ -134,12 +134,12 @@ class Replayed:
     Attributes:
         calls: Every recorded call, then calls and operations that were not recorded or failed.
         ends: Runs that ended otherwise than recorded, in words.
-        said: Parts of the recording that could not be replayed, in words.
+        missing: Parts of the recording that could not be replayed, in words.
     """
 
     calls: Sequence[Comparison]
     ends: Sequence[str] = ()
-    said: Sequence[str] = ()
+    missing: Sequence[str] = ()
 
     @property
     def same(self) -> bool:
@@ -176,7 +176,7 @@ class _AsRecorded(Policy):
 
     def check(self, call: ToolCall, facts: Facts) -> Evaluation:  # noqa: ARG002 - named by the contract
         recorded = self.recorded.get(call.id)
-        if recorded is not None and not recorded.ran:
+        if recorded is not None and not recorded.was_run:
             return Evaluation(Decision.DENY, reasons=("it was not run when it was recorded",))
         return Evaluation(Decision.ALLOW)
 
@@ -191,7 +191,7 @@ class RecordedApprover:
 
     def __init__(self, transcript: Transcript) -> None:
         self._unmatched = list(transcript.calls)
-        self._answers = deque(call for call in transcript.calls if call.name == "ask_user" and call.ran)
+        self._answers = deque(call for call in transcript.calls if call.name == "ask_user" and call.was_run)
         self.recorded: Mapping[str, RecordedCall] = {}
 
     async def ask(self, request: ApprovalRequest) -> Approval:
@@ -199,7 +199,7 @@ class RecordedApprover:
         recorded = self.recorded.get(request.call.id) or self._take_equal(request)
         if recorded is None:
             return Approval("deny", reason="The record has no such call.")
-        if not recorded.ran:
+        if not recorded.was_run:
             return Approval("deny", reason="It was not run when it was recorded.")
         if request.level == "host" or not at_least(request.level, "guarded"):
             return Approval("deny", reason="A replay approves only what runs in a sandbox.")
@@ -256,7 +256,7 @@ async def replay(transcript: Transcript, session: Session) -> Replayed:
     return Replayed(
         calls=(*compare(transcript.calls, replayed), *runner.failures),
         ends=tuple(runner.endings),
-        said=tuple(transcript.missing),
+        missing=tuple(transcript.missing),
     )
 
 
@@ -373,10 +373,10 @@ def _difference(before: RecordedCall, after: RecordedCall | None) -> str:
         return "it was not made again"
     if before.name != after.name:
         return f"{after.name} was called instead"
-    if before.ran != after.ran:
-        happened = ("was not run", "ran")
-        return f"it {happened[after.ran]}, and {happened[before.ran]} when recorded: {_short(after.content)}"
-    if not before.ran:
+    if before.was_run != after.was_run:
+        now, then = ("was run" if call.was_run else "was not run" for call in (after, before))
+        return f"it {now}, and {then} when recorded: {_short(after.content)}"
+    if not before.was_run:
         return ""
     if _canonical(before.arguments) != _canonical(after.arguments):
         return f"its arguments are {_brief(after.arguments)}, and {_brief(before.arguments)} were recorded"

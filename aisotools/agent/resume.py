@@ -2,7 +2,7 @@
 
     past = resumed("my-analysis")                      # verify, then read; nothing is opened
     async with Session("work", session_key=past.session_key) as session:
-        for line in (*past.said, *await past.restore(session)):
+        for line in (*past.missing, *await past.restore(session)):
             print(line)                                # what could not be restored
         agent = await past.agent(model, session)       # continues the conversation
         await session.undo()                           # also undoes calls from before
@@ -10,7 +10,7 @@
 A session with the same key continues the same ledger, and a session on the same workspace the same timeline
 of checkpoints, so files can be undone as before. `Resumed` brings back messages, the to-do list and
 remembered approvals. Variables, background tasks, pictures, secrets and most of very long texts are not in
-the ledger; `Resumed.said` lists what is missing.
+the ledger; `Resumed.missing` lists what.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Resumed:
         todo: The to-do list of each agent, as the tool `todo` takes it; that of the person and of programs
             has an empty id.
         grants: Approvals for more than one call that were not revoked; closing a session ends them.
-        said: What is missing, in words.
+        missing: What could not be brought back, in words.
     """
 
     path: Path
@@ -90,7 +90,7 @@ class Resumed:
     instructions: Mapping[str, str]
     todo: Mapping[str, Sequence[Mapping[str, Json]]]
     grants: Sequence[RecordedGrant]
-    said: tuple[str, ...]
+    missing: tuple[str, ...]
 
     async def restore(self, session: Session) -> tuple[str, ...]:
         """Restore the approvals and the person's to-do list in `session`; start it if necessary.
@@ -195,7 +195,7 @@ def resumed(path_or_key: str | os.PathLike[str], environ: Mapping[str, str] | No
         instructions={event.agent_id: event.instructions for event in started},
         todo=_todo_lists(events, finished),
         grants=_grants(events),
-        said=tuple(_missing(events, finished, conversations)),
+        missing=tuple(_missing(events, finished, conversations)),
     )
 
 

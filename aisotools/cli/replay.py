@@ -111,7 +111,7 @@ def print_comparison(replayed: Replayed, missing: Sequence[str], echo: Echo) -> 
         missing: Names of recorded tools that are not registered here.
         echo: Prints a line.
     """
-    for path in replayed.said:
+    for path in replayed.missing:
         echo(f"Not in the file, though it was in the workspace: {path}")
     for call in replayed.calls:
         echo(f"{call.number or '':4} {call.name}: {call.difference or 'the same'}")

@@ -81,12 +81,12 @@ def call_blocking(session: Session, name: str, arguments: Mapping[str, Json], **
 def needs_asking(session: Session, name: str, arguments: Mapping[str, Json]) -> tuple[str, ...] | None:
     """Return the reasons for which a call needs approval; None if it needs none or is malformed."""
     try:
-        ticket = session.explain(ToolCall("explained", name, arguments, origin="model"))
+        prepared = session.explain(ToolCall("explained", name, arguments, origin="model"))
     except (ToolError, UnknownTool):
         return None  # the call itself reports the error to the model
-    if ticket.evaluation.decision is not Decision.ASK or session.grants.find(ticket) is not None:
+    if prepared.evaluation.decision is not Decision.ASK or session.grants.find(prepared) is not None:
         return None
-    return tuple(ticket.evaluation.reasons)
+    return tuple(prepared.evaluation.reasons)
 
 
 def images(result: ToolResult) -> Iterator[Image]:

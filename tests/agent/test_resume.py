@@ -85,8 +85,8 @@ async def opened(folder: Path, environ: Mapping[str, str]) -> Session:
 
 
 async def test_a_killed_host_is_gone_on_from(killed: Mapping[str, str], tmp_path: Path) -> None:
-    kept = resumed("mine", killed)
-    (messages,) = kept.conversations.values()
+    past = resumed("mine", killed)
+    (messages,) = past.conversations.values()
     assert messages[0] == UserMessage("Write things, then wait.")
     calls = [call for message in messages if isinstance(message, AssistantMessage) for call in message.calls]
     assert [call.name for call in calls] == ["todo", "file", "python", "file", "sandbox_bash"]
@@ -95,14 +95,14 @@ async def test_a_killed_host_is_gone_on_from(killed: Mapping[str, str], tmp_path
     assert [result.call_id for result in results] == [call.id for call in calls]
     assert (results[3].content.strip(), results[3].is_error) == ("one", False)
     assert "was interrupted" in results[4].content
-    said = "\n".join(kept.said)
-    assert "variables of the sandbox are gone" in said
-    assert "sandbox_bash" in said
+    missing = "\n".join(past.missing)
+    assert "variables of the sandbox are gone" in missing
+    assert "sandbox_bash" in missing
     session = await opened(tmp_path, killed)
     try:
-        assert await kept.restore(session) == ()
+        assert await past.restore(session) == ()
         model = ScriptedModel([("todo", {}), "Done."])
-        agent = await kept.agent(model, session)
+        agent = await past.agent(model, session)
         assert (agent.instructions, agent.messages) == ("Be brief.", messages)
         assert (await agent.run("Go on.")).text == "Done."
         assert model.requests[0].messages == (*messages, UserMessage("Go on."))
@@ -116,10 +116,10 @@ async def test_a_killed_host_is_gone_on_from(killed: Mapping[str, str], tmp_path
         assert (await session.call("python", {"code": "x"}, origin="person")).is_error
     finally:
         await session.close()
-    assert verify(kept.path).ok
+    assert verify(past.path).ok
     again = resumed("mine", killed)
     assert again.conversations[agent.agent_id] == agent.messages, "it can be gone on from once more"
-    assert any("was closed" in one for one in again.said)
+    assert any("was closed" in one for one in again.missing)
 
 
 # ---- what the ledger tells
@@ -152,17 +152,17 @@ async def test_approvals_hold_until_the_session_ends_or_they_are_taken_back(
     session = await a_session(tmp_path / "w", environ, *tools, approver=approver)
     await session.call("one", {"x": 1})
     await session.call("two", {"x": 1})
-    kept = left(session, environ)
-    assert [(grant.scope, grant.call.name) for grant in kept.grants] == [("tool", "one"), ("call", "two")]
+    past = left(session, environ)
+    assert [(grant.scope, grant.call.name) for grant in past.grants] == [("tool", "one"), ("call", "two")]
     session.grants.revoke(1)
     assert [grant.call.name for grant in left(session, environ).grants] == ["two"]
     await session.close()
     closed = resumed("k", environ)
     assert closed.grants == ()
-    assert any("was closed" in one for one in closed.said)
+    assert any("was closed" in one for one in closed.missing)
 
     again = await a_session(tmp_path / "w", environ, *tools, approver=DenyAll())
-    assert await kept.restore(again) == ()
+    assert await past.restore(again) == ()
     assert [grant.scope for grant in again.grants.list()] == ["tool", "call"]
     assert not (await again.call("one", {"x": 2})).is_error
     assert not (await again.call("two", {"x": 1})).is_error
@@ -177,15 +177,15 @@ async def test_an_approval_is_not_restored_where_it_would_be_another_one(
     approver = ScriptedApprover([Approval("approve", remember="tool")])
     session = await a_session(tmp_path / "w", environ, mild, approver=approver)
     await session.call("one", {"x": 1})
-    kept = left(session, environ)
+    past = left(session, environ)
     await session.close()
     severe = MockTool("one", effect=Effect.DESTRUCTIVE, runs_in="sandbox")
     again = await a_session(tmp_path / "w", environ, severe, approver=DenyAll())
-    (problem,) = await kept.restore(again)
+    (problem,) = await past.restore(again)
     assert "counts as destructive now, and as local_mutation when" in problem
     await again.close()
     none = await a_session(tmp_path / "w", environ, approver=DenyAll())
-    (problem,) = await kept.restore(none)
+    (problem,) = await past.restore(none)
     assert "There is no tool named 'one'" in problem
     await none.close()
 
@@ -198,11 +198,11 @@ async def test_approvals_of_a_strangers_ledger_are_not_taken(
     theirs = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "theirs")}
     session = await a_session(tmp_path / "w", theirs, tool, approver=approver)
     await session.call("one", {"x": 1})
-    kept = left(session, theirs)
+    past = left(session, theirs)
     await session.close()
-    assert len(kept.grants) == 1
+    assert len(past.grants) == 1
     ours = await a_session(tmp_path / "w2", environ, tool, approver=DenyAll())
-    (problem,) = await kept.restore(ours)
+    (problem,) = await past.restore(ours)
     assert "the ledger is another one" in problem
     assert len(ours.grants) == 0
     await ours.close()
@@ -217,17 +217,17 @@ async def test_missing_secrets_and_long_texts_are_reported(
     model = ScriptedModel([("look", {"text": long}), "Fine."])
     await Agent(model, session).run(f"My key is sk-{'a' * 30}.")
     await session.close()
-    kept = resumed(session.log_path or "", environ)
-    (messages,) = kept.conversations.values()
+    past = resumed(session.log_path or "", environ)
+    (messages,) = past.conversations.values()
     assert messages[0] == UserMessage("My key is [redacted].")
     (call,) = messages[1].calls  # type: ignore[union-attr]  # it is an answer
     text = call.arguments["text"]
     assert isinstance(text, str)
     assert text.startswith(long[:4000])
     assert "[... 6,000 more characters are not in the record ...]" in text
-    said = "\n".join(kept.said)
-    assert "[redacted]" in said
-    assert "only the beginning" in said
+    missing = "\n".join(past.missing)
+    assert "[redacted]" in missing
+    assert "only the beginning" in missing
 
 
 async def test_long_results_are_whole(tmp_path: Path, environ: Mapping[str, str]) -> None:
@@ -237,8 +237,8 @@ async def test_long_results_are_whole(tmp_path: Path, environ: Mapping[str, str]
     agent = Agent(ScriptedModel([("look", {}), "Fine."]), session)
     await agent.run("go")
     await session.close()
-    kept = resumed("k", environ)
-    assert kept.conversations[agent.agent_id] == agent.messages
+    past = resumed("k", environ)
+    assert past.conversations[agent.agent_id] == agent.messages
 
 
 # ---- what is refused
@@ -281,8 +281,8 @@ async def test_a_torn_ledger_is_refused_until_it_was_mended(
         resumed("k", environ)
     session = await a_session(tmp_path / "w", environ)
     await session.close()
-    kept = resumed("k", environ)
-    assert len([event for event in kept.events if isinstance(event, CallFinished)]) == 3
+    past = resumed("k", environ)
+    assert len([event for event in past.events if isinstance(event, CallFinished)]) == 3
 
 
 def test_there_is_none(environ: Mapping[str, str]) -> None:
@@ -296,9 +296,9 @@ async def test_there_is_no_such_conversation(
     open_session: OpenSession, tmp_path: Path, environ: Mapping[str, str]
 ) -> None:
     await written(tmp_path, environ)
-    kept = resumed("k", environ)
+    past = resumed("k", environ)
     with pytest.raises(UsageError, match=r"no conversation of agent ''\. Recorded: none"):
-        await kept.agent(ScriptedModel(["x"]), open_session())
+        await past.agent(ScriptedModel(["x"]), open_session())
 
 
 async def test_records_that_differ_are_reported_by_number(tmp_path: Path, environ: Mapping[str, str]) -> None:

@@ -36,18 +36,18 @@ def test_run_sync(tmp_path: Path, environ: Mapping[str, str]) -> None:
 def test_a_forgotten_agent_closes_its_session(tmp_path: Path, environ: Mapping[str, str]) -> None:
     agent = Agent(ScriptedModel(["One."]), session(tmp_path, environ))
     agent.run_sync("first")
-    kept = agent.session
+    own_session = agent.session
     del agent
     gc.collect()
-    assert kept.closed
+    assert own_session.closed
 
 
 async def test_forgotten_inside_a_loop(tmp_path: Path, environ: Mapping[str, str]) -> None:
     agent = Agent(ScriptedModel(["One."]), session(tmp_path, environ))
     await asyncio.to_thread(agent.run_sync, "first")
-    kept = agent.session
+    own_session = agent.session
     agent.close_sync()
-    assert kept.closed
+    assert own_session.closed
 
 
 async def test_run_sync_where_a_loop_runs(tmp_path: Path, environ: Mapping[str, str]) -> None:

@@ -30,7 +30,7 @@ async def plain(r: Rig, number: int) -> float:
     return (time.perf_counter() - began_s) * 1000
 
 
-async def kept(r: Rig, number: int) -> float:
+async def cell_with_snapshot(r: Rig, number: int) -> float:
     """Milliseconds of the same cell with a state kept before it."""
     began_s = time.perf_counter()
     await r.python(f"x = {number}", call_id=f"kept-{number}")
@@ -43,13 +43,13 @@ async def test_a_kept_state(tmp_path: Path, raw: RawKernel, megabytes: int) -> N
         if megabytes:
             await r.python(f"import numpy; big = numpy.ones({megabytes} << 17)")
         without = [await plain(r, number) for number in range(60)][10:]
-        samples = [await kept(r, number) for number in range(60)][10:]
+        samples = [await cell_with_snapshot(r, number) for number in range(60)][10:]
         history = r.kernel.variables
         await eventually(lambda: all(fork.settled.done() for fork in history._store.all()))
         memory = [fork_handle.private_bytes(pid) / MIB for pid in history.pids()][2:]
         back, forth = [], []
         for number in range(30):
-            await kept(r, 100 + number)
+            await cell_with_snapshot(r, 100 + number)
             began_s = time.perf_counter()
             await history.restore(f"kept-{100 + number}")
             back.append((time.perf_counter() - began_s) * 1000)

@@ -571,8 +571,8 @@ def test_outside(caller: Caller, root: Path, operation: str, path: str) -> None:
     message = caller.error(operation, path=path, content="x", pattern="x")
     assert f"The path {path!r} leads outside the workspace" in message
     assert "Use a path inside it" in message
-    assert [(kept.name, kept.read_text()) for kept in outside.iterdir()] == [("passwd", "somebody")]
-    assert {kept.name for kept in root.parent.iterdir()} == {"ws", "outside"}
+    assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("passwd", "somebody")]
+    assert {path.name for path in root.parent.iterdir()} == {"ws", "outside"}
 
 
 def test_wrong_kinds(caller: Caller, root: Path) -> None:

@@ -121,5 +121,5 @@ async def test_a_folder_of_a_million_files(real_session: OpenSession, tmp_path: 
     print(f"\nhost +{grown / MIB:.1f} MiB, worker +{worker_grown / MIB:.1f} MiB")
     assert grown < 128 * MIB
     assert worker_grown < 32 * MIB
-    wish = {"operation": "list", "path": "many", "glob": "*999999"}
-    assert (await session.call("file", wish, timeout_s=120)).value["entries"][0]["name"] == "f0999999"
+    arguments = {"operation": "list", "path": "many", "glob": "*999999"}
+    assert (await session.call("file", arguments, timeout_s=120)).value["entries"][0]["name"] == "f0999999"

@@ -38,14 +38,14 @@ def test_counts_are_exact_and_nothing_is_lost_without_a_mark(
     if not text.startswith(head):  # the line feed before the note is ours
         head = head[:-1]
     left_out = int(found[1])
-    kept = part.shown_chars
-    assert left_out + kept == len(text) == int(found[2])
+    shown = part.shown_chars
+    assert left_out + shown == len(text) == int(found[2])
     assert text.startswith(head)
     assert text.endswith(tail)
-    assert len(head) + len(tail) in {kept, kept + 1}
+    assert len(head) + len(tail) in {shown, shown + 1}
     if found[3]:
-        gap = text[kept - len(tail) : len(text) - len(tail)]
-        first = text[: kept - len(tail)].count("\n") + 1
+        gap = text[shown - len(tail) : len(text) - len(tail)]
+        first = text[: shown - len(tail)].count("\n") + 1
         assert int(found[3]) == first
         assert int(found[5]) == lines
         assert int(found[4]) == first + gap.removesuffix("\n").count("\n") or len(gap) == 0

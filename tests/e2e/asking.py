@@ -35,7 +35,7 @@ DIFF = {"diff": {"path": "notes.md", "added": 2, "removed": 1, "note": "", "line
     "@@ -1,4 +1,5 @@", " # Penguins", " ", "-344 rows.", "+333 rows: those without a value were left out.",
     "+", " Source: Palmer Station."]}, "undo": "puts notes.md back as it is now"}
 
-def wish(name="sandbox_bash", effect=LOCAL, level="confined", timeout_s=300, preview=None, **arguments):
+def request(name="sandbox_bash", effect=LOCAL, level="confined", timeout_s=300, preview=None, **arguments):
     tool = TOOLS.get(name)
     known = tool is not None
     hosts = Facts(hosts=("example.org",) if "url" in arguments else ())
@@ -49,7 +49,7 @@ def wish(name="sandbox_bash", effect=LOCAL, level="confined", timeout_s=300, pre
     )
 
 async def ask(*arguments, hello_s=2.0, **more):
-    answer = await NotebookApprover(hello_s=hello_s).ask(wish(*arguments, **more))
+    answer = await NotebookApprover(hello_s=hello_s).ask(request(*arguments, **more))
     print("->", answer.outcome, answer.arguments, repr(answer.reason), answer.remember or "")
     return answer
 
@@ -58,16 +58,16 @@ async def inquire(text, *choices, agent_id="researcher", timeout_s=300):
     inquiry = UserQuestion(id=key, text=text, choices=choices, agent_id=agent_id, timeout_s=timeout_s)
     print("->", repr(await NotebookApprover().inquire(inquiry)))
 
-async def ask_many(*wishes):
-    for answer in await NotebookApprover().ask_many(wishes):
+async def ask_many(*requests):
+    for answer in await NotebookApprover().ask_many(requests):
         print("->", answer.outcome, repr(answer.reason))
 """
 ASK = "await ask(command='make -j2 all\\nmake test | tail -n 20', timeout=30000)"
 MANY = (
-    "await ask_many(wish(command='mkdir -p build'), "
-    "wish('login', Effect.READ_ONLY, user='ann', password='hunter2'), "
-    "wish('python', Effect.DESTRUCTIVE, code='import shutil\\nshutil.rmtree(\"build\")'), "
-    "wish('web_fetch', Effect.REMOTE_ACTION, 'host', url='https://example.org/' + 'a' * 200))"
+    "await ask_many(request(command='mkdir -p build'), "
+    "request('login', Effect.READ_ONLY, user='ann', password='hunter2'), "
+    "request('python', Effect.DESTRUCTIVE, code='import shutil\\nshutil.rmtree(\"build\")'), "
+    "request('web_fetch', Effect.REMOTE_ACTION, 'host', url='https://example.org/' + 'a' * 200))"
 )
 
 

@@ -55,10 +55,10 @@ async def axe(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFact
     """The source of axe-core, fetched once."""
     own = getattr(pytestconfig, "cache", None)  # none with `-p no:cacheprovider`
     cache = own.mkdir("axe") if own is not None else tmp_path_factory.mktemp("axe")
-    kept = cache / f"axe-core-{VERSION}.js"
-    if not kept.is_file():
-        kept.write_bytes(await _fetched(cache))
-    return kept.read_text("utf-8")
+    cached = cache / f"axe-core-{VERSION}.js"
+    if not cached.is_file():
+        cached.write_bytes(await _fetched(cache))
+    return cached.read_text("utf-8")
 
 
 async def _fetched(folder: Path) -> bytes:

@@ -17,8 +17,8 @@ pytestmark = [
 
 ASK_USER = """
 from aisotools import current_session
-wish = {"question": "Which <b>file</b>?", "choices": ["data.csv", "data-2.csv"]}
-result = await current_session().call("ask_user", wish, origin="model")
+question = {"question": "Which <b>file</b>?", "choices": ["data.csv", "data-2.csv"]}
+result = await current_session().call("ask_user", question, origin="model")
 print("->", result.content)
 """
 

@@ -23,7 +23,7 @@ from tests.conftest import OpenSession
 from tests.integrations.tools import PNG, dotted_area, picture, shape_area
 
 
-def wish(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def tool_call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"type": "tool_call", "id": "c1", "name": name, "args": arguments}
 
 
@@ -31,7 +31,7 @@ async def test_a_call_passes_the_gate_and_its_schema_survives(open_session: Open
     session = open_session(shape_area, approver=AllowAll())
     (one,) = session_tools(session)
     assert one.tool_call_schema == {**shape_area.parameters_schema(), "description": shape_area.description}
-    message = await one.ainvoke(wish("shape_area", {"shape": {"width": 2, "height": 3}}))
+    message = await one.ainvoke(tool_call("shape_area", {"shape": {"width": 2, "height": 3}}))
     assert isinstance(message, ToolMessage)
     assert (message.content, message.status, message.tool_call_id) == ("6.0", "success", "c1")
     assert isinstance(message.artifact, ToolResult)
@@ -41,9 +41,9 @@ async def test_a_call_passes_the_gate_and_its_schema_survives(open_session: Open
 async def test_errors_are_tool_messages_that_say_so(open_session: OpenSession) -> None:
     session = open_session(shape_area, MockTool("never", effect=Effect.DESTRUCTIVE), approver=DenyAll())
     area, never = session_tools(session)
-    wrong = await area.ainvoke(wish("shape_area", {"shape": {"width": "x"}}))
+    wrong = await area.ainvoke(tool_call("shape_area", {"shape": {"width": "x"}}))
     assert (wrong.status, "width" in wrong.content) == ("error", True)
-    denied = await never.ainvoke(wish("never", {}))
+    denied = await never.ainvoke(tool_call("never", {}))
     assert denied.status == "error"
 
 
@@ -51,8 +51,8 @@ async def test_names_and_pictures(open_session: OpenSession) -> None:
     session = open_session(dotted_area, picture, approver=AllowAll())
     area, shown = session_tools(session)
     assert area.name == "geo_area"
-    assert (await area.ainvoke(wish("geo_area", {"side": 3}))).content == "9"
-    text, image = (await shown.ainvoke(wish("picture", {}))).content
+    assert (await area.ainvoke(tool_call("geo_area", {"side": 3}))).content == "9"
+    text, image = (await shown.ainvoke(tool_call("picture", {}))).content
     assert text["type"] == "text"
     assert base64.b64decode(image["base64"]) == PNG
     assert image["mime_type"] == "image/png"
@@ -64,12 +64,12 @@ async def test_blocking_callers_work_from_a_thread_and_are_refused_on_the_loop(
     session = open_session(shape_area, approver=AllowAll())
     (one,) = session_tools(session)
     with pytest.raises(UsageError, match="not open yet"):
-        await asyncio.to_thread(one.invoke, wish("shape_area", {"shape": {"width": 2}}))
+        await asyncio.to_thread(one.invoke, tool_call("shape_area", {"shape": {"width": 2}}))
     await session.start()
-    message = await asyncio.to_thread(one.invoke, wish("shape_area", {"shape": {"width": 2}}))
+    message = await asyncio.to_thread(one.invoke, tool_call("shape_area", {"shape": {"width": 2}}))
     assert message.content == "2.0"
     with pytest.raises(UsageError, match=r"await session\.call"):
-        one.invoke(wish("shape_area", {"shape": {"width": 2}}))
+        one.invoke(tool_call("shape_area", {"shape": {"width": 2}}))
 
 
 def graph_of(tools: list[Any]) -> Any:
@@ -101,7 +101,7 @@ async def test_a_graph_is_interrupted_where_somebody_must_be_asked(
 ) -> None:
     from langgraph.types import Command
 
-    change = MockTool("change", effect=Effect.LOCAL_MUTATION, runs_in="sandbox", result=_said)
+    change = MockTool("change", effect=Effect.LOCAL_MUTATION, runs_in="sandbox", result=echo_arguments)
     session = open_session(change, approver=DenyAll())
     graph = graph_of(session_tools(session, asking="framework"))
     config = {"configurable": {"thread_id": "1"}}
@@ -114,7 +114,7 @@ async def test_a_graph_is_interrupted_where_somebody_must_be_asked(
     assert content in state["messages"][-1].content
 
 
-def _said(arguments: Any, _context: Any) -> str:
+def echo_arguments(arguments: Any, _context: Any) -> str:
     return str(dict(arguments))
 
 

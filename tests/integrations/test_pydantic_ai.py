@@ -130,8 +130,8 @@ async def test_an_agent_on_another_loop_and_in_a_thread_works(open_session: Open
     agent = Agent(
         calling("shape_area", {"shape": {"width": 2, "height": 3}}), toolsets=[SessionToolset(session)]
     )
-    ran = await asyncio.to_thread(lambda: asyncio.run(agent.run("area?")))
-    assert ran.output == "6.0"
+    result = await asyncio.to_thread(lambda: asyncio.run(agent.run("area?")))
+    assert result.output == "6.0"
 
 
 async def test_cancelling_the_run_cancels_the_call(open_session: OpenSession) -> None:

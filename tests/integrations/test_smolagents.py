@@ -69,8 +69,8 @@ async def test_names_and_pictures(open_session: OpenSession) -> None:
     session = open_session(dotted_area, picture, approver=AllowAll())
     assert "9" in await run(session, "geo_area", {"side": 3})
     _, shown = session_tools(session)
-    said = await asyncio.to_thread(shown)
-    assert isinstance(said, AgentImage)
+    answer = await asyncio.to_thread(shown)
+    assert isinstance(answer, AgentImage)
 
 
 async def test_call_on_the_sessions_own_thread_is_refused_with_advice(open_session: OpenSession) -> None:

@@ -106,8 +106,8 @@ def assert_inert(markup: str) -> None:
         )
         inside = _Walker(framed=True)
         inside.feed(page)
-    kept: dict[str, Any] = {"clean_content_tags": set(), "link_rel": None, "strip_comments": False}
-    strict = nh3.clean(markup, tags=OUR_TAGS, attributes=OUR_ATTRIBUTES, url_schemes={"data"}, **kept)
+    options: dict[str, Any] = {"clean_content_tags": set(), "link_rel": None, "strip_comments": False}
+    strict = nh3.clean(markup, tags=OUR_TAGS, attributes=OUR_ATTRIBUTES, url_schemes={"data"}, **options)
     loose_attributes = {tag: names | EVIL_ATTRIBUTES for tag, names in OUR_ATTRIBUTES.items()}
     loose = nh3.clean(
         markup,
@@ -115,6 +115,6 @@ def assert_inert(markup: str) -> None:
         attributes=loose_attributes,
         generic_attribute_prefixes={"on", "data-", "aria-", "xlink:"},
         url_schemes={"data", "http", "https", "javascript", "ftp", "file", "blob"},
-        **kept,
+        **options,
     )
     assert strict == loose

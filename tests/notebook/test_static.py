@@ -24,17 +24,19 @@ DIFF = {"diff": {"path": "a.txt", "lines": ["-old", "+new"], "added": 1, "remove
 
 
 def records() -> dict[str, dict[str, Any]]:
-    wish = a_request({"path": "a.txt", "content": "new\n"}, preview=DIFF, facts=Facts(commands=("make",)))
+    request = a_request({"path": "a.txt", "content": "new\n"}, preview=DIFF, facts=Facts(commands=("make",)))
     other = a_request({"command": "make"}, effect=Effect.DESTRUCTIVE)
     trace = Trace("build")
     for event in a_run():
         trace.apply(event)
     rows = [{"path": "a.txt", "line": 1}, {"path": "b.txt", "line": 2}]
     return {
-        "approved": record_bundle(wish, Approval("approve", reason="fine")),
-        "edited": record_bundle(wish, Approval("approve", arguments={"path": "b.txt", "content": "new\n"})),
+        "approved": record_bundle(request, Approval("approve", reason="fine")),
+        "edited": record_bundle(
+            request, Approval("approve", arguments={"path": "b.txt", "content": "new\n"})
+        ),
         "timed out": record_bundle(other, Approval("timeout")),
-        "batch": batch_record_bundle([wish, other], [Approval("approve"), Approval("deny", reason="no")]),
+        "batch": batch_record_bundle([request, other], [Approval("approve"), Approval("deny", reason="no")]),
         "question": fallback_bundle(other, "Answer in the box below."),
         "result": render_result(ToolResult.json({"matches": rows}), "file"),
         "colours": render_result(ToolResult.text("\x1b[31mred\x1b[0m"), "sandbox_bash"),

@@ -151,10 +151,10 @@ async def test_cancelling_passes_through() -> None:
 
 async def test_edited_arguments_are_approved_for_this_call_only() -> None:
     answer = Approval("approve", arguments={"n": 2}, remember="tool")
-    (kept, limited) = await request_approvals(
+    (unlimited, limited) = await request_approvals(
         ScriptedApprover([Approval("approve", remember="tool"), answer]), [a_request(), a_request()]
     )
-    assert kept.remember == "tool"
+    assert unlimited.remember == "tool"
     assert limited.remember is None
     assert limited.arguments == {"n": 2}
 

@@ -14,7 +14,7 @@ from aisotools.policy.rules import Policy, Rule
 from aisotools.testing.fakes import MockTool
 
 
-def ticket(facts: Facts, name: str = "mock", **arguments: object) -> PreparedCall:
+def prepare(facts: Facts, name: str = "mock", **arguments: object) -> PreparedCall:
     tool = MockTool(name, facts=facts)
     return prepare_call(tool, ToolCall("1", name, arguments, origin="model"), Policy(), "confined")
 
@@ -24,10 +24,10 @@ WRITES = Facts(effect=Effect.LOCAL_MUTATION, writes=("out/a.txt",), commands=("g
 
 def test_this_call_covers_only_this_call() -> None:
     grants = Grants()
-    grants.add("call", ticket(WRITES, x=1))
-    assert grants.find(ticket(WRITES, x=1)) is not None
-    assert grants.find(ticket(WRITES, x=2)) is None
-    assert grants.find(ticket(WRITES, "other", x=1)) is None
+    grants.add("call", prepare(WRITES, x=1))
+    assert grants.find(prepare(WRITES, x=1)) is not None
+    assert grants.find(prepare(WRITES, x=2)) is None
+    assert grants.find(prepare(WRITES, "other", x=1)) is None
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_this_call_covers_only_this_call() -> None:
 )
 def test_a_shape_covers_nothing_that_was_not_shown(facts: Facts, covered: bool) -> None:
     grants = Grants()
-    grants.add("shape", ticket(WRITES))
-    assert (grants.find(ticket(facts)) is not None) is covered
+    grants.add("shape", prepare(WRITES))
+    assert (grants.find(prepare(facts)) is not None) is covered
 
 
 @pytest.mark.parametrize(
@@ -69,39 +69,42 @@ def test_a_shape_covers_nothing_that_was_not_shown(facts: Facts, covered: bool) 
 )
 def test_a_tool_is_covered_up_to_the_effect_that_was_shown(facts: Facts, covered: bool) -> None:
     grants = Grants()
-    grants.add("tool", ticket(WRITES))
-    assert (grants.find(ticket(facts)) is not None) is covered
+    grants.add("tool", prepare(WRITES))
+    assert (grants.find(prepare(facts)) is not None) is covered
 
 
 def test_the_words_say_exactly_what_would_be_allowed() -> None:
-    assert remember_scopes(ticket(WRITES, x=1)) == {
+    assert remember_scopes(prepare(WRITES, x=1)) == {
         "call": "mock with exactly these arguments",
         "shape": "mock running only git commit, writing only to out, up to local change",
         "tool": "mock with any arguments, up to local change, in the workspace",
     }
-    assert list(remember_scopes(ticket(Facts(certain=False)))) == ["call"]
-    assert list(remember_scopes(ticket(Facts(effect=Effect.DESTRUCTIVE, writes=("a",))))) == ["call", "shape"]
-    assert "talking only to example.org" in remember_scopes(ticket(Facts(hosts=("Example.org",))))["shape"]
+    assert list(remember_scopes(prepare(Facts(certain=False)))) == ["call"]
+    assert list(remember_scopes(prepare(Facts(effect=Effect.DESTRUCTIVE, writes=("a",))))) == [
+        "call",
+        "shape",
+    ]
+    assert "talking only to example.org" in remember_scopes(prepare(Facts(hosts=("Example.org",))))["shape"]
 
 
 def test_what_was_not_offered_is_not_remembered() -> None:
     grants = Grants()
-    assert grants.add("tool", ticket(Facts(certain=False))) is None
-    assert grants.add("shape", ticket(Facts())) is None
+    assert grants.add("tool", prepare(Facts(certain=False))) is None
+    assert grants.add("shape", prepare(Facts())) is None
     assert len(grants) == 0
 
 
 def test_grants_are_listed_and_taken_back() -> None:
     grants = Grants()
-    one, two = grants.add("call", ticket(WRITES, x=1)), grants.add("tool", ticket(WRITES))
+    one, two = grants.add("call", prepare(WRITES, x=1)), grants.add("tool", prepare(WRITES))
     assert one is not None
     assert two is not None
     assert [grant.id for grant in grants.list()] == [one.id, two.id]
     assert grants.revoke(two.id) == two
     assert grants.revoke(two.id) is None
-    assert grants.find(ticket(WRITES, x=2)) is None
+    assert grants.find(prepare(WRITES, x=2)) is None
     grants.clear()
-    assert grants.find(ticket(WRITES, x=1)) is None
+    assert grants.find(prepare(WRITES, x=1)) is None
 
 
 FACTS = st.builds(
@@ -118,10 +121,10 @@ FACTS = st.builds(
 @given(FACTS, FACTS, st.sampled_from(["call", "shape", "tool"]))
 def test_no_grant_is_wider_than_what_was_shown(shown: Facts, other: Facts, scope: Remember) -> None:
     grants = Grants()
-    grants.add(scope, ticket(shown))
-    if grants.find(ticket(other, y=1)) is not None:
+    grants.add(scope, prepare(shown))
+    if grants.find(prepare(other, y=1)) is not None:
         assert scope != "call"
-        assert ticket(other).effect <= ticket(shown).effect
+        assert prepare(other).effect <= prepare(shown).effect
         assert other.certain
         assert not other.outside
         assert set(other.hosts) <= set(shown.hosts)
@@ -141,7 +144,7 @@ SCOPES: tuple[Remember, ...] = ("call", "shape", "tool")
 
 def granted(scope: Remember, facts: Facts, **arguments: Any) -> Grants:
     grants = Grants()
-    assert grants.add(scope, ticket(facts, **arguments)) is not None
+    assert grants.add(scope, prepare(facts, **arguments)) is not None
     return grants
 
 
@@ -152,7 +155,7 @@ EFFECTS = list(Effect)
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_a_shape_covers_up_to_the_effect_that_was_shown(shown: Effect, effect: Effect) -> None:
     grants = granted("shape", Facts(effect=shown, writes=("out/a",)))
-    covered = grants.find(ticket(Facts(effect=effect, writes=("out/a",)))) is not None
+    covered = grants.find(prepare(Facts(effect=effect, writes=("out/a",)))) is not None
     reaches_out = effect is Effect.REMOTE_ACTION
     assert covered is (effect <= shown and (not reaches_out or shown is Effect.REMOTE_ACTION))
 
@@ -160,37 +163,37 @@ def test_a_shape_covers_up_to_the_effect_that_was_shown(shown: Effect, effect: E
 def test_a_grant_for_a_remote_action_covers_remote_actions() -> None:
     facts = Facts(effect=Effect.REMOTE_ACTION, hosts=("x.example",))
     grants = granted("shape", facts)
-    assert grants.find(ticket(facts)) is not None
-    assert grants.find(ticket(Facts(effect=Effect.REMOTE_ACTION, hosts=("y.example",)))) is None
+    assert grants.find(prepare(facts)) is not None
+    assert grants.find(prepare(Facts(effect=Effect.REMOTE_ACTION, hosts=("y.example",)))) is None
     local = granted("shape", Facts(effect=Effect.LOCAL_MUTATION, hosts=("x.example",)))
-    assert local.find(ticket(facts)) is None
+    assert local.find(prepare(facts)) is None
 
 
 def test_an_exact_call_is_covered_even_if_it_is_uncertain_or_outside() -> None:
     facts = Facts(certain=False, outside=True, hosts=("x.example",))
     grants = granted("call", facts, x=1)
-    assert grants.find(ticket(facts, x=1)) is not None
-    assert grants.find(ticket(facts, x=2)) is None
+    assert grants.find(prepare(facts, x=1)) is not None
+    assert grants.find(prepare(facts, x=2)) is None
 
 
 def test_an_exact_call_that_has_become_worse_is_not_covered() -> None:
     grants = granted("call", Facts(), x=1)
-    assert grants.find(ticket(Facts(effect=Effect.DESTRUCTIVE), x=1)) is None
+    assert grants.find(prepare(Facts(effect=Effect.DESTRUCTIVE), x=1)) is None
 
 
 @pytest.mark.parametrize("scope", ["shape", "tool"])
 @pytest.mark.parametrize("change", [{"certain": False}, {"outside": True}])
 def test_wider_scopes_cover_nothing_uncertain_or_outside(scope: Remember, change: dict[str, Any]) -> None:
     grants = granted(scope, WRITES)
-    assert grants.find(ticket(WRITES)) is not None
-    assert grants.find(ticket(dataclasses.replace(WRITES, **change))) is None
+    assert grants.find(prepare(WRITES)) is not None
+    assert grants.find(prepare(dataclasses.replace(WRITES, **change))) is None
 
 
 def test_a_grant_is_for_its_tool() -> None:
     for scope in SCOPES:
         grants = granted(scope, WRITES, x=1)
-        assert grants.find(ticket(WRITES, "mock", x=1)) is not None
-        assert grants.find(ticket(WRITES, "other", x=1)) is None
+        assert grants.find(prepare(WRITES, "mock", x=1)) is not None
+        assert grants.find(prepare(WRITES, "other", x=1)) is None
 
 
 @pytest.mark.parametrize(
@@ -272,20 +275,20 @@ def test_a_shape_needs_something_certain_to_name() -> None:
     ],
 )
 def test_only_grants_that_can_be_described_exactly_are_offered(facts: Facts, scopes: list[str]) -> None:
-    prepared = ticket(facts)
+    prepared = prepare(facts)
     assert list(remember_scopes(prepared)) == scopes
     for scope in SCOPES:
         assert (Grants().add(scope, prepared) is not None) is (scope in scopes)
 
 
 def test_a_grant_says_what_it_allows() -> None:
-    grant = Grants().add("shape", ticket(WRITES))
+    grant = Grants().add("shape", prepare(WRITES))
     assert grant is not None
     assert (grant.id, grant.scope, grant.tool, grant.effect) == (1, "shape", "mock", Effect.LOCAL_MUTATION)
     assert grant.description == "mock running only git commit, writing only to out, up to local change"
-    assert grant.digest == ticket(WRITES).digest
+    assert grant.digest == prepare(WRITES).digest
     assert grant.shape == shape_of(WRITES)
-    other = Grants().add("tool", ticket(WRITES))
+    other = Grants().add("tool", prepare(WRITES))
     assert other is not None
     assert other.shape is None
     assert other.granted_s >= grant.granted_s > 0
@@ -293,7 +296,7 @@ def test_a_grant_says_what_it_allows() -> None:
 
 def test_a_description_lists_everything_in_order() -> None:
     facts = Facts(commands=("ls", "cat a"), writes=("b/x", "a/x"), hosts=("two", "one"))
-    assert remember_scopes(ticket(facts))["shape"] == (
+    assert remember_scopes(prepare(facts))["shape"] == (
         "mock running only cat, ls, writing only to a, b, talking only to one, two, up to local change"
     )
 
@@ -304,7 +307,7 @@ def test_a_description_lists_everything_in_order() -> None:
 def test_each_revoked_grant_is_reported_once() -> None:
     revoked: list[Grant] = []
     grants = Grants(revoked.append)
-    one, two = grants.add("call", ticket(WRITES)), grants.add("tool", ticket(WRITES))
+    one, two = grants.add("call", prepare(WRITES)), grants.add("tool", prepare(WRITES))
     assert one is not None
     assert two is not None
     assert (one.id, two.id, len(grants)) == (1, 2, 2)
@@ -315,18 +318,18 @@ def test_each_revoked_grant_is_reported_once() -> None:
     grants.clear()
     assert revoked == [one, two]
     assert len(grants) == 0
-    again = grants.add("call", ticket(WRITES))
+    again = grants.add("call", prepare(WRITES))
     assert again is not None
     assert again.id == 3
 
 
 def test_the_oldest_grant_answers() -> None:
     grants = Grants()
-    one, two = grants.add("call", ticket(WRITES)), grants.add("tool", ticket(WRITES))
+    one, two = grants.add("call", prepare(WRITES)), grants.add("tool", prepare(WRITES))
     assert one is not None
-    assert grants.find(ticket(WRITES)) is one
+    assert grants.find(prepare(WRITES)) is one
     grants.revoke(one.id)
-    assert grants.find(ticket(WRITES)) is two
+    assert grants.find(prepare(WRITES)) is two
 
 
 # ---- protected names
@@ -356,7 +359,7 @@ def test_a_call_that_writes_protected_files_is_remembered_by_their_names_alone()
     assert (grant.names, grant.shape) == (("conftest.py", "setup.py"), None)
     assert not grant.covers(prepared), "the names are allowed, not the call"
     assert grants.find(prepared) is None
-    other = grants.add("call", ticket(WRITES))
+    other = grants.add("call", prepare(WRITES))
     assert other is not None
     assert other.names == ()
 
@@ -365,6 +368,6 @@ def test_what_can_never_be_allowed_is_not_offered() -> None:
     prepared = protected_ticket("conftest.py", ".aisotools.toml")
     assert remember_scopes(prepared) == {}
     assert Grants().add("protected", prepared) is None
-    assert Grants().add("protected", ticket(WRITES)) is None, "nothing protected is written"
+    assert Grants().add("protected", prepare(WRITES)) is None, "nothing protected is written"
     denied = protected_ticket("conftest.py", policy=Policy(rules=[Rule(decision=Decision.DENY)]))
     assert "protected" not in remember_scopes(denied)

@@ -48,20 +48,20 @@ def test_only_our_own_file_tools_count_as_touching_only_files() -> None:
 
 def test_a_ticket_holds_what_was_decided() -> None:
     mock = MockTool(effect=Effect.READ_ONLY, timeout_s=3)
-    ticket = prepare_call(mock, call(x=[1]), Policy(), "guarded")
-    assert ticket.tool is mock
-    assert ticket.arguments == {"x": [1]}
-    assert ticket.call == call(x=[1])
-    assert (ticket.effect, ticket.deadline_s, ticket.payload) == (Effect.READ_ONLY, 3.0, None)
-    assert (ticket.facts.runs_in, ticket.facts.level) == ("host", "guarded")
-    assert ticket.evaluation.decision is Decision.ALLOW
+    prepared = prepare_call(mock, call(x=[1]), Policy(), "guarded")
+    assert prepared.tool is mock
+    assert prepared.arguments == {"x": [1]}
+    assert prepared.call == call(x=[1])
+    assert (prepared.effect, prepared.deadline_s, prepared.payload) == (Effect.READ_ONLY, 3.0, None)
+    assert (prepared.facts.runs_in, prepared.facts.level) == ("host", "guarded")
+    assert prepared.evaluation.decision is Decision.ALLOW
 
 
 def test_whoever_gets_the_arguments_gets_a_copy() -> None:
-    ticket = prepare_call(MockTool(), call(x=[1]), Policy(), "confined")
-    ticket.arguments["x"].append(2)
-    ticket.call.arguments["x"].append(2)
-    assert ticket.arguments == {"x": [1]}
+    prepared = prepare_call(MockTool(), call(x=[1]), Policy(), "confined")
+    prepared.arguments["x"].append(2)
+    prepared.call.arguments["x"].append(2)
+    assert prepared.arguments == {"x": [1]}
 
 
 def test_nobody_who_is_asked_on_the_way_can_change_them() -> None:
@@ -78,9 +78,9 @@ def test_nobody_who_is_asked_on_the_way_can_change_them() -> None:
             return 5
 
     rule = Rule(when=lambda call, facts: bool(meddle(call.arguments)))
-    ticket = prepare_call(Meddler(), call(x=1), Policy(rules=[rule]), "confined")
-    assert ticket.arguments == {"x": 1}
-    assert ticket.call.arguments == {"x": 1}
+    prepared = prepare_call(Meddler(), call(x=1), Policy(rules=[rule]), "confined")
+    assert prepared.arguments == {"x": 1}
+    assert prepared.call.arguments == {"x": 1}
 
 
 def test_what_is_sent_is_packed_when_it_is_decided() -> None:
@@ -110,28 +110,28 @@ def test_a_classifier_that_fails_denies_and_is_named() -> None:
 
     mock = MockTool()
     mock.classify = classify
-    ticket = prepare_call(
+    prepared = prepare_call(
         mock, call(), Policy(mode="auto", rules=[Rule(decision=Decision.ALLOW)]), "confined"
     )
-    assert ticket.evaluation.decision is Decision.DENY
-    assert ticket.evaluation.reasons == (
+    assert prepared.evaluation.decision is Decision.DENY
+    assert prepared.evaluation.reasons == (
         "its effects could not be determined (KeyError: 'operation'); fix its classify()",
     )
-    assert ticket.effect is Effect.DESTRUCTIVE
+    assert prepared.effect is Effect.DESTRUCTIVE
     # Nothing may look certain, undoable or confined that was never classified.
-    assert ticket.facts == Facts(effect=Effect.DESTRUCTIVE, certain=False, runs_in="host", level="confined")
+    assert prepared.facts == Facts(effect=Effect.DESTRUCTIVE, certain=False, runs_in="host", level="confined")
 
 
 def test_a_failing_check_of_undo_denies_and_hides_nothing() -> None:
     def can_undo(facts: Facts) -> bool:
         raise OSError("no history")
 
-    ticket = prepare_call(MockTool(), call(), Policy(mode="auto"), "confined", can_undo)
-    assert ticket.evaluation.decision is Decision.DENY
-    assert ticket.evaluation.reasons == (
+    prepared = prepare_call(MockTool(), call(), Policy(mode="auto"), "confined", can_undo)
+    assert prepared.evaluation.decision is Decision.DENY
+    assert prepared.evaluation.reasons == (
         "its effects could not be determined (OSError: no history); fix its classify()",
     )
-    assert (ticket.facts.certain, ticket.facts.undoable) == (False, False)
+    assert (prepared.facts.certain, prepared.facts.undoable) == (False, False)
 
 
 @pytest.mark.parametrize("undoable", [True, False])
@@ -143,8 +143,8 @@ def test_whether_a_change_can_be_undone_is_asked_with_its_facts(undoable: bool) 
         return undoable
 
     shown = Facts(effect=Effect.DESTRUCTIVE, writes=("a",))
-    ticket = prepare_call(MockTool(facts=shown), call(), Policy(), "guarded", can_undo)
-    assert ticket.facts.undoable is undoable
+    prepared = prepare_call(MockTool(facts=shown), call(), Policy(), "guarded", can_undo)
+    assert prepared.facts.undoable is undoable
     (facts,) = asked
     assert (facts.writes, facts.level, facts.runs_in) == (("a",), "guarded", "host")
     assert not prepare_call(MockTool(facts=shown), call(), Policy(), "guarded").facts.undoable

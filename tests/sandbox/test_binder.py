@@ -93,7 +93,7 @@ def test_every_tutorial_runs(binder: Path, landlock: bool, capsys: pytest.Captur
     for tutorial in TUTORIALS:
         python = str((binder / "python").readlink())
         command = [*simulate, "--", start, python, "-W", "ignore", str(home / "run.py"), tutorial.name]
-        ran = subprocess.run(
+        done = subprocess.run(
             [*command, str(MEMORY_BYTES)],
             cwd=home / "notebooks",
             env=env,
@@ -103,9 +103,9 @@ def test_every_tutorial_runs(binder: Path, landlock: bool, capsys: pytest.Captur
             check=False,
         )
         with capsys.disabled():
-            print(f"\n{'Landlock' if landlock else 'nothing'}: {ran.stdout.strip() or 'failed'}", end="")
-        if ran.returncode:
-            failed.append(f"{tutorial.name}\n{ran.stderr[-3000:]}")
+            print(f"\n{'Landlock' if landlock else 'nothing'}: {done.stdout.strip() or 'failed'}", end="")
+        if done.returncode:
+            failed.append(f"{tutorial.name}\n{done.stderr[-3000:]}")
     assert not failed, "\n\n".join(failed)
 
 
@@ -118,9 +118,9 @@ def test_repo2docker_finds_the_files(tmp_path: Path) -> None:
     copied = tmp_path / "repository"
     shutil.copytree(ROOT, copied, ignore=shutil.ignore_patterns(".*", "workspace", "dist", "build"))
     command = [str(environment / "bin" / "jupyter-repo2docker"), "--no-build", "--debug", str(copied)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
-    assert ran.returncode == 0, ran.stderr
-    dockerfile = ran.stdout + ran.stderr
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    dockerfile = done.stdout + done.stderr
     assert "binder/requirements.txt" in dockerfile
     assert "binder/postBuild" in dockerfile
     assert "binder/start" in dockerfile

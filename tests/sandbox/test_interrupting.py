@@ -30,8 +30,8 @@ async def endless(session: Session) -> asyncio.Task[ToolResult]:
 async def is_stopped(session: Session, call: asyncio.Task[ToolResult]) -> None:
     result = await call
     assert result.metadata["stopped"] is True
-    kept = await session.call("python", {"code": "kept"}, origin="person")
-    assert kept.value["result"] == "1"
+    result = await session.call("python", {"code": "kept"}, origin="person")
+    assert result.value["result"] == "1"
 
 
 async def test_from_another_task(real_session: OpenSession) -> None:

@@ -204,10 +204,10 @@ async def test_what_was_printed_before_the_stop_is_not_lost(strict: Rig) -> None
 
 
 async def test_what_was_printed_before_an_interrupt_is_not_lost(r: Rig) -> None:
-    kept = await printing(r, "print('step 1')\nwhile True: pass", "step 1\n")
-    assert kept.metadata["stdout"] == "step 1\n"
-    assert "line 2\n    while True: pass\nKeyboardInterrupt" in kept.content
-    assert "worker.py" not in kept.content
+    result = await printing(r, "print('step 1')\nwhile True: pass", "step 1\n")
+    assert result.metadata["stdout"] == "step 1\n"
+    assert "line 2\n    while True: pass\nKeyboardInterrupt" in result.content
+    assert "worker.py" not in result.content
 
 
 async def test_interrupting_returns_the_call(r: Rig) -> None:

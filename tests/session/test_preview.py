@@ -51,10 +51,10 @@ def test_line_ends_and_nothing(tmp_path: Path) -> None:
 
 
 def test_only_our_own_tools_writes_are_taken_for_that(tmp_path: Path) -> None:
-    wish = {"path": "a.txt", "content": "x"}
-    assert preview_of(wish, None, tmp_path) == {}
-    assert preview_of(wish, ToolPayload(key="k", payload=b"x"), tmp_path) == {}
-    assert preview_of(wish, OURS, None) == {}
+    arguments = {"path": "a.txt", "content": "x"}
+    assert preview_of(arguments, None, tmp_path) == {}
+    assert preview_of(arguments, ToolPayload(key="k", payload=b"x"), tmp_path) == {}
+    assert preview_of(arguments, OURS, None) == {}
     assert preview_of({"path": "a.txt", "operation": "read"}, OURS, tmp_path) == {}
     for odd in ({"path": 1, "content": "x"}, {"path": "a", "content": 1}, {"path": "a", "edits": [1]}, {}):
         assert preview_of(odd, OURS, tmp_path) == {}

@@ -212,8 +212,8 @@ def test_gemini_gets_references_spelled_out_recursion_cut_and_dicts_as_text() ->
     arguments: dict[str, Json] = {"point": point, "points": [], "by_name": '{"a": {"x": 1}}', "maybe": None}
     assert exports.back("nested", arguments)[1]["by_name"] == {"a": {"x": 1}}
     assert nested.validate_arguments(exports.back("nested", arguments)[1])
-    said = " ".join(map(str, exports.changes["nested"]))
-    assert "JSON text" in said
+    changes = " ".join(map(str, exports.changes["nested"]))
+    assert "JSON text" in changes
     assert any("a recursive schema" in change.what for change in exports.changes["recursive"])
 
 

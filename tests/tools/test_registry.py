@@ -205,11 +205,11 @@ def test_it_is_a_mapping_in_order(names: list[str], data: st.DataObject) -> None
 def test_many_threads_may_use_it_at_once() -> None:
     registry = ToolRegistry()
     errors: list[BaseException] = []
-    kept = 40
+    per_thread = 40
 
     def work(thread: int) -> None:
         try:
-            for number in range(kept):
+            for number in range(per_thread):
                 registry.register(MockTool(f"t{thread}-{number}"))
                 registry.register(MockTool(f"t{thread}-gone-{number}"))
                 assert registry.unregister(f"t{thread}-gone-{number}").name.endswith(str(number))
@@ -225,7 +225,7 @@ def test_many_threads_may_use_it_at_once() -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-    assert len(registry) == 8 * kept
+    assert len(registry) == 8 * per_thread
 
 
 def test_of_many_threads_that_want_a_name_one_gets_it() -> None:

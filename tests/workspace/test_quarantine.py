@@ -17,19 +17,19 @@ def ws(tmp_path: Path) -> Path:
     return tmp_path / "ws"
 
 
-def take(kept: Quarantine, ws: Path, name: str) -> str:
+def take(quarantined: Quarantine, ws: Path, name: str) -> str:
     folder = os.open(ws, os.O_RDONLY)
     try:
-        return kept.take(folder, name)
+        return quarantined.take(folder, name)
     finally:
         os.close(folder)
 
 
 def test_an_open_descriptor_does_not_grow_what_is_kept(ws: Path, tmp_path: Path) -> None:
-    kept = Quarantine(tmp_path / "kept")
+    quarantined = Quarantine(tmp_path / "kept")
     with (ws / "evil.pth").open("wb", buffering=0) as held:
         held.write(b"evil")
-        place = Path(take(kept, ws, "evil.pth"))
+        place = Path(take(quarantined, ws, "evil.pth"))
         assert not (ws / "evil.pth").exists()
         held.write(b"x" * (1 << 20))
         os.ftruncate(held.fileno(), 1 << 40)
@@ -53,21 +53,21 @@ def test_a_large_file_is_cut_off(ws: Path, tmp_path: Path) -> None:
 
 
 def test_all_files_together_are_bounded(ws: Path, tmp_path: Path) -> None:
-    kept = Quarantine(tmp_path / "kept")
+    quarantined = Quarantine(tmp_path / "kept")
     for number in range(7):
         with (ws / f"{number}.pth").open("wb") as file:
             file.truncate(quarantine.MAX_FILE_BYTES)
-        take(kept, ws, f"{number}.pth")
+        take(quarantined, ws, f"{number}.pth")
     assert not list(ws.iterdir())
     assert sum(path.stat().st_size for path in (tmp_path / "kept").iterdir()) == quarantine.MAX_BYTES
 
 
 def test_what_has_no_content_is_removed(ws: Path, tmp_path: Path) -> None:
-    kept = Quarantine(tmp_path / "kept")
+    quarantined = Quarantine(tmp_path / "kept")
     os.mkfifo(ws / "fifo")
     (ws / "link").symlink_to("/etc/hostname")
     (ws / "empty").touch()
-    assert [take(kept, ws, name) for name in ("fifo", "link", "empty")] == ["", "", ""]
+    assert [take(quarantined, ws, name) for name in ("fifo", "link", "empty")] == ["", "", ""]
     assert not list(ws.iterdir())
     assert not (tmp_path / "kept").exists()
 

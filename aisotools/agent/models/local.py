@@ -57,7 +57,7 @@ def chat_messages(
         if isinstance(message, UserMessage):
             role, content = "user", message.text
         elif isinstance(message, AssistantMessage):
-            role, content = "assistant", _said(message)
+            role, content = "assistant", _answer_text(message)
         else:
             role, content = "user", _result(message)
         if chat[-1]["role"] == role:
@@ -92,13 +92,13 @@ def answer_schema(tools: Sequence[ToolDefinition]) -> dict[str, Any]:
 def read_answer(text: str) -> CallPart | str:
     """Return the call or the text in a model's answer; an answer that cannot be parsed is a text."""
     try:
-        said: object = json.loads(text)
+        answer: object = json.loads(text)
     except (ValueError, RecursionError):
         return text.strip() or "The model did not answer."
-    if isinstance(said, dict) and isinstance(said.get("tool"), str):
-        return call_from_text("", said["tool"], json.dumps(said.get("arguments", {})))
-    if isinstance(said, dict) and isinstance(said.get("answer"), str):
-        return str(said["answer"])
+    if isinstance(answer, dict) and isinstance(answer.get("tool"), str):
+        return call_from_text("", answer["tool"], json.dumps(answer.get("arguments", {})))
+    if isinstance(answer, dict) and isinstance(answer.get("answer"), str):
+        return str(answer["answer"])
     return text.strip()
 
 
@@ -107,11 +107,11 @@ def _system(tools: Sequence[ToolDefinition], instructions: str) -> str:
     for tool in tools:
         names = ", ".join(tool.parameters.get("properties", {}))
         lines.append(f"- {tool.name}({names}): {tool.description.strip().partition(chr(10))[0]}")
-        lines += [f"  {said} -> {json.dumps(dict(given))}" for given, said in list(tool.examples)[:2]]
+        lines += [f"  {request} -> {json.dumps(dict(given))}" for given, request in list(tool.examples)[:2]]
     return "\n".join(lines)
 
 
-def _said(message: AssistantMessage) -> str:
+def _answer_text(message: AssistantMessage) -> str:
     calls = [json.dumps({"tool": call.name, "arguments": dict(call.arguments)}) for call in message.calls]
     return "\n".join(calls) or json.dumps({"answer": message.text})
 
@@ -122,7 +122,7 @@ def _result(message: ToolMessage) -> str:
 
 def _simple(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema without the keywords that a grammar cannot express."""
-    kept: dict[str, Any] = {}
+    expressible: dict[str, Any] = {}
     for key, value in schema.items():
         if key in {
             "description",
@@ -137,12 +137,12 @@ def _simple(schema: Mapping[str, Any]) -> dict[str, Any]:
         if key in {"minLength", "maxLength", "minItems", "maxItems"}:
             continue
         if isinstance(value, Mapping):
-            kept[key] = _simple(value)
+            expressible[key] = _simple(value)
         elif isinstance(value, list):
-            kept[key] = [_simple(one) if isinstance(one, Mapping) else one for one in value]
+            expressible[key] = [_simple(one) if isinstance(one, Mapping) else one for one in value]
         else:
-            kept[key] = value
-    return kept
+            expressible[key] = value
+    return expressible
 
 
 _T = TypeVar("_T")

@@ -134,7 +134,7 @@ class XllamacppEngine:
                         return True
             return bool(failed)
 
-        wish = {
+        request = {
             "messages": [dict(message) for message in messages],
             "response_format": {
                 "type": "json_schema",
@@ -147,15 +147,15 @@ class XllamacppEngine:
             "stream": True,
         }
         with self._lock:
-            self._server.handle_chat_completions(wish, take)
+            self._server.handle_chat_completions(request, take)
         if failed:
             raise failed[0]
         return "".join(pieces)
 
     def _complete(self, prompt: str, *, slot: int, **more: Any) -> Mapping[str, Any]:
-        wish = {"prompt": prompt, "temperature": 0, "cache_prompt": True, "id_slot": slot, **more}
+        request = {"prompt": prompt, "temperature": 0, "cache_prompt": True, "id_slot": slot, **more}
         with self._lock:
-            answer: Any = self._server.handle_completions(wish)
+            answer: Any = self._server.handle_completions(request)
         if not isinstance(answer, Mapping) or "choices" not in answer:
             raise ModelError(f"The local model failed: {str(answer)[:300]}")
         return answer

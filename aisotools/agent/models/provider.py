@@ -170,9 +170,9 @@ def _as_text(arguments: Any) -> str:
 
 
 def _opaque(part: Any) -> Mapping[str, Json]:
-    held = {name: getattr(part, name, None) for name in _OPAQUE}
-    kept = {name: value for name, value in held.items() if value}
-    return kept if kept.keys() - {"provider_name"} else {}
+    values = {name: getattr(part, name, None) for name in _OPAQUE}
+    opaque = {name: value for name, value in values.items() if value}
+    return opaque if opaque.keys() - {"provider_name"} else {}
 
 
 def usage_of(whole: theirs.ModelResponse) -> Usage:

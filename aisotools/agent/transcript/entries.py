@@ -62,7 +62,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
-    """A call, from wish to result.
+    """A call, from the request to its result.
 
     Attributes:
         call_id: Names it in its session.
@@ -79,7 +79,7 @@ class Called:
         approval: What whoever was asked said, if anybody was.
         runs_in: Where it ran; None when it did not.
         result: What came of it; None when that is not known.
-        duration_s: From wish to result.
+        duration_s: From the request to the result.
     """
 
     call_id: str
@@ -99,7 +99,7 @@ class Called:
     duration_s: float = 0.0
 
     @property
-    def ran(self) -> bool:
+    def was_run(self) -> bool:
         """True if the call was run."""
         return self.runs_in is not None
 
@@ -189,7 +189,7 @@ class _Fold:
 
     entries: list[TranscriptEntry] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=dict)
-    said: dict[str, Conversation] = field(default_factory=dict)
+    conversations: dict[str, Conversation] = field(default_factory=dict)
 
     def take(self, event: SessionEvent) -> None:
         match event:
@@ -207,9 +207,9 @@ class _Fold:
                 self._take_call(event)
 
     def _take_agent(self, event: AgentEvent) -> None:
-        said = self.said.setdefault(event.agent_id, Conversation())
-        before = len(said.messages)
-        said.take(event)
+        conversation = self.conversations.setdefault(event.agent_id, Conversation())
+        before = len(conversation.messages)
+        conversation.take(event)
         match event:
             case AgentStarted():
                 started = RunStartEntry(
@@ -223,7 +223,7 @@ class _Fold:
                 # What an earlier request was asked is still there after the run was taken back to it.
                 self.entries += [
                     Prompted(agent_id=event.agent_id, message=message)
-                    for message in said.messages[before:]
+                    for message in conversation.messages[before:]
                     if isinstance(message, UserMessage)
                 ]
             case ModelAnswered():

@@ -38,6 +38,10 @@ _MOST_BYTES = 64 << 20
 _M = TypeVar("_M", UserMessage, AssistantMessage)
 
 
+# The keys of the file, where they are not the names of the attributes.
+_KEYS = {"was_run": "ran"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
     """A call that was made, and what came of it.
@@ -49,7 +53,7 @@ class RecordedCall:
         origin: Who made it.
         agent_id: The agent that made it, if one did.
         inside: Whether the tool of another call made it.
-        ran: Whether it ran.
+        was_run: Whether it was run.
         approved: Whether somebody was asked and agreed.
         call_id: Named it in its session.
         is_error: Whether it failed; None when that is not known.
@@ -63,7 +67,7 @@ class RecordedCall:
     origin: str
     agent_id: str
     inside: bool
-    ran: bool
+    was_run: bool
     approved: bool
     call_id: str = ""
     is_error: bool | None = None
@@ -286,7 +290,7 @@ def _recorded_call(step: Mapping[str, Any]) -> RecordedCall:
         origin=step["origin"],
         agent_id=_text(step["agent_id"]),
         inside=bool(step["inside"]),
-        ran=bool(step["ran"]),
+        was_run=bool(step[_KEYS["was_run"]]),
         approved=bool(step["approved"]),
         call_id=_text(step["call_id"]),
         is_error=None if step.get("is_error") is None else bool(step["is_error"]),
@@ -385,7 +389,8 @@ def _step_of(entry: TranscriptEntry, cleaner: Cleaner) -> dict[str, Any] | None:
             message = _message_record(entry.message, cleaner)
             return {"kind": "answer", "agent_id": entry.agent_id, "message": message}
         case Called():
-            return {"kind": "call", **dataclasses.asdict(call_of(entry, cleaner))}
+            members = dataclasses.asdict(call_of(entry, cleaner))
+            return {"kind": "call", **{_KEYS.get(name, name): value for name, value in members.items()}}
         case Stepped():
             about = {"call_id": entry.call_id, "action": entry.action, "text": cleaner.clean(entry.text)}
             return {"kind": "stepped", "agent_id": entry.agent_id, **about}
@@ -423,7 +428,7 @@ def call_of(entry: Called, cleaner: Cleaner) -> RecordedCall:
         origin=entry.origin,
         agent_id=entry.agent_id,
         inside=bool(entry.inside),
-        ran=entry.ran,
+        was_run=entry.was_run,
         approved=entry.approval is not None and entry.decision is Decision.ALLOW,
         call_id=entry.call_id,
         is_error=None if result is None else result.is_error,

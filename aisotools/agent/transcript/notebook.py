@@ -138,10 +138,10 @@ class _Writer:
         calls = [entry for entry in entries if isinstance(entry, Called)]
         models = list(dict.fromkeys(entry.model for entry in entries if isinstance(entry, RunStartEntry)))
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime())
-        said = f"{len(calls)} calls" + (f" by {', '.join(models)}" if models else "")
+        summary = f"{len(calls)} calls" + (f" by {', '.join(models)}" if models else "")
         yield _markdown(
-            f"# {_defanged(title)}\n\n{made} · {_defanged(said)}. Run All makes the calls again, without any "
-            "model; `aisotools replay` does so too and tells what came out differently."
+            f"# {_defanged(title)}\n\n{made} · {_defanged(summary)}. Run All makes the calls again, without "
+            "any model; `aisotools replay` does so too and tells what came out differently."
         )
         yield self._code("%load_ext aisotools", {"role": "setup"})
         written = "".join(f"\n    {path!r}: {self._clean(text)!r}," for path, text in files.items())
@@ -173,11 +173,11 @@ class _Writer:
 
     def _answer(self, entry: Answered) -> list[NotebookNode]:
         texts = [part.text for part in entry.message.parts if isinstance(part, TextPart)]
-        said = self._clean("".join(texts)).strip()
-        if not said:
+        text = self._clean("".join(texts)).strip()
+        if not text:
             return []
         about = _about("answer", entry.agent_id)
-        return [_markdown(_defanged(said), metadata=about)]
+        return [_markdown(_defanged(text), metadata=about)]
 
     def _call(self, entry: Called) -> list[NotebookNode]:
         arguments = self._arguments(entry.name, entry.arguments)
@@ -190,22 +190,22 @@ class _Writer:
             "effect": None if entry.effect is None else str(entry.effect),
             "duration_s": round(entry.duration_s, 6),
         }
-        line, said = (
+        line, header = (
             call_line(self._clean(entry.name), arguments),
             f"# {effect_words(entry)} · {self._clean(decided(entry))}",
         )
         content = "" if entry.result is None else self._clean(entry.result.content)
-        if not entry.ran:
-            shown = _fenced(f"{said}\n{line}\n\n{content}")
+        if not entry.was_run:
+            shown = _fenced(f"{header}\n{line}\n\n{content}")
             return [_markdown(f"A call that was not run:\n\n{shown}", metadata=about)]
         if entry.inside:  # whoever runs the outer call makes this one again
             return [_markdown(f"↳ `{entry.name}` was called by the call above.", metadata=about)]
         tool = self._registry.get(entry.name)
         if not (is_built_in(tool) or has_source(tool)):
-            shown = _fenced(f"{said}\n{line}\n\n{content}")
+            shown = _fenced(f"{header}\n{line}\n\n{content}")
             why = "A call of a tool whose code is not in this notebook"
             return [_markdown(f"{why}:\n\n{shown}", metadata=about)]
-        cell = self._code(f"{said}\n{line}", about["aisotools"])
+        cell = self._code(f"{header}\n{line}", about["aisotools"])
         if entry.result is not None:
             result = self.cleaner.result(entry.result)
             data = dict(self._render(result, entry.name))

@@ -255,8 +255,8 @@ class _RemoteCall:
         if not isinstance(stream, str) or stream not in {"stdout", "stderr"} or not isinstance(text, str):
             return
         self._record.take(stream, text)
-        if kept := self._printed.add(stream, text):
-            self._listener.output(self._request.call.id, stream, kept)
+        if new_text := self._printed.add(stream, text):
+            self._listener.output(self._request.call.id, stream, new_text)
 
     def _on_bundle(self, kind: str, content: Mapping[str, Any]) -> None:
         data = content.get("data")

@@ -198,7 +198,7 @@ class _Page:
         )
 
     def _call(self, entry: Called) -> str:
-        denied = entry.decision is not Decision.ALLOW or not entry.ran
+        denied = entry.decision is not Decision.ALLOW or not entry.was_run
         failed = entry.result is None or entry.result.is_error
         kind, mark = ("denied", "✕") if denied else ("error", "✕") if failed else ("ok", "✓")
         effect = ""
@@ -210,7 +210,7 @@ class _Page:
             f'<p class="head"><span class="mark">{mark}</span>'
             f'<span class="name">{self.text(one_line(entry.name))}</span>{effect}'
             f'<span class="why">{where}{self.text(decided(entry))}</span>'
-            f'<span class="took">{seconds(entry.duration_s) if entry.ran else "not run"}</span></p>'
+            f'<span class="took">{seconds(entry.duration_s) if entry.was_run else "not run"}</span></p>'
         )
         inside = " inner" if entry.inside else ""
         body = f'<div class="body">{self._arguments(entry)}{self._result(entry)}</div>'

@@ -187,9 +187,9 @@ def test_call_ran_only_if_it_started() -> None:
     started = CallStarted(time_s=0.0, call_id="c1", runs_in="sandbox", level="confined")
     first, second = entries_of([requested("c1"), requested("c2"), started])
     assert isinstance(first, Called)
-    assert first.ran
+    assert first.was_run
     assert isinstance(second, Called)
-    assert not second.ran
+    assert not second.was_run
 
 
 def test_call_of_a_tool_is_inside_its_call_if_that_is_known() -> None:

@@ -159,7 +159,7 @@ async def test_a_denied_call_is_no_cell_that_run_all_would_run(
     (source,) = [cell.source for cell in notebook.cells if "not run" in cell.source]
     assert source.count("````") == 2
     transcript = read_transcript(tmp_path / "run.ipynb")
-    assert not transcript.calls[0].ran
+    assert not transcript.calls[0].was_run
 
 
 async def test_a_file_that_says_it_was_approved_gets_nothing_approved_on_the_host(
@@ -170,7 +170,7 @@ async def test_a_file_that_says_it_was_approved_gets_nothing_approved_on_the_hos
     assert not (await session.call("wipe", {}, origin="model")).is_error
     export(session, tmp_path / "run.ipynb")
     transcript = read_transcript(tmp_path / "run.ipynb")
-    assert transcript.calls[0].ran
+    assert transcript.calls[0].was_run
     again = open_session(*tools, approver=RecordedApprover(transcript), workspace=tmp_path / "again")
     replayed = await replay(transcript, again)
     assert not replayed.same

@@ -269,8 +269,8 @@ async def test_an_answer_serves_one_call_once(open_session: OpenSession) -> None
         assert not (await settle({"n": 2}, second.request_state)).is_error
         with pytest.raises(MCPError, match="No question"):
             await settle({"n": 2}, second.request_state)
-    ran = [event.call_id for event in session.events if event.kind == "call_started"]
-    assert len(ran) == 1
+    started = [event.call_id for event in session.events if event.kind == "call_started"]
+    assert len(started) == 1
 
 
 async def test_questions_that_nobody_answers_have_an_end(open_session: OpenSession) -> None:

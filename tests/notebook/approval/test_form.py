@@ -28,12 +28,12 @@ SCHEMA = {
 }
 
 
-def wish(**arguments: Any) -> ApprovalRequest:
+def request_with(**arguments: Any) -> ApprovalRequest:
     return a_request(arguments, definition=ToolDefinition("sandbox_bash", "Runs.", SCHEMA))
 
 
 def field(**argument: Any) -> Control:
-    (control,) = build_controls(wish(**argument))
+    (control,) = build_controls(request_with(**argument))
     return control
 
 
@@ -53,7 +53,7 @@ def test_every_argument_has_a_field_that_fits_its_schema() -> None:
         "odd": ({}, "json"),
         "flag": (True, "boolean"),
     }
-    request = wish(**{name: value for name, (value, _) in kinds.items()})
+    request = request_with(**{name: value for name, (value, _) in kinds.items()})
     assert {c.name: c.kind for c in build_controls(request)} == {
         name: kind for name, (_, kind) in kinds.items()
     }
@@ -81,11 +81,11 @@ def test_what_cannot_be_seen_is_written_down_and_survives(hidden: str) -> None:
     assert shown.kind == "json"
     assert shown.note
     assert shown.text.isprintable()
-    assert apply_argument_edits(wish(command=hidden), {"command": shown.text}, None) is None
+    assert apply_argument_edits(request_with(command=hidden), {"command": shown.text}, None) is None
 
 
 def test_unchanged_is_no_edit() -> None:
-    request = wish(command="ls\npwd", timeout=5, items=[1, 2], deep=True, key="k")
+    request = request_with(command="ls\npwd", timeout=5, items=[1, 2], deep=True, key="k")
     texts = {c.name: c.text for c in build_controls(request) if c.editable}
     assert apply_argument_edits(request, texts, None) is None
     assert apply_argument_edits(request, {}, None) is None
@@ -98,7 +98,7 @@ def test_unchanged_is_no_edit() -> None:
 
 
 def test_edits_change_just_what_they_touch() -> None:
-    request = wish(command="ls", timeout=5, deep=False, key="hunter2")
+    request = request_with(command="ls", timeout=5, deep=False, key="hunter2")
     assert apply_argument_edits(request, {"timeout": "6", "deep": "true"}, None) == {
         "command": "ls",
         "timeout": 6,
@@ -144,11 +144,11 @@ def test_numbers_of_any_size_stay_what_they_are() -> None:
 )
 def test_bad_edits_are_refused_in_words(edits: dict[str, str], whole: str | None, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        apply_argument_edits(wish(command="ls", timeout=5, items=[], key="hunter2"), edits, whole)
+        apply_argument_edits(request_with(command="ls", timeout=5, items=[], key="hunter2"), edits, whole)
 
 
 def test_a_tool_that_validates_in_its_own_way_is_left_to_it() -> None:
-    odd = wish(command=["ls"], timeout=5)  # its schema says text
+    odd = request_with(command=["ls"], timeout=5)  # its schema says text
     assert apply_argument_edits(odd, {"timeout": "500"}, None) == {"command": ["ls"], "timeout": 500}
 
 
@@ -156,11 +156,11 @@ def test_what_is_too_long_to_be_seen_whole_cannot_be_edited() -> None:
     long = field(content="x\n" * 100_000)
     assert "150,000 characters are not shown" in long.shown
     with pytest.raises(ArgumentError, match="'content'"):
-        apply_argument_edits(wish(content="x\n" * 100_000), {"content": "short"}, None)
+        apply_argument_edits(request_with(content="x\n" * 100_000), {"content": "short"}, None)
 
 
 def test_changes_leave_out_secrets() -> None:
-    request = wish(command="ls", timeout=5, key="hunter2", deep=True)
+    request = request_with(command="ls", timeout=5, key="hunter2", deep=True)
     changes = list(
         argument_changes(request, {"command": "ls -l", "timeout": 5, "key": "other", "mode": "fast"})
     )

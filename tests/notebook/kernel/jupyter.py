@@ -128,9 +128,9 @@ def environment(folder: Path) -> dict[str, str]:
     """The environment of a person of the tests' own, who has our kernelspec."""
     (folder / "home").mkdir(exist_ok=True)
     others = ("JUPYTER", "XDG", "PYTEST")  # under pytest a plain kernel does not hear its programs
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     return {
-        **kept,
+        **inherited,
         "HOME": str(folder / "home"),
         "XDG_STATE_HOME": str(folder / "state"),
         "JUPYTER_PATH": str(folder / "jupyter"),

@@ -60,9 +60,9 @@ async def a(
 
 async def test_it_reaches_the_variables_of_the_session(a: Attached) -> None:
     await a.session.run_cell("shared = 40")
-    ran = await a.run("shared += 2\nprint('hi')\nshared")
-    assert ran.text() == "hi\n"
-    assert ran.result["text/plain"] == "42"
+    cell = await a.run("shared += 2\nprint('hi')\nshared")
+    assert cell.text() == "hi\n"
+    assert cell.result["text/plain"] == "42"
     result = await a.session.run_cell("shared")
     assert result.value["result"] == "42"
     assert "shared" in (await a(a.client.ask, "complete", "shar"))["matches"]
@@ -93,14 +93,14 @@ async def test_it_does_not_hear_the_calls_of_others(a: Attached) -> None:
 
 @pytest.mark.slow
 async def test_it_may_be_asked(a: Attached) -> None:
-    ran = await a.run("input('?')", answer=lambda _: "yes")
-    assert ran.result["text/plain"] == "'yes'"
+    cell = await a.run("input('?')", answer=lambda _: "yes")
+    assert cell.result["text/plain"] == "'yes'"
 
 
 async def test_errors_and_widgets_as_ever(a: Attached) -> None:
-    ran = await a.run("import ipywidgets; display(ipywidgets.IntSlider(7)); 1 / 0")
-    assert ran.of("display_data")[0]["data"] == {"text/plain": "IntSlider(value=7)"}
-    assert ran.reply["ename"] == "ZeroDivisionError"
+    cell = await a.run("import ipywidgets; display(ipywidgets.IntSlider(7)); 1 / 0")
+    assert cell.of("display_data")[0]["data"] == {"text/plain": "IntSlider(value=7)"}
+    assert cell.reply["ename"] == "ZeroDivisionError"
 
 
 async def test_interrupts_work_while_this_process_is_busy(a: Attached) -> None:
@@ -116,14 +116,14 @@ async def test_interrupts_work_while_this_process_is_busy(a: Attached) -> None:
     await eventually((folder / "began").exists)
     client.control_channel.send(client.session.msg("interrupt_request", {}))
     wait_until((folder / "ended").exists)  # nothing of this process's loop runs meanwhile
-    ran = await running
-    assert ran.reply["ename"] == "KeyboardInterrupt"
+    cell = await running
+    assert cell.reply["ename"] == "KeyboardInterrupt"
 
 
 @pytest.mark.slow
 async def test_a_worker_that_dies_is_replaced_and_can_be_interrupted(a: Attached) -> None:
-    ran = await a.run("import os; os.kill(os.getpid(), 9)")
-    assert ran.reply["ename"] == "WorkerDied"
+    cell = await a.run("import os; os.kill(os.getpid(), 9)")
+    assert cell.reply["ename"] == "WorkerDied"
     assert (await a.run("1 + 1")).result["text/plain"] == "2"
 
 

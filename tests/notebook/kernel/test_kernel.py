@@ -63,13 +63,13 @@ display({'text/plain': 'four'}, raw=True)
 print('five', file=sys.stderr)
 'six'
 """
-    ran = k.run(code)
-    kinds = [kind for kind, _ in ran.messages]
+    cell = k.run(code)
+    kinds = [kind for kind, _ in cell.messages]
     assert kinds == ["stream", "display_data", "stream", "display_data", "stream", "execute_result"]
-    assert ran.text() == "one\nthree\n"
-    assert ran.text("stderr") == "five\n"
-    assert ran.result["text/plain"] == "'six'"
-    assert ran.reply["status"] == "ok"
+    assert cell.text() == "one\nthree\n"
+    assert cell.text("stderr") == "five\n"
+    assert cell.result["text/plain"] == "'six'"
+    assert cell.reply["status"] == "ok"
 
 
 def test_text_shows_while_the_cell_runs(k: Client) -> None:
@@ -86,24 +86,24 @@ def test_text_shows_while_the_cell_runs(k: Client) -> None:
 
 
 def test_errors(k: Client) -> None:
-    ran = k.run("def f():\n    raise ValueError('no such thing')\nf()")
-    (error,) = ran.of("error")
+    cell = k.run("def f():\n    raise ValueError('no such thing')\nf()")
+    (error,) = cell.of("error")
     assert (error["ename"], error["evalue"]) == ("ValueError", "no such thing")
     trace = "\n".join(error["traceback"])
     assert "\x1b[" in trace  # coloured, as people expect
     assert "raise" in trace
     assert "aisotools" not in trace
-    assert ran.reply["status"] == "error"
-    assert ran.reply["traceback"] == error["traceback"]
+    assert cell.reply["status"] == "error"
+    assert cell.reply["traceback"] == error["traceback"]
 
 
 def test_numbers_of_cells(k: Client) -> None:
     first = k.run("1").reply["execution_count"]
     assert k.run("2", silent=True).messages == []
     assert k.run("3", store_history=False).reply["execution_count"] == first + 1
-    ran = k.run("4")
-    assert ran.reply["execution_count"] == first + 1
-    assert ran.of("execute_result")[0]["execution_count"] == first + 1
+    cell = k.run("4")
+    assert cell.reply["execution_count"] == first + 1
+    assert cell.of("execute_result")[0]["execution_count"] == first + 1
     assert k.run(f"In[{first + 1}], Out[{first + 1}], _{first + 1}").result["text/plain"] == "('4', 4, 4)"
     assert f"In[{first + 3}]" in "\n".join(k.run("1/0").reply["traceback"]).replace("\x1b[32m", "")
     assert k.run("  \n").reply["execution_count"] == first + 4
@@ -123,24 +123,24 @@ def test_an_update_finds_the_display_of_an_earlier_cell(k: Client) -> None:
 
 def test_background_tasks_print_below_their_cell(k: Client) -> None:
     code = "async def later():\n    await asyncio.sleep(0.3)\n    print('later')\n    display('shown')\n"
-    ran = k.run(f"import asyncio\n{code}t = asyncio.create_task(later())")
-    assert ran.messages == []
+    cell = k.run(f"import asyncio\n{code}t = asyncio.create_task(later())")
+    assert cell.messages == []
     assert k.late() == [("stream", {"name": "stdout", "text": "later\n"})]
     assert k.late()[0][0] == "display_data"
 
 
 def test_unknown_magic_is_an_error_of_the_cell(k: Client) -> None:
-    ran = k.run("%nosuch")
-    assert "UsageError" in ran.text("stderr")
-    assert ran.reply["ename"] == "UsageError"
-    assert ran.of("error") == []
+    cell = k.run("%nosuch")
+    assert "UsageError" in cell.text("stderr")
+    assert cell.reply["ename"] == "UsageError"
+    assert cell.of("error") == []
 
 
 @pytest.mark.slow
 def test_long_text_is_cut_with_a_note(k: Client) -> None:
-    ran = k.run("for _ in range(12): print('x' * 1_000_000)")
-    assert 7_000_000 < len(ran.text()) < 9_000_000
-    assert "were dropped" in ran.text("stderr")
+    cell = k.run("for _ in range(12): print('x' * 1_000_000)")
+    assert 7_000_000 < len(cell.text()) < 9_000_000
+    assert "were dropped" in cell.text("stderr")
 
 
 # ---- asking
@@ -168,28 +168,28 @@ def test_the_end_of_input(k: Client) -> None:
 
 
 def test_nobody_to_ask(k: Client) -> None:
-    ran = k.run("input('name?')")
-    assert ran.reply["ename"] == "RuntimeError"
-    assert "Pass the value in" in ran.reply["evalue"]
+    cell = k.run("input('name?')")
+    assert cell.reply["ename"] == "RuntimeError"
+    assert "Pass the value in" in cell.reply["evalue"]
 
 
 # ---- what people bring along
 
 
 def test_plotly_says_why_it_has_no_picture(k: Client) -> None:
-    ran = k.run("import plotly.graph_objects as go\nfig = go.Figure(go.Bar(y=[1, 2]))\nfig")
-    shown = [content["data"] for content in [*ran.of("display_data"), *ran.of("execute_result")]]
+    cell = k.run("import plotly.graph_objects as go\nfig = go.Figure(go.Bar(y=[1, 2]))\nfig")
+    shown = [content["data"] for content in [*cell.of("display_data"), *cell.of("execute_result")]]
     assert all(set(data) <= {"text/plain", "text/html"} for data in shown)
     assert "<script" not in "".join(data.get("text/html", "") for data in shown)
     assert "is not shown" in "".join(data["text/plain"] for data in shown)
-    ran = k.run("fig.to_image('png')")
-    assert ran.reply["status"] == "error"
-    assert "kaleido" in ran.reply["evalue"].lower()
+    cell = k.run("fig.to_image('png')")
+    assert cell.reply["status"] == "error"
+    assert "kaleido" in cell.reply["evalue"].lower()
 
 
 def test_a_style_of_pandas_keeps_its_looks_in_a_frame(k: Client) -> None:
-    ran = k.run("import pandas as pd\npd.DataFrame({'a': [1, 2]}).style.highlight_max()")
-    assert 'sandbox=""' in ran.result["text/html"]
+    cell = k.run("import pandas as pd\npd.DataFrame({'a': [1, 2]}).style.highlight_max()")
+    assert 'sandbox=""' in cell.result["text/html"]
 
 
 def test_processes_by_fork(k: Client) -> None:
@@ -233,14 +233,14 @@ def test_a_property_that_never_returns_does_not_hold_up_typing(k: Client) -> Non
 @pytest.mark.parametrize("what", STUCK)
 def test_interrupt(k: Client, what: str) -> None:
     k.run("kept = 42")
-    ran = run_interrupted(k, STUCK[what])
-    assert ran.reply["ename"] in {"KeyboardInterrupt", "CancelledError"}
+    cell = run_interrupted(k, STUCK[what])
+    assert cell.reply["ename"] in {"KeyboardInterrupt", "CancelledError"}
     assert k.run("kept").result["text/plain"] == "42"
 
 
 def test_what_cannot_be_interrupted_is_ended(k: Client) -> None:
-    ran = run_interrupted(k, HARD)
-    assert ran.reply["status"] == "error"
+    cell = run_interrupted(k, HARD)
+    assert cell.reply["status"] == "error"
     assert k.run("1 + 1").result["text/plain"] == "2"
 
 
@@ -252,18 +252,18 @@ def test_a_signal_to_the_kernel_process_is_an_interrupt(k: Client) -> None:
 
     # A worker that a busy machine lets run too late to be interrupted is ended instead, so try again then.
     for _ in range(5):
-        ran = k.run("print('go')\nimport time; time.sleep(1000)", meanwhile=interrupt)
-        if ran.reply["ename"] != "WorkerDied":
+        cell = k.run("print('go')\nimport time; time.sleep(1000)", meanwhile=interrupt)
+        if cell.reply["ename"] != "WorkerDied":
             break
-    assert ran.reply["ename"] == "KeyboardInterrupt"
+    assert cell.reply["ename"] == "KeyboardInterrupt"
 
 
 @pytest.mark.parametrize("how", ["import os; os.kill(os.getpid(), 9)", "import ctypes; ctypes.string_at(0)"])
 def test_a_worker_that_dies_is_reported_and_replaced(k: Client, how: str) -> None:
-    ran = k.run(how)
-    (error,) = ran.of("error")
+    cell = k.run(how)
+    (error,) = cell.of("error")
     assert error["ename"] == "WorkerDied"
-    assert ran.reply["status"] == "error"
+    assert cell.reply["status"] == "error"
     assert k.run("6 * 7").result["text/plain"] == "42"
 
 
@@ -281,17 +281,17 @@ def test_cells_behind_one_that_failed_are_not_run(k: Client) -> None:
 
 
 def test_widgets_show_their_text_and_their_messages_are_dropped(k: Client) -> None:
-    ran = k.run("import ipywidgets\nipywidgets.IntSlider(7)")
-    assert ran.result == {"text/plain": "IntSlider(value=7)"}
-    assert [kind for kind, _ in ran.messages] == ["stream", "execute_result"]
-    assert ran.text("stderr") == COMMS_DROPPED
+    cell = k.run("import ipywidgets\nipywidgets.IntSlider(7)")
+    assert cell.result == {"text/plain": "IntSlider(value=7)"}
+    assert [kind for kind, _ in cell.messages] == ["stream", "execute_result"]
+    assert cell.text("stderr") == COMMS_DROPPED
     assert k.ask("comm_info")["comms"] == {}
 
 
 def test_no_text_is_put_into_new_cells(k: Client) -> None:
-    ran = k.run("get_ipython().set_next_input('import os; os.system(...)', replace=True)")
-    assert ran.reply["payload"] == []
-    assert ran.text("stderr") == NEXT_INPUT_DROPPED
+    cell = k.run("get_ipython().set_next_input('import os; os.system(...)', replace=True)")
+    assert cell.reply["payload"] == []
+    assert cell.text("stderr") == NEXT_INPUT_DROPPED
 
 
 def test_a_comm_of_the_page_is_dropped(k: Client) -> None:

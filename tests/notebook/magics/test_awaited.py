@@ -17,8 +17,8 @@ from tests.notebook.conftest import the_display, usage_error
 
 def test_values_go_in_and_come_out(loaded: Notebook) -> None:
     assert not loaded.run("cfg, name = {'n': 3}, 'w\u00f6rld'").error
-    ran = loaded.run("%%sandbox -i cfg,name -o result,raw\nresult = [name] * cfg['n']\nraw = b'\\x00\\xff'")
-    assert not ran.error, ran.error
+    run = loaded.run("%%sandbox -i cfg,name -o result,raw\nresult = [name] * cfg['n']\nraw = b'\\x00\\xff'")
+    assert not run.error, run.error
     assert (
         loaded.run("print(result, raw)").text == "['w\u00f6rld', 'w\u00f6rld', 'w\u00f6rld'] b'\\x00\\xff'\n"
     )
@@ -47,8 +47,8 @@ def test_variables_are_shown(loaded: Notebook) -> None:
     ],
 )
 def test_mistake_is_reported_in_one_line(loaded: Notebook, cell: str, message: str) -> None:
-    ran = loaded.run(cell)
-    assert not message or message in usage_error(ran)
+    run = loaded.run(cell)
+    assert not message or message in usage_error(run)
 
 
 def test_lines() -> None:

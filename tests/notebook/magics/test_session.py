@@ -55,9 +55,9 @@ def test_one_tool_in_full(notebook: Notebook) -> None:
 def test_definitions_for_clients(notebook: Notebook) -> None:
     (exported,) = json.loads(notebook.run("%tools shout --format openai").text)
     assert exported["function"]["name"] == "shout"
-    ran = notebook.run("%tools shout --format gemini")
-    assert json.loads(ran.text)[0]["parameters"]["required"] == ["words"]
-    assert "Changed in shout for" in the_display(ran)["text/plain"]
+    run = notebook.run("%tools shout --format gemini")
+    assert json.loads(run.text)[0]["parameters"]["required"] == ["words"]
+    assert "Changed in shout for" in the_display(run)["text/plain"]
     every = json.loads(notebook.run("%tools --format json").text)
     assert {"file", "sandbox_bash", "shout"} <= {definition["name"] for definition in every}
     assert every[-1]["parameters"]["required"] == ["words"]

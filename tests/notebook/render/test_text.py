@@ -113,10 +113,10 @@ def test_a_screen(chunks: list[str], lines: list[str]) -> None:
 def test_long_output_keeps_both_ends_and_counts() -> None:
     screen = TerminalScreen()
     screen.feed("".join(f"{n}\n" for n in range(1000)))
-    kept = screen.lines()
-    assert kept[0] == "0"
-    assert kept[-1] == "999"
-    assert kept[HEAD_LINES] == f"[... {1000 - HEAD_LINES - TAIL_LINES} lines left out ...]"
+    lines = screen.lines()
+    assert lines[0] == "0"
+    assert lines[-1] == "999"
+    assert lines[HEAD_LINES] == f"[... {1000 - HEAD_LINES - TAIL_LINES} lines left out ...]"
     screen.feed("x" * 1_000_000)
     assert len(screen.current) <= 2000
 

@@ -169,12 +169,12 @@ def left_behind(rounds: int, seed: int, place: Path) -> tuple[int, list[str]]:
         landlock.restrict(["/"], [str(place)])
 
     chance = random.Random(seed)
-    ran, caught = 0, []
+    executed, caught = 0, []
     for _ in range(rounds):
         text = mutated(chance)
         if "touch" not in text or classify_shell(text).effect is not Effect.READ_ONLY:
             continue
-        ran += 1
+        executed += 1
         process = subprocess.Popen(
             ["/bin/bash", "-c", text],
             cwd=place,
@@ -191,13 +191,13 @@ def left_behind(rounds: int, seed: int, place: Path) -> tuple[int, list[str]]:
         for path in place.iterdir():
             caught.append(text)
             path.unlink()
-    return ran, caught
+    return executed, caught
 
 
 @pytest.mark.skipif(landlock.abi() == 0, reason="needs Landlock to run such texts safely")
 def test_what_is_taken_for_reading_runs_nothing_hidden(tmp_path: Path) -> None:
-    ran, caught = left_behind(600, 1, tmp_path)
-    assert ran > 50
+    executed, caught = left_behind(600, 1, tmp_path)
+    assert executed > 50
     assert caught == []
 
 
@@ -206,6 +206,6 @@ def test_what_is_taken_for_reading_runs_nothing_hidden(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.skipif(landlock.abi() == 0, reason="needs Landlock to run such texts safely")
 def test_much_of_what_is_taken_for_reading_runs_nothing_hidden(seed: int, tmp_path: Path) -> None:
-    ran, caught = left_behind(5000, seed, tmp_path)
-    assert ran > 500
+    executed, caught = left_behind(5000, seed, tmp_path)
+    assert executed > 500
     assert caught == []

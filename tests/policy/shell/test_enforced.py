@@ -49,9 +49,9 @@ async def test_what_is_wrongly_taken_for_reading_fails_and_says_why(
     real_session: OpenSession, tmp_path: Path
 ) -> None:
     session = real_session(approver=DenyAll())
-    kept = tmp_path / "workspace" / "kept"
-    kept.parent.mkdir()
-    kept.write_text("kept")
+    victim = tmp_path / "workspace" / "kept"
+    victim.parent.mkdir()
+    victim.write_text("kept")
     for command in (
         "echo x > new",
         "echo x > kept",
@@ -67,8 +67,8 @@ async def test_what_is_wrongly_taken_for_reading_fails_and_says_why(
         assert result.is_error, command
         assert "without the right to change files" in result.content, command
         assert result.metadata["read_only"] is True
-    assert [path.name for path in kept.parent.iterdir()] == ["kept"]
-    assert kept.read_text() == "kept"
+    assert [path.name for path in victim.parent.iterdir()] == ["kept"]
+    assert victim.read_text() == "kept"
 
 
 async def test_temporary_files_are_no_changes(real_session: OpenSession) -> None:

@@ -85,11 +85,11 @@ def test_every_number_gets_its_rule(arch: str) -> None:
     arguments=st.lists(st.integers(0, (1 << 64) - 1), min_size=6, max_size=6),
 )
 def test_any_call_is_answered(number: int, architecture: int, arguments: list[int]) -> None:
-    ran = bpf.run(
+    run = bpf.run(
         seccomp.build_filter("x86_64", "confined", 7), number, *arguments, architecture=architecture
     )
-    assert ran.action in {ALLOW, KILL} or ran.action & 0xFFFF0000 == bpf.ERROR
-    assert ran.steps < 40
+    assert run.action in {ALLOW, KILL} or run.action & 0xFFFF0000 == bpf.ERROR
+    assert run.steps < 40
 
 
 @pytest.mark.parametrize("arch", syscalls.NUMBERS)

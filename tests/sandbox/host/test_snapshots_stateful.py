@@ -40,7 +40,7 @@ class Histories(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.folder = Path(tempfile.mkdtemp(prefix="aisotools-test-"))
         self.now: dict[str, list[int]] = {}
-        self.kept: list[tuple[str, dict[str, list[int]]]] = []
+        self.path: list[tuple[str, dict[str, list[int]]]] = []
         self.undone: list[tuple[dict[str, list[int]], list[tuple[str, dict[str, list[int]]]]]] = []
         self.calls = self.made = 0
         self.numbers: dict[str, int] = {}
@@ -64,7 +64,7 @@ class Histories(RuleBasedStateMachine):
         self.calls += 1
         self.made += 1
         self.numbers[f"c{self.calls}"] = self.made
-        self.kept.append((f"c{self.calls}", self.copied()))
+        self.path.append((f"c{self.calls}", self.copied()))
         self.undone.clear()
 
     def call(self, code: str, **more: Any) -> Any:
@@ -99,9 +99,9 @@ class Histories(RuleBasedStateMachine):
         if call_id in {point.call_id for point in self.r.kernel.variables.points()}:
             self.made += 1
             self.numbers[call_id] = self.made
-            self.kept.append((call_id, self.copied()))
+            self.path.append((call_id, self.copied()))
         else:
-            assert self.kept[-1][1] == self.now, "the snapshot that it shares equals the variables"
+            assert self.path[-1][1] == self.now, "the snapshot that it shares equals the variables"
 
     @rule(name=NAMES)
     def fail(self, name: str) -> None:
@@ -118,19 +118,19 @@ class Histories(RuleBasedStateMachine):
         result = self.call(f"{name} = ['lost']\nsum(range(10**11))", timeout_s=0.1)
         assert result.metadata["state_kept"] is True, result.content
 
-    @precondition(lambda self: self.kept)
+    @precondition(lambda self: self.path)
     @rule(back=st.integers(1, 8))
     def undo(self, back: int) -> None:
-        back = min(back, len(self.kept))
-        call_id, state = self.kept[-back]
+        back = min(back, len(self.path))
+        call_id, state = self.path[-back]
         if call_id not in {point.call_id for point in self.r.kernel.variables.points()}:
             # of the older ones only some are kept, and older means by how many were ever made after it
             assert self.made - self.numbers[call_id] >= 8
             with pytest.raises(SandboxError, match="only some of the older"):
                 self.run(self.r.kernel.variables.restore(call_id))
             return
-        self.undone.append((self.copied(), self.kept))
-        self.kept = self.kept[:-back]
+        self.undone.append((self.copied(), self.path))
+        self.path = self.path[:-back]
         point = self.run(self.r.kernel.variables.restore(call_id))
         assert (point.call_id, point.label) == (call_id, "exact"), point
         self.now = {name: [*value] for name, value in state.items()}
@@ -140,7 +140,7 @@ class Histories(RuleBasedStateMachine):
         point = self.run(self.r.kernel.variables.redo())
         assert (point is not None) == bool(self.undone)
         if self.undone:
-            self.now, self.kept = self.undone.pop()
+            self.now, self.path = self.undone.pop()
 
     @precondition(lambda self: len(self.rigs) < 3)
     @rule()

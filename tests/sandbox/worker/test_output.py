@@ -40,15 +40,15 @@ def test_a_record_keeps_what_the_cap_allows_and_counts_the_rest(texts: list[str]
     record = CallRecord(call_id="c", stream_left=cap)
     for text in texts:
         record.take("stdout", text)
-    kept = "".join(record.streams["stdout"]).encode()
+    printed = "".join(record.streams["stdout"]).encode()
     whole = "".join(map(escape_surrogates, texts)).encode()
-    assert len(kept) <= cap
+    assert len(printed) <= cap
     end = record.tail.tail_text("stdout").encode()
-    assert len(kept) + record.missing_bytes + len(end) == len(whole)
+    assert len(printed) + record.missing_bytes + len(end) == len(whole)
     assert whole.endswith(end)
     assert record.stream_left + record.dropped_bytes == max(cap - len(whole), 0) + max(len(whole) - cap, 0)
     if len(whole) <= cap:
-        assert kept == whole == record.text("stdout").encode()
+        assert printed == whole == record.text("stdout").encode()
 
 
 @given(st.text(alphabet=st.characters(codec=None)))

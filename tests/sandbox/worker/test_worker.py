@@ -99,15 +99,15 @@ def test_a_loop_in_a_fork_has_a_wake_up_pipe_and_a_thread_pool_of_its_own() -> N
     try:
         assert loop.run_until_complete(loop.run_in_executor(None, lambda: 1)) == 1
         reading, writing = loop.own_descriptors()
-        kept, other_end = os.dup(reading), os.dup(writing)  # as the parent has them
-        os.set_blocking(kept, False)
+        own_end, other_end = os.dup(reading), os.dup(writing)  # as the parent has them
+        os.set_blocking(own_end, False)
         with contextlib.suppress(BlockingIOError):
-            os.read(kept, 4096)
+            os.read(own_end, 4096)
         loop.repair_after_fork()
         loop.call_soon_threadsafe(lambda: None)
         with pytest.raises(BlockingIOError):
-            os.read(kept, 1)
-        os.close(kept)
+            os.read(own_end, 1)
+        os.close(own_end)
         os.close(other_end)
         assert loop.run_until_complete(loop.run_in_executor(None, lambda: 2)) == 2
     finally:
