@@ -16,7 +16,7 @@ import enum
 import re
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -459,10 +459,13 @@ MIN_RETAINED_BYTES = 1 << 20
 
 # Smaller texts are counted wherever they occur; of larger ones, those that occur twice count once.
 _SHARED_CHARS = 256
-# Lists of at least this length are measured as a whole if they hold nothing but plain values.
-_BULK_ITEMS = 32
-_PLAIN = {int, float, bool, type(None)}
+# Short keys are mostly shared, so this is rather more than they take.
+_FEW_KEYS = 32
+_SHORT_KEY_CHARS = 8
+_SHORT_KEY_BYTES = 32
 _FREE = {bool, type(None)}
+_NUMBERS = {int, float} | _FREE
+_SCALARS = {str} | _NUMBERS
 # Python has one object for each of these integers.
 _MIN_CACHED_INT = -5
 _MAX_CACHED_INT = 256
@@ -497,49 +500,74 @@ def size_of(
         elif kind is int or kind is float:
             if kind is float or not _MIN_CACHED_INT <= item <= _MAX_CACHED_INT:
                 total += 32
-        else:
-            if id(item) in seen:
-                continue
+        elif id(item) not in seen:
             seen.add(id(item))
-            total += _open(item, kind, stack, seen)
+            total += getsizeof(item, 64)
             containers += 1
             if limit_bytes is not None and 0 < max_containers < containers:
                 return max(total, limit_bytes + 1)
+            if limit_bytes is not None and total > limit_bytes:
+                break  # before the longest list is looked into
+            if kind is dict:
+                total += _size_of_keys(item, seen)
+                item = item.values()
+            elif kind is not list and kind is not tuple:
+                total += _open(item, kind, stack)
+                continue
+            size = _size_of_scalars(item)
+            if size is None:
+                stack += item
+            else:
+                total += size
         if limit_bytes is not None and total > limit_bytes:
             break
     return total
 
 
-def _open(item: Any, kind: type, stack: list[Any], seen: set[int]) -> int:
-    """Return the size of a container itself, and put what it holds on `stack`."""
-    if kind is dict:
-        stack.extend(item.values())
-        # The parser makes each key once, however many objects have it.
-        numbers = set(map(id, item))
-        if not numbers <= seen:
-            stack.extend([key for key in item if id(key) not in seen])
-            seen |= numbers
-        return getsizeof(item)
-    if kind is list or kind is tuple:
-        kinds = set(map(type, item)) if len(item) >= _BULK_ITEMS else None
-        if kinds is None or not kinds <= _PLAIN:
-            stack.extend(item)
-        elif not kinds <= _FREE:
-            plain = [number for number in item if number is not None]
-            is_cached = float not in kinds and min(plain) >= _MIN_CACHED_INT
-            if not is_cached or max(plain) > _MAX_CACHED_INT:
-                return getsizeof(item) + 32 * len(item)
-        return getsizeof(item)
-    if isinstance(item, enum.Enum | type):
+def _size_of_keys(item: dict[Any, Any], seen: set[int]) -> int:
+    if len(item) < _FEW_KEYS:
+        try:
+            if sum(map(len, item)) <= _SHORT_KEY_CHARS * len(item):
+                return _SHORT_KEY_BYTES * len(item)
+        except TypeError:
+            pass  # not keys of JSON, which are text
+    total = 0
+    for key in item:
+        # The parser makes each short key once, however many objects have it.
+        if id(key) not in seen:
+            seen.add(id(key))
+            total += (getsizeof(key) + 15) & ~15
+    return total
+
+
+def _size_of_scalars(values: Collection[Any]) -> int | None:
+    """Return the size of texts and numbers all at once; None if there is anything else, or a large text."""
+    kinds = set(map(type, values))
+    if kinds <= _FREE:
         return 0
-    names = _field_names(kind)
-    if names:
+    if kinds <= _NUMBERS:
+        numbers = [number for number in values if number is not None]
+        is_cached = float not in kinds and min(numbers) >= _MIN_CACHED_INT
+        return 0 if is_cached and max(numbers) <= _MAX_CACHED_INT else 32 * len(values)
+    if kinds <= _SCALARS:
+        sizes = [*map(getsizeof, values)]
+        if max(sizes) < _SHARED_CHARS:
+            # Eight more for each, which is what rounding up adds on average.
+            return sum(sizes) + 8 * len(sizes)
+    return None
+
+
+def _open(item: Any, kind: type, stack: list[Any]) -> int:
+    """Put what a rarer container holds on `stack`. Return what is to be added to its size."""
+    if isinstance(item, enum.Enum | type):
+        return -getsizeof(item, 64)  # it exists anyway
+    if names := _field_names(kind):
         stack.extend(getattr(item, name, None) for name in names)
     elif isinstance(item, Mapping):
         stack.append(dict(item))
     elif isinstance(item, set | frozenset):
         stack.extend(item)
-    return getsizeof(item, 64)
+    return 0
 
 
 @cache

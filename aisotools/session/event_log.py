@@ -10,7 +10,8 @@ Mechanism
     printed output and reports are dropped, then values and data of results, then whole events. Listeners get
     each event whole, when it happens: the ledger has on disk what is dropped here, but for output and values.
 Race window
-    None: adding, charging and dropping are one step on the event loop.
+    The events of a call are charged some milliseconds after its end. Until then the call, and whoever gets
+    its result, hold the same anyway. Charging and dropping are one step.
 When it fails
     A reader of old events finds `EventsDropped` in their place, and `DROPPED` in the metadata of a result,
     and says so. Nothing is decided on dropped events: what needs one that is missing refuses.
@@ -18,6 +19,7 @@ When it fails
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import time
@@ -56,8 +58,13 @@ _BULKY_BYTES = 4 << 10
 _LARGEST_SHARE = 4
 # Results of more objects and lists take too long to measure, and are recorded without them.
 _MOST_CONTAINERS = 10_000
-# Calls in progress at one time for which shared parts are remembered.
-_MOST_OPEN_CALLS = 256
+# Calls in progress at one time whose events are not measured yet, and such events of one call.
+_MOST_UNMEASURED_CALLS = 256
+_MOST_UNMEASURED_EVENTS = 32
+# Results are measured several at a time, which takes a third of the time. Meanwhile no more can come than the
+# host decodes in this time.
+_MOST_UNMEASURED_RESULTS = 16
+_MEASURE_AFTER_S = 0.02
 # Of the metadata of a result that is emptied: entries, and their length.
 _KEPT_METADATA = 32
 _KEPT_CHARS = 200
@@ -107,8 +114,11 @@ class _RetainedEvents:
         self._outputs: deque[int] = deque()
         self._results: deque[int] = deque()
         self._last_number = 0
-        # What calls in progress have in common: an argument is in the request, the question and the decision.
-        self._counted: dict[str, set[int]] = {}
+        # Events of calls in progress, by call. They are measured together after its end: an argument is in
+        # the request, the question and the decision, and the call holds it anyway.
+        self._unmeasured: dict[str, list[int]] = {}
+        self._finished: list[str] = []
+        self._timer: asyncio.TimerHandle | None = None
         self._listed: list[SessionEvent] | None = None
         self._dropped_kinds: set[str] = set()
         self._dropped_bytes = 0
@@ -118,50 +128,70 @@ class _RetainedEvents:
 
     def add(self, event: SessionEvent) -> None:
         self._last_number = number = self._last_number + 1
-        size = self._measure(event)
-        if size > self._budget.limit_bytes // _LARGEST_SHARE:
-            event = self._without_bulk(event)
-            size = self._measure(event)
         self._events[number] = event
-        self._sizes[number] = size
-        if event.kind in OUTPUT_KINDS:
-            self._outputs.append(number)
-        elif size > _BULKY_BYTES and isinstance(event, CallFinished):
-            self._results.append(number)
+        self._sizes[number] = 0
         if self._listed is not None:
             self._listed.append(event)
-        self._budget.charge(size)
+        if event.kind in OUTPUT_KINDS:
+            self._outputs.append(number)
+            self._charge((number,))
+            return
+        numbers = self._unmeasured.setdefault(event.call_id, [])
+        numbers.append(number)
+        if isinstance(event, CallFinished):
+            self._finished.append(event.call_id)
+            self._charge_finished_soon()
+        elif not event.call_id or len(numbers) >= _MOST_UNMEASURED_EVENTS:
+            self._charge(self._unmeasured.pop(event.call_id))
+        elif len(self._unmeasured) > _MOST_UNMEASURED_CALLS:
+            self._charge(self._unmeasured.pop(next(iter(self._unmeasured))))
 
-    def _measure(self, event: SessionEvent) -> int:
-        """Return the memory that an event adds to what is retained already."""
+    def _charge_finished_soon(self) -> None:
+        if len(self._finished) >= _MOST_UNMEASURED_RESULTS:
+            self._charge_finished()
+        elif self._timer is None:
+            try:
+                self._timer = asyncio.get_running_loop().call_later(_MEASURE_AFTER_S, self._charge_finished)
+            except RuntimeError:  # no loop is running
+                self._charge_finished()
+
+    def _charge_finished(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._finished:
+            *before, result = self._unmeasured.pop(self._finished.pop(), [0])
+            self._charge(before)
+            self._charge([result])
+
+    def _charge(self, numbers: Sequence[int]) -> None:
+        """Measure and charge events. What they have in common counts once, with the last of them."""
+        parts: list[object] = []
+        last = charged = 0
+        for number in numbers:
+            event = self._events.get(number)
+            if event is not None:  # else it was dropped before it was measured
+                last = number
+                self._sizes[number] = _EVENT_BYTES
+                charged += _EVENT_BYTES
+                parts += _variable_parts(event)
+        if not last:
+            return
         limit_bytes = self._budget.limit_bytes // _LARGEST_SHARE
-        match event:
-            case CallStarted():
-                return _EVENT_BYTES
-            case CallFinished(result=result):
-                self._counted.pop(event.call_id, None)
-                parts: object = (result.content, result.value, result.data or None, result.metadata or None)
-                return _EVENT_BYTES + size_of(parts, limit_bytes, max_containers=_MOST_CONTAINERS)
-            # What the worker sent is counted by itself: the id of a part that was dropped could be that of
-            # another by now, which would then not be counted.
-            case CallOutput(text=text):
-                return _EVENT_BYTES + size_of(text, limit_bytes)
-            case CallEmitted(payload=payload):
-                return _EVENT_BYTES + size_of(payload, limit_bytes)
-            case CallRequested(call=call):
-                parts = call.arguments or None
-            case CallDecided():
-                parts = (event.arguments, event.reasons)
-            case _:
-                parts = event
-        seen = None
-        if event.call_id:
-            if len(self._counted) > _MOST_OPEN_CALLS:
-                self._counted.clear()
-            seen = self._counted.setdefault(event.call_id, set())
-        return _EVENT_BYTES + size_of(parts, seen=seen)
+        size = size_of(parts, limit_bytes, max_containers=_MOST_CONTAINERS)
+        if size > limit_bytes:
+            event = self._without_bulk(self._events[last])
+            if event is not self._events[last]:
+                self._events[last], self._listed = event, None
+                parts = [*_variable_parts(event)]
+            size = size_of(parts)
+        elif size > _BULKY_BYTES and isinstance(self._events[last], CallFinished):
+            self._results.append(last)
+        self._sizes[last] += size
+        self._budget.charge(charged + size)
 
     def summary(self) -> Retained:
+        self._charge_finished()
         return Retained(self._budget.used_bytes, self._budget.limit_bytes, self.dropped)
 
     def list(self) -> list[SessionEvent]:
@@ -184,9 +214,7 @@ class _RetainedEvents:
         while self._outputs and self._budget.used_bytes > target:
             self._drop(self._outputs.popleft())
         while self._results and self._budget.used_bytes > target:
-            number = self._results.popleft()
-            if number in self._events:
-                self._replace(number, self._without_bulk(self._events[number]))
+            self._empty(self._results.popleft())
         # The newest event stays: whoever has caused it is about to read it.
         while len(self._events) > 1 and self._budget.used_bytes > target:
             self._drop(next(iter(self._events)))
@@ -197,18 +225,21 @@ class _RetainedEvents:
             return
         size = self._sizes.pop(number)
         self._budget.release(size)
-        self._counted.pop(event.call_id, None)
         self._listed = None
         self.dropped += 1
         self._dropped_bytes += size
         self._dropped_kinds.add(event.kind)
         self._dropped_until_s = event.time_s
 
-    def _replace(self, number: int, event: SessionEvent) -> None:
-        size = self._measure(event)
+    def _empty(self, number: int) -> None:
+        """Replace a bulky result by one without bulk."""
+        event = self._events.get(number)
+        if event is None:
+            return
+        event = self._without_bulk(event)
+        size = _EVENT_BYTES + size_of(_variable_parts(event))
         self._budget.release(self._sizes[number] - size)
-        self._events[number], self._sizes[number] = event, size
-        self._listed = None
+        self._events[number], self._sizes[number], self._listed = event, size, None
 
     def _without_bulk(self, event: SessionEvent) -> SessionEvent:
         """Return the event without what only takes room in it, with a word about what is missing."""
@@ -220,6 +251,24 @@ class _RetainedEvents:
         if isinstance(event, CallEmitted):
             return dataclasses.replace(event, payload={"dropped": note})
         return event
+
+
+def _variable_parts(event: SessionEvent) -> tuple[object, ...]:
+    """Return the parts of an event whose size is not bounded."""
+    match event:
+        case CallFinished(result=result):
+            return result.content, result.value, result.data or None, result.metadata or None
+        case CallStarted():
+            return ()
+        case CallOutput():
+            return (event.text,)
+        case CallEmitted():
+            return (event.payload,)
+        case CallRequested():
+            return (event.call.arguments,)
+        case CallDecided():
+            return event.arguments, *event.reasons
+    return (event,)
 
 
 def _without_data(result: ToolResult, note: str) -> ToolResult:

@@ -18,7 +18,7 @@ from aisotools.core.concurrency import LoopTicker
 from aisotools.core.events import CallEmitted, ProtectedNamesAllowed, SessionEnded, SessionEvent
 from aisotools.core.exceptions import SessionClosed, ToolError, UsageError
 from aisotools.core.protocols import Approver, OutputCaps, StoredText
-from aisotools.core.sandboxes import Sandbox, SupportsLeastLevel, SupportsSnapshots, VariableCopy
+from aisotools.core.sandboxes import Sandbox, SupportsLeastLevel
 from aisotools.core.truncation import DEFAULT_RETAINED_BYTES, RetentionBudget
 from aisotools.core.types import Json, Origin, ToolCall, ToolResult
 from aisotools.policy.config import user_allowed_names, user_policy, workspace_policy
@@ -667,23 +667,14 @@ class Session:
                 allow_protected=self.allowed_protected,
                 retained_bytes=self.retention.limit_bytes,
             )
-            lost = await _start_with_variables(branch, copy.variables)
+            try:
+                await branch.start()
+                lost = await copy.load_variables(branch.sandbox)
+            except BaseException:
+                await branch.close()
+                raise
+            finally:
+                copy.close()
         payload = {"of": self.session_key, "missing": list(copy.missing), "lost": list(lost)}
         branch.record(CallEmitted, name="branch", payload=payload)
         return branch
-
-
-async def _start_with_variables(branch: Session, variables: VariableCopy | None) -> tuple[str, ...]:
-    """Open the branch with these variables. Return what was lost of them."""
-    try:
-        await branch.start()
-        sandbox: object = branch.sandbox
-        if variables is None or not isinstance(sandbox, SupportsSnapshots):
-            return ("all variables, because this sandbox keeps none",)
-        return (await sandbox.variables.load(variables)).lost
-    except BaseException:
-        await branch.close()
-        raise
-    finally:
-        if variables is not None:
-            variables.close()

@@ -46,6 +46,17 @@ class StateCopy:
     variables: VariableCopy | None
     missing: tuple[str, ...]
 
+    async def load_variables(self, sandbox: object) -> tuple[str, ...]:
+        """Give the variables to the sandbox of the branch. Return what was lost of them."""
+        if self.variables is None or not isinstance(sandbox, SupportsSnapshots):
+            return ("all variables, because this sandbox keeps none",)
+        return (await sandbox.variables.load(self.variables)).lost
+
+    def close(self) -> None:
+        """Release the copy of the variables."""
+        if self.variables is not None:
+            self.variables.close()
+
 
 async def branch_off(
     history: UndoHistory, sandbox: Sandbox, workspace: Path, folder: Path | None

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from aisotools.core.truncation import RetentionBudget, size_of
-from aisotools.core.types import ToolCall
+from aisotools.core.types import Decision, ToolCall
 
 # How much a process grows by a value, over what is charged for it.
 GROWTH = """
@@ -61,6 +61,27 @@ def test_what_occurs_twice_counts_once() -> None:
     looped: list[object] = []
     looped.append(looped)
     assert 0 < size_of(looped) < 200
+
+
+def test_keys_count() -> None:
+    empty = size_of({})
+    assert size_of({"a": 1}) - empty < 300
+    assert size_of({"k" * 5000: 1}) > 5000
+    key = "k" * 5000
+    assert size_of([{key: 1}, {key: 1}]) < 6000
+    assert size_of({f"{n:05}": None for n in range(1000)}) > size_of(dict.fromkeys(range(1000))) > 30_000
+    assert 0 < size_of({1: None, (2, 3): None}) - empty < 500
+
+
+def test_long_lists_of_texts_count_at_once_and_shared_texts_once() -> None:
+    texts = [f"text {n}" for n in range(1000)]
+    assert 60_000 < size_of(texts) < 80_000
+    assert size_of([*texts, "x" * 10_000]) > 70_000
+    assert size_of(["x" * 10_000] * 1000) < 20_000
+
+
+def test_what_exists_anyway_does_not_count() -> None:
+    assert size_of((Decision.ALLOW, int)) == size_of(()) + 16
 
 
 def test_values_of_dataclasses_count() -> None:

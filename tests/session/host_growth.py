@@ -84,6 +84,8 @@ async def measure(name: str, folder: Path, retained_bytes: int = 64 << 20) -> di
             contents.append(result.content[:200])
             del result
         works = (await session.run_cell("1 + 1", origin="person")).content
+        retained = session.status().retained  # measures what was not measured yet
+        assert retained is not None
         gc.collect()
         found = {
             "before": before,
@@ -92,8 +94,6 @@ async def measure(name: str, folder: Path, retained_bytes: int = 64 << 20) -> di
             "works": works,
             "last": contents[-1],
         }
-        retained = session.status().retained
-        assert retained is not None
         found |= {"charged": retained.used_bytes, "dropped": retained.dropped_events}
     return found
 

@@ -183,7 +183,6 @@ def test_an_argument_is_counted_once_for_request_and_decision() -> None:
     log = EventLog(budget)
     arguments: dict[str, Json] = {"code": "x" * 100_000}
     log.add(CallRequested, "c", call=ToolCall("c", "t", arguments))
-    before = budget.used_bytes
     log.add(
         CallDecided,
         "c",
@@ -194,8 +193,30 @@ def test_an_argument_is_counted_once_for_request_and_decision() -> None:
         arguments=dict(arguments),
         digest="",
     )
-    assert 100_000 < before < 110_000
-    assert budget.used_bytes - before < 2_000
+    assert budget.used_bytes < 1000, "it is measured when the call ends"
+    finished(log, "c", content="t")
+    assert 100_000 < budget.used_bytes < 103_000
+    finished(log, "c", content="t")
+    assert budget.used_bytes < 104_000, "only once"
+
+
+def test_events_of_many_calls_in_progress_count_all_the_same() -> None:
+    budget = RetentionBudget()
+    log = EventLog(budget)
+    for number in range(1000):
+        log.add(CallRequested, f"c{number}", call=ToolCall("c", "t", {"code": "x" * 10_000}))
+    assert budget.used_bytes > 740 * 10_000
+
+
+def test_events_of_a_call_in_progress_may_be_dropped() -> None:
+    budget = RetentionBudget(1 << 20)
+    log = EventLog(budget)
+    log.add(CallRequested, "c", call=ToolCall("c", "t", {"code": "x" * 10_000}))
+    for number in range(3000):
+        log.lost(number, "a reason of some length " * 20)
+    assert isinstance(log.events[0], EventsDropped)
+    finished(log, "c", content="t")
+    assert budget.used_bytes <= 1 << 20
 
 
 GROWTH = """
