@@ -40,7 +40,7 @@ def run_confined():
         landlock_abi=job["landlock_abi"],
     )
     levels.confine(plan)
-    failures = levels.verify(plan)
+    failures = levels.verify_confinement(plan)
     assert not failures, failures
     play()
 
@@ -75,7 +75,7 @@ def run_isolated():
         landlock_abi=job["landlock_abi"],
     )
     tree.become_subreaper()
-    started = isolated.start(isolation, namespaces.UserNamespaces(namespaces.identity(os.getpid())), child)
+    started = isolated.start_isolated(isolation, namespaces.UserNamespaces(namespaces.identity(os.getpid())), child)
     status = os.waitstatus_to_exitcode(os.waitpid(started.worker, 0)[1])
     os.kill(started.init, 9)
     os.waitpid(started.init, 0)

@@ -216,9 +216,9 @@ from dataclasses import asdict
 assert syscalls.architecture() is None
 plan = levels.Confinement(level="limited", writable=())
 levels.confine(plan)
-assert levels.verify(plan) == ()
+assert levels.verify_confinement(plan) == ()
 plan = levels.Confinement(level="confined", writable=("/tmp",))
-assert levels.verify(plan) != ()
+assert levels.verify_confinement(plan) != ()
 try:
     levels.confine(plan)
 except LevelUnavailable:

@@ -189,7 +189,7 @@ except SandboxError as error:
 def test_verify_names_everything_that_does_not_hold(place: Places) -> None:
     source = """
 from aisotools.sandbox.confinement import levels
-answer = levels.verify(levels.Confinement(level="confined", writable=(config["workspace"],)))
+answer = levels.verify_confinement(levels.Confinement(level="confined", writable=(config["workspace"],)))
 """
     folder = place("plain")
     (folder / "workspace").mkdir()
@@ -248,7 +248,7 @@ syscalls.call("capset", levels._CAPABILITY_HEADER, struct.pack("=6I", *without))
 paths = levels.interpreter_paths()
 plan = levels.Confinement(level="confined", writable=(config["workspace"],), readable=paths)
 levels.confine(plan)
-answer = [list(levels.verify(plan)), list(levels._capabilities())]
+answer = [list(levels.verify_confinement(plan)), list(levels._capabilities())]
 """
     folder = str(place("root"))
     done = inside.run(source, who="root", workspace=folder, level=None, config={"workspace": folder})
@@ -277,7 +277,7 @@ inner = os.path.abspath("inner")
 paths = (*levels.interpreter_paths(), "/etc")
 plan = levels.Confinement(level="confined", writable=(inner,), readable=paths)
 levels.confine(plan)
-answer = list(levels.verify(plan))
+answer = list(levels.verify_confinement(plan))
 for path in ("/etc/passwd", "outer"):
     try:
         open(path, "w" if path == "outer" else "r").close()

@@ -160,7 +160,7 @@ def run(source: str, who: Who, place: Places, workspace: str = "") -> Any:
 @pytest.mark.parametrize("who", ["root", "plain"])
 def test_both_are_children_of_the_supervisor_and_end_with_init(place: Places, who: Who) -> None:
     source = """
-started = namespaces.start(users, plan, child)
+started = namespaces.start_in_namespaces(users, plan, child)
 answer = json.loads(os.read(reading, 10_000))
 me = os.getpid()
 answer["children"] = [tree.parent_of(pid) == me for pid in (started.worker, started.init)]
@@ -189,7 +189,7 @@ report, reporting = os.pipe()
 supervisor = os.fork()
 if supervisor == 0:
     tree.become_subreaper()
-    started = namespaces.start(users, plan, child)
+    started = namespaces.start_in_namespaces(users, plan, child)
     os.read(reading, 10_000)
     os.write(reporting, json.dumps([started.worker, started.init]).encode())
     signal.pause()
@@ -206,7 +206,7 @@ answer = "gone"
 def test_what_cannot_be_shown_is_named(place: Places) -> None:
     source = """
 try:
-    namespaces.start(users, plan, child)
+    namespaces.start_in_namespaces(users, plan, child)
 except SandboxError as error:
     answer = str(error)
 """
