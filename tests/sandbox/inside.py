@@ -75,7 +75,8 @@ def run_isolated():
         landlock_abi=job["landlock_abi"],
     )
     tree.become_subreaper()
-    started = isolated.start_isolated(isolation, namespaces.UserNamespaces(namespaces.identity(os.getpid())), child)
+    users = namespaces.UserNamespaces(namespaces.identity(os.getpid()))
+    started = isolated.start_isolated(isolation, users, child)
     status = os.waitstatus_to_exitcode(os.waitpid(started.worker, 0)[1])
     os.kill(started.init, 9)
     os.waitpid(started.init, 0)
