@@ -692,6 +692,18 @@ def _written(module: Module) -> set[str]:
     return {imported.written for imported in module.imports}
 
 
+_RIDDLE = re.compile(r"test_(what|who|how|why|when|where|which|it|they)(ever)?(_|$)")
+
+
+def names_of_tests(tests: Package) -> Iterator[Finding]:
+    """The name of a test names the thing and says what is true of it."""
+    for module in tests.values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _RIDDLE.match(node.name):
+                message = f"{node.name} does not name what it is about; begin with the thing"
+                yield Finding(module.path, node.lineno, message)
+
+
 def undeclared(package: Package) -> Iterator[Finding]:
     """Members of our own objects are declared, not looked up with `getattr` or `hasattr`."""
     for module in package.values():

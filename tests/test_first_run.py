@@ -87,7 +87,7 @@ def test_a_slip_is_answered_in_a_line_that_helps(bare: Notebook, typed: str, say
     assert says in output_of(bare, typed)
 
 
-def test_where_no_level_holds_it_says_what_to_do() -> None:
+def test_without_any_level_the_error_says_what_to_do() -> None:
     """On a kernel without Landlock and namespaces; found by taking them away from a whole process."""
     code = "import asyncio; from aisotools import Session\nasyncio.run(Session('workspace').start())"
     run = simulated("-c", code)

@@ -80,7 +80,7 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_who_changes_something_is_named(tmp_path: Path) -> None:
+def test_a_test_that_changes_something_is_named(tmp_path: Path) -> None:
     acts = "".join(guilty(act, name) for name, (act, _) in ACTS.items())
     folder = suite(tmp_path / "suite", test_a=INNOCENT + acts, test_b=INNOCENT)
     status, output = run(folder)
@@ -100,7 +100,7 @@ def test_one_change_fails_a_run_in_which_every_test_passes(tmp_path: Path) -> No
     assert "test_innocent ran" not in output
 
 
-def test_where_nothing_changes_all_passes(tmp_path: Path) -> None:
+def test_a_run_that_changes_nothing_passes(tmp_path: Path) -> None:
     modules = {"test_a": INNOCENT, "test_b": guilty("decoy.read_text(); decoy.touch()", "test_reads")}
     for more in ((), ("-n", "2")):
         status, output = run(suite(tmp_path / f"suite{len(more)}", **modules), *more)
@@ -109,7 +109,7 @@ def test_where_nothing_changes_all_passes(tmp_path: Path) -> None:
         assert "hanged" not in output
 
 
-def test_who_changes_something_is_named_by_any_process(tmp_path: Path) -> None:
+def test_a_test_that_changes_something_is_named_by_any_process(tmp_path: Path) -> None:
     folder = suite(tmp_path / "suite", test_a=INNOCENT, test_b=guilty(OVERWRITES), test_c=INNOCENT)
     status, output = run(folder, "-n", "2")
     assert status == 1, output
@@ -127,7 +127,7 @@ def test_change_of_a_tracked_file_is_reported_with_the_test_module(tmp_path: Pat
 
 
 @pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["here", "elsewhere"])
-def test_what_changes_without_a_sign_or_a_test_fails_the_run(tmp_path: Path, more: tuple[str, ...]) -> None:
+def test_a_change_outside_any_test_fails_the_run(tmp_path: Path, more: tuple[str, ...]) -> None:
     """At the end of the run, and while tests are collected."""
     at_the_end = suite(tmp_path / "end", test_a=INNOCENT)
     with (at_the_end / "conftest.py").open("a") as file:
@@ -144,7 +144,7 @@ def test_what_changes_without_a_sign_or_a_test_fails_the_run(tmp_path: Path, mor
 # ---- the parts
 
 
-def test_what_is_watched_here() -> None:
+def test_the_folders_watched_here() -> None:
     watched = usual()
     names = {str(path) for path in watched.files}
     assert names >= {"/etc/passwd", "/etc/group", "/etc/hosts", str(Path.home() / ".bashrc")}
@@ -176,7 +176,7 @@ def test_change_is_reported_once_and_a_new_time_not_at_all(tmp_path: Path) -> No
     assert watch.changes() == [f"{path}: its kind, its content changed"]
 
 
-def test_what_looks_untouched_is_seen_when_all_is_read(
+def test_a_change_with_an_old_stamp_is_seen_when_all_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"

@@ -49,7 +49,7 @@ def test_the_course_is_numbered_without_a_gap() -> None:
 
 
 @each_tutorial
-def test_it_is_short_and_was_run_from_top_to_bottom(path: Path) -> None:
+def test_a_tutorial_is_short_and_was_run_from_top_to_bottom(path: Path) -> None:
     notebook = read(path)
     nbformat.validate(notebook)
     assert len(notebook.cells) <= MOST_CELLS
@@ -66,14 +66,14 @@ def test_it_is_short_and_was_run_from_top_to_bottom(path: Path) -> None:
 
 
 @each_tutorial
-def test_it_says_nothing_of_the_machine_it_was_run_on(path: Path) -> None:
+def test_a_tutorial_says_nothing_of_the_machine_it_was_run_on(path: Path) -> None:
     for cell in code_cells(read(path)):
         found = _THIS_MACHINE.search(json.dumps(cell.outputs))
         assert found is None, (cell.source, found)
 
 
 @each_tutorial
-def test_it_has_a_picture_and_is_light(path: Path) -> None:
+def test_a_tutorial_has_a_picture_and_is_light(path: Path) -> None:
     drawn = [o for cell in code_cells(read(path)) for o in cell.outputs if "image/png" in o.get("data", {})]
     shown = [where for is_picture, _, where in links(path) if is_picture]
     assert drawn or shown, "a picture worth looking at is missing"
@@ -179,7 +179,7 @@ def test_a_changed_text_picture_or_error_is_a_difference() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @each_tutorial
-def test_it_gives_the_same_twice_in_one_folder(path: Path, tmp_path: Path) -> None:
+def test_a_tutorial_gives_the_same_twice_in_one_folder(path: Path, tmp_path: Path) -> None:
     """Live traces included, which nbval does not follow; and again over what the first run left."""
     folder = copy_tutorials(tmp_path / "notebooks")
     for attempt in ("first", "second"):

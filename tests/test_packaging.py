@@ -156,7 +156,7 @@ def install(archive: Path, place: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
-def test_it_works_installed(kind: str, tmp_path: Path) -> None:
+def test_the_installed_package_works(kind: str, tmp_path: Path) -> None:
     source = tmp_path / "source"
     if kind == "sdist":  # what is built from the archive is built without a repository, too
         archive = build("sdist", tmp_path)

@@ -111,7 +111,7 @@ def test_imported_libraries_are_declared(project: dict[str, Any]) -> None:
     assert used <= declared, f"add to pyproject.toml: {', '.join(sorted(used - declared))}"
 
 
-def test_it_is_typed(tracked: list[str]) -> None:
+def test_the_package_is_marked_as_typed(tracked: list[str]) -> None:
     assert "aisotools/py.typed" in tracked
 
 

@@ -47,7 +47,9 @@ def test_every_module_has_a_test_of_its_own(package: shape.Package, tests: shape
 
 
 @pytest.mark.parametrize(
-    "rule", [shape.swallowing, shape.exemptions, shape.words], ids=lambda rule: rule.__name__
+    "rule",
+    [shape.swallowing, shape.exemptions, shape.words, shape.names_of_tests],
+    ids=lambda rule: rule.__name__,
 )
 def test_tests(rule: shape.Rule, tests: shape.Package) -> None:
     findings = [str(finding) for finding in rule(tests)]
@@ -414,6 +416,24 @@ def test_names_of_the_command_line_are_shared_within_it() -> None:
     sources = {"cli/log.py": "def run(): ...", "cli/replay.py": "def run(): ..."}
     assert broken(shape.meanings, sources) == []
     assert len(broken(shape.meanings, sources | {"core/types.py": "def run(): ..."})) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "fine"),
+    [
+        ("test_what_is_left", False),
+        ("test_whatever_comes", False),
+        ("test_who", False),
+        ("test_it_ends", False),
+        ("test_the_server_ends", True),
+        ("test_items", True),
+        ("test_whole_lines", True),
+        ("what_is_left", True),  # no test
+    ],
+)
+def test_names_of_tests(name: str, fine: bool) -> None:
+    found = broken(shape.names_of_tests, {"core/types.py": f"class C:\n    async def {name}(self): ..."})
+    assert (found == []) is fine
 
 
 def test_untested() -> None:

@@ -346,7 +346,7 @@ class TestContext:
         assert not again.is_error
         assert "0 0 0" in again.content
 
-    async def test_what_cannot_fit_ends_the_run(self, open_session: OpenSession) -> None:
+    async def test_a_conversation_that_cannot_fit_ends_the_run(self, open_session: OpenSession) -> None:
         agent = Agent(ScriptedModel(["ok"], context_tokens=100), open_session(look()))
         result = await agent.run("x" * 5_000)
         assert result.outcome == "context"
@@ -426,7 +426,7 @@ class TestFaults:
         ],
         ids=lambda event: type(event).__name__,
     )
-    async def test_what_cannot_be_written_down_does_not_get_by_the_record(
+    async def test_malformed_events_of_a_model_leave_the_record_sound(
         self, open_session: OpenSession, event: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         session = open_session(look())
@@ -640,7 +640,7 @@ class TestInTheBackground:
         run.cancel()
         assert (await run).outcome == "cancelled"
 
-    async def test_who_waits_may_stop_waiting(self, open_session: OpenSession) -> None:
+    async def test_a_waiting_caller_may_stop_waiting(self, open_session: OpenSession) -> None:
         release = asyncio.Event()
 
         async def waits(*_: object) -> str:

@@ -30,7 +30,7 @@ from aisotools.core.messages import Usage
         {"retries": None},
     ],
 )
-def test_what_is_no_limit_is_refused(fields: dict[str, Any]) -> None:
+def test_an_invalid_limit_is_refused(fields: dict[str, Any]) -> None:
     (name,) = fields
     with pytest.raises(UsageError, match=f"{name}="):
         Budgets(**fields)
@@ -65,7 +65,7 @@ def test_limits_may_be_lifted_or_zero_where_that_means_something() -> None:
         ),
     ],
 )
-def test_which_limit_is_used_up(budgets: Budgets, steps: int, usage: Usage, reason: str) -> None:
+def test_the_limit_that_is_used_up_is_named(budgets: Budgets, steps: int, usage: Usage, reason: str) -> None:
     assert budgets.spent(steps=steps, usage=usage) == reason
 
 
@@ -127,7 +127,9 @@ async def test_the_pause_ends_when_its_body_raises(time: Time) -> None:
         (Budgets(wall_s=6, working_s=5), 5.5, "the budget of 5 s of work is used up"),
     ],
 )
-async def test_which_time_is_used_up(time: Time, budgets: Budgets, at_s: float, reason: str) -> None:
+async def test_the_deadline_that_has_passed_is_named(
+    time: Time, budgets: Budgets, at_s: float, reason: str
+) -> None:
     clock = RunClock(budgets)
     time.now_s += at_s
     assert clock.spent() == reason

@@ -142,7 +142,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 
 
 @given(st.lists(MESSAGES, max_size=8))
-def test_whatever_is_edited_in_is_made_whole(messages: list[Message]) -> None:
+def test_edited_messages_get_a_result_for_every_call(messages: list[Message]) -> None:
     state = loop.replace_messages(
         ConversationState(), [m for m in messages if len({c.id for c in calls_of(m)}) == len(calls_of(m))]
     )
@@ -377,7 +377,7 @@ def test_repeated_failure_is_reported_and_ends_the_run_at_the_limit() -> None:
 
 
 @pytest.mark.parametrize("between", ["success", "other arguments", "other name"])
-def test_what_resets_the_count_of_failures(between: str) -> None:
+def test_events_that_reset_the_count_of_failures(between: str) -> None:
     rules = Rules(agent_id="me", budgets=Budgets(same_failures=2))
     other = {"success": call(1), "other arguments": call(2), "other name": call(1, name="write")}[between]
     state = begun(rules)
@@ -606,7 +606,7 @@ def test_until_a_provider_has_counted_three_characters_make_a_token() -> None:
     assert isinstance(loop.begin(ConversationState(), window_rules(100), UserMessage("x" * 302)).action, Ask)
 
 
-def test_what_does_not_fit_ends_the_run() -> None:
+def test_a_request_over_the_window_ends_the_run() -> None:
     state = ConversationState(tokens_per_char=1.0)
     assert isinstance(loop.begin(state, window_rules(100), UserMessage("x" * 100)).action, Ask)
     transition = loop.begin(state, window_rules(100), UserMessage("x" * 101))

@@ -66,7 +66,7 @@ async def test_to_the_beginning_with_other_words(session: Session) -> None:
     assert_sound(agent)
 
 
-async def test_what_children_did_goes_back_too(session: Session) -> None:
+async def test_rewinding_takes_children_back_too(session: Session) -> None:
     agent = Agent(ScriptedModel([("delegate", {"task": "Write."}), "Done."]), session)
     delegate_tool(agent, model=ScriptedModel([write("by the child"), "Written."]))
     await agent.run("go")

@@ -210,7 +210,7 @@ async def test_interrupting(tmp_path: Path, raw: RawKernel) -> None:
     assert all(min(figure.samples) <= 20 for figure in figures)  # the median wants a quiet machine
 
 
-async def test_what_cannot_be_interrupted(tmp_path: Path) -> None:
+async def test_calls_that_cannot_be_interrupted(tmp_path: Path) -> None:
     back, answered = [], []
     async with rig(tmp_path) as r:
         for _ in range(5):

@@ -20,7 +20,7 @@ def test_the_table_gives_the_tools_in_order() -> None:
     assert len(ToolRegistry(builtin_tools())) == len(BUILTINS)
 
 
-def test_they_are_imported_by_the_worker_and_not_sent() -> None:
+def test_builtin_tools_are_imported_by_the_worker_and_not_sent() -> None:
     for tool, row in zip(builtin_tools(), BUILTINS, strict=True):
         shipment = payload_of(tool)
         if tool.name in ON_HOST:
@@ -78,7 +78,7 @@ async def test_content_comes_back_byte_for_byte(
 
 
 @pytest.mark.parametrize("data", [bytes(range(256)), b"\xff", b"\xed\xa0\x80", b"ok\xc3"], ids=repr)
-async def test_what_is_no_text_comes_back_as_binary(
+async def test_binary_files_are_described_as_binary(
     real_session: OpenSession, tmp_path: Path, data: bytes
 ) -> None:
     session = real_session()

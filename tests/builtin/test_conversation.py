@@ -166,7 +166,7 @@ async def test_a_person_is_asked(open_session: OpenSession) -> None:
 
 
 @pytest.mark.parametrize("answer", ["c", None, 3, RuntimeError("lost"), ""])
-async def test_what_is_no_answer_counts_as_none(open_session: OpenSession, answer: Any) -> None:
+async def test_an_invalid_answer_counts_as_none(open_session: OpenSession, answer: Any) -> None:
     result = await ask(open_session(approver=Answering(answer)), "a", "b")
     assert result.is_error
     assert (result.error_kind, result.recoverable) == ("denied", False)
@@ -222,7 +222,7 @@ def test_choices_win_over_numbers() -> None:
 # ---- display
 
 
-async def test_what_is_displayed_is_cleaned(session: Session) -> None:
+async def test_displayed_markup_is_cleaned(session: Session) -> None:
     html = "<p onclick='x()'>hi<script>alert(1)</script><img src='http://evil/x.png'></p>"
     result = await session.call("display", {"html": html, "title": "T"})
     assert result.content == "The person is shown the page."
@@ -400,7 +400,7 @@ def test_sets() -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments"), [(read_result, {"ref": "r1"}), (todo, {}), (ask_user, {"question": "Which?"})]
 )
-async def test_they_need_a_session(tool: Any, arguments: dict[str, Any]) -> None:
+async def test_conversation_tools_need_a_session(tool: Any, arguments: dict[str, Any]) -> None:
     with pytest.raises(ToolError, match="needs a session; there is none here") as caught:
         await tool.execute(tool.validate_arguments(arguments), ToolContext())
     assert not caught.value.recoverable

@@ -54,7 +54,7 @@ async def run(session: Session, code: str, **options: Any) -> ToolResult:
         ("import asyncio\nawait asyncio.sleep(0.001)\n'slept'", "'slept'", "", ""),
     ],
 )
-async def test_what_a_cell_gives(
+async def test_the_result_of_a_cell(
     session: Session, code: str, result: str | None, stdout: str, stderr: str
 ) -> None:
     given = await run(session, code)
@@ -97,7 +97,7 @@ async def test_an_error_has_a_clean_traceback(session: Session) -> None:
         ("await no_such_name", "NameError: name 'no_such_name' is not defined"),
     ],
 )
-async def test_whatever_fails_is_an_error_and_the_next_call_works(
+async def test_a_failing_cell_is_an_error_and_the_next_call_works(
     session: Session, code: str, message: str
 ) -> None:
     result = await run(session, code)
@@ -142,7 +142,7 @@ update_display("three", display_id="d")
     assert result.data["text/plain"] == "'last'"
 
 
-async def test_what_is_cleared_is_gone(session: Session) -> None:
+async def test_cleared_output_is_gone(session: Session) -> None:
     await run(session, "from IPython.display import clear_output, display")
     result = await run(session, "print('gone'); display(1); clear_output(); print('kept')")
     assert result.content == "kept"
@@ -207,7 +207,7 @@ async def test_cells_run_one_after_the_other(session: Session) -> None:
     assert (await run(session, "order")).value["result"] == "[0, 0, 1, 1, 2, 2, 3, 3]"
 
 
-async def test_it_starts_in_the_workspace(session: Session) -> None:
+async def test_code_starts_in_the_workspace(session: Session) -> None:
     result = await run(session, "open('a.txt', 'w').write('text'); import os; print(os.getcwd())")
     assert session.workspace is not None
     assert result.value["stdout"] == f"{session.workspace}\n"
@@ -252,7 +252,7 @@ async def test_nul_in_the_code_is_reported(session: Session) -> None:
 # ---- without a worker
 
 
-async def test_they_run_in_a_worker_only() -> None:
+async def test_python_tools_run_in_a_worker_only() -> None:
     for tool, arguments in ((python, {"code": "1"}), (variables, {})):
         with pytest.raises(ToolError, match="sandbox worker; there is none here") as caught:
             await tool.execute(arguments, ToolContext())

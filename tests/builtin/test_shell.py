@@ -190,7 +190,7 @@ async def test_the_timeout_ends_the_command_and_all_it_started(session: Session,
     assert session.status().generation == 1
 
 
-async def test_what_holds_the_pipe_does_not_hold_the_call(session: Session) -> None:
+async def test_a_process_that_holds_the_pipe_does_not_hold_the_call(session: Session) -> None:
     mark = new_mark()
     await session.start()
     result = await bash(session, f"sleep 1000.{mark} & echo started")
@@ -315,7 +315,9 @@ async def test_the_environment_is_clean(session: Session, monkeypatch: pytest.Mo
         ({"command": 3}, None),
     ],
 )
-def test_what_is_fed_later_is_not_read_only(arguments: dict[str, Any], effect: Effect | None) -> None:
+def test_a_command_with_later_input_is_not_read_only(
+    arguments: dict[str, Any], effect: Effect | None
+) -> None:
     assert sandbox_bash.classify(arguments) is not Effect.READ_ONLY or effect is Effect.READ_ONLY
     assert effect is None or sandbox_bash.classify(arguments) is effect
 

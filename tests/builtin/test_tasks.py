@@ -90,7 +90,7 @@ async def test_stopping_ends_the_whole_group(session: Session) -> None:
     assert await gone(mark)
 
 
-async def test_what_ignores_to_be_asked_is_killed(session: Session) -> None:
+async def test_a_task_that_ignores_the_request_to_end_is_killed(session: Session) -> None:
     mark = uuid.uuid4().hex
     task = await start(
         session, f"trap '' TERM; echo up; while true; do exec -a {mark} sleep 0.1 & wait; done"

@@ -204,7 +204,7 @@ async def test_no_way_of_writing_it_leads_inside(net: Net, url: str) -> None:
         ("http://" + "a" * 5000, "is not a URL"),
     ],
 )
-async def test_what_is_no_address_of_the_web_is_refused(net: Net, url: str, message: str) -> None:
+async def test_an_address_outside_the_web_is_refused(net: Net, url: str, message: str) -> None:
     await refused(net, url, message)
     assert net.dialled == []
 

@@ -98,7 +98,7 @@ def test_a_difference_is_printed_and_is_status_one() -> None:
     )
 
 
-def test_what_is_no_difference_of_a_call_is_printed_and_is_status_zero() -> None:
+def test_differences_outside_calls_are_printed_with_status_zero() -> None:
     replayed_run = Replayed(calls=[], ends=["budget"], missing=["big.bin"])
     assert printed(replayed_run, "mine", "yours") == (
         0,

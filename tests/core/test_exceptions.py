@@ -25,7 +25,7 @@ def test_survives_pickling(kind: type[Exception]) -> None:
     assert "what went wrong" in str(error)
 
 
-def test_what_an_error_carries_survives_pickling_too() -> None:
+def test_the_fields_of_an_error_survive_pickling() -> None:
     died = pickle.loads(pickle.dumps(WorkerDied("it is gone", last_words="segfault")))
     assert died.last_words == "segfault"
     assert not pickle.loads(pickle.dumps(ToolError("no", recoverable=False))).recoverable

@@ -29,7 +29,7 @@ SECRETS = [
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_what_looks_like_a_secret_goes(secret: str) -> None:
+def test_texts_that_look_like_secrets_are_masked(secret: str) -> None:
     redacted = redact_text(f"before {secret} after")
     assert secret not in redacted
     assert redacted == f"before {REDACTED} after"
@@ -45,7 +45,7 @@ def test_what_looks_like_a_secret_goes(secret: str) -> None:
         ("DB_PASSWORD=verysecret; ls", "verysecret"),
     ],
 )
-def test_what_is_named_a_secret_goes(text: str, gone: str) -> None:
+def test_values_named_as_secrets_are_masked(text: str, gone: str) -> None:
     redacted = redact_text(text)
     assert gone not in redacted
     assert REDACTED in redacted

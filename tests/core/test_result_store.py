@@ -87,7 +87,7 @@ def test_caps_grow_with_the_model_one_to_four_times() -> None:
     )
 
 
-def test_what_its_source_had_cut_already_is_counted() -> None:
+def test_text_truncated_at_its_source_is_counted() -> None:
     before = Truncation(total_chars=1_000_000, shown_chars=50_000, note="[cut at the source]")
     result = truncate_result(ToolResult(content="x" * 50_000, truncation=before), OutputCaps(), ResultStore())
     assert result.truncation is not None

@@ -51,7 +51,7 @@ def test_a_size_is_within_a_factor_of_two_of_the_growth_of_a_process(text: str) 
     assert 0.5 <= ratio <= 2
 
 
-def test_what_occurs_twice_counts_once() -> None:
+def test_shared_values_count_once() -> None:
     text = "x" * 1000
     once = size_of([text])
     assert size_of([text, text]) - once == 8, "a pointer more"
@@ -80,7 +80,7 @@ def test_long_lists_of_texts_count_at_once_and_shared_texts_once() -> None:
     assert size_of(["x" * 10_000] * 1000) < 20_000
 
 
-def test_what_exists_anyway_does_not_count() -> None:
+def test_objects_that_exist_anyway_do_not_count() -> None:
     assert size_of((Decision.ALLOW, int)) == size_of(()) + 16
 
 

@@ -136,7 +136,7 @@ async def test_all_arguments_as_json(open_notebook: Opener) -> None:
 
 
 @pytest.mark.slow
-async def test_what_is_seen_is_what_is_in_the_field(open_notebook: Opener) -> None:
+async def test_the_shown_text_is_the_text_of_the_field(open_notebook: Opener) -> None:
     notebook = await ready(open_notebook, ASK)
     card = await a_card(notebook)
     command = card.get_by_label("command", exact=True)
@@ -205,7 +205,7 @@ async def test_an_early_click_does_not_decide(open_notebook: Opener) -> None:
 
 
 @pytest.mark.slow
-async def test_where_no_card_shows_an_input_box_asks(open_notebook: Opener, screenshots: Path) -> None:
+async def test_without_a_card_an_input_box_asks(open_notebook: Opener, screenshots: Path) -> None:
     notebook = await ready(open_notebook, "await ask(hello_s=0, command='make', timeout=5)")
     output = await notebook.run(1)
     box = output.locator("input.jp-Stdin-input")

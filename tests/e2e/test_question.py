@@ -81,7 +81,7 @@ async def test_after_a_reload(open_notebook: Opener) -> None:
     await expect(notebook.output(1).get_by_role("button")).to_have_count(0)
 
 
-async def test_where_no_card_shows_an_input_box_asks(open_notebook: Opener) -> None:
+async def test_without_a_card_an_input_box_asks(open_notebook: Opener) -> None:
     notebook = await ready(
         open_notebook,
         "i = UserQuestion(id='i', text='Which?', choices=('a', 'b'))\n"

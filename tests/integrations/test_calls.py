@@ -24,7 +24,7 @@ from tests.conftest import OpenSession
 
 
 @pytest.mark.parametrize("asking", ["session", "framework"])
-def test_who_may_ask(asking: str) -> None:
+def test_the_parties_that_may_ask(asking: str) -> None:
     check_asking(asking)
 
 
@@ -78,5 +78,5 @@ def test_images_of_a_result_and_its_displays() -> None:
 
 
 @pytest.mark.parametrize("data", [{"image/png": "A"}, {"image/png": 5}, {"image/svg+xml": "<svg/>"}, {}])
-def test_what_is_no_image_is_skipped(data: Any) -> None:
+def test_data_that_is_no_image_is_skipped(data: Any) -> None:
     assert list(images(ToolResult(content="", data=data))) == []

@@ -74,7 +74,7 @@ async def test_a_call_passes_the_gate_and_its_schema_survives(open_session: Open
     assert session.events[-1].call_id == "call-0"
 
 
-async def test_what_the_model_can_mend_is_a_retry_and_what_it_cannot_is_a_failure(
+async def test_recoverable_errors_are_retries_and_others_failures(
     open_session: OpenSession,
 ) -> None:
     session = open_session(shape_area, MockTool("never", effect=Effect.DESTRUCTIVE), approver=DenyAll())

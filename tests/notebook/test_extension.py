@@ -70,7 +70,7 @@ def test_load_use_reload_and_unload(kernel: Notebook) -> None:
     wait_until(lambda: len(children(kernel)) <= 2)
 
 
-def test_it_loads_again(kernel: Notebook) -> None:
+def test_the_extension_loads_again(kernel: Notebook) -> None:
     assert not kernel.run("%load_ext aisotools").text
     assert kernel.run("r = %call python code='1 + 2'\nprint(r.content)").text == "3\n"
 

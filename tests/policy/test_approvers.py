@@ -209,7 +209,7 @@ async def test_only_a_text_among_the_choices_is_an_answer(
     assert await ask_question(Answering(act), a_question(*choices)) == answer
 
 
-async def test_who_takes_no_questions_gives_no_answer() -> None:
+async def test_an_approver_that_takes_no_questions_gives_no_answer() -> None:
     assert await ask_question(None, a_question()) is None
     assert await ask_question(AllowAll(), a_question()) is None
 

@@ -89,7 +89,7 @@ def test_a_broken_file_is_an_error_and_not_a_policy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("plant", ["link", "pipe"])
-def test_what_is_planted_there_is_neither_followed_nor_waited_for(tmp_path: Path, plant: str) -> None:
+def test_a_planted_link_or_fifo_is_neither_followed_nor_waited_for(tmp_path: Path, plant: str) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (tmp_path / "secret.toml").write_text("mode = 'auto'")

@@ -87,7 +87,7 @@ def test_the_words_say_exactly_what_would_be_allowed() -> None:
     assert "talking only to example.org" in remember_scopes(prepare(Facts(hosts=("Example.org",))))["shape"]
 
 
-def test_what_was_not_offered_is_not_remembered() -> None:
+def test_a_scope_that_was_not_offered_is_not_remembered() -> None:
     grants = Grants()
     assert grants.add("tool", prepare(Facts(certain=False))) is None
     assert grants.add("shape", prepare(Facts())) is None
@@ -364,7 +364,7 @@ def test_a_call_that_writes_protected_files_is_remembered_by_their_names_alone()
     assert other.names == ()
 
 
-def test_what_can_never_be_allowed_is_not_offered() -> None:
+def test_names_that_can_never_be_allowed_are_not_offered() -> None:
     prepared = protected_ticket("conftest.py", ".aisotools.toml")
     assert remember_scopes(prepared) == {}
     assert Grants().add("protected", prepared) is None

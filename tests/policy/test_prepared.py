@@ -57,7 +57,7 @@ def test_a_ticket_holds_what_was_decided() -> None:
     assert prepared.evaluation.decision is Decision.ALLOW
 
 
-def test_whoever_gets_the_arguments_gets_a_copy() -> None:
+def test_readers_of_the_arguments_get_copies() -> None:
     prepared = prepare_call(MockTool(), call(x=[1]), Policy(), "confined")
     prepared.arguments["x"].append(2)
     prepared.call.arguments["x"].append(2)
@@ -83,7 +83,7 @@ def test_nobody_who_is_asked_on_the_way_can_change_them() -> None:
     assert prepared.call.arguments == {"x": 1}
 
 
-def test_what_is_sent_is_packed_when_it_is_decided() -> None:
+def test_the_payload_is_packed_at_the_decision() -> None:
     names: dict[str, Any] = {"value": 1}
     exec("def mock() -> int:\n    return value", names)
     mock = tool(names["mock"])

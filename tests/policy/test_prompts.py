@@ -69,14 +69,14 @@ HIDING = [
 
 
 @pytest.mark.parametrize("char", HIDING, ids=ascii)
-def test_what_hides_is_written_down(char: str) -> None:
+def test_invisible_characters_are_escaped(char: str) -> None:
     shown = visible(f"a{char}b")
     assert char not in shown
     assert shown.isascii()
     assert json.loads(f'"{shown}"') == f"a{char}b" if char != "\ud800" else "\\ud800" in shown
 
 
-def test_what_can_be_seen_stays() -> None:
+def test_visible_characters_stay() -> None:
     text = "def f(x):\n\treturn 'grün 日本 ∫ 😀'"
     assert visible(text) == text
 
@@ -232,7 +232,7 @@ def test_remember_scopes_are_described_narrowest_first() -> None:
 
 
 @pytest.mark.parametrize("preview", [{}, {"remember": "all"}, {"remember": {"world": "x", "call": 3}}])
-def test_what_is_no_choice_is_not_offered(preview: dict[str, Any]) -> None:
+def test_only_offered_scopes_are_choices(preview: dict[str, Any]) -> None:
     assert remember_choices(a_request({}, preview=preview)) == {}
 
 
@@ -261,7 +261,7 @@ def test_answers_that_remember() -> None:
         ({"facts": Facts(outside=True)}, True),
     ],
 )
-def test_what_deserves_a_look_of_its_own(more: dict[str, Any], risky: bool) -> None:
+def test_risky_requests(more: dict[str, Any], risky: bool) -> None:
     assert is_risky(a_request({"n": 1}, **more)) is risky
 
 

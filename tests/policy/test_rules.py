@@ -97,7 +97,7 @@ def test_mode_auto_asks_about_the_risky(facts: Facts, reason: str) -> None:
 
 
 @pytest.mark.parametrize("mode", get_args(Mode))
-def test_what_is_uncertain_is_never_read_only(mode: Mode) -> None:
+def test_an_uncertain_call_is_never_read_only(mode: Mode) -> None:
     facts = Facts(effect=Effect.READ_ONLY, certain=False)
     expected = {"plan": DENY, "safe": ASK, "auto": ASK}
     assert Policy(mode=mode).check(call(), facts).decision is expected[mode]
@@ -318,12 +318,12 @@ def test_all_keys_must_hold_and_any_glob_of_a_list(
 
 
 @pytest.mark.parametrize("key", ["paths", "reads", "writes", "hosts", "commands"])
-def test_what_is_missing_never_matches(key: str) -> None:
+def test_a_missing_argument_never_matches(key: str) -> None:
     for every in (False, True):
         assert not Condition({key: "*"}).holds(CONDITION_CALL, Facts(), every=every)
 
 
-def test_what_is_uncertain_is_never_allowed_by_a_pattern() -> None:
+def test_an_uncertain_call_is_never_allowed_by_a_pattern() -> None:
     facts = Facts(writes=("out/b.csv",), certain=False)
     assert Condition({"writes": "out/*"}).holds(CONDITION_CALL, facts, every=False)
     assert not Condition({"writes": "out/*"}).holds(CONDITION_CALL, facts, every=True)
@@ -386,7 +386,7 @@ EXPECTED = st.fixed_dictionaries(
 
 
 @given(EXPECTED, ANY_FACTS)
-def test_what_holds_for_every_one_holds_for_one(expected: dict[str, Any], facts: Facts) -> None:
+def test_a_condition_on_all_paths_holds_for_one(expected: dict[str, Any], facts: Facts) -> None:
     condition = Condition(expected)
     if condition.holds(CONDITION_CALL, facts, every=True):
         assert condition.holds(CONDITION_CALL, facts, every=False)

@@ -151,14 +151,14 @@ def test_a_long_header_of_nothing_costs_little() -> None:
         ({}, (b"",) * 65),
     ],
 )
-def test_what_the_other_end_would_refuse_is_not_sent(
+def test_messages_that_the_peer_would_refuse_are_not_sent(
     header: dict[str, Any], parts: tuple[bytes, ...]
 ) -> None:
     with pytest.raises(ChannelError, match="too large to send"):
         encode("x", header, parts)
 
 
-def test_what_is_no_json_is_not_sent() -> None:
+def test_values_that_are_no_json_are_not_sent() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel = BlockingChannel(ours)

@@ -77,7 +77,7 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("code", FORGERIES.values(), ids=FORGERIES)
-async def test_whatever_is_written_to_the_channel_ends_the_worker_at_most(r: Rig, code: str) -> None:
+async def test_hostile_bytes_on_the_channel_end_the_worker_at_most(r: Rig, code: str) -> None:
     result = await r.python(f"{code}\nimport time; time.sleep(0.3); 'still here'", timeout_s=1)
     if result.is_error and not result.metadata.get("timed_out"):
         assert result.error_kind == "environment"

@@ -64,7 +64,7 @@ async def test_from_a_thread_when_nothing_runs(real_session: OpenSession) -> Non
     await asyncio.to_thread(interrupt, session)
 
 
-def test_when_the_loop_is_gone(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_an_interrupt_after_the_loop_is_closed(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("gone")
 
     async def run() -> Session:

@@ -216,7 +216,7 @@ UNSHARED = (
 )
 
 
-async def test_what_needs_shared_memory_says_where_it_works(tmp_path: Path) -> None:
+async def test_programs_that_need_shared_memory_say_where_they_work(tmp_path: Path) -> None:
     async with rig(tmp_path, level="confined") as r:
         for code in UNSHARED:
             result = await r.python(code)

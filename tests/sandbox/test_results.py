@@ -172,7 +172,7 @@ class Odd:
         ([float("inf"), -float("inf")], ["Infinity", "-Infinity"]),
     ],
 )
-def test_what_json_cannot_hold_is_spelled_out(value: object, arrives: object) -> None:
+def test_values_outside_json_are_spelled_out(value: object, arrives: object) -> None:
     assert there(ToolResult(content="", value=value)).value == arrives
 
 
@@ -358,7 +358,7 @@ def test_dropped_output_is_noted() -> None:
     assert "15 more bytes of printed output were dropped" in result.content
 
 
-def test_what_comes_after_the_end_has_what_is_left() -> None:
+def test_output_after_the_end_gets_the_rest_of_the_cap() -> None:
     output = printed(5)
     output.add("stdout", "123")
     rest = output.remainder()

@@ -32,7 +32,7 @@ def simulate(*arguments: str, cwd: str = "/") -> subprocess.CompletedProcess[str
     return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd)
 
 
-def test_it_is_like_a_container_without_privileges(place: Places) -> None:
+def test_simulation_equals_a_container_without_privileges(place: Places) -> None:
     folder = str(place("binder"))
     done = simulate("--uid", "2345", "--", sys.executable, "-c", LOOK, "--flag", "x y", cwd=folder)
     assert done.returncode == 0, done.stderr

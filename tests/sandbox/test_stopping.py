@@ -168,7 +168,7 @@ async def test_a_call_that_waits_for_the_sweep_can_be_interrupted(tmp_path: Path
 
 
 @pytest.mark.parametrize("code", INTERRUPTIBLE.values(), ids=INTERRUPTIBLE)
-async def test_what_can_be_interrupted_keeps_the_state(r: Rig, code: str) -> None:
+async def test_an_interruptible_call_keeps_the_variables(r: Rig, code: str) -> None:
     result = await r.python(code, timeout_s=DEADLINE_S)
     assert result.is_error
     assert result.content.startswith(
@@ -181,7 +181,7 @@ async def test_what_can_be_interrupted_keeps_the_state(r: Rig, code: str) -> Non
 
 
 @pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
-async def test_what_cannot_is_ended_and_the_next_call_works(strict: Rig, code: str) -> None:
+async def test_an_uninterruptible_call_is_ended_and_the_next_one_works(strict: Rig, code: str) -> None:
     r = strict
     result = await r.python(code, timeout_s=DEADLINE_S)
     assert result.is_error
@@ -195,7 +195,7 @@ async def test_what_cannot_is_ended_and_the_next_call_works(strict: Rig, code: s
     assert r.reported.losses == []
 
 
-async def test_what_was_printed_before_the_stop_is_not_lost(strict: Rig) -> None:
+async def test_output_before_a_stop_is_not_lost(strict: Rig) -> None:
     r = strict
     code = "print('step 1'); import os; os.system('echo step 2'); sum(range(10**11))"
     result = await printing(r, code, "step 2\n")
@@ -203,7 +203,7 @@ async def test_what_was_printed_before_the_stop_is_not_lost(strict: Rig) -> None
     assert "step 2" in result.content
 
 
-async def test_what_was_printed_before_an_interrupt_is_not_lost(r: Rig) -> None:
+async def test_output_before_an_interrupt_is_not_lost(r: Rig) -> None:
     result = await printing(r, "print('step 1')\nwhile True: pass", "step 1\n")
     assert result.metadata["stdout"] == "step 1\n"
     assert "line 2\n    while True: pass\nKeyboardInterrupt" in result.content

@@ -156,7 +156,7 @@ async def test_a_person_allows_a_name_on_the_card(real_session: OpenSession) -> 
     assert session.allowed_protected == ("conftest.py",)
 
 
-async def test_what_was_allowed_is_taken_back(real_session: OpenSession) -> None:
+async def test_an_allowed_name_is_taken_back(real_session: OpenSession) -> None:
     session = at(real_session, approver=ScriptedApprover([ALLOW]))
     assert (await write(session))[0]
     (grant,) = session.grants.list()
@@ -190,7 +190,7 @@ async def test_a_choice_of_another_call_does_not_count(real_session: OpenSession
     assert not (await write(session))[0]
 
 
-async def test_what_can_never_be_allowed_is_not_asked(real_session: OpenSession) -> None:
+async def test_names_that_can_never_be_allowed_are_not_asked_about(real_session: OpenSession) -> None:
     approver = ScriptedApprover([ALLOW, ALLOW])
     session = at(real_session, approver=approver)
     for path in (".aisotools.toml", "a/.aisotools.toml"):

@@ -129,7 +129,7 @@ async def test_cancelling_while_asked_ends_every_call_in_the_record(open_session
 
 
 @pytest.mark.parametrize("calls", [[()], [3], ["one"], [(1, {})]])
-async def test_what_is_no_call_is_the_programs_mistake(open_session: OpenSession, calls: Any) -> None:
+async def test_an_invalid_call_is_the_programs_mistake(open_session: OpenSession, calls: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         await open_session(MockTool("one")).call_many(calls)
 

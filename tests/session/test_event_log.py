@@ -155,7 +155,7 @@ def test_beyond_the_budget_output_goes_first_then_values_then_events() -> None:
     assert len(log.events) == len(list(log.events))
 
 
-def test_what_is_too_large_for_one_event_is_left_out_at_once_and_listeners_get_it_whole() -> None:
+def test_oversized_events_are_shortened_and_listeners_get_them_whole() -> None:
     log = EventLog(RetentionBudget(1 << 20))
     received: list[SessionEvent] = []
     log.subscribe(received.append)

@@ -322,9 +322,7 @@ class Odd:
         (ScriptedApprover(), "it was denied (All 0 answers of the script are used up)"),
     ],
 )
-async def test_whatever_goes_wrong_with_asking_is_a_denial(
-    open_session: OpenSession, approver: Any, message: str
-) -> None:
+async def test_a_failing_approver_is_a_denial(open_session: OpenSession, approver: Any, message: str) -> None:
     mock = MockTool()
     session = open_session(mock, approver=approver)
     result = await session.call("mock")
@@ -367,7 +365,7 @@ async def test_cancelling_the_caller_withdraws_the_question_and_is_recorded(
 # ---- what is decided is what runs
 
 
-async def test_what_the_caller_changes_afterwards_does_not_run(open_session: OpenSession) -> None:
+async def test_later_changes_by_the_caller_do_not_run(open_session: OpenSession) -> None:
     approver, mock = Asked(), MockTool()
     session = open_session(mock, approver=approver)
     arguments: dict[str, Any] = {"paths": ["a"]}
@@ -536,7 +534,7 @@ async def test_a_fault_in_a_part_given_to_us_is_a_result_and_logged(
     ],
     ids=lambda part: type(part).__name__,
 )
-async def test_what_a_host_tool_raises_is_its_result(
+async def test_an_exception_of_a_host_tool_is_its_result(
     open_session: OpenSession, raises: BaseException, kind: str, message: str
 ) -> None:
     session = open_session(reading(raises=raises))
@@ -965,9 +963,7 @@ async def test_interrupting_stops_what_runs_on_the_host() -> None:
 @pytest.mark.parametrize(
     ("origin", "inner"), [("person", "program"), ("program", "program"), ("model", "model")]
 )
-async def test_what_a_tool_calls_has_its_callers_origin_but_no_persons_consent(
-    origin: Any, inner: Any
-) -> None:
+async def test_an_inner_call_has_its_callers_origin_but_no_persons_consent(origin: Any, inner: Any) -> None:
     async def outer(_arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
         assert context.services is not None
         return await context.services.call("inner", {"x": 1})

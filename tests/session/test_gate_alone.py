@@ -152,7 +152,7 @@ async def test_a_cancelled_caller_takes_its_tool_along() -> None:
     assert repr(calls) == "<HostCalls 0 running>"
 
 
-async def test_what_a_tool_left_running_sees_that_its_call_is_over() -> None:
+async def test_a_thread_left_running_sees_that_its_call_is_over() -> None:
     context = ToolContext()
     result = await HostCalls().run(reading(), ToolCall("1", "read", {}), context, 60.0)
     assert result.content == "done"

@@ -82,7 +82,7 @@ async def test_a_call_that_a_guard_refuses_does_not_run_and_only_those_that_got_
     assert seen == ["before files", "before disk", "after files cancelled"]
 
 
-async def test_what_a_guard_finds_replaces_the_result() -> None:
+async def test_the_findings_of_a_guard_replace_the_result() -> None:
     gate, place = gate_and_place(
         MockTool("m", effect=Effect.LOCAL_MUTATION), Watcher("conftest.py", [], fails=True)
     )

@@ -278,7 +278,7 @@ async def test_unchanged_is_said_only_while_the_text_is_in_the_context(open_sess
     assert "another" in await read("r6")
 
 
-async def test_what_runs_on_in_the_background_is_told_and_stopped_only_by_force(
+async def test_background_processes_are_named_and_stopped_only_by_force(
     real_session: OpenSession,
 ) -> None:
     session = real_session(policy=AUTO)
@@ -322,7 +322,7 @@ class Unforked(FakeSandbox):
         return ToolResult.text("ran")
 
 
-async def test_where_no_state_of_variables_can_be_kept_undo_says_why(open_session: OpenSession) -> None:
+async def test_without_snapshots_undo_says_why(open_session: OpenSession) -> None:
     session = open_session(policy=AUTO, sandbox=Unforked, approver=AllowAll())
     result = await session.call("python", {"code": "x = 1"}, call_id="first")
     assert not result.is_error, result.content
@@ -386,7 +386,7 @@ def test_long_lists_are_counted() -> None:
     assert summarize_names([str(n) for n in range(1_025)]).endswith("18, 19 and 1,005 more")
 
 
-def test_what_a_checkpoint_does_not_cover_is_listed_with_its_reason() -> None:
+def test_files_outside_a_checkpoint_are_listed_with_their_reasons() -> None:
     assert list_uncovered(Snapshot(root="r", entries=1)) == ()
     some = Snapshot(
         root="", entries=1, uncovered=(((), "too many"), (("a", "b\n"), "too large")), uncovered_count=5

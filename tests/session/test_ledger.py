@@ -23,7 +23,7 @@ def written(folder: Path, records: int = 5) -> Path:
     return ledger.path
 
 
-def test_what_was_appended_is_read_back_in_order(tmp_path: Path) -> None:
+def test_appended_events_are_read_back_in_order(tmp_path: Path) -> None:
     path = written(tmp_path)
     assert [r["body"]["number"] for r in read(path)] == [0, 1, 2, 3, 4]
     assert verify(path).ok
@@ -129,7 +129,7 @@ def test_another_key_finds_everything_changed(tmp_path: Path) -> None:
     assert verify(path).problems == ("line 1 was changed",)
 
 
-def test_what_cannot_be_read_or_written_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_an_unusable_ledger_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=r"gone\.jsonl"):
         verify(tmp_path / "gone.jsonl")
     with pytest.raises(LedgerError, match=r"gone\.jsonl"):

@@ -41,7 +41,7 @@ def test_a_folder_is_made_and_claimed_whatever_its_name(
         assert folder.is_dir()
 
 
-def test_what_is_missing_above_is_made_too(tmp_path: Path, environ: Mapping[str, str]) -> None:
+def test_missing_parent_folders_are_made(tmp_path: Path, environ: Mapping[str, str]) -> None:
     assert hold(tmp_path / "a" / "b", environ) == str(tmp_path / "a" / "b")
 
 

@@ -66,7 +66,7 @@ def test_numbers_that_make_no_sense(wrong: dict[str, Any]) -> None:
         SessionPool(**wrong)
 
 
-def test_what_each_session_has_of_its_own_cannot_be_given() -> None:
+def test_options_of_single_sessions_cannot_be_given_to_a_pool() -> None:
     with pytest.raises(TypeError, match="workspace: each session"):
         SessionPool(workspace="x")
 

@@ -84,7 +84,7 @@ def test_file_that_cannot_be_compared_is_noted(tmp_path: Path) -> None:
         assert (shown["lines"], bool(shown["note"])) == ([], True), name
 
 
-def test_it_never_takes_long(tmp_path: Path) -> None:
+def test_a_preview_never_takes_long(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("\n".join(f"{n % 7}" for n in range(MAX_LINES - 1)))
     began_s = time.process_time()
     diff(tmp_path, path="a", content="\n".join(f"{n * 5 % 11}" for n in range(MAX_LINES - 1)))

@@ -134,7 +134,7 @@ async def planted(session: Session) -> None:
 
 
 @pytest.mark.parametrize("code", LATER.values(), ids=LATER)
-async def test_what_is_left_running_does_not_get_away_with_it(session: Session, code: str) -> None:
+async def test_changes_by_a_process_left_running_are_reverted(session: Session, code: str) -> None:
     first = await session.call("python", {"code": code}, origin="person")
     assert not first.is_error, first.content
     await planted(session)
@@ -146,7 +146,7 @@ async def test_what_is_left_running_does_not_get_away_with_it(session: Session, 
     assert not (await session.call("python", {"code": "1"}, origin="person")).is_error
 
 
-async def test_what_is_left_running_at_the_end(session: Session) -> None:
+async def test_changes_by_a_process_left_running_at_the_end_are_reverted(session: Session) -> None:
     await python(session, LATER["a thread"])
     await planted(session)
     await session.close()

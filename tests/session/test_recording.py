@@ -85,7 +85,7 @@ async def test_pictures_are_counted_and_not_kept(open_session: OpenSession) -> N
     assert session.log_path.stat().st_size < 4000
 
 
-async def test_what_cannot_be_recorded_does_not_run(open_session: OpenSession, tmp_path: Path) -> None:
+async def test_a_call_that_cannot_be_recorded_does_not_run(open_session: OpenSession, tmp_path: Path) -> None:
     mock = MockTool("write")
     session = open_session(mock, approver=AllowAll())
     await session.call("write")

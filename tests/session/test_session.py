@@ -163,7 +163,7 @@ async def test_from_opening_to_closing(tmp_path: Path, environ: Mapping[str, str
     assert isinstance(session.events[-1], SessionEnded)
 
 
-async def test_it_opens_itself_at_the_first_call(open_session: OpenSession) -> None:
+async def test_a_session_opens_itself_at_the_first_call(open_session: OpenSession) -> None:
     session = open_session(reading())
     assert (await session.call("mock")).content == "done"
     assert session.level == "confined"
@@ -384,7 +384,7 @@ async def test_nothing_keeps_a_closed_session(tmp_path: Path, environ: Mapping[s
         ({"name": "mock", "timeout_s": True}, ValueError, "timeout_s=True"),
     ],
 )
-async def test_what_is_no_call_is_the_programs_mistake(
+async def test_an_invalid_call_is_the_programs_mistake(
     open_session: OpenSession, given: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     session = open_session(reading())

@@ -94,7 +94,7 @@ async def test_the_same_holder_overlaps_from_another_task() -> None:
     lock.leave(await other)
 
 
-async def test_what_a_call_calls_enters_at_once_and_holds_nothing_by_itself() -> None:
+async def test_an_inner_call_enters_at_once_and_holds_nothing_by_itself() -> None:
     lock = WorkspaceLock()
     outer = await lock.enter("a")
     assert lock.inside()

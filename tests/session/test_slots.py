@@ -134,7 +134,7 @@ async def test_a_turn_that_comes_to_somebody_just_cancelled_is_not_lost() -> Non
 @given(
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.booleans()), max_size=40), st.integers(1, 3)
 )
-def test_whatever_happens_places_are_never_exceeded_and_nobody_is_forgotten(
+def test_slots_are_never_exceeded_and_nobody_is_forgotten(
     steps: list[tuple[int, int, bool]], max_live: int
 ) -> None:
     async def run() -> None:

@@ -59,7 +59,7 @@ async def test_status_has_the_limits_once_the_session_is_open(open_session: Open
     assert session.status().limits == Limits()
 
 
-def test_what_the_host_retains_is_shown() -> None:
+def test_the_memory_that_the_host_retains_is_shown() -> None:
     assert describe_retained(Retained(0, 64 << 20)) == "0.0 MiB of 64 MiB for events and results"
     retained = Retained(3 << 20, 64 << 20, dropped_events=1200)
     expected = "3.0 MiB of 64 MiB for events and results; 1,200 events dropped: over the session's budget"

@@ -105,7 +105,7 @@ async def test_undo_and_redo_of_each(session: Session) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"), WAITING, ids=[f"{name}{n}" for n, (name, _) in enumerate(WAITING)]
 )
-async def test_it_lets_itself_be_cancelled(session: Session, name: str, arguments: dict[str, Any]) -> None:
+async def test_a_tool_can_be_cancelled(session: Session, name: str, arguments: dict[str, Any]) -> None:
     assert not (await session.call("python", {"code": "kept = 1"}, origin="person")).is_error
     call = asyncio.ensure_future(session.call(name, arguments, origin="model"))
     await eventually(lambda: [one for one in session.events if isinstance(one, CallStarted)][1:])

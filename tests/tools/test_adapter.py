@@ -57,7 +57,7 @@ def test_four_members_make_a_tool() -> None:
     assert not isinstance(object(), Tool)
 
 
-def test_what_is_left_out_is_filled_in_with_the_careful_answer() -> None:
+def test_missing_members_have_careful_defaults() -> None:
     made = bare()
     assert classify(made, {}) is Effect.LOCAL_MUTATION
     assert gather_facts(made, {}) == Facts(effect=Effect.LOCAL_MUTATION)
@@ -70,7 +70,7 @@ def test_what_is_left_out_is_filled_in_with_the_careful_answer() -> None:
     assert source_of(made).endswith("Bare")
 
 
-def test_what_is_there_counts() -> None:
+def test_present_members_count() -> None:
     made = bare(
         classify=lambda arguments: Effect.READ_ONLY,
         extract_undo_path=lambda arguments: Path("a"),

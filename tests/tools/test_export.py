@@ -157,7 +157,7 @@ def complaints(provider: str, export: Mapping[str, Any]) -> list[str]:
 @pytest.mark.parametrize("one", TOOLS, ids=lambda one: one.name)
 @pytest.mark.parametrize("strict", [None, True, False])
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_what_tool_makes_fits_every_provider(provider: Provider, strict: bool | None, one: Any) -> None:
+def test_schemas_of_functions_fit_every_provider(provider: Provider, strict: bool | None, one: Any) -> None:
     (export,) = ToolRegistry([one]).exports(provider, strict=strict)
     assert complaints(provider, export) == []
     json.dumps(export)
@@ -183,7 +183,7 @@ def test_a_schema_that_fits_as_it_is_stays_so_and_is_strict() -> None:
     assert (flat["type"], flat["name"], flat["strict"]) == ("function", "plain", True)
 
 
-def test_what_strict_mode_cannot_say_drops_strict_for_that_tool_and_says_so() -> None:
+def test_a_schema_outside_strict_mode_drops_strict_for_that_tool_and_says_so() -> None:
     exports = ToolRegistry([plain, containers]).exports("openai")
     assert "strict" not in exports[1]["function"]
     assert exports[1]["function"]["parameters"] == containers.parameters_schema()
@@ -384,7 +384,7 @@ def test_every_type_fits_everywhere(kinds: list[Any], optional: bool) -> None:
 
 
 @given(st.data())
-def test_whatever_satisfies_the_strict_form_satisfies_the_tool_once_restored(data: st.DataObject) -> None:
+def test_arguments_of_the_strict_form_fit_the_tool_once_restored(data: st.DataObject) -> None:
     (export,) = ToolRegistry([defaults]).exports("openai", strict=True)
     value = st.one_of(st.none(), st.integers(-5, 5), st.sampled_from(["a", "b"]))
     arguments = data.draw(st.fixed_dictionaries(dict.fromkeys("abcd", value)))

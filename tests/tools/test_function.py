@@ -34,7 +34,7 @@ class Point(BaseModel):
 # ---- decorating
 
 
-def test_it_is_a_tool_and_still_a_function() -> None:
+def test_a_decorated_function_is_a_tool_and_still_a_function() -> None:
     assert isinstance(area, Tool)
     assert area(2, 3) == 6
     assert (area.name, area.description) == ("area", "Area of a rectangle.")
@@ -230,7 +230,7 @@ async def test_a_function_that_returns_an_awaitable_is_awaited(runs_in: Any) -> 
     assert (await run(f)).value == 5
 
 
-async def test_what_comes_back_is_checked_against_the_type() -> None:
+async def test_return_values_are_checked_against_the_type() -> None:
     @tool
     def f() -> int:
         return "five"  # type: ignore[return-value]  # the point

@@ -291,7 +291,7 @@ def test_a_schema_that_fits_has_no_violation() -> None:
         ({**strict_object(a=TEXT), "$defs": {"x": {}}}, "parameters.x allows anything"),
     ],
 )
-def test_what_does_not_fit_strict_mode_is_named(schema: dict[str, Any], reason: str) -> None:
+def test_keywords_outside_strict_mode_are_named(schema: dict[str, Any], reason: str) -> None:
     assert strict_violation(schema) == reason
 
 
@@ -350,7 +350,7 @@ def test_optional_becomes_nullable_and_its_path_is_returned() -> None:
     assert ("parameters.a", "changed") in actions(log)
 
 
-def test_what_may_be_null_already_is_not_optional_by_null() -> None:
+def test_a_nullable_property_is_not_made_optional_by_null() -> None:
     schema = {"type": "object", "properties": {"a": {"type": ["string", "null"]}}}
     converted = to_strict(schema, ChangeLog())
     assert not isinstance(converted, str)
@@ -393,7 +393,7 @@ def test_a_reference_with_keywords_beside_it_becomes_a_copy() -> None:
     ],
     ids=["any names", "tuple", "in a definition", "in an alternative"],
 )
-def test_what_cannot_become_strict_is_a_reason_and_logs_nothing(schema: dict[str, Any]) -> None:
+def test_a_schema_that_cannot_become_strict_is_a_reason_and_logs_nothing(schema: dict[str, Any]) -> None:
     log = ChangeLog()
     assert isinstance(to_strict(schema, log), str)
     assert log.changes == []

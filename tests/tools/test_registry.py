@@ -118,7 +118,7 @@ def plain() -> None: ...
     ],
     ids=stable,
 )
-def test_what_is_no_tool_is_refused_at_once(thing: Any, message: str) -> None:
+def test_an_object_that_is_no_tool_is_refused_at_once(thing: Any, message: str) -> None:
     registry = ToolRegistry()
     with pytest.raises(RegistryError, match=message):
         registry.register(thing)
@@ -177,7 +177,7 @@ def test_unknown_dialect_is_reported() -> None:
 
 
 @pytest.mark.parametrize("provider", [None, "openai"])
-def test_what_was_exported_may_be_changed(provider: Provider | None) -> None:
+def test_exported_schemas_are_copies(provider: Provider | None) -> None:
     registry = ToolRegistry(
         [cell("f", "one"), MockTool("g", parameters={"type": "object", "properties": {}})]
     )
@@ -193,7 +193,7 @@ def test_what_was_exported_may_be_changed(provider: Provider | None) -> None:
 
 
 @given(names=st.lists(st.from_regex(r"\A[A-Za-z0-9_.-]{1,64}\Z"), unique=True, max_size=8), data=st.data())
-def test_it_is_a_mapping_in_order(names: list[str], data: st.DataObject) -> None:
+def test_a_registry_is_a_mapping_in_order(names: list[str], data: st.DataObject) -> None:
     registry = ToolRegistry(MockTool(name) for name in names)
     gone = set(data.draw(st.lists(st.sampled_from(names), unique=True))) if names else set()
     for name in gone:

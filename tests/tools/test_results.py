@@ -143,7 +143,7 @@ def test_value_that_the_declared_type_forbids_is_reported(value: object, annotat
     assert len(str(raised.value)) < 400
 
 
-def test_what_came_back_is_checked_again() -> None:
+def test_values_from_the_sandbox_are_checked_again() -> None:
     # A worker is hostile: it may say anything the function never would.
     returns = declared_return_type("area", dict[str, int])
     assert returns is not None
@@ -154,7 +154,7 @@ def test_what_came_back_is_checked_again() -> None:
 
 
 @given(value=st.lists(st.floats(width=16), max_size=3) | st.lists(st.integers(), max_size=3))
-def test_what_a_function_may_return_passes_the_check(value: list[Any]) -> None:
+def test_every_allowed_return_value_passes_the_check(value: list[Any]) -> None:
     checked_result(value, list[float])
 
 
@@ -168,5 +168,5 @@ def test_a_thing_without_json_form_is_shown() -> None:
         assert "a" in to_result(table, declared_return_type("t", annotation), ToolContext()).content
 
 
-def test_it_says_what_it_is() -> None:
+def test_the_repr_names_the_type() -> None:
     assert repr(declared_return_type("t", list[int])) == "<ReturnType list[int]>"

@@ -143,7 +143,7 @@ def test_the_description_is_the_docstring_without_sections_for_programmers(
     assert schema_of(function).description == description
 
 
-def test_what_stands_at_the_parameter_beats_the_docstring() -> None:
+def test_a_description_at_the_parameter_beats_the_docstring() -> None:
     def function(
         bare: Annotated[str, "a bare text"],
         field: Annotated[str, Field(description="a field")],
@@ -370,7 +370,7 @@ def test_an_alias_of_the_users_own_gives_way_to_the_parameters_name() -> None:
         ({"unit": None}, "unit: input should be 'm' or 'cm', got None"),
     ],
 )
-def test_what_does_not_fit_is_named(change: Mapping[str, Any], message: str) -> None:
+def test_arguments_that_do_not_fit_are_named(change: Mapping[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError) as raised:
         schema_of(everything).validate({**GOOD, **change})
     assert str(raised.value).startswith("The arguments of everything do not fit: ")
@@ -384,7 +384,7 @@ def test_arguments_that_are_no_object(arguments: Any) -> None:
         schema_of(everything).validate(arguments)
 
 
-def test_what_json_cannot_carry_is_an_argument_error() -> None:
+def test_values_outside_json_are_an_argument_error() -> None:
     def function(x: Any = None, data: bytes = b"") -> None: ...
 
     endless: list[Any] = []

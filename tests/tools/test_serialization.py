@@ -198,7 +198,7 @@ sys.stdout.buffer.write(pickle_by_value("width", width))
     assert from_json(run.stdout) == {"m": 2}
 
 
-def test_what_is_installed_goes_by_name() -> None:
+def test_installed_functions_are_sent_by_name() -> None:
     @tool
     def installed(x: str) -> str:
         return sysconfig.get_platform() + textwrap.dedent(x)

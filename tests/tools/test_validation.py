@@ -61,7 +61,7 @@ class Unshowable:
 
 
 @given(arguments=st.dictionaries(st.text(max_size=8) | st.sampled_from(["width", "unit", "tags"]), JSON))
-def test_whatever_comes_is_accepted_or_an_argument_error(arguments: dict[str, Any]) -> None:
+def test_any_input_is_accepted_or_an_argument_error(arguments: dict[str, Any]) -> None:
     fits = jsonschema.Draft202012Validator(dict(SCHEMA)).is_valid(arguments)
     if not fits:
         with pytest.raises(ArgumentError, match=r"\AThe arguments of area"):

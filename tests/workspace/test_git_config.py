@@ -96,7 +96,7 @@ def test_ordinary_settings_are_harmless() -> None:
 
 
 @pytest.mark.parametrize("text", SENSITIVE.values(), ids=SENSITIVE)
-def test_whatever_is_not_known_counts(text: bytes) -> None:
+def test_unknown_settings_of_git_count_as_code(text: bytes) -> None:
     assert not is_harmless_config(text)
     assert not is_harmless_config(ORDINARY + text)
     assert not is_harmless_config(text + ORDINARY)
@@ -117,7 +117,7 @@ def test_a_persons_own_settings_may_stay_as_they_are() -> None:
     assert not is_harmless_config(b"\xef\xbb\xbf" + OWN, b"\xef\xbb\xbf" + OWN), "not understood"
 
 
-def test_what_cannot_be_read_whole_counts() -> None:
+def test_a_git_config_that_cannot_be_read_whole_counts_as_code() -> None:
     assert not is_harmless_config(None)
     assert is_harmless_config(b"#" * MAX_CONFIG_BYTES)
     assert not is_harmless_config(b"#" * (MAX_CONFIG_BYTES + 1))
@@ -136,7 +136,7 @@ def test_addresses() -> None:
         assert not is_plain_address(address), address
 
 
-def test_what_a_rebase_does_next() -> None:
+def test_harmless_todo_lists_of_a_rebase() -> None:
     assert is_harmless_todo(b"pick 1234 one\nfixup 12 two\n# exec is only named here\nbreak\n\nlabel onto\n")
     for line in (b"exec x", b"x x", b"\texec x", b"EXEC x", b"pick 12\nexec x", b"pick 12 \\\nx", b"frob x"):
         assert not is_harmless_todo(line), line

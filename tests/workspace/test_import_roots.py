@@ -82,7 +82,7 @@ def test_an_entry_of_sys_path_is_refused_however_it_is_spelled(place: Path, spel
     assert "it is an entry of sys.path" in refusal(root)
 
 
-def test_what_contains_an_entry_of_sys_path_is_refused(place: Path) -> None:
+def test_a_folder_that_contains_an_entry_of_sys_path_is_refused(place: Path) -> None:
     inner = folder(place.parent / "outer" / "inner")
     sys.path.append(str(inner))
     assert "it contains an entry of sys.path" in refusal(inner.parent)
@@ -281,7 +281,7 @@ def test_no_way_to_the_workspace_leads_to_an_import(
     forget()
 
 
-def test_what_is_elsewhere_is_imported_as_before(place: Path, block: Block) -> None:
+def test_modules_elsewhere_are_imported_as_before(place: Path, block: Block) -> None:
     workspace, elsewhere = folder(place / "open"), plant(folder(place / "elsewhere"))
     (workspace / "planted_module.py").write_text("raise SystemExit('sandboxed code ran on the host')")
     sys.path[:0] = [str(workspace), str(elsewhere)]

@@ -126,7 +126,7 @@ def test_jupyter_folders(tmp_path: Path, state: Path, home: Path) -> None:
     assert not refused(moved.parent, state, home)
 
 
-def test_what_will_matter_once_it_exists(state: Path, home: Path) -> None:
+def test_names_that_will_matter_once_they_exist(state: Path, home: Path) -> None:
     """Otherwise a workspace made before the first run of Jupyter would hold its configuration."""
     (home / ".local" / "share").mkdir(parents=True)
     assert "contains Jupyter" in refused(home / ".local" / "share", state, home)

@@ -34,7 +34,7 @@ def files(ws: Path, tmp_path: Path) -> ProtectedFiles:
     return ProtectedFiles(ws, tmp_path / "quarantine")
 
 
-def test_what_counts() -> None:
+def test_files_that_count_as_protected() -> None:
     for path in (
         "conftest.py",
         "a/b/CONFTEST.py",
@@ -75,7 +75,7 @@ def test_a_change_is_put_back_with_mode_and_time_and_what_was_found_is_kept(
     assert not files.differs()
 
 
-def test_what_is_removed_comes_back_with_its_folder(files: ProtectedFiles, ws: Path) -> None:
+def test_a_removed_file_comes_back_with_its_folder(files: ProtectedFiles, ws: Path) -> None:
     (ws / "tests" / "conftest.py").unlink()
     (ws / "tests").rmdir()
     (change,) = files.restore()
@@ -87,7 +87,7 @@ def test_what_is_removed_comes_back_with_its_folder(files: ProtectedFiles, ws: P
     "path",
     ["conftest.py", "deep/er/evil.pth", "sitecustomize.py", ".git/hooks/post-checkout", ".vscode/tasks.json"],
 )
-def test_what_is_planted_is_taken_away(files: ProtectedFiles, ws: Path, path: str) -> None:
+def test_a_planted_file_is_taken_away(files: ProtectedFiles, ws: Path, path: str) -> None:
     (ws / path).parent.mkdir(parents=True, exist_ok=True)
     (ws / path).write_text("evil")
     (change,) = files.restore()
@@ -134,7 +134,7 @@ def test_links_are_neither_followed_nor_left(files: ProtectedFiles, ws: Path, tm
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link", "file above"])
-def test_whatever_stands_in_its_place(files: ProtectedFiles, ws: Path, kind: str) -> None:
+def test_a_file_is_restored_over_anything_in_its_place(files: ProtectedFiles, ws: Path, kind: str) -> None:
     place = ws / "tests" / "conftest.py"
     place.unlink()
     if kind == "fifo":

@@ -56,7 +56,7 @@ def test_ordinary(path: str) -> None:
         ".git/rebase-merge/git-rebase-todo",
     ],
 )
-def test_what_is_protected_by_its_content(path: str) -> None:
+def test_files_protected_by_their_content(path: str) -> None:
     assert is_candidate(path)
     assert not is_protected(path)
 
@@ -106,7 +106,7 @@ def test_repositories() -> None:
         (".vscode/tasks.json", [".vscode/tasks.json"], [".vscode/settings.json"]),
     ],
 )
-def test_what_an_allowed_name_covers(name: str, covered: list[str], not_covered: list[str]) -> None:
+def test_files_that_an_allowed_name_covers(name: str, covered: list[str], not_covered: list[str]) -> None:
     for path in covered:
         assert AllowedName(name).covers(path), path
     for path in not_covered:
@@ -120,7 +120,7 @@ NOT_TO_BE_ALLOWED = """
 
 
 @pytest.mark.parametrize("name", [*NOT_TO_BE_ALLOWED.split(), "", 7, None])
-def test_what_cannot_be_allowed(name: object) -> None:
+def test_names_that_cannot_be_allowed(name: object) -> None:
     with pytest.raises(UsageError, match="allow_protected"):
         AllowedName(name)  # type: ignore[arg-type]  # what a person may write
     with pytest.raises(UsageError, match="allow_protected"):

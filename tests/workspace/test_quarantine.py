@@ -62,7 +62,7 @@ def test_all_files_together_are_bounded(ws: Path, tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in (tmp_path / "kept").iterdir()) == quarantine.MAX_BYTES
 
 
-def test_what_has_no_content_is_removed(ws: Path, tmp_path: Path) -> None:
+def test_files_without_content_are_removed(ws: Path, tmp_path: Path) -> None:
     quarantined = Quarantine(tmp_path / "kept")
     os.mkfifo(ws / "fifo")
     (ws / "link").symlink_to("/etc/hostname")
@@ -79,6 +79,6 @@ def test_a_folder_for_copies_that_cannot_be_made_costs_the_copy_alone(ws: Path, 
     assert not (ws / "evil.pth").exists()
 
 
-def test_what_is_not_there_is_an_error(ws: Path, tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(ws: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         take(Quarantine(tmp_path / "kept"), ws, "nothing")

@@ -70,7 +70,9 @@ async def test_a_call_and_an_answer() -> None:
     ("name", "arguments", "message"),
     [("area", {"width": "x", "height": 1}, "width"), ("area", {}, "width"), ("are", {}, "no tool 'are'")],
 )
-async def test_what_does_not_fit_is_refused(name: str, arguments: dict[str, Any], message: str) -> None:
+async def test_an_answer_that_does_not_fit_is_refused(
+    name: str, arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ArgumentError, match=message):
         await events_of(HumanModel(Says(CallPart("", name, arguments))))
 

@@ -108,7 +108,7 @@ async def test_nothing_fits_says_so() -> None:
     assert "There are no tools" in text.text
 
 
-async def test_it_runs_off_the_loop_and_reads_its_prompt_once() -> None:
+async def test_the_model_runs_off_the_loop_and_reads_its_prompt_once() -> None:
     engine = FakeEngine("list")
     model = LocalModel(engine=engine)
     await events_of(model, "List the files")
@@ -229,7 +229,7 @@ def test_every_argument_is_copied_from_the_request() -> None:
 REQUESTS = Path(__file__).parents[2] / "data" / "local_requests.jsonl"
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file"):
         LocalModel(tmp_path / "none.gguf")
     with pytest.raises(UsageError, match="not 'score' or 'chat'"):

@@ -84,7 +84,7 @@ async def test_three_steps_as_far_as_they_get(real_session: OpenSession, model: 
     assert_sound(agent)
 
 
-async def test_it_can_be_left_at_any_time(model: LocalModel) -> None:
+async def test_a_stream_can_be_left_at_any_time(model: LocalModel) -> None:
     tools = [ToolDefinition(f"tool{n}", f"Does thing number {n}.", {"type": "object"}) for n in range(40)]
 
     async def ask() -> None:

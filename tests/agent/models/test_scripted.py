@@ -68,7 +68,7 @@ def test_a_script_is_a_list(turns: Any) -> None:
 
 
 @pytest.mark.parametrize("turn", [3, ("look",), ("look", [1]), (1, {}), ["ok", 3], None])
-def test_what_is_no_answer_is_refused_with_its_number(turn: Any) -> None:
+def test_an_invalid_scripted_answer_is_refused_with_its_number(turn: Any) -> None:
     with pytest.raises(UsageError, match="Turn 1 of the script holds"):
         ScriptedModel(["fine", turn])
 

@@ -82,7 +82,7 @@ async def test_a_session_without_a_workspace_has_no_files(open_session: OpenSess
     assert start_files(open_session()) == attachments.StartFiles(texts={})
 
 
-def test_where_a_tool_comes_from() -> None:
+def test_the_origin_of_a_tool() -> None:
     (reader,) = (one for one in builtin_tools("core") if one.name == "sandbox_read")
     assert is_built_in(reader)
     assert not has_source(reader)

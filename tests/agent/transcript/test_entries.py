@@ -290,7 +290,7 @@ def test_decided(entry: Called, text: str) -> None:
     ("kinds", "what"),
     [(("call_output",), "printed output and reports"), (("call_requested",), "events, calls among them")],
 )
-def test_what_was_dropped_is_said(kinds: tuple[str, ...], what: str) -> None:
+def test_dropped_events_become_a_note(kinds: tuple[str, ...], what: str) -> None:
     dropped = EventsDropped(time_s=0, count=1200, kinds=kinds, size_bytes=9, reason="over the budget")
     (entry,) = entries_of([dropped])
     assert (

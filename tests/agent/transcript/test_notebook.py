@@ -91,7 +91,7 @@ async def test_a_run_becomes_a_notebook_that_reads_well(
     assert str(session.workspace) not in json.dumps(stored)
 
 
-async def test_what_a_stranger_wrote_cannot_act_on_the_page(
+async def test_markup_from_strangers_cannot_act_on_the_page(
     real_session: OpenSession, registry: ToolRegistry, tmp_path: Path
 ) -> None:
     session = real_session(registry=registry, approver=AllowAll())

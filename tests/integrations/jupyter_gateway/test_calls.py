@@ -132,7 +132,7 @@ def test_the_archive_has_what_tools_import_and_nothing_of_the_host() -> None:
 # ---- sending
 
 
-def test_what_can_be_sent() -> None:
+def test_tools_that_can_be_sent() -> None:
     other = {"python": [3, 99], "pydantic": True}
     bare = {"python": HERE, "pydantic": False}
     assert check_sendable(request(), Link()) is None  # type: ignore[arg-type]  # a fake

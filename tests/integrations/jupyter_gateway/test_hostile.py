@@ -218,7 +218,7 @@ async def test_answers_to_other_requests_are_dropped(listener: RecordingListener
     assert (await given(play, listener)).value == 7
 
 
-async def test_what_is_shown_is_bounded_and_checked(listener: RecordingListener) -> None:
+async def test_displays_are_bounded_and_checked(listener: RecordingListener) -> None:
     def play(villain: Villain, asked: dict[str, Any], content: dict[str, Any]) -> None:
         nonce = nonce_of(content)
         for odd in ({}, {"name": "stdin", "text": "x"}, {"name": "stdout", "text": 5}, {"name": ["stdout"]}):

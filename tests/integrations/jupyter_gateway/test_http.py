@@ -108,7 +108,7 @@ def gateway() -> Gateway:
         (None, "no response. Check the address"),
     ],
 )
-def test_what_cannot_be_reached(gateway: Gateway, error: BaseException | None, message: str) -> None:
+def test_unreachable_servers(gateway: Gateway, error: BaseException | None, message: str) -> None:
     problem = gateway.unreachable(error)
     with pytest.raises(GatewayError, match=message):
         raise problem

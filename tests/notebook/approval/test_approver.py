@@ -105,7 +105,7 @@ def test_bad_edits_are_reported_and_asked_again(notebook: Notebook) -> None:
     assert run.text.startswith("approve None")
 
 
-def test_what_is_no_answer_is_not_taken_for_one(notebook: Notebook) -> None:
+def test_an_invalid_reply_is_no_answer(notebook: Notebook) -> None:
     run = notebook.start("await ask(n=1)")
     card = notebook.card(run)
     for message in (
@@ -292,7 +292,7 @@ def test_approve_and_remember(notebook: Notebook) -> None:
     assert f"{scope} &lt;b&gt;" in record["text/html"]
 
 
-def test_what_was_not_offered_or_not_shown_is_not_remembered(notebook: Notebook) -> None:
+def test_scopes_not_offered_or_not_shown_are_not_remembered(notebook: Notebook) -> None:
     run = notebook.start("await ask(command='make', preview={'remember': WORDS})")
     notebook.card(run)
     wrong: list[tuple[dict[str, Any], str]] = [
@@ -380,7 +380,7 @@ def test_deny_all_of_a_batch(notebook: Notebook) -> None:
     assert "0 of 3 calls approved" in the_record(run)["text/plain"]
 
 
-def test_what_is_no_answer_to_a_batch_is_not_taken_for_one(notebook: Notebook) -> None:
+def test_an_invalid_reply_to_a_batch_is_no_answer(notebook: Notebook) -> None:
     run = notebook.start(MANY.format(more=""))
     notebook.card(run)
     every: list[Any] = [None, [], "r", ["another"], [["r"]], [{}], {"r": 1}]

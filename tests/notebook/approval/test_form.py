@@ -70,13 +70,13 @@ def test_limits_choices_and_descriptions_come_along() -> None:
     assert field(command="ls").about == "What to run.\\u202e"
 
 
-def test_what_is_not_among_the_choices_is_not_shown_as_one() -> None:
+def test_a_value_outside_the_choices_is_not_shown_as_one() -> None:
     assert field(mode="other").kind == "text"
     assert field(deep="yes").kind == "text"
 
 
 @pytest.mark.parametrize("hidden", ["a\u202eb", "a\u200bb", "a\x1bb", "a\x00"])
-def test_what_cannot_be_seen_is_written_down_and_survives(hidden: str) -> None:
+def test_invisible_characters_are_escaped_and_survive(hidden: str) -> None:
     shown = field(command=hidden)
     assert shown.kind == "json"
     assert shown.note
@@ -152,7 +152,7 @@ def test_a_tool_that_validates_in_its_own_way_is_left_to_it() -> None:
     assert apply_argument_edits(odd, {"timeout": "500"}, None) == {"command": ["ls"], "timeout": 500}
 
 
-def test_what_is_too_long_to_be_seen_whole_cannot_be_edited() -> None:
+def test_a_text_too_long_to_be_shown_cannot_be_edited() -> None:
     long = field(content="x\n" * 100_000)
     assert "150,000 characters are not shown" in long.shown
     with pytest.raises(ArgumentError, match="'content'"):

@@ -82,7 +82,7 @@ def test_a_filled_call_leaves_out_untouched_defaults() -> None:
         ({}, "required"),
     ],
 )
-def test_what_does_not_fit_is_reported(edits: dict[str, str], problem: str) -> None:
+def test_an_invalid_reply_is_reported(edits: dict[str, str], problem: str) -> None:
     with pytest.raises(ArgumentError, match=problem):
         parse_new_call(PLOT, edits)
 
@@ -115,7 +115,7 @@ def test_a_summary_is_one_bounded_line() -> None:
     assert long.endswith("…")
 
 
-async def test_where_nobody_can_be_asked_there_is_no_asker() -> None:
+async def test_without_a_person_there_is_no_asker() -> None:
     assert notebook_asker() is None
     moment = BeforeRequest(step=1, messages=(), tools=())
     assert (await NotebookStepper(REGISTRY).pause(moment)).action == "stop"

@@ -74,7 +74,7 @@ def test_text_on_the_card(notebook: Notebook) -> None:
 
 
 @pytest.mark.parametrize(("line", "answer"), [("2", "'b'"), ("a", "'a'"), ("", "None")])
-def test_where_no_page_shows_the_card_an_input_box_asks(notebook: Notebook, line: str, answer: str) -> None:
+def test_without_a_page_an_input_box_asks(notebook: Notebook, line: str, answer: str) -> None:
     run = notebook.start("await inquire(hello_s=0.1)")
     assert "answer" in notebook.typed(line)
     notebook.until(run, lambda: run.ended)
@@ -98,7 +98,7 @@ def test_time_runs_out(notebook: Notebook) -> None:
     assert "Not answered in time" in next(iter(run.shown.values()))["text/plain"]
 
 
-def test_where_nobody_is_nobody_is_asked(notebook: Notebook) -> None:
+def test_without_a_person_nobody_is_asked(notebook: Notebook) -> None:
     run = notebook.run("await inquire()", allow_stdin=False)
     assert run.text == "None 0\n"
     assert not run.displays
@@ -117,7 +117,7 @@ def test_stop_while_it_stands(notebook: Notebook) -> None:
     "message",
     [{}, {"outcome": "answer"}, {"outcome": "answer", "answer": True}, {"outcome": "answer", "answer": "a"}],
 )
-def test_what_answers_nothing_is_refused(message: dict[str, Any]) -> None:
+def test_an_invalid_reply_is_refused(message: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match="could not be read"):
         parse_reply(UserQuestion(id="i", text="?", choices=("a", "b")), message)
 

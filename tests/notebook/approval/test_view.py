@@ -47,7 +47,7 @@ def test_a_change_is_shown_instead_of_the_content() -> None:
 
 
 @pytest.mark.parametrize("lines", [["+x"] * (MAX_DIFF_LINES + 5), ["+" + "x" * 5000]])
-def test_what_is_cut_does_not_replace_the_content(lines: list[str]) -> None:
+def test_a_truncated_preview_does_not_replace_the_content(lines: list[str]) -> None:
     view = card_payload(write_request(preview=a_diff(*lines)))
     assert not view["preview"]["diff"]["whole"]
     assert not any(field["folded"] for field in view["fields"])
@@ -71,7 +71,7 @@ def test_findings_of_a_command() -> None:
     assert [word for word, _ in build_previews(write_request(facts=facts))["findings"]].count("beware") == 2
 
 
-def test_what_undo_covers() -> None:
+def test_the_card_says_how_far_undo_reaches() -> None:
     assert build_previews(write_request(preview={"undo": "puts a.txt back"}))["undo"] == "puts a.txt back"
     assert "undo" not in build_previews(write_request(preview={"undo": ["x"]}))
 

@@ -58,7 +58,7 @@ async def a(
     await made.attachment.close()
 
 
-async def test_it_reaches_the_variables_of_the_session(a: Attached) -> None:
+async def test_an_attached_kernel_reaches_the_variables_of_the_session(a: Attached) -> None:
     await a.session.run_cell("shared = 40")
     cell = await a.run("shared += 2\nprint('hi')\nshared")
     assert cell.text() == "hi\n"
@@ -86,13 +86,13 @@ async def test_its_cells_pass_the_gate_as_typed(a: Attached) -> None:
 
 
 @pytest.mark.slow
-async def test_it_does_not_hear_the_calls_of_others(a: Attached) -> None:
+async def test_an_attached_kernel_does_not_show_the_calls_of_others(a: Attached) -> None:
     await a.session.run_cell("print('not yours')")
     assert (await a.run("print('yours')")).text() == "yours\n"
 
 
 @pytest.mark.slow
-async def test_it_may_be_asked(a: Attached) -> None:
+async def test_an_attached_kernel_may_ask_for_input(a: Attached) -> None:
     cell = await a.run("input('?')", answer=lambda _: "yes")
     assert cell.result["text/plain"] == "'yes'"
 
@@ -150,6 +150,6 @@ async def test_the_front_has_no_way_to_the_worker_but_its_pid(a: Attached) -> No
     assert links.count("anon_inode:[pidfd]") == 1
 
 
-async def test_what_cannot_be_attached_to(open_session: OpenSession) -> None:
+async def test_sessions_that_cannot_be_attached_to(open_session: OpenSession) -> None:
     with pytest.raises(UsageError, match="FakeSandbox"):
         await attach(open_session())

@@ -238,7 +238,7 @@ def test_interrupt(k: Client, what: str) -> None:
     assert k.run("kept").result["text/plain"] == "42"
 
 
-def test_what_cannot_be_interrupted_is_ended(k: Client) -> None:
+def test_a_cell_that_cannot_be_interrupted_is_ended(k: Client) -> None:
     cell = run_interrupted(k, HARD)
     assert cell.reply["status"] == "error"
     assert k.run("1 + 1").result["text/plain"] == "2"

@@ -15,7 +15,7 @@ NOT_PASSED_ON = {
     "text/markdown": "its source: JupyterLab runs the HTML in trusted Markdown",
     "application/javascript": "its source: it would run with the rights of the page",
 }
-"""Types that a plain kernel passes on, and what a front does instead; see `test_what_is_not_passed_on`."""
+"""Types that a plain kernel passes on, and what a front does instead."""
 
 SAMPLES = {
     "image/svg+xml": 'SVG(\'<svg xmlns="http://www.w3.org/2000/svg"><circle r="9"/></svg>\')',
@@ -107,7 +107,7 @@ class TestWelcome(jupyter_kernel_test.IopubWelcomeTests):  # type: ignore[misc] 
 
 
 @pytest.mark.parametrize("mime", NOT_PASSED_ON)
-def test_what_is_not_passed_on(mime: str) -> None:
+def test_messages_that_are_not_passed_on(mime: str) -> None:
     client = Client(manager=TestProtocol.km, client=TestProtocol.kc)
     (shown,) = client.run(SHOW.format(SAMPLES[mime])).of("display_data")
     assert mime not in shown["data"]

@@ -51,7 +51,7 @@ def _spec() -> Any:
 # ---- the kernelspec
 
 
-def test_it_can_be_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_provisioner_can_be_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernelspec", "install", "--prefix", str(tmp_path)]) == 0
     folder = tmp_path / "share" / "jupyter" / "kernels" / "aisotools"
     assert str(folder) in capsys.readouterr().out

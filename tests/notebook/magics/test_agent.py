@@ -29,7 +29,7 @@ def notebook(loaded: Notebook) -> Notebook:
     return loaded
 
 
-def test_what_is_typed_is_read() -> None:
+def test_typed_lines_are_parsed() -> None:
     assert parse_agent("") == AgentLine()
     typed = "-m 'openai:gpt 5' -t file,double -o r --max-steps 3 --approve deny --step -c --background --vars"
     assert parse_agent(typed) == AgentLine(

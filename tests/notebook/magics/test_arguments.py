@@ -42,7 +42,7 @@ SCHEMAS = {
         ("fi", None),
     ],
 )
-def test_what_a_word_may_become(typed: str, found: list[str] | None) -> None:
+def test_conversions_of_a_word(typed: str, found: list[str] | None) -> None:
     assert complete_line(typed, SCHEMAS) == found
 
 

@@ -41,7 +41,7 @@ def test_a_server_is_added_called_listed_and_removed(notebook: Notebook) -> None
     assert "no MCP servers yet" in notebook.run("%mcp").text
 
 
-def test_it_ends_with_the_session(notebook: Notebook) -> None:
+def test_the_server_ends_with_the_session(notebook: Notebook) -> None:
     assert not notebook.run(f"t = use_session(Session())\n%mcp add st -- {STRANGER} plain").error
     code = """
 import asyncio, os, subprocess
@@ -78,7 +78,7 @@ def test_inside_a_function_it_says_what_to_write(notebook: Notebook) -> None:
     assert "add_mcp_server" in usage_error(notebook.run("def f():\n    %mcp list\nf()"))
 
 
-def test_what_is_typed_is_understood() -> None:
+def test_typed_commands_are_parsed() -> None:
     typed = ["fs", "--env", "A", "--env=B", "--read-only", "a,b", "--", "npx", "-y", "server", "--flag"]
     assert parse_server_line(typed) == McpServerLine(
         name="fs", command=("npx", "-y", "server", "--flag"), env=("A", "B"), read_only=("a", "b")
@@ -98,6 +98,6 @@ def test_what_is_typed_is_understood() -> None:
         "fs --",
     ],
 )
-def test_what_is_not_is_refused(typed: str) -> None:
+def test_invalid_commands_are_refused(typed: str) -> None:
     with pytest.raises(UsageError):
         parse_server_line(typed.split())

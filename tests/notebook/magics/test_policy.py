@@ -77,7 +77,7 @@ def test_why(notebook: Notebook) -> None:
     assert "events" not in notebook.run("print(len(s.events))").text
 
 
-def test_what_was_allowed_is_listed_and_taken_back(notebook: Notebook) -> None:
+def test_allowed_names_are_listed_and_taken_back(notebook: Notebook) -> None:
     assert "Nothing was allowed beyond single calls" in plain(notebook, "%approvals")
     notebook.run(
         "for n in 'ab':\n    await s.call('sandbox_write', {'path': f'{n}/x', 'content': ''}, origin='model')"

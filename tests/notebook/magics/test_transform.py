@@ -128,7 +128,7 @@ def test_cells_that_run_in_the_sandbox(cell: str, line: str, body: str) -> None:
         "if x:\n        a\n    %call t\n",  # a dedent to nowhere
     ],
 )
-def test_what_is_left_alone(cell: str) -> None:
+def test_lines_that_are_not_transformed(cell: str) -> None:
     assert untouched(cell)
 
 

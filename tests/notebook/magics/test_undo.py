@@ -21,7 +21,7 @@ def notebook(loaded: Notebook) -> Notebook:
     return loaded
 
 
-def test_what_a_call_wrote_is_shown_undone_and_redone(notebook: Notebook) -> None:
+def test_changes_of_a_call_are_shown_undone_and_redone(notebook: Notebook) -> None:
     assert not notebook.run("%call sandbox_write path=out/a.txt content='one'").error
     shown = notebook.run("%changes").result
     assert_inert(shown["text/html"])

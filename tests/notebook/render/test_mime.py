@@ -97,7 +97,7 @@ def test_formulas_lose_their_delimiters(formula: str, body: str) -> None:
         ("x" * (MAX_LATEX_CHARS + 1), "characters are more"),
     ],
 )
-def test_what_is_more_than_a_formula_is_refused(formula: str, problem: str) -> None:
+def test_latex_that_is_more_than_a_formula_is_refused(formula: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         checked_latex(formula)
 

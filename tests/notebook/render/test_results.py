@@ -45,7 +45,7 @@ def test_the_check_itself_sees_harm(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [n for n in HOSTILE if n.startswith(("latex", "fake", "png", "jpeg", "svg bomb"))]
 )
-def test_what_is_not_what_it_claims_is_not_passed_on(name: str) -> None:
+def test_data_of_another_type_than_declared_is_not_passed_on(name: str) -> None:
     shown = sanitize_bundle(HOSTILE[name])
     assert shown.keys() == {"text/plain"}
     assert "not shown" in shown["text/plain"]
@@ -85,7 +85,7 @@ bundles = st.dictionaries(types | pieces, pieces | values, max_size=4)
 
 @given(bundles, st.lists(bundles, max_size=2), pieces, st.booleans())
 @example({"text/html": "<style>p{color:red}</style><p style='position:fixed'>x"}, [], "<b>", False)
-def test_whatever_goes_in_nothing_acts(
+def test_no_input_produces_active_content(
     data: dict[str, Any], displays: list[Any], text: str, is_error: bool
 ) -> None:
     result = ToolResult(
@@ -236,7 +236,7 @@ def test_an_error_after_displays_shows_both() -> None:
     )
 
 
-def test_what_a_function_printed_comes_before_its_value() -> None:
+def test_printed_output_comes_before_the_value() -> None:
     result = ToolResult.text("7").with_metadata(stdout="thinking\n")
     assert render_result(result, "f")["text/plain"] == "output of f\n| thinking\n| \n| 7"
 

@@ -122,7 +122,7 @@ def test_long_output_keeps_both_ends_and_counts() -> None:
 
 
 @given(st.lists(st.text(alphabet="ab\r\n\x1b[]m;\x07 %|1", max_size=30), max_size=8))
-def test_how_output_is_cut_into_chunks_makes_no_difference(chunks: list[str]) -> None:
+def test_chunks_of_output_make_no_difference(chunks: list[str]) -> None:
     whole, parts = TerminalScreen(), TerminalScreen()
     whole.feed("".join(chunks))
     for chunk in chunks:
@@ -132,7 +132,7 @@ def test_how_output_is_cut_into_chunks_makes_no_difference(chunks: list[str]) ->
     assert "\x1b" not in "".join(parts.lines())
 
 
-def test_what_is_no_bar() -> None:
+def test_lines_that_are_no_progress_bar() -> None:
     for line in ("", "100% of them", "a|b", "150%|##|", "|" * 5000 + "%", "%|" * 3000):
         assert bar_in(line) is None
     assert bar_in("  5%|▌ | 1/20") == Bar(5, "", "1/20")

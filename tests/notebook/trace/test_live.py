@@ -50,7 +50,7 @@ def test_output_is_shown_while_it_runs_then_the_result_in_its_place(notebook: No
     assert_inert(shown["text/html"])
 
 
-def test_what_is_quick_is_shown_once(notebook: Notebook) -> None:
+def test_a_quick_call_is_shown_once(notebook: Notebook) -> None:
     run = notebook.run("%%sandbox\n6 * 7")
     assert "42" in the_display(run)["text/plain"]
 

@@ -123,7 +123,7 @@ def test_a_run_reads_from_the_prompt_to_the_end() -> None:
         (ToolResult.error("no", error_kind="denied"), "denied", "denied · 2.5 s"),
     ],
 )
-def test_how_a_call_ends(result: ToolResult, state: str, words: str) -> None:
+def test_states_of_a_call_that_ended(result: ToolResult, state: str, words: str) -> None:
     trace = Trace()
     trace.apply(requested(command="x"))
     trace.apply(finished(result))
@@ -189,7 +189,7 @@ def test_secrets_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize(("calls", "lines"), [(1, 20_000), (2000, 3), (150, 300)])
-def test_what_is_stored_is_bounded(calls: int, lines: int) -> None:
+def test_stored_items_are_bounded(calls: int, lines: int) -> None:
     trace = Trace()
     for n in range(calls):
         trace.apply(requested(f"c{n}", command="<&>" * 3000))

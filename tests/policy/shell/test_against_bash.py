@@ -195,7 +195,7 @@ def left_behind(rounds: int, seed: int, place: Path) -> tuple[int, list[str]]:
 
 
 @pytest.mark.skipif(landlock.abi() == 0, reason="needs Landlock to run such texts safely")
-def test_what_is_taken_for_reading_runs_nothing_hidden(tmp_path: Path) -> None:
+def test_commands_classified_read_only_run_nothing_hidden(tmp_path: Path) -> None:
     executed, caught = left_behind(600, 1, tmp_path)
     assert executed > 50
     assert caught == []

@@ -44,7 +44,7 @@ def test_the_worst_of_all_commands_counts() -> None:
     assert classify_shell("ls; curl https://x.example").effect is Effect.REMOTE_ACTION
 
 
-def test_what_is_not_certain_is_never_read_only() -> None:
+def test_an_uncertain_command_is_never_read_only() -> None:
     report = classify_shell('"$program" a')
     assert (report.effect, report.certain) == (Effect.LOCAL_MUTATION, False)
     assert report.reasons == ("it cannot be determined which program $program is",)

@@ -186,7 +186,7 @@ def changes(entries: Iterable[Entry], place: Path) -> dict[str, set[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(landlock.abi() == 0, reason="needs Landlock to run such commands safely")
-def test_what_is_taken_for_reading_changes_nothing(tmp_path: Path) -> None:
+def test_commands_classified_read_only_change_nothing(tmp_path: Path) -> None:
     entries = list(reading())
     assert len(entries) >= 500
     assert changes(entries, tmp_path / "place") == {}
@@ -195,7 +195,7 @@ def test_what_is_taken_for_reading_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(landlock.abi() == 0, reason="needs Landlock to run such commands safely")
-def test_what_is_changed_is_what_the_report_says(tmp_path: Path) -> None:
+def test_changed_files_are_those_in_the_report(tmp_path: Path) -> None:
     entries = list(openly_writing())
     assert len(entries) >= 50
     unreported = {}

@@ -45,7 +45,7 @@ async def test_reading_needs_nobody_and_works(real_session: OpenSession, tmp_pat
         assert result.metadata["read_only"] is True
 
 
-async def test_what_is_wrongly_taken_for_reading_fails_and_says_why(
+async def test_a_change_wrongly_classified_read_only_fails_and_says_why(
     real_session: OpenSession, tmp_path: Path
 ) -> None:
     session = real_session(approver=DenyAll())
@@ -77,7 +77,7 @@ async def test_temporary_files_are_no_changes(real_session: OpenSession) -> None
     assert result.content == "x"
 
 
-async def test_what_was_not_taken_for_reading_may_change_files(
+async def test_commands_not_classified_read_only_may_change_files(
     real_session: OpenSession, tmp_path: Path
 ) -> None:
     session = real_session()

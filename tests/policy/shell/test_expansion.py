@@ -177,7 +177,7 @@ def test_bytes_are_shown_as_text() -> None:
         (literal(""), False),
     ],
 )
-def test_which_words_may_be_options(word: Word, expected: bool) -> None:
+def test_words_that_may_be_options(word: Word, expected: bool) -> None:
     assert word.may_be_option is expected
 
 

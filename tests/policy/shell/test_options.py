@@ -135,7 +135,7 @@ def test_arguments_are_parsed_by_the_table(
         ("p --key $x", "it cannot be determined how many words $x becomes"),
     ],
 )
-def test_what_the_program_may_parse_otherwise_is_a_doubt(command: str, doubt: str) -> None:
+def test_ambiguous_options_are_doubted(command: str, doubt: str) -> None:
     assert parse_options(words(command), "-x -k: --key: --flag").doubts == [doubt]
 
 
@@ -216,7 +216,7 @@ def test_standard_input_is_no_path_that_is_read(path: str) -> None:
         (Word("$HOME/a", None, "/", is_located=True), (READ, True)),
     ],
 )
-def test_what_bash_opens_may_be_a_connection(word: Word, expected: tuple[Effect, bool]) -> None:
+def test_a_redirection_may_be_a_connection(word: Word, expected: tuple[Effect, bool]) -> None:
     assert summary(opens(word)) == expected
 
 

@@ -87,7 +87,7 @@ def test_commands_are_found(text: str, commands: list[list[str]]) -> None:
         "a <<E\nb\\\nE\nE",
     ],
 )
-def test_what_bash_may_read_otherwise_is_doubted(text: str) -> None:
+def test_ambiguous_bash_syntax_is_doubted(text: str) -> None:
     assert parse_shell(text).doubts
 
 
@@ -190,7 +190,7 @@ def test_fixed_words_are_those_that_bash_makes(text: str) -> None:
         "a &&",
     ],
 )
-def test_where_the_grammar_reads_otherwise_it_objects(text: str) -> None:
+def test_the_grammar_objects_where_it_differs(text: str) -> None:
     assert grammar_objection(text, parse_shell(text))
 
 
@@ -215,6 +215,6 @@ def test_where_the_grammar_reads_otherwise_it_objects(text: str) -> None:
         "while a; do b; done < c",
     ],
 )
-def test_where_both_agree_there_is_no_objection(text: str) -> None:
+def test_the_grammar_does_not_object_where_it_agrees(text: str) -> None:
     assert parse_shell(text).doubts == []
     assert grammar_objection(text, parse_shell(text)) == ""

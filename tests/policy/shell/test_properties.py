@@ -174,7 +174,7 @@ def test_any_change_to_a_command_gets_a_report(command: str, part: str, where: f
 
 
 @given(text=st.text(st.characters(categories=["Cc", "Cf", "Cs", "Co", "Zs", "Zl", "Zp"]), min_size=1))
-def test_what_cannot_be_seen_is_never_read_only(text: str) -> None:
+def test_a_command_that_cannot_be_parsed_is_never_read_only(text: str) -> None:
     if text.strip(" \t\n"):
         assert not reads_only(f"echo {text}")
         assert not reads_only(f"ls {text}; pwd")

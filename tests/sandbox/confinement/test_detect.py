@@ -235,7 +235,7 @@ answer = (json.loads(done.stdout or "{}") or done.stderr) if possible else None
     assert [probe.name for probe in detection.probes] == ["machine"]
 
 
-def test_it_is_a_program() -> None:
+def test_detection_runs_as_a_program() -> None:
     argv = [sys.executable, "-P", "-m", "aisotools.sandbox.confinement.detect"]
     done = subprocess.run(argv, capture_output=True, check=True)
     assert detection_from_json(json.loads(done.stdout)).probes

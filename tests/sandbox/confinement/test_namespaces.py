@@ -92,7 +92,7 @@ def test_there_is_one_namespace_for_each_owner(tmp_path: Path, users: UserNamesp
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a worker another user")
-def test_what_is_prepared_is_at_hand(tmp_path: Path, users: UserNamespaces) -> None:
+def test_prepared_user_namespaces_are_used(tmp_path: Path, users: UserNamespaces) -> None:
     assert users.descriptors == frozenset()
     status = tmp_path.stat()
     users.prepare((status.st_uid, status.st_gid))
@@ -203,7 +203,7 @@ answer = "gone"
     assert run(source, "plain", place) == "gone"
 
 
-def test_what_cannot_be_shown_is_named(place: Places) -> None:
+def test_a_folder_that_cannot_be_mounted_is_named(place: Places) -> None:
     source = """
 try:
     namespaces.start_in_namespaces(users, plan, child)
@@ -218,7 +218,7 @@ except SandboxError as error:
 @pytest.mark.parametrize(
     ("released", "supervisor", "status"), [(b"", "gone", 1), (b"12", "gone", 1), (b"12", "there", 0)]
 )
-def test_whoever_waits_for_a_supervisor_that_is_gone_exits(
+def test_a_worker_that_waits_for_a_dead_supervisor_exits(
     released: bytes, supervisor: str, status: int
 ) -> None:
     """Also where it was killed just after it released those who wait."""

@@ -33,7 +33,7 @@ def test_folders_above_are_held_in_place_and_what_lies_below_is_covered() -> Non
     ]
 
 
-def test_what_is_protected_is_found_and_links_are_not_followed(tmp_path: Path) -> None:
+def test_protected_files_are_found_and_links_are_not_followed(tmp_path: Path) -> None:
     for name in (".git/hooks/pre-commit", "a/conftest.py", "x.pth", "plain.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")

@@ -42,7 +42,7 @@ def test_only_the_workspace_and_the_scratch_folder_can_be_written() -> None:
     assert {b.path for b in made.binds if Attribute.NO_DEVICES not in b.attributes} == {"/dev/null"}
 
 
-def test_what_is_shown_already_is_not_mounted_again() -> None:
+def test_folders_inside_mounted_ones_are_not_mounted_again() -> None:
     assert [bind.path for bind in plan().binds].count("/usr/lib/python3") == 0
 
 

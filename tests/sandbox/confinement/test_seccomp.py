@@ -291,7 +291,7 @@ def test_sockets_with_a_network_of_its_own(family: int, kind: int, protocol: int
         assert ask("socket", family, kind, protocol, level=level) != ALLOW
 
 
-def test_what_is_its_own_at_level_isolated() -> None:
+def test_calls_that_only_level_isolated_allows() -> None:
     for name in ("bind", "connect", "listen", "accept", "accept4"):
         assert ask(name, level="isolated") == ALLOW
     for name, arguments in (("kill", (1, 64)), ("timer_create", ()), ("rt_sigqueueinfo", (1, 9))):

@@ -217,7 +217,7 @@ async def test_raw_output_of_an_only_call_is_its_own_and_that_of_none_is_nobody_
     peer.connection.calls.finish(call)
 
 
-async def test_what_is_printed_after_the_end_of_a_call_is_still_its_own(peer: Peer) -> None:
+async def test_output_after_the_end_of_a_call_belongs_to_it(peer: Peer) -> None:
     call = peer.call("a", stream_bytes=10)
     peer.say("out", {"id": str(call.number), "stream": "stdout", "text": "12345"})
     await peer.settle()

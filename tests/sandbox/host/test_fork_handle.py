@@ -97,7 +97,7 @@ def test_threads_and_children_are_counted() -> None:
     assert fork_handle.count_processes(child.pid, ()) == ProcessCounts()
 
 
-def test_what_a_process_shares_is_observed(tmp_path: Path) -> None:
+def test_shared_resources_of_a_process_are_observed(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     with (tmp_path / "out").open("wb") as out, Path(__file__).open("rb"):
         code = "import sys, time; print(flush=True); time.sleep(1000)"

@@ -65,13 +65,13 @@ def test_an_overrun_in_words() -> None:
         ("it was ended by SIGXCPU; it had used up its processor time", "cpu_s"),
     ],
 )
-def test_what_the_kernel_refused_is_named(content: str, limit: str) -> None:
+def test_a_limit_that_the_kernel_enforced_is_named(content: str, limit: str) -> None:
     limits = Limits(cpu_s=5)
     assert_limit_reported(explain_failure(ToolResult.error(content), limits), limit)
     assert explain_failure(ToolResult.text(content), limits) == ToolResult.text(content)
 
 
-def test_what_is_no_limit_is_left_alone() -> None:
+def test_errors_unrelated_to_limits_are_left_alone() -> None:
     result = ToolResult.error("ZeroDivisionError: division by zero")
     assert explain_failure(result, Limits()) is result
     assert "limit" not in explain_failure(ToolResult.error("SIGXCPU"), Limits(cpu_s=None)).metadata

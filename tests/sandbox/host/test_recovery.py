@@ -216,7 +216,7 @@ LEVELS = [p.name for p in spawn.detection().probes if p.ok and p.name in {"isola
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", ROWS)
-async def test_what_comes_back(tmp_path: Path, name: str, level: str) -> None:
+async def test_restored_variables_match_the_label(tmp_path: Path, name: str, level: str) -> None:
     row = ROWS[name]
     if row.needs and importlib.util.find_spec(row.needs) is None:
         pytest.skip(f"{row.needs} is not installed")

@@ -609,7 +609,7 @@ async def test_returning_anything_but_a_result(r: Rig) -> None:
         "import asyncio; raise asyncio.CancelledError",
     ],
 )
-async def test_whatever_a_tool_raises_is_its_result(r: Rig, body: str) -> None:
+async def test_an_exception_of_a_tool_is_its_result(r: Rig, body: str) -> None:
     @tool
     def odd(code: str) -> str:
         """Run code.

@@ -110,7 +110,7 @@ def test_the_rules_hold_for_any_history(plan: list[tuple[str, int]]) -> None:
 
 @pytest.mark.parametrize("second", KINDS)
 @pytest.mark.parametrize("first", KINDS)
-async def test_which_calls_run_together(first: Concurrency, second: Concurrency) -> None:
+async def test_compatible_calls_run_together(first: Concurrency, second: Concurrency) -> None:
     callers = Callers()
     callers.add(first)
     await callers.settle()

@@ -74,7 +74,7 @@ async def test_step_by_step(r: Rig) -> None:
     assert r.reported.losses == []
 
 
-async def test_what_is_not_kept_is_refused_with_the_reason(r: Rig) -> None:
+async def test_a_dropped_snapshot_is_refused_with_the_reason(r: Rig) -> None:
     await r.python("x = 1", call_id="one")
     with pytest.raises(SandboxError, match=r"to before call 'never': no snapshot was taken for this call"):
         await r.kernel.variables.restore("never")

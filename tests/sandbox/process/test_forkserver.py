@@ -291,7 +291,7 @@ def test_a_request_that_no_fork_can_receive_is_taken_and_reported() -> None:
         assert reader.read() == "The fork server could not make a worker: no more processes."
 
 
-def test_what_a_killed_supervisor_leaves_is_cleaned_up_and_other_workers_go_on(tmp_path: Path) -> None:
+def test_orphans_of_a_killed_supervisor_are_ended_and_other_workers_go_on(tmp_path: Path) -> None:
     with server() as made, worker(made, spec(tmp_path)) as one, worker(made, spec(tmp_path)) as two:
         for ends in (one, two):
             assert first_frame(ends).op == "ready"
@@ -307,7 +307,7 @@ def test_what_a_killed_supervisor_leaves_is_cleaned_up_and_other_workers_go_on(t
         assert Path(other["scratch"]).is_dir()
 
 
-def test_it_stays_while_a_worker_is_left_and_goes_with_the_last(tmp_path: Path) -> None:
+def test_the_server_stays_until_its_last_worker_ends(tmp_path: Path) -> None:
     made = spawn.ForkServerHandle()
     with worker(made, spec(tmp_path)) as ends:
         assert first_frame(ends).op == "ready"

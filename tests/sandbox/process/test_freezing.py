@@ -46,7 +46,7 @@ def grew(folder: Path, before: list[int]) -> bool:
     return all(now > then for now, then in zip(sizes(folder), before, strict=True))
 
 
-def test_what_was_stopped_before_stays_stopped(busy: int, tmp_path: Path) -> None:
+def test_processes_stopped_before_stay_stopped(busy: int, tmp_path: Path) -> None:
     writer = min(descendants(busy))
     os.kill(writer, signal.SIGSTOP)
     wait_until(lambda: process_state(writer) == "T")

@@ -80,7 +80,7 @@ def test_confined_children_are_unsupervised_and_supervisors_are_not() -> None:
     assert answer["found"] == answer["expected"]
 
 
-def test_what_a_dead_fork_server_leaves_is_ended_and_a_supervisor_is_waited_for(tmp_path: Path) -> None:
+def test_orphans_of_a_dead_fork_server_are_ended_and_a_supervisor_is_waited_for(tmp_path: Path) -> None:
     report, reporting = os.pipe()
     released, releasing = os.pipe()
 
@@ -119,7 +119,7 @@ def test_what_a_dead_fork_server_leaves_is_ended_and_a_supervisor_is_waited_for(
     assert [path.name for path in tmp_path.iterdir()] == ["aisotools-1-x"], "another server's folder stays"
 
 
-def test_it_holds_no_descriptor_and_survives_the_signals_of_a_terminal(tmp_path: Path) -> None:
+def test_the_janitor_holds_no_descriptor_and_survives_the_signals_of_a_terminal(tmp_path: Path) -> None:
     report, reporting = os.pipe()
     released, releasing = os.pipe()
 

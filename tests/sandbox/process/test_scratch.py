@@ -29,7 +29,7 @@ def test_a_scratch_folder_is_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "link"])
-def test_what_somebody_else_put_there_is_not_used(tmp_path: Path, kind: str) -> None:
+def test_a_scratch_folder_of_somebody_else_is_not_used(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "scratch"
     if kind == "folder":
         folder.mkdir()

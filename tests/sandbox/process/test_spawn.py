@@ -220,7 +220,7 @@ def test_a_path_that_is_no_utf_8(spec: spawn.WorkerSpec) -> None:
         spawn.server().spawn(odd)
 
 
-def test_what_was_spawned_ends_when_its_ends_are_closed(spec: spawn.WorkerSpec) -> None:
+def test_a_worker_ends_when_its_descriptors_are_closed(spec: spawn.WorkerSpec) -> None:
     ends = spawn.server().spawn(spec)
     wait_until(lambda: [p for p in Path("/proc").glob("[0-9]*") if _works_in(p, spec.workspace)])
     close(ends)

@@ -133,7 +133,7 @@ SCOPE: dict[str, Any] = {"spared": [], "unmarked": True}
 # ---------------------------------------------------------------- the end of the tree
 
 
-def test_it_reports_the_processes_and_then_the_end(tmp_path: Path) -> None:
+def test_the_processes_are_reported_and_then_the_end(tmp_path: Path) -> None:
     with supervised(tmp_path) as host:
         pids = host.pids()
         assert host.started == {
@@ -186,7 +186,9 @@ def test_signals_of_a_terminal_do_not_end_it(tmp_path: Path) -> None:
     ("command", "status"),
     [("exit 3", {"exit": 3, "signal": 0}), ("kill -9 $$", {"exit": -1, "signal": 9})],
 )
-def test_how_the_worker_ended(tmp_path: Path, command: str, status: dict[str, int]) -> None:
+def test_exit_status_and_signal_of_the_worker_are_reported(
+    tmp_path: Path, command: str, status: dict[str, int]
+) -> None:
     with supervised(tmp_path, ("/bin/sh", "-c", command)) as host:
         assert host.receive() == {"op": "died", "worker": host.worker, **status}
 
@@ -282,7 +284,7 @@ def test_a_sweep_can_spare_what_bears_no_mark(tmp_path: Path) -> None:
         assert living(pids) == {"worker"}
 
 
-def test_what_is_frozen_is_thawed(tmp_path: Path) -> None:
+def test_frozen_processes_are_thawed(tmp_path: Path) -> None:
     with supervised(tmp_path) as host:
         pids = host.pids()
         host.ask("freeze", keep=[pids["worker"]])
@@ -295,7 +297,7 @@ def test_what_is_frozen_is_thawed(tmp_path: Path) -> None:
         assert living(pids) == {"worker", "member", "daemon"}, "nothing is frozen any more"
 
 
-def test_what_is_frozen_is_dropped_and_the_rest_is_not(tmp_path: Path) -> None:
+def test_frozen_processes_are_dropped_and_others_are_not(tmp_path: Path) -> None:
     with supervised(tmp_path) as host:
         pids = host.pids()
         host.ask("freeze", keep=[pids["worker"], pids["member"]])

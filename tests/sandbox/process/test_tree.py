@@ -158,7 +158,7 @@ def test_marks_are_read_from_the_environment() -> None:
         assert not {task.pid, unmarked.pid} & found
 
 
-def test_what_runs_away_from_process_to_process_is_ended() -> None:
+def test_a_process_that_forks_on_and_on_is_ended() -> None:
     """At any moment few processes, and never the same for long; should this fail, they end by themselves."""
     code = """
 import os, time

@@ -191,7 +191,7 @@ report([lost, problem, peer.recv(1).decode()])
     assert run(code, tmp_path) == [["2 sockets"], "OSError", "y"]
 
 
-def test_what_waits_for_missing_threads_and_children_fails_at_once(tmp_path: Path) -> None:
+def test_waiting_for_missing_threads_and_children_fails_at_once(tmp_path: Path) -> None:
     code = """
 def problem(action):
     try:
@@ -271,7 +271,7 @@ class Stubborn:
         raise SystemExit("no" * 100)
 
 
-def test_what_cannot_be_pickled_is_named_and_the_rest_travels(file: Any) -> None:
+def test_variables_that_cannot_be_pickled_are_named_and_the_rest_travels(file: Any) -> None:
     lost = fork.write_variables({"a": 1, "bad": Stubborn(), "b": 2}, {}, file.write)
     assert lost == [f"bad (Stubborn: {'no' * 50})"]
     assert fork.read_variables({}, file.read) == ["a", "b"]

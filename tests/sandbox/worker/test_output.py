@@ -174,7 +174,7 @@ def test_displays_are_capped_one_by_one() -> None:
     assert record.dropped_displays == 1
 
 
-def test_what_is_replaced_or_cleared_makes_room() -> None:
+def test_replaced_and_cleared_output_makes_room() -> None:
     record = CallRecord(call_id="c", data_left=1000)
     for number in range(50):
         record.display({"image/png": str(number) * 400}, display_id="d", update=number > 0)

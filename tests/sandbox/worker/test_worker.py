@@ -60,7 +60,7 @@ class UnprintableError(Exception):
         (asyncio.CancelledError(), "The call was interrupted."),
     ],
 )
-def test_whatever_a_tool_raises_is_its_result(error: BaseException, content: str) -> None:
+def test_an_exception_of_a_tool_is_its_result(error: BaseException, content: str) -> None:
     caps = OutputCaps()
     pieces = worker.encode_failure(error, CallRecord(call_id="1"), caps)
     result = result_from_worker(pieces, caps, PrintedOutput(0))
@@ -69,7 +69,7 @@ def test_whatever_a_tool_raises_is_its_result(error: BaseException, content: str
     assert result.metadata.get("stopped", False) is content.startswith("The call was interrupted")
 
 
-def test_what_was_displayed_and_dropped_is_added() -> None:
+def test_displays_and_the_number_dropped_are_added() -> None:
     record = CallRecord(call_id="1", stream_left=4, data_left=100)
     assert worker.add_record(ToolResult.text("x"), record).metadata == {}
     record.take("stdout", "123456")

@@ -262,7 +262,7 @@ def test_nothing_is_written_through_a_linked_folder(tracked: TrackedFolder, tmp_
     assert [path.name for path in outside.iterdir()] == ["old"]
 
 
-def test_what_was_not_kept_cannot_be_created(tracked: TrackedFolder) -> None:
+def test_content_that_was_not_stored_cannot_be_created(tracked: TrackedFolder) -> None:
     result = tracked.restore(
         {("u",): Node("unkept", content="it is too large;1"), ("s",): Node("other", content="socket")}
     )
@@ -547,7 +547,7 @@ def test_plan_without_a_tree_is_refused(tracked: TrackedFolder) -> None:
     assert tracked.plan(root, root) == refusal
 
 
-def test_what_was_never_stored_is_missing_or_left(tracked: TrackedFolder) -> None:
+def test_unstored_files_are_reported_missing_or_left(tracked: TrackedFolder) -> None:
     tracked.track(total_bytes=10)
     (tracked.root / "large").write_bytes(bytes(11))
     (tracked.root / "d").mkdir()

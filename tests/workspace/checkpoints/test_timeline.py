@@ -60,7 +60,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     rig.chain.close()
 
 
-def test_what_somebody_else_changed_is_a_conflict_shown_and_refused_unless_forced(rig: Rig) -> None:
+def test_a_change_by_somebody_else_is_a_conflict_shown_and_refused_unless_forced(rig: Rig) -> None:
     file, other = rig.root / "a", rig.root / "mine"
     rig.step(lambda: file.write_text("call"))
     file.write_text("person")
@@ -74,7 +74,7 @@ def test_what_somebody_else_changed_is_a_conflict_shown_and_refused_unless_force
     assert other.read_text() == "person"
 
 
-def test_what_somebody_else_put_into_a_new_folder_is_never_removed(rig: Rig) -> None:
+def test_a_file_of_somebody_else_in_a_new_folder_is_never_removed(rig: Rig) -> None:
     rig.step((rig.root / "new").mkdir)
     (rig.root / "new" / "mine").write_text("person")
     assert rig.move().conflicts == (("new/mine", "it was put there by somebody else since"),)
@@ -194,7 +194,7 @@ def test_deep_trees_are_named_and_removed_only_by_force(tmp_path: Path) -> None:
     rig.chain.close()
 
 
-def test_what_is_too_large_is_named_and_never_read(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_is_named_and_never_read(tmp_path: Path) -> None:
     rig = Rig(tmp_path, ScanLimits(total_bytes=1000))
     (rig.root / "small").write_bytes(b"x" * 600)
     with (rig.root / "sparse").open("wb") as file:
@@ -220,7 +220,7 @@ def test_too_many_files_are_reported_and_nothing_is_changed(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_may_not_be_read_is_named(rig: Rig) -> None:
+def test_an_unreadable_file_is_named(rig: Rig) -> None:
     (rig.root / "a").write_text("x")
     (rig.root / "a").chmod(0)
     assert rig.chain.look().uncovered == ((("a",), "it cannot be read: Permission denied"),)
@@ -293,7 +293,7 @@ def test_a_damaged_content_is_not_used(rig: Rig) -> None:
     assert list(rig.root.glob(".aiso*")) == []
 
 
-def test_where_nothing_can_be_kept_the_call_must_not_run(rig: Rig) -> None:
+def test_without_a_store_the_call_must_not_run(rig: Rig) -> None:
     store = rig.chain.store
 
     def count_contents_as(size_bytes: int) -> None:
@@ -635,7 +635,7 @@ def test_forced_move_that_was_cut_short_removes_what_is_too_large(tmp_path: Path
         rig.chain.close()
 
 
-def test_what_cannot_be_removed_by_force_is_named_and_does_not_stop_the_move(rig: Rig) -> None:
+def test_a_file_that_cannot_be_removed_is_named_and_does_not_stop_the_move(rig: Rig) -> None:
     rig.step(lambda: (rig.root / "a").write_text("1"), lambda: (rig.root / "b").write_text("1"))
     plan = RestorePlan(
         targets={("a",): None},

@@ -156,7 +156,7 @@ def test_paths_and_hosts(
         ("length /2/", "what may be a division or begin a pattern"),
     ],
 )
-def test_why_an_awk_program_may_do_more(program: str, doubt: str) -> None:
+def test_reasons_why_an_awk_program_may_do_more(program: str, doubt: str) -> None:
     assert awk_doubt(program) == doubt
 
 
@@ -178,5 +178,5 @@ def test_why_an_awk_program_may_do_more(program: str, doubt: str) -> None:
         ("$!N", ""),
     ],
 )
-def test_why_a_sed_script_may_do_more(script: str, doubt: str) -> None:
+def test_reasons_why_a_sed_script_may_do_more(script: str, doubt: str) -> None:
     assert sed_doubt(script) == doubt

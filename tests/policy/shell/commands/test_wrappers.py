@@ -200,7 +200,7 @@ def test_paths_and_hosts(
         ('find "$x" -exec ls {} \\;', ["ls {}"]),
     ],
 )
-def test_what_is_run_is_judged_in_its_place(command: str, expected: list[str]) -> None:
+def test_the_wrapped_command_is_judged_in_its_place(command: str, expected: list[str]) -> None:
     assert nested(COMMANDS, command) == expected
 
 
