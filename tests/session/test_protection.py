@@ -56,7 +56,7 @@ WAYS_WITHOUT_END = {
 
 
 @pytest.mark.parametrize("way", [*WAYS, *WAYS_WITHOUT_END])
-async def test_however_a_call_ends(session: Session, way: str) -> None:
+async def test_every_end_of_a_call(session: Session, way: str) -> None:
     ending = (WAYS | WAYS_WITHOUT_END)[way]
     code = f"{PLANT}\nopen('.envrc', 'w').write('evil')\nopen('mine.txt', 'w').write('stays')\n{ending}"
     await session.start()

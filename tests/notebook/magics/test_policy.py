@@ -69,7 +69,7 @@ def test_typo_is_reported_in_one_line(notebook: Notebook, line: str, message: st
     assert message in usage_error(notebook.run(line))
 
 
-def test_why(notebook: Notebook) -> None:
+def test_the_reason_for_a_decision(notebook: Notebook) -> None:
     shown = plain(notebook, "%policy why sandbox_write path=out/a.txt content=x")
     assert "is asked about" in shown
     assert "out/a.txt" in shown
