@@ -89,42 +89,50 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
     Raises:
         WorkspaceRefused: Saying why, and what would do.
     """
-    real = workspace.resolve()
+    real = os.path.realpath(workspace)
     refusal = f"{str(workspace)!r} cannot be the workspace: "
-    for package, folder in _loaded_packages():
-        relation = _relation(real, folder)
+    for package, home in _loaded_packages():
+        relation = _relation(real, home)
         if relation:
             raise WorkspaceRefused(
-                f"{refusal}it {relation} the package {package} ({folder}), which this process imports. "
+                f"{refusal}it {relation} the package {package} ({home}), which this process imports. "
                 "Use a folder made for this, such as ./workspace/mine."
             )
     for root, description in _import_roots(os.environ if environ is None else environ):
         relation = _relation(real, root)
-        would_do = (root if root.is_dir() else root.parent) / "workspace" / "mine"
+        if not relation:
+            continue
+        folder = Path(root)
+        would_do = (folder if folder.is_dir() else folder.parent) / "workspace" / "mine"
         if relation in {"is", "contains"}:
             raise WorkspaceRefused(
                 f"{refusal}it {relation} {description} ({root}), so that a file written there could be "
                 f"imported by programs outside the sandbox. A folder below will do: {str(would_do)!r}."
             )
-        if relation:
-            name = real.relative_to(root).parts[0]
-            reason = _why_importable(name, root)
-            if reason:
-                raise WorkspaceRefused(
-                    f"{refusal}it lies in the folder {name!r} of {description} ({root}), and {reason}. "
-                    f"Use a folder of another name, such as {str(would_do)!r}."
-                )
+        name = _first_below(root, real)
+        reason = _why_importable(name, root)
+        if reason:
+            raise WorkspaceRefused(
+                f"{refusal}it lies in the folder {name!r} of {description} ({root}), and {reason}. "
+                f"Use a folder of another name, such as {str(would_do)!r}."
+            )
 
 
-def _relation(workspace: Path, folder: Path) -> str:
+def _relation(workspace: str, folder: str) -> str:
+    """Return how one real path lies to another. Many are compared, so both are texts."""
     if workspace == folder:
         return "is"
-    if folder.is_relative_to(workspace):
+    if folder.startswith(f"{workspace.rstrip('/')}/"):
         return "contains"
-    return "lies in" if workspace.is_relative_to(folder) else ""
+    return "lies in" if workspace.startswith(f"{folder.rstrip('/')}/") else ""
 
 
-def _import_roots(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+def _first_below(folder: str, path: str) -> str:
+    """Return the first component of `path` below `folder`, in which it lies."""
+    return path[len(folder.rstrip("/")) + 1 :].partition("/")[0]
+
+
+def _import_roots(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the real paths that modules are imported from, each with what it is."""
     entries = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
     candidates: list[tuple[str, str]] = [("", "the current folder")]
@@ -133,15 +141,15 @@ def _import_roots(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
     seen = set()
     for entry, description in candidates:
         try:
-            root = Path(entry).resolve()
-        except (OSError, ValueError, RuntimeError):  # the current folder is gone, or the entry is no path
+            root = os.path.realpath(entry)
+        except (OSError, ValueError):  # the current folder is gone, or the entry is no path
             continue
         if root not in seen:
             seen.add(root)
             yield root, description
 
 
-def _loaded_packages() -> Iterator[tuple[str, Path]]:
+def _loaded_packages() -> Iterator[tuple[str, str]]:
     """Yield the packages of this process that are no part of another one, each with its folder."""
     for name, module in tuple(sys.modules.items()):
         # A namespace package has no file: it is a plain folder, in which anything may lie.
@@ -151,17 +159,17 @@ def _loaded_packages() -> Iterator[tuple[str, Path]]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _real_folder(file: str) -> Path:
-    return Path(file).resolve().parent
+def _real_folder(file: str) -> str:
+    return os.path.realpath(file).rpartition("/")[0]
 
 
-def _why_importable(name: str, root: Path) -> str:
+def _why_importable(name: str, root: str) -> str:
     """Return why a module of this name could be imported from `root` or elsewhere; empty if it could not."""
     for init in _INITS:
-        if os.path.lexists(root / name / init):
+        if os.path.lexists(f"{root}/{name}/{init}"):
             return f"{name}/{init} makes a package of it (undo its call, or remove that file)"
     for suffix in importlib.machinery.all_suffixes():
-        if os.path.lexists(root / (name + suffix)):
+        if os.path.lexists(f"{root}/{name}{suffix}"):
             return f"{name}{suffix} beside it is a module of that name"
     if name in sys.stdlib_module_names:
         return "the standard library has a module of that name"
@@ -185,16 +193,16 @@ def _is_installed(name: str) -> bool:
     return False
 
 
-def list_package_files(workspace: Path, environ: Mapping[str, str]) -> list[Path]:
+def list_package_files(workspace: Path, environ: Mapping[str, str]) -> list[str]:
     """Return the `__init__` files that would make `workspace` part of a package below an import root.
 
     They need not exist.
     """
-    real = workspace.resolve()
-    files: list[Path] = []
+    real = os.path.realpath(workspace)
+    files: list[str] = []
     for root, _ in _import_roots(environ):
         if _relation(real, root) == "lies in":
-            files += [root / real.relative_to(root).parts[0] / init for init in _INITS]
+            files += [f"{root}/{_first_below(root, real)}/{init}" for init in _INITS]
     return files
 
 
@@ -275,6 +283,20 @@ def _unblock(blocks: list[Path]) -> None:
 
 def _forget_finders(folder: Path) -> None:
     """Drop the finders that are cached for this folder and those below."""
+    known: dict[str, str] = {}
     for entry in tuple(sys.path_importer_cache):
-        if Path(entry).resolve().is_relative_to(folder):
+        if _relation(str(folder), _resolve(entry, known)) in {"is", "contains"}:
             sys.path_importer_cache.pop(entry, None)
+
+
+def _resolve(path: str, known: dict[str, str]) -> str:
+    """Return the real path; `known` has those that were found before, as most entries share their parents."""
+    real = known.get(path)
+    if real is None:
+        parent, _, name = path.rpartition("/")
+        if not parent or name in {"", ".", ".."} or os.path.islink(path):  # noqa: PTH114 - many entries
+            real = os.path.realpath(path)
+        else:
+            real = f"{_resolve(parent, known).rstrip('/')}/{name}"
+        known[path] = real
+    return real
