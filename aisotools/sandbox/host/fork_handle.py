@@ -330,6 +330,8 @@ class ForkSocket:
         self.sock.setsockopt(socket.SOL_SOCKET, _SO_PASSCRED, 1)
         self._supervisor = supervisor
         self._reader = FrameReader(_FRAME_LIMITS)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop that watches our end, while somebody waits for a frame."""
 
     async def receive(self, op: str, *, within_s: float) -> Mapping[str, Any]:
         """Wait for the next frame, which must be `op`, and return its header.
@@ -343,10 +345,11 @@ class ForkSocket:
                 while True:
                     readable = loop.create_future()
                     loop.add_reader(self.sock, _resolve, readable)
+                    self._loop = loop
                     try:
                         await readable
                     finally:
-                        loop.remove_reader(self.sock)
+                        self._unwatch()
                     if frames := self._read():
                         break
         except TimeoutError:
@@ -406,8 +409,16 @@ class ForkSocket:
         if self.pidfd >= 0:
             os.close(self.pidfd)
 
+    def _unwatch(self) -> None:
+        # Race: `close` may come while `receive` waits, which ends one step of the loop later. By then the
+        # number of the descriptor may be that of another file, which must stay watched.
+        if self._loop is not None:
+            self._loop.remove_reader(self.sock)
+            self._loop = None
+
     def close(self, *, kill: bool) -> None:
         """Close both ends; with `kill`, end the process too."""
+        self._unwatch()
         self.peer.close()
         self.sock.close()
         if self.pidfd >= 0:

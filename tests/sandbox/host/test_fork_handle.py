@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from aisotools.sandbox.host.fork_handle import (
     is_below,
     label_snapshot,
 )
+from tests.waiting import HANG_S
 
 SPEAKER = "import os, sys, time; os.write(int(sys.argv[1]), bytes.fromhex(sys.argv[2])); time.sleep(1000)"
 
@@ -210,6 +212,28 @@ async def test_a_process_from_elsewhere_is_refused() -> None:
         await foreign.receive("woke", within_s=50)
     assert foreign.pidfd == -1
     foreign.close(kill=False)
+
+
+async def test_closed_while_somebody_waits() -> None:
+    """Its descriptor's number may be another file's before the waiting task ends. That stays watched."""
+    sock = ForkSocket(os.getpid)
+    waiting = asyncio.ensure_future(sock.receive("woke", within_s=50))
+    await asyncio.sleep(0)
+    number = sock.sock.fileno()
+    sock.close(kill=False)
+    waiting.cancel()
+    watched, other = socket.socketpair()  # they take the lowest numbers that are free
+    if other.fileno() == number:
+        watched, other = other, watched
+    assert watched.fileno() == number
+    readable = asyncio.Event()
+    asyncio.get_running_loop().add_reader(watched, readable.set)
+    with watched, other:
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        other.send(b"x")
+        await asyncio.wait_for(readable.wait(), HANG_S)
+        asyncio.get_running_loop().remove_reader(watched)
 
 
 async def test_two_processes_at_once(sock: ForkSocket) -> None:
