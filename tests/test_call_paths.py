@@ -6,8 +6,8 @@ import asyncio
 
 from tests.call_paths import measure
 
-MOST = {"read-only call": (26, 132, 85), "asked write": (40, 260, 200), "undo": (18, 80, 60)}
-"""Modules, functions and crossings, with some room for polls and for other versions of Python."""
+MOST = {"read-only call": (26, 124, 78), "asked write": (40, 250, 198), "undo": (18, 94, 106)}
+"""Modules, functions and crossings."""
 
 
 def test_the_path_of_a_call_stays_short() -> None:

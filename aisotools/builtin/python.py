@@ -62,7 +62,8 @@ async def python(
 
     Variables, imports and functions persist from call to call. Printed text, the value of the last
     expression, figures, tables and the traceback of an error are all part of the result. The current folder
-    is the workspace; files elsewhere cannot be changed, and there is no network and no input().
+    is the workspace; files elsewhere cannot be changed, and there is no input() and no network, but for the
+    sandbox's own 127.0.0.1 at level isolated.
     """
     del timeout  # the gate has set the deadline from it
     shell, record = context.metadata_get("shell"), context.metadata_get("record")

@@ -258,8 +258,8 @@ async def sandbox_bash(
 
     Commands start in the workspace folder (also in $WORKSPACE), which persists from call to call; shell
     variables and `cd` do not. Only the workspace and $TMPDIR can be written, file modes cannot be changed
-    afterwards, there is no network and no terminal, and standard input is empty. A non-zero exit code or a
-    timeout is an error.
+    afterwards, there is no terminal and no network, but for the sandbox's own 127.0.0.1 at level isolated,
+    and standard input is empty. A non-zero exit code or a timeout is an error.
     """
     folder = _folder(context, workdir)
     if background:

@@ -64,6 +64,22 @@ async def main():
         return (time.perf_counter() - began) * 1000
 print(json.dumps([asyncio.run(main()), []]))
 """
+OWN_INTERPRETER = """
+import json, subprocess, sys, time
+began = time.perf_counter()
+subprocess.run([sys.executable, "-I", "-c", "import aisotools.sandbox.worker.worker"], check=True)
+print(json.dumps([(time.perf_counter() - began) * 1000, []]))
+"""
+FORKED_WORKER = """
+import asyncio, json, sys, time
+from aisotools import AllowAll, Session
+async def main():
+    async with Session(sys.argv[1], approver=AllowAll()) as session:  # starts the fork server
+        began = time.perf_counter()
+        await session.restart()
+        return (time.perf_counter() - began) * 1000
+print(json.dumps([asyncio.run(main()), []]))
+"""
 HEAVY = ("mcp", "openai", "anthropic", "google", "pydantic_ai", "litellm", "nbformat", "matplotlib", "pandas")
 
 
@@ -95,6 +111,17 @@ def test_start(tmp_path: Path) -> None:
         tops = sorted({name.partition(".")[0] for name in modules})
         print(f"\n{what} loads {len(modules)} modules of: {', '.join(tops)}")
         assert not set(tops) & set(HEAVY)
+
+
+def test_own_interpreter(tmp_path: Path) -> None:
+    """What another seed of hashes and other addresses for each session would cost, which no fork has."""
+    executed, _ = measured(OWN_INTERPRETER, tmp_path)
+    forked, _ = measured(FORKED_WORKER, tmp_path)
+    show(
+        Figure(what="a worker's interpreter, executed", samples=executed),
+        Figure(what="a worker forked and confined", samples=forked, peer=statistics.median(executed)),
+    )
+    assert min(executed) > statistics.median(forked)
 
 
 def test_preloading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

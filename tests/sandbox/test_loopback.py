@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from aisotools.builtin.python import python
+from aisotools.builtin.shell import sandbox_bash
 from aisotools.sandbox.process import spawn
 from tests.sandbox.rig import rig
 
@@ -203,3 +205,8 @@ async def test_other_levels_have_none_and_say_so(tmp_path: Path, level: str) -> 
         result = await r.python("import http.server; http.server.HTTPServer(('127.0.0.1', 0), None)")
         assert result.is_error
         assert f"[level {level}: there is no network here, not even 127.0.0.1." in result.content
+
+
+def test_the_descriptions_of_tools_say_where_a_loopback_is() -> None:
+    for tool in (python, sandbox_bash):
+        assert "127.0.0.1 at level isolated" in " ".join(tool.description.split())

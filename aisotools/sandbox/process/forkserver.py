@@ -15,7 +15,10 @@ What every worker inherits, as a boundary:
   it and becomes the supervisor. What comes back is numbers and the folder for temporary files, which is the
   same for all sessions of a host: what to prepare, so that later forks inherit it ready.
 - What the forks of one server share stays shared: addresses and the seed of hashes. Only an interpreter of
-  its own for each session would have others, at the price of a start without the server.
+  its own for each session would have others. Executing one and importing what a worker needs takes more than
+  100 ms, which every start would have to wait for (`tests/benchmarks/test_start.py`). So a worker that finds
+  out where something lies in its own memory knows it of the other workers of this host, where it can write
+  nothing.
 - Race: none. The server waits for the report before it looks for the next request.
 - A failure: a fork that cannot be made, or ends before it has received the request, leaves it to the server,
   which throws it away, wipes it, and tells the host.
