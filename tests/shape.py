@@ -40,9 +40,6 @@ NAMED_ABOVE: Mapping[str, Mapping[str, str]] = {
     "agent.transcript.notebook": {
         "notebook.current": "a line of the notebook that it writes; it runs in the reader's kernel",
     },
-    "policy.prepared": {
-        "builtin": "a comparison: whether a tool's code is ours; nothing is imported by that name",
-    },
 }
 """By module, packages above it that it names all the same, each with the reason."""
 

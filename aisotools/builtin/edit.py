@@ -17,6 +17,7 @@ from aisotools.builtin.files import written_path
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Effect, Facts, Json, ToolResult
+from aisotools.tools.adapter import register_builtin
 from aisotools.tools.function import tool
 from aisotools.workspace.diff import counts, unified
 from aisotools.workspace.paths import printable, shown
@@ -302,3 +303,6 @@ def edit(
     return ToolResult.json(
         value, f"Replaced {passages} in {name} (+{added} -{removed} lines).\n{value['diff']}"
     )
+
+
+register_builtin(edit)

@@ -15,6 +15,7 @@ from aisotools.builtin.file_operations import translate_errors
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Effect, Facts, Json, ToolResult
+from aisotools.tools.adapter import register_builtin
 from aisotools.tools.function import tool
 from aisotools.workspace.workspace import Workspace
 
@@ -313,3 +314,6 @@ def sandbox_write(
     workspace = Workspace(context.workspace_path)
     with translate_errors(workspace, path):
         return operations.write(workspace, path, content)
+
+
+register_builtin(file, sandbox_read, sandbox_write)

@@ -19,6 +19,7 @@ from aisotools.builtin.file_operations import MAX_FILE_BYTES, translate_errors
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Effect, Facts, Json, ToolResult
+from aisotools.tools.adapter import register_builtin
 from aisotools.tools.function import tool
 from aisotools.workspace.paths import printable, shown
 from aisotools.workspace.read_tracker import FileTouch
@@ -604,3 +605,6 @@ def _rename(workspace: Workspace, old: str, new: str) -> None:
         workspace.locate(new, follow=False, make_parents=True) as target,
     ):
         source.rename(target)
+
+
+register_builtin(apply_patch)

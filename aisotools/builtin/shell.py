@@ -29,6 +29,7 @@ from aisotools.core.truncation import CAP, HeadTailBuffer, looks_binary
 from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.sandbox.confinement import landlock
 from aisotools.sandbox.process.tree import CALL_MARK, call_mark
+from aisotools.tools.adapter import register_builtin
 from aisotools.tools.function import tool
 from aisotools.workspace.workspace import Workspace
 
@@ -435,3 +436,7 @@ def _build_result(output: _Output, code: int, elapsed_ms: int, timeout_ms: int |
         kind="error" if failed else "json",
         value={"stdout": stdout, "stderr": stderr, "exitCode": code, "executionTime": elapsed_ms},
     )
+
+
+# Programs of a call that only reads run under a layer without write rights.
+register_builtin(sandbox_bash, keeps_to_reading=True)

@@ -22,6 +22,7 @@ from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP, HeadTailBuffer
 from aisotools.core.types import Effect, Json, ToolResult
 from aisotools.sandbox.worker.worker import register_announcer
+from aisotools.tools.adapter import register_builtin
 from aisotools.tools.function import tool
 
 MAX_RUNNING = 16
@@ -444,3 +445,7 @@ async def task_stop(
         outcome = "was stopped" if one in running else f"had {one.state} already"
         lines.append(f"Task {one.id} {outcome}.")
     return ToolResult.json({"tasks": [one.as_json() for one in chosen]}, "\n".join(lines) or "No task runs.")
+
+
+# They look at the tasks, which live in the worker, and run nobody's code.
+register_builtin(task_list, task_output, keeps_to_reading=True)

@@ -26,6 +26,8 @@ class SandboxCall:
         session_key: The conversation.
         read_only: True if the call was classified read only. A tool that starts programs then takes their
             right to change files away; it finds this in its context's metadata under the same name.
+        in_reader: True to run the tool where nothing can be changed at all, because it is not one of those
+            that see to that themselves. A sandbox that cannot do so must refuse the call.
         changes_variables: False if the tool touches files alone: no restore point of variables is needed.
         starts_task: True if what it starts goes on after it.
     """
@@ -36,6 +38,7 @@ class SandboxCall:
     output_caps: OutputCaps = field(default_factory=OutputCaps)
     session_key: str = ""
     read_only: bool = False
+    in_reader: bool = False
     changes_variables: bool = True
     starts_task: bool = False
 
@@ -108,6 +111,18 @@ class Sandbox(Protocol):
 
     def status(self) -> SandboxStatus:
         """Return the current state without blocking."""
+
+
+@runtime_checkable
+class SupportsReaders(Protocol):
+    """A sandbox that can run tools so that they can change nothing, whatever their code does.
+
+    In any other sandbox a tool that says it only reads counts as one that changes something.
+    """
+
+    @property
+    def has_readers(self) -> bool:
+        """True if it can do so at its level, on this machine."""
 
 
 @runtime_checkable

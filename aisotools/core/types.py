@@ -251,7 +251,8 @@ class Facts:
         runs_in: Where the tool runs.
         level: The sandbox's confinement level.
         undoable: True if undo covers everything that the call may change.
-        path_guarded: True if the tool reaches files only through the workspace's path guard.
+        path_guarded: True if the tool reaches files only through the workspace's path guard. Believed of the
+            built-in tools alone.
         background: True if what it starts goes on after the call.
     """
 

@@ -19,6 +19,7 @@ from aisotools.core.types import Decision, Effect, Facts, Json, RunsIn, ToolCall
 from aisotools.policy.rules import Evaluation, Policy, assumed_effect
 from aisotools.tools.adapter import (
     deadline_of,
+    find_builtin,
     gather_facts,
     payload_of,
     validate_arguments,
@@ -26,8 +27,10 @@ from aisotools.tools.adapter import (
 )
 from aisotools.tools.validation import encode_arguments
 
-OWN_TOOLS = "aisotools.builtin."
-"""Beginning of the import paths of our own tools."""
+_UNENFORCED = (
+    "its tool says that it only reads, which cannot be enforced here (level {level}): it counts as a local "
+    "change"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +47,10 @@ class PreparedCall:
         effect: The effect that the policy assumed.
         evaluation: The policy's answer.
         digest: Of the tool's version, the arguments and the level; see `call_digest`.
-        only_touches_files: True for our own file tools, which reach files through the path guard and change
-            nothing else. What a stranger's tool says of itself does not count.
+        own_path: Where the worker imports it from if it is a registered built-in tool; empty for any other
+            tool, whatever that says of itself.
+        needs_reader: True for a call that only reads, of a tool in the sandbox that would otherwise only be
+            believed: it runs where nothing can be changed.
     """
 
     tool: Tool
@@ -57,7 +62,13 @@ class PreparedCall:
     effect: Effect
     evaluation: Evaluation
     digest: str
-    only_touches_files: bool = False
+    own_path: str = ""
+    needs_reader: bool = False
+
+    @property
+    def only_touches_files(self) -> bool:
+        """True for our own file tools, which reach files through the path guard and change nothing else."""
+        return self.facts.path_guarded
 
     @property
     def arguments(self) -> dict[str, Json]:
@@ -94,6 +105,8 @@ def prepare_call(
     policy: Policy,
     level: str,
     can_undo: Callable[[Facts], bool] | None = None,
+    *,
+    has_readers: bool = False,
 ) -> PreparedCall:
     """Validate and classify a call, and ask the policy.
 
@@ -105,6 +118,8 @@ def prepare_call(
         policy: Decides about it.
         level: The sandbox's level.
         can_undo: Returns whether a call with these facts could be undone; None if none can.
+        has_readers: Whether the sandbox can hold tools that only read to it. If not, they count as tools that
+            make a local change.
 
     Raises:
         ArgumentError: If the arguments do not fit.
@@ -114,9 +129,19 @@ def prepare_call(
     encoded = encode_arguments(tool.name, validate_arguments(tool, call.arguments))
     payload = payload_of(tool)
     runs_in: RunsIn = "host" if payload is None else "sandbox"
+    builtin = None if payload is None else find_builtin(tool)
+    is_believed = is_unenforced = False
     # Everyone who is asked gets arguments of their own, so that nobody can change what the others see.
     try:
-        facts = dataclasses.replace(gather_facts(tool, from_json(encoded)), runs_in=runs_in, level=level)
+        facts = gather_facts(tool, from_json(encoded))
+        # That a tool reaches files through the path guard is known of our own tools alone.
+        is_guarded = facts.path_guarded and builtin is not None
+        facts = dataclasses.replace(facts, runs_in=runs_in, level=level, path_guarded=is_guarded)
+        keeps_to_reading = is_guarded or (builtin is not None and builtin.keeps_to_reading)
+        is_believed = payload is not None and not keeps_to_reading
+        is_unenforced = is_believed and not has_readers and assumed_effect(facts) is Effect.READ_ONLY
+        if is_unenforced:
+            facts = dataclasses.replace(facts, effect=Effect.LOCAL_MUTATION)
         # A call that only reads leaves nothing to undo, and finding out takes time. What the tool itself says
         # about undo does not count.
         undoable = can_undo is not None and assumed_effect(facts) is not Effect.READ_ONLY and can_undo(facts)
@@ -128,7 +153,10 @@ def prepare_call(
         evaluation = Evaluation(Decision.DENY, reasons=(reason,))
     else:
         evaluation = policy.check(dataclasses.replace(call, arguments=from_json(encoded)), facts)
-    is_own = payload is not None and payload.import_path.startswith(OWN_TOOLS)
+        if is_unenforced:
+            reasons = (*evaluation.reasons, _UNENFORCED.format(level=level))
+            evaluation = dataclasses.replace(evaluation, reasons=reasons)
+    effect = assumed_effect(facts)
     return PreparedCall(
         tool=tool,
         payload=payload,
@@ -136,10 +164,11 @@ def prepare_call(
         encoded_arguments=encoded,
         deadline_s=deadline_of(tool, from_json(encoded)),
         facts=facts,
-        effect=assumed_effect(facts),
+        effect=effect,
         evaluation=evaluation,
         digest=call_digest(tool, encoded, level),
-        only_touches_files=is_own and facts.path_guarded,
+        own_path="" if builtin is None or payload is None else payload.import_path,
+        needs_reader=is_believed and effect is Effect.READ_ONLY,
     )
 
 

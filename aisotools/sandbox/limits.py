@@ -72,6 +72,11 @@ _NO_SHARED_MEMORY_HINT = (
     "multiprocessing.get_context('fork') with Process and Pipe. At level isolated they work.]"
 )
 
+_DENIED = re.compile(r"\[Errno (1|9|13|30)\]|PermissionError|[Pp]ermission denied|readonly database")
+_READ_ONLY_HINT = (
+    "[the tool says that it only reads, so it ran without the right to change files, to reach other "
+    "processes or to make sockets. If it needs that, declare it with effect='local_mutation'.]"
+)
 _NO_NETWORK = re.compile(r"\[Errno 97\]|Address family not supported")
 _NO_NETWORK_HINT = (
     "[level {level}: there is no network here, not even 127.0.0.1. At level isolated programs of the sandbox "
@@ -318,8 +323,12 @@ class LimitExceeded:
         return failure.with_metadata(**{LIMIT: self.limit, USED: self.used, ALLOWED: self.allowed})
 
 
-def explain_failure(result: ToolResult, limits: Limits, level: str = "") -> ToolResult:
+def explain_failure(
+    result: ToolResult, limits: Limits, level: str = "", *, read_only: bool = False
+) -> ToolResult:
     """Return `result` with a hint, if it failed because of a limit of the kernel or of the level.
+
+    With `read_only`, also if it failed because its tool says that it only reads.
 
     The text of a failed call is all there is to go by, and it comes out of the sandbox. So this leads to a
     hint, never to a decision.
@@ -336,7 +345,7 @@ def explain_failure(result: ToolResult, limits: Limits, level: str = "") -> Tool
             )
             explained = dataclasses.replace(result, content=f"{result.content}\n{hint}")
             return explained.with_metadata(**{LIMIT: name, USED: allowed, ALLOWED: allowed})
-    hint = _explain_level(tail, level)
+    hint = _READ_ONLY_HINT if read_only and _DENIED.search(tail) else _explain_level(tail, level)
     return dataclasses.replace(result, content=f"{result.content}\n{hint}") if hint else result
 
 

@@ -19,12 +19,12 @@ from typing import Any
 
 from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked, ProtectedNamesAllowed
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.core.protocols import Approver, ToolPayload, UserQuestion
+from aisotools.core.protocols import Approver, UserQuestion
 from aisotools.core.sandboxes import Sandbox
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Json
 from aisotools.policy.approvers import ask_question, request_approvals
 from aisotools.policy.grants import Grant, Grants, names_to_allow, remember_scopes
-from aisotools.policy.prepared import OWN_TOOLS, CallDecision, PreparedCall, prepare_call
+from aisotools.policy.prepared import CallDecision, PreparedCall, prepare_call
 from aisotools.policy.rules import Policy
 from aisotools.session.approvers import default_approver
 from aisotools.session.event_log import EventLog
@@ -147,7 +147,7 @@ class ApprovalManager:
         prepared = decision.prepared
         preview: dict[str, Json] = {
             "remember": remember_scopes(prepared),
-            **preview_of(prepared.arguments, prepared.payload, env.workspace),
+            **preview_of(prepared.arguments, prepared.own_path, env.workspace),
         }
         if env.describe_undo is not None:
             preview["undo"] = await env.describe_undo(prepared)
@@ -257,7 +257,9 @@ def _decide_edited(
     """Decide about a call with arguments that the person wrote. Only a denying rule stands against it."""
     call = dataclasses.replace(prepared.original, arguments=arguments)
     try:
-        edited = prepare_call(prepared.tool, call, policy, env.level, env.can_undo)
+        edited = prepare_call(
+            prepared.tool, call, policy, env.level, env.can_undo, has_readers=env.has_readers
+        )
     except Exception as error:  # tools are written by strangers too
         return CallDecision(
             prepared, Decision.DENY, decided_by, (f"the edited arguments do not fit: {error}",)
@@ -282,9 +284,7 @@ MAX_LINES = 4_000
 _CONTEXT_LINES = 3
 
 
-def preview_of(
-    arguments: Mapping[str, Json], payload: ToolPayload | None, workspace: Path | None
-) -> dict[str, Json]:
+def preview_of(arguments: Mapping[str, Json], own_path: str, workspace: Path | None) -> dict[str, Json]:
     """Return what the card of a call shows besides its arguments, by kind.
 
     Only calls of built-in tools get a preview: an argument `content` of another tool need not become the
@@ -292,14 +292,14 @@ def preview_of(
 
     Args:
         arguments: The validated arguments of the call.
-        payload: The tool as it is sent to the sandbox; None for a tool of the host.
+        own_path: The call's `PreparedCall.own_path`.
         workspace: The folder with the file; None if it lies on another machine.
 
     Returns:
         Empty, or `{"diff": {"path", "lines", "added", "removed", "note"}}`. Each line starts with a space,
         `+`, `-` or `@`. All of it is untrusted text.
     """
-    if payload is None or workspace is None or not payload.import_path.startswith(OWN_TOOLS):
+    if not own_path or workspace is None:
         return {}
     path = arguments.get("path")
     operation = arguments.get("operation", "write")

@@ -367,7 +367,9 @@ class Gate:
         policy = self.effective_policy(None if env is None else env.workspace_policy)
         can_undo = None if env is None else env.can_undo
         tool = self.registry[call.name] if tool is None else tool
-        return prepare_call(tool, call, policy, level, can_undo)
+        # Before the session is open nothing can run: the preview assumes a sandbox that has readers.
+        has_readers = env is None or env.has_readers
+        return prepare_call(tool, call, policy, level, can_undo, has_readers=has_readers)
 
     def _decide(
         self, call: ToolCall, env: CallEnvironment, tool: Tool | None = None, *, ask: bool = False
@@ -515,6 +517,7 @@ class Gate:
                 output_caps=self.caps if session_tool is None else session_tool.caps,
                 session_key=self._session_key,
                 read_only=prepared.effect is Effect.READ_ONLY,
+                in_reader=prepared.needs_reader,
                 changes_variables=not prepared.only_touches_files,
                 starts_task=prepared.facts.background,
             )

@@ -66,6 +66,7 @@ class CallEnvironment:
         on_read: Gets the result of a call that only reads, and returns what its caller gets.
         can_undo: Returns whether undo covers a call of these facts.
         describe_undo: Returns what undo will restore of a call, for its card.
+        has_readers: Whether the sandbox can hold tools that only read to it.
     """
 
     sandbox: Sandbox
@@ -76,6 +77,7 @@ class CallEnvironment:
     on_read: Callable[[PreparedCall, ToolResult], ToolResult] | None = None
     can_undo: Callable[[Facts], bool] | None = None
     describe_undo: Callable[[PreparedCall], Awaitable[str]] | None = None
+    has_readers: bool = False
 
 
 # ---- import roots
@@ -431,7 +433,6 @@ class ReadGuard:
 
 def _is_file_tool(prepared: PreparedCall, tool: str, operation: str) -> bool:
     """Return whether this is a call of the built-in `tool`, or of the built-in `file` with that operation."""
-    import_path = "" if prepared.payload is None else prepared.payload.import_path
-    if import_path == _BUILTIN_FILE_TOOLS + "file":
+    if prepared.own_path == _BUILTIN_FILE_TOOLS + "file":
         return prepared.arguments.get("operation") == operation
-    return import_path == _BUILTIN_FILE_TOOLS + tool
+    return prepared.own_path == _BUILTIN_FILE_TOOLS + tool

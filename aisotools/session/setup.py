@@ -16,6 +16,7 @@ from aisotools.core.sandboxes import (
     Sandbox,
     SandboxListener,
     SupportsDetection,
+    SupportsReaders,
     SupportsRemoteLocation,
     SupportsSupervisor,
 )
@@ -110,6 +111,7 @@ async def build_environment(
     protection = Protection(files, activity, ImportRootWatch(workspace, environ))
     event_log.subscribe(protection.on_event, (CallStarted, CallFinished))
     reads = ReadCache(Workspace(workspace))
+    has_readers = isinstance(sandbox, SupportsReaders) and sandbox.has_readers
     if isinstance(make_sandbox, SupportsRemoteLocation):
         # The files are elsewhere: what lies here says nothing about them, so nothing here is guarded or kept.
         no_history = NoUndoHistory()
@@ -120,6 +122,7 @@ async def build_environment(
             workspace_policy=workspace_policy,
             can_undo=no_history.can_undo,
             describe_undo=no_history.describe,
+            has_readers=has_readers,
         )
         return SessionParts(env=env, protection=protection, reads=reads, history=no_history)
     read_guard = ReadGuard(reads)
@@ -139,5 +142,6 @@ async def build_environment(
         on_read=read_guard.on_read,
         can_undo=history.can_undo,
         describe_undo=history.describe,
+        has_readers=has_readers,
     )
     return SessionParts(env=env, protection=protection, reads=reads, history=history)

@@ -21,6 +21,7 @@ from aisotools.core.protocols import Cancellation, Tool, ToolContext, ToolPayloa
 from aisotools.core.sandboxes import SandboxCall, SandboxListener, SandboxStatus
 from aisotools.core.types import Effect, Facts, Json, RunsIn, ToolResult
 from aisotools.sandbox.confinement.detect import Detection
+from aisotools.sandbox.confinement.levels import at_least
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.approvers import run_blocking
@@ -195,6 +196,11 @@ class FakeSandbox:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"generation {self._generation}"
         return f"<FakeSandbox {self._spec.level}, {state}>"
+
+    @property
+    def has_readers(self) -> bool:
+        """True if the level it pretends to have holds tools that only read to it; nothing does so here."""
+        return at_least(self._spec.level, "confined")
 
     async def start(self) -> SandboxStatus:
         """Start a worker unless there is one."""

@@ -1,6 +1,7 @@
 """Use the optional members of a `Tool`, with the cautious default where a tool does not have one.
 
-`aisotools.core.protocols` declares them as `Supports...` Protocols. This module also renames tools.
+`aisotools.core.protocols` declares them as `Supports...` Protocols. This module also renames tools, and
+knows the built-in ones by identity.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from aisotools.core.exceptions import ToolError, UsageError, WorkspaceError
 from aisotools.core.protocols import (
@@ -229,6 +230,42 @@ class RenamedTool:
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
         """Run the original tool."""
         return await self._tool.execute(arguments, context)
+
+
+class BuiltinTool(NamedTuple):
+    """A built-in tool whose own facts are relied upon.
+
+    Attributes:
+        tool: The tool.
+        keeps_to_reading: Whether a call that is classified read only changes nothing by what the tool does.
+    """
+
+    tool: Tool
+    keeps_to_reading: bool
+
+
+_builtin_tools: dict[int, BuiltinTool] = {}
+
+
+def register_builtin(*tools: Tool, keeps_to_reading: bool = False) -> None:
+    """Have the facts of built-in tools relied upon. What any other tool says of itself is enforced, or asked.
+
+    Args:
+        tools: Tools that reach files through the path guard alone, or that keep to reading.
+        keeps_to_reading: Whether they see to it themselves that a call that only reads changes nothing.
+    """
+    for tool in tools:
+        _builtin_tools[id(tool)] = BuiltinTool(tool, keeps_to_reading)  # kept, so that no other gets its id
+
+
+def find_builtin(tool: Tool) -> BuiltinTool | None:
+    """Return the registered built-in tool that `tool` is, under whatever name; None for any other object.
+
+    A tool that names a module of ours as what the worker is to import is another object.
+    """
+    # Not a subclass of `RenamedTool`, which may say other things of the same tool.
+    original = tool._tool if type(tool) is RenamedTool else tool  # noqa: SLF001 - same module
+    return _builtin_tools.get(id(original))
 
 
 def renamed_tool(tool: Tool, name: str) -> Tool:

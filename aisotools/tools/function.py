@@ -227,7 +227,10 @@ def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
     Args:
         function: A function with annotated parameters; `async def` too.
         name: The tool's name. Default: the function's.
-        effect: The effect of every call. Default: `LOCAL_MUTATION`, which the policy asks about.
+        effect: The effect of every call. Default: `LOCAL_MUTATION`, which the policy asks about. A call in
+            the sandbox that is `READ_ONLY` sees the present variables in a copy of the worker that can change
+            nothing; what it changes of the variables stays in that copy. Where no level holds it to that, it
+            counts as `LOCAL_MUTATION`.
         runs_in: `sandbox`, or `host` for a function that needs the user's own process.
         timeout_s: Deadline of a call in seconds, or a function from its arguments to that. Default: the
             session's.

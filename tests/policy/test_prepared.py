@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,14 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aisotools.builtin.files import sandbox_write
-from aisotools.builtin.python import python
+from aisotools.builtin.files import sandbox_read, sandbox_write
+from aisotools.builtin.python import python, variables
+from aisotools.builtin.shell import sandbox_bash
+from aisotools.builtin.tasks import task_list
 from aisotools.core.exceptions import ArgumentError
-from aisotools.core.protocols import Tool
+from aisotools.core.protocols import Tool, ToolPayload
 from aisotools.core.types import Decision, Effect, Facts, ToolCall
 from aisotools.policy.prepared import call_digest, denial_result, prepare_call
 from aisotools.policy.rules import Policy, Rule
 from aisotools.testing.fakes import MockTool
+from aisotools.tools.adapter import renamed_tool
 from aisotools.tools.function import tool
 
 JSON = st.recursive(
@@ -41,6 +45,100 @@ def test_only_our_own_file_tools_count_as_touching_only_files() -> None:
         """Claims what only our own tools are believed."""
 
     assert not touches_only_files(stranger)
+
+
+class Impostor(MockTool):
+    """Names one of our own tools as what the worker is to import, and says of it what it likes."""
+
+    def shipment(self) -> ToolPayload:
+        return ToolPayload(key="x", import_path="aisotools.builtin.files:file")
+
+
+def test_a_tool_that_only_names_one_of_ours_is_not_believed() -> None:
+    prepared = prepare_call(
+        Impostor(facts=Facts(effect=Effect.READ_ONLY, path_guarded=True)),
+        call(),
+        Policy(),
+        "confined",
+        has_readers=True,
+    )
+    assert not prepared.only_touches_files
+    assert not prepared.facts.path_guarded
+    assert prepared.own_path == ""
+    assert prepared.needs_reader
+
+
+def test_our_own_tools_are_known_by_any_name() -> None:
+    for one in (sandbox_read, renamed_tool(sandbox_read, "other")):
+        prepared = prepare_call(one, call(path="a"), Policy(), "confined")
+        assert prepared.own_path == "aisotools.builtin.files:sandbox_read"
+    assert prepare_call(copy.copy(sandbox_read), call(path="a"), Policy(), "confined").own_path == ""
+
+
+# ---- what only reads
+
+
+@tool(effect=Effect.READ_ONLY)
+def reads() -> None:
+    """Says that it only reads."""
+
+
+@tool(effect=Effect.READ_ONLY, runs_in="host")
+def reads_on_the_host() -> None:
+    """Says so on the host."""
+
+
+@tool(effect=Effect.LOCAL_MUTATION)
+def changes() -> None:
+    """Says that it changes something."""
+
+
+@tool(gather_facts=lambda _: Facts(effect=Effect.READ_ONLY, certain=False))
+def unsure() -> None:
+    """Says that it only reads, perhaps."""
+
+
+@pytest.mark.parametrize(
+    ("one", "arguments", "needs_reader"),
+    [
+        (reads, {}, True),
+        (reads_on_the_host, {}, False),
+        (changes, {}, False),
+        (unsure, {}, False),
+        (python, {"code": "1"}, False),
+        (variables, {}, True),
+        (sandbox_read, {"path": "a"}, False),
+        (sandbox_write, {"path": "a", "content": "b"}, False),
+        (sandbox_bash, {"command": "ls"}, False),
+        (task_list, {}, False),
+        (renamed_tool(task_list, "other"), {}, False),
+        (renamed_tool(reads, "other"), {}, True),
+    ],
+)
+def test_reader_is_needed_by_strangers_that_only_read(
+    one: Tool, arguments: dict[str, Any], needs_reader: bool
+) -> None:
+    prepared = prepare_call(one, call(**arguments), Policy(), "confined", has_readers=True)
+    assert prepared.needs_reader is needs_reader
+    assert not prepare_call(one, call(**arguments), Policy(), "confined").needs_reader
+
+
+@pytest.mark.parametrize(
+    ("mode", "decision"), [("plan", Decision.DENY), ("safe", Decision.ASK), ("auto", Decision.ALLOW)]
+)
+def test_reading_that_cannot_be_enforced_counts_as_a_local_change(mode: Any, decision: Decision) -> None:
+    believed = prepare_call(reads, call(), Policy(mode=mode), "confined", has_readers=True)
+    assert (believed.effect, believed.evaluation.decision) == (Effect.READ_ONLY, Decision.ALLOW)
+    prepared = prepare_call(reads, call(), Policy(mode=mode), "guarded", lambda _: True)
+    assert (prepared.effect, prepared.facts.effect) == (Effect.LOCAL_MUTATION,) * 2
+    assert prepared.evaluation.decision is decision
+    assert prepared.evaluation.reasons[-1].startswith(
+        "its tool says that it only reads, which cannot be enforced"
+    )
+    assert "guarded" in prepared.evaluation.reasons[-1]
+    assert prepared.facts.undoable, "so it is covered by a checkpoint"
+    ours = prepare_call(sandbox_read, call(path="a"), Policy(mode=mode), "guarded")
+    assert ours.evaluation.decision is Decision.ALLOW
 
 
 # ---- what is decided is what runs

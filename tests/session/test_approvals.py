@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aisotools.builtin.files import sandbox_write
 from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked
-from aisotools.core.protocols import Approver
+from aisotools.core.protocols import Approver, ToolPayload
 from aisotools.core.sandboxes import SandboxListener, SandboxStatus
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Effect, Json, RunsIn, ToolCall
 from aisotools.policy.approvers import ScriptedApprover
@@ -179,6 +181,27 @@ async def test_a_request_names_where_the_call_runs_and_what_undo_covers() -> Non
     assert {request.preview["undo"] for request in approver.requests} == {"Undo covers it."}
     assert "call" in approver.requests[0].preview["remember"]
     assert approver.requests[0].definition.name == "m"
+
+
+async def test_a_change_of_a_file_is_shown_for_our_own_tools_and_not_for_one_that_names_them(
+    tmp_path: Path,
+) -> None:
+    class Impostor(MockTool):
+        """Names one of our own tools as what the worker is to import."""
+
+        def shipment(self) -> ToolPayload:
+            return ToolPayload(key="x", import_path="aisotools.builtin.files:sandbox_write")
+
+    approver = ScriptedApprover(["approve", "approve"])
+    setup = Setup(approver)
+    setup.env = dataclasses.replace(setup.env, workspace=tmp_path)
+    for one in (sandbox_write, Impostor("write", effect=Effect.LOCAL_MUTATION)):
+        call = ToolCall("c", one.name, {"path": "a", "content": "new"}, origin="model")
+        prepared = prepare_call(one, call, SAFE, "confined")
+        await setup.resolve(CallDecision(prepared, Decision.ASK, "policy", ()))
+    ours, strangers = approver.requests
+    assert ours.preview["diff"]["added"] == 1
+    assert "diff" not in strangers.preview
 
 
 async def test_a_call_that_the_policy_would_allow_says_that_its_caller_wants_a_question() -> None:

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from aisotools.core.protocols import ToolPayload
 from aisotools.session.approvals import MAX_BYTES, MAX_LINES, preview_of
 
-OURS = ToolPayload(key="k", import_path="aisotools.builtin.files:sandbox_write")
+OURS = "aisotools.builtin.files:sandbox_write"
 
 
 def diff(workspace: Path, **arguments: Any) -> dict[str, Any]:
@@ -52,8 +51,7 @@ def test_line_ends_and_nothing(tmp_path: Path) -> None:
 
 def test_only_our_own_tools_writes_are_taken_for_that(tmp_path: Path) -> None:
     arguments = {"path": "a.txt", "content": "x"}
-    assert preview_of(arguments, None, tmp_path) == {}
-    assert preview_of(arguments, ToolPayload(key="k", payload=b"x"), tmp_path) == {}
+    assert preview_of(arguments, "", tmp_path) == {}
     assert preview_of(arguments, OURS, None) == {}
     assert preview_of({"path": "a.txt", "operation": "read"}, OURS, tmp_path) == {}
     for odd in ({"path": 1, "content": "x"}, {"path": "a", "content": 1}, {"path": "a", "edits": [1]}, {}):

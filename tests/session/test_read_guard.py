@@ -11,7 +11,7 @@ import pytest
 from aisotools.builtin.edit import edit
 from aisotools.builtin.files import file, sandbox_read, sandbox_write
 from aisotools.core.exceptions import ToolError
-from aisotools.core.protocols import Tool
+from aisotools.core.protocols import Tool, ToolPayload
 from aisotools.core.types import Json, Origin, ToolCall, ToolResult
 from aisotools.policy.prepared import PreparedCall, prepare_call
 from aisotools.policy.rules import Policy
@@ -21,6 +21,13 @@ from aisotools.workspace.read_tracker import ReadCache
 from aisotools.workspace.workspace import Workspace
 
 LINES = "".join(f"line {number}, which is long enough to be worth a note\n" for number in range(1, 13))
+
+
+class Impostor(MockTool):
+    """Names one of our own tools as what the worker is to import."""
+
+    def shipment(self) -> ToolPayload:
+        return ToolPayload(key="x", import_path="aisotools.builtin.files:sandbox_read")
 
 
 class Rig:
@@ -120,6 +127,7 @@ async def test_report_that_does_not_match_the_file_is_no_read(rig: Rig, value: J
 
 async def test_read_reported_by_another_tool_is_no_read(rig: Rig) -> None:
     rig.read({"path": "a", "content": LINES, "start_line": 1}, MockTool("sandbox_read"))
+    rig.read({"path": "a", "content": LINES, "start_line": 1}, Impostor("sandbox_read"))
     with pytest.raises(ToolError, match="was not read"):
         await rig.edit("line 3,", "line three,")
 

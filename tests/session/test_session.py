@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from aisotools.builtin.files import sandbox_read
 from aisotools.core.events import SandboxStarted, SessionEnded
 from aisotools.core.exceptions import (
     LevelUnavailable,
@@ -35,6 +36,7 @@ from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.limits import Limits
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox, MockTool
+from aisotools.tools.adapter import renamed_tool
 from aisotools.tools.function import tool
 from aisotools.tools.registry import ToolRegistry
 from aisotools.workspace.lock import state_folder
@@ -551,21 +553,26 @@ async def test_unusable_state_folder_is_reported(open_session: OpenSession, tmp_
 # ---- without a sandbox
 
 
-async def test_at_limited_code_asks_and_guarded_reading_does_not(open_session: OpenSession) -> None:
+async def test_at_limited_code_asks_and_our_own_guarded_reading_does_not(
+    open_session: OpenSession, tmp_path: Path
+) -> None:
     @tool(effect=Effect.READ_ONLY)
     def peek() -> int:
         return 1
 
+    (tmp_path / "workspace").mkdir(exist_ok=True)
+    (tmp_path / "workspace" / "a").write_text("text")
     reads = Facts(effect=Effect.READ_ONLY, path_guarded=True)
-    tools = [peek, MockTool("guarded", facts=reads, runs_in="sandbox"), MockTool("python", runs_in="sandbox")]
+    claims = MockTool("claims", facts=reads, runs_in="sandbox")
+    tools = [peek, claims, renamed_tool(sandbox_read, "guarded"), MockTool("python", runs_in="sandbox")]
     approver = ScriptedApprover()
     session = open_session(*tools, approver=approver, sandbox=Limited, level="limited")
     for origin in ("program", "model"):
-        for name in ("peek", "python"):
+        for name in ("peek", "python", "claims"):
             assert (await session.call(name, origin=origin)).error_kind == "denied"
-        assert not (await session.call("guarded", origin=origin)).is_error
-    assert [request.level for request in approver.requests] == ["limited"] * 4
-    for name in ("peek", "python", "guarded"):
+        assert not (await session.call("guarded", {"path": "a"}, origin=origin)).is_error
+    assert [request.level for request in approver.requests] == ["limited"] * 6
+    for name in ("peek", "python", "claims"):
         assert not (await session.call(name, origin="person")).is_error
     with pytest.raises(UsageError, match="Mode auto is refused at level limited"):
         session.policy = Policy(mode="auto")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,11 +9,15 @@ from typing import Any
 
 import pytest
 
+from aisotools.builtin import builtin_tools
+from aisotools.builtin.files import sandbox_read
+from aisotools.builtin.tasks import task_list, task_stop
 from aisotools.core.exceptions import ArgumentError, PathOutside, SignatureError, ToolError
 from aisotools.core.protocols import SupportsClassification, SupportsShipment, Tool, ToolContext, ToolPayload
 from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.adapter import (
+    RenamedTool,
     broken_tool_result,
     cell_of,
     classify,
@@ -20,6 +25,7 @@ from aisotools.tools.adapter import (
     definition_of,
     examples_of,
     exception_result,
+    find_builtin,
     gather_facts,
     payload_of,
     renamed_tool,
@@ -217,3 +223,30 @@ def test_examples_and_cells_have_defaults() -> None:
     assert examples_of(MockTool()) == ()
     assert examples_of(MockTool(examples=[({}, "go")])) == [({}, "go")]
     assert cell_of(MockTool()) is None
+
+
+# ---- the built-in tools
+
+
+def test_built_in_tools_are_known_by_any_name_and_by_no_other_object() -> None:
+    class Renamed(RenamedTool):
+        """Might say anything of the tool that it stands for."""
+
+    found = find_builtin(sandbox_read)
+    assert found is not None
+    assert found.tool is sandbox_read
+    assert find_builtin(renamed_tool(sandbox_read, "other")) is found
+    assert find_builtin(Renamed(sandbox_read, "other")) is None
+    assert find_builtin(copy.copy(sandbox_read)) is None
+    assert find_builtin(MockTool("sandbox_read")) is None
+
+
+def test_of_which_built_in_tools_the_facts_are_relied_upon() -> None:
+    relied_upon = {one.name for one in builtin_tools() if find_builtin(one)}
+    files = {"file", "sandbox_read", "sandbox_write", "edit", "apply_patch"}
+    assert relied_upon == files | {"sandbox_bash", "task_list", "task_output"}
+    for one, keeps_to_reading in ((sandbox_read, False), (task_list, True)):
+        found = find_builtin(one)
+        assert found is not None
+        assert found.keeps_to_reading is keeps_to_reading
+    assert find_builtin(task_stop) is None

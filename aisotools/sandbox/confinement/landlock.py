@@ -16,7 +16,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aisotools.sandbox.confinement import syscalls
@@ -75,6 +75,9 @@ _CREATE_RULESET_ERRATA = 2
 _RULE_PATH_BENEATH = 1
 _LOG_SAME_EXEC_OFF = 1
 _LOG_FLAGS_SINCE = 7
+
+READER_SINCE = _SCOPES_SINCE
+"""The version that `restrict_reader` takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,3 +265,22 @@ def restrict_read_only(scratch: Iterable[str] = ()) -> None:
     """
     available = min(abi(), KNOWN_ABI)
     enforce(read_only_ruleset(available, scratch), available)
+
+
+def restrict_reader() -> None:
+    """Take from this thread and all it starts, for good, all rights to change files and to reach others.
+
+    Even the scratch folders are closed, and signals to whatever this thread has not started itself.
+
+    Raises:
+        OSError: The kernel refused, or offers less than version `READER_SINCE`.
+    """
+    available = min(abi(), KNOWN_ABI)
+    if available < READER_SINCE:
+        raise OSError(errno.ENOSYS, f"this kernel offers Landlock {available}, a reader takes {READER_SINCE}")
+    layer = replace(
+        read_only_ruleset(available),
+        network=_every_protocol(available),
+        scopes=_ABSTRACT_SOCKETS_AND_SIGNALS,
+    )
+    enforce(layer, available)

@@ -100,6 +100,16 @@ def landlock_abi(level: str, at_most: int | None = None) -> int:
     return offered if at_most is None else min(offered, at_most)
 
 
+def has_readers(level: str, at_most: int | None = None) -> bool:
+    """Return whether tools that only read can be held to it here; see `sandbox.worker.reader`.
+
+    Args:
+        level: The worker's level.
+        at_most: Use at most this version of Landlock, as if the kernel were older.
+    """
+    return at_least(level, "confined") and landlock_abi(level, at_most) >= landlock.READER_SINCE
+
+
 def signals_are_scoped(plan: Confinement) -> bool:
     """Return whether a worker of this plan can signal only what it has started."""
     if plan.level == "limited":

@@ -1,8 +1,8 @@
-"""The calls that a worker has in progress, and what the worker sends about them.
+"""The calls that a worker or a reader has in progress: how one is sent, and what comes back about it.
 
 Threat
-    All of it is hostile: fields that are missing, of the wrong type or out of range; reports, displays and
-    output that are small on the wire and large in memory; floods of what has no effect.
+    All that comes back is hostile: fields that are missing, of the wrong type or out of range; reports,
+    displays and output that are small on the wire and large in memory; floods of what has no effect.
 Mechanism
     Each field is read by a function that accepts one form and raises `ChannelError` for every other, which
     ends the worker. Reports and displays are limited per call in number, in size in memory (measured before
@@ -13,24 +13,27 @@ Race window
     A frame may name a call that has just ended at its deadline: junk, and no error. Handling is one step on
     the event loop, so no frame sees a call half finished.
 When it fails
-    `WorkerConnection` ends the worker at any exception that a frame causes here; the next call gets another.
+    `WorkerConnection` ends the worker, and `Reader` the reader, at any exception that a frame causes here;
+    the next call gets another.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from aisotools.core.exceptions import ChannelError, WorkerDied
-from aisotools.core.sandboxes import SandboxListener
+from aisotools.core.protocols import OutputCaps
+from aisotools.core.sandboxes import SandboxCall, SandboxListener
 from aisotools.core.truncation import size_of
+from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import Frame
 from aisotools.sandbox.limits import LimitExceeded
-from aisotools.sandbox.results import PrintedOutput
+from aisotools.sandbox.results import PrintedOutput, result_from_worker
 from aisotools.sandbox.worker.output import ExecuteOptions, TokenBucket
 
 DISPLAY_KINDS = frozenset(
@@ -303,6 +306,21 @@ class PendingCall:
     dropped_emits: int = 0
     exceeded_limit: LimitExceeded | None = None
 
+    def result(self, caps: OutputCaps) -> ToolResult:
+        """Return the result of a call that has ended.
+
+        Raises:
+            WorkerDied: If its process ended before.
+            ChannelError: If what was sent is no result.
+        """
+        result = result_from_worker(self.future.result(), caps, self.output)
+        if self.dropped_emits:
+            # Beside those that the worker did not send.
+            in_worker = result.metadata.get("dropped_emits")
+            known = in_worker if type(in_worker) is int and in_worker >= 0 else 0
+            result = result.with_metadata(dropped_emits=self.dropped_emits + known)
+        return result
+
 
 class CallTable:
     """The calls of one worker, by their number on the channel."""
@@ -496,3 +514,63 @@ class CallTable:
     def _count_junk(self, amount: int = 1) -> None:
         if not self._junk.take(amount):
             raise ChannelError("it floods the channel with messages that are of no use")
+
+
+# ---- sending
+
+
+class CallTarget(Protocol):
+    """A process that runs calls."""
+
+    @property
+    def known_tools(self) -> set[str]:
+        """Keys of the tools that it has been sent."""
+
+    def start_call(
+        self,
+        call_id: str,
+        header: Mapping[str, Any],
+        parts: list[bytes],
+        *,
+        stream_bytes: int,
+        holds_main_thread: bool,
+        starts_task: bool = False,
+        attachments: Sequence[int] = (),
+    ) -> PendingCall:
+        """Send a call; see `WorkerConnection.start_call`."""
+
+
+def send_call(target: CallTarget, request: SandboxCall, attachments: Sequence[int] = ()) -> PendingCall:
+    """Send a call, and its tool if the process does not have it.
+
+    Raises:
+        WorkerDied: If the process is gone already.
+        ChannelError: If the call is too large to send.
+    """
+    call, tool, caps = request.call, request.shipment, request.output_caps
+    header: dict[str, Any] = {
+        "key": tool.key,
+        "concurrency": tool.concurrency,
+        "agent_id": call.agent_id,
+        "turn_id": call.turn_id,
+        "session_key": request.session_key,
+        "read_only": request.read_only,
+        "caps": caps,
+    }
+    parts = [to_json(call.arguments)]
+    if tool.import_path:
+        header["import_path"] = tool.import_path
+    elif tool.key not in target.known_tools:
+        parts.append(tool.payload)
+    pending = target.start_call(
+        call.id,
+        header,
+        parts,
+        stream_bytes=caps.stream_bytes,
+        holds_main_thread=tool.concurrency != "overlap",
+        starts_task=request.starts_task,
+        attachments=attachments,
+    )
+    if not tool.import_path:
+        target.known_tools.add(tool.key)
+    return pending

@@ -98,6 +98,47 @@ def timeout_result(
     return result.with_metadata(timed_out=True, **metadata, **output)
 
 
+# ---- calls in a reader, which has nothing to lose
+
+
+def unreadable_result(tool: str, reason: str) -> ToolResult:
+    """Build the result of a call that only reads, and that no process could be made for: `reason`."""
+    content = (
+        f"{tool} was not run: it only reads, and no process without the right to write could be made for it: "
+        f"{reason}. Try again, or declare it with effect='local_mutation'."
+    )
+    return ToolResult.error(content, error_kind="environment")
+
+
+def reader_died_result(error: WorkerDied) -> ToolResult:
+    """Build the result of a call that only reads, whose process ended during the call."""
+    content = f"The process that the call ran in ended: {error}. It could only read: nothing was changed."
+    if error.last_words:
+        content += f"\nIts last output:\n{error.last_words[-_LAST_WORDS_CHARS:]}"
+    result = ToolResult.error(content, error_kind="environment")
+    return result.with_metadata(reader_died=True, state_kept=True)
+
+
+def reader_timeout_result(
+    tool: str, timeout_s: float, output: Mapping[str, str], *, partial: str | None, lost: tuple[str, ...]
+) -> ToolResult:
+    """Build the result of a call that only reads and exceeded its deadline.
+
+    Args:
+        tool: The name of the tool.
+        timeout_s: Its deadline in seconds.
+        output: What it had printed, by stream.
+        partial: What the call returned after being interrupted, or None if its process had to be killed.
+        lost: What its process lacked of the worker: it may have waited for that.
+    """
+    lines = [f"{tool} timed out after {timeout_s:g} s. It could only read: nothing was changed."]
+    if lost:
+        lines.append(f"It ran in a copy of the worker, without {'; '.join(lost)}.")
+    lines += [text[-_TAIL_CHARS:] for text in output.values()] if partial is None else [partial]
+    result = ToolResult.error("\n".join(filter(None, lines)), error_kind="failed")
+    return result.with_metadata(timed_out=True, state_kept=True, **output)
+
+
 _SIGNAL_HINTS = {
     signal.SIGKILL: "; perhaps the machine ran out of memory",
     signal.SIGXCPU: "; it had used up its processor time",

@@ -52,9 +52,14 @@ _MAX_NAME_CHARS = 40
 # Entries of what a fork says it has lost, and their length.
 _MAX_LOSSES = 50
 _MAX_LOSS_CHARS = 200
+# Length of the reason why a fork was not made, or could not become what it should.
+_MAX_REASON_CHARS = 500
 # Steps from a process up to its root, and how often the way is tried again when it changes under us.
 _MAX_DEPTH = 64
 _MAX_WALKS = 8
+_MAX_SHARED = 256
+# A line of /proc/<pid>/maps for memory that is shared with others.
+_SHARED = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ([r-][w-][x-])s ", re.MULTILINE)
 _NUMBERED = re.compile(r":\[\d+\]$")
 
 _CREDENTIALS = struct.Struct("3i")
@@ -269,6 +274,29 @@ def _mappings(pid: int) -> tuple[frozenset[str], list[str]]:
     return frozenset(libraries), shared
 
 
+def list_inherited(pid: int) -> dict[str, Any]:
+    """List what a reader must lose before it may run anything; see `sandbox.worker.reader.give_up_rights`.
+
+    Args:
+        pid: A snapshot, which waits and does nothing: what its fork inherits is what is found here.
+
+    Raises:
+        SandboxError: If it cannot be read, or is too much to be read completely.
+    """
+    try:
+        descriptors = [int(name) for name in os.listdir(f"/proc/{pid}/fd")]
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            text = file.read(_MAX_MAPS_BYTES + 1)
+    except OSError as error:
+        raise SandboxError(f"what it inherits cannot be listed ({error.strerror})") from None
+    shared = [
+        (int(start, 16), int(end, 16), rights.decode("ascii")) for start, end, rights in _SHARED.findall(text)
+    ]
+    if len(text) > _MAX_MAPS_BYTES or len(descriptors) > _MAX_DESCRIPTORS or len(shared) > _MAX_SHARED:
+        raise SandboxError("the worker has too many files or mappings open to list them all")
+    return {"open": descriptors, "shared": shared}
+
+
 def private_bytes(pid: int) -> int:
     """Return the memory that a process shares with no other: what ending it would free. 0 if it is gone."""
     try:
@@ -356,7 +384,8 @@ class ForkSocket:
             raise SandboxError(f"it did not answer within {within_s:g} s") from None
         frame = frames[0]
         if frame.op != op:
-            raise SandboxError(f"it answered {frame.op[:40]!r} {frame.header.get('error', '')!s:.100}")
+            reason = str(frame.header.get("error", ""))[:_MAX_REASON_CHARS]
+            raise SandboxError(f"it answered {frame.op[:40]!r} {reason}")
         return frame.header
 
     def _read(self) -> list[Frame]:
@@ -544,6 +573,41 @@ class ForkSnapshot:
             sock.close(kill=True)
             raise
         return sock, _losses(header.get("lost"))
+
+    async def wake_reader(
+        self,
+        supervisor: Callable[[], int],
+        ends: Sequence[int],
+        *,
+        writable: Sequence[str],
+        within_s: float,
+    ) -> tuple[ForkSocket, tuple[str, ...]]:
+        """Fork the snapshot into a reader. Return its socket, and what it lacks; the snapshot stays.
+
+        Args:
+            supervisor: Returns the process that it must lie below.
+            ends: Its standard output, its standard error, and the pipe for its interrupts.
+            writable: Folders in which it must not be able to create anything.
+            within_s: How long it may take.
+
+        Raises:
+            SandboxError: If no fork answers in time, or one could not give up its rights.
+        """
+        await self.settled
+        if not self.is_alive:
+            raise SandboxError(self.drop_reason or "it was ended")
+        header = {
+            **list_inherited(self.socket.pid),
+            "writable": list(writable),
+            "strangers": bool(self._counts.threads or self._counts.children),
+        }
+        sock = await self._request("read", supervisor, header, *ends)
+        try:
+            answer = await sock.receive("woke", within_s=within_s)
+        except BaseException:
+            sock.close(kill=True)
+            raise
+        return sock, _losses(answer.get("lost"))
 
     async def copy(self, supervisor: Callable[[], int], file: int, *, within_s: float) -> tuple[str, ...]:
         """Write the variables into the descriptor `file`. Return what could not be written.

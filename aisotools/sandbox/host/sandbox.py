@@ -17,21 +17,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import to_json
-
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied, WorkspaceRefused
 from aisotools.core.sandboxes import SandboxCall, SandboxListener, SandboxStatus
 from aisotools.core.types import ToolResult
-from aisotools.sandbox.host.calls import DisplayRouter, PendingCall
+from aisotools.sandbox.confinement import levels
+from aisotools.sandbox.host.calls import DisplayRouter, PendingCall, send_call
 from aisotools.sandbox.host.connection import WorkerConnection
-from aisotools.sandbox.host.failures import Recovery, timeout_result, worker_died_result
+from aisotools.sandbox.host.failures import (
+    Recovery,
+    timeout_result,
+    unreadable_result,
+    worker_died_result,
+)
 from aisotools.sandbox.host.monitor import estimate_memory
+from aisotools.sandbox.host.readers import Readers
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.host.snapshot_store import MemoryBudget
 from aisotools.sandbox.host.snapshots import SnapshotHistory
 from aisotools.sandbox.limits import LimitExceeded, explain_failure
 from aisotools.sandbox.process import spawn, tree
-from aisotools.sandbox.results import result_from_worker
 from aisotools.workspace.import_roots import refuse_import_root
 
 # How long an old tree may take to end before a new one is started all the same.
@@ -74,6 +78,7 @@ class LocalSandbox:
     Attributes:
         displays: Routes what watched calls display and ask.
         variables: The history of the variables.
+        has_readers: Whether tools that only read can be held to it at this level, on this machine.
     """
 
     def __init__(
@@ -120,6 +125,17 @@ class LocalSandbox:
             on_replaced=self._on_worker_replaced,
             slow_s=slow_fork_s,
             budget=snapshot_budget,
+        )
+        self.has_readers = levels.has_readers(spec.level, spec.landlock_abi)
+        self._readers = Readers(
+            self.variables,
+            listener,
+            self.displays,
+            limits=spec.limits,
+            level=spec.level,
+            workspace=spec.workspace,
+            interrupt_s=self._stop_timeouts.interrupt_s,
+            kill_s=self._stop_timeouts.kill_s,
         )
 
     def __repr__(self) -> str:
@@ -179,6 +195,8 @@ class LocalSandbox:
                         pass
                     connection = await self._connect()  # its worker may have ended meanwhile
                 caller.is_queued = False
+                if request.in_reader:
+                    return await self._run_in_reader(connection, request)
                 if concurrency != "overlap" and not request.read_only:
                     self.variables.take_snapshot(
                         connection, request.call.id, changes_variables=request.changes_variables
@@ -195,13 +213,31 @@ class LocalSandbox:
         finally:
             del self._callers[task]
 
+    async def _run_in_reader(self, connection: WorkerConnection, request: SandboxCall) -> ToolResult:
+        if not self.has_readers:
+            reason = f"level {self._spec.level} has no way to hold a tool to reading on this machine"
+            return unreadable_result(request.call.name, reason)
+        return await self._readers.run(connection, request)
+
     async def _run(
+        self, connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int] = ()
+    ) -> ToolResult:
+        if not request.changes_variables or request.read_only:
+            return await self._run_in_worker(connection, request, attachments)
+        # Before and after: a reader that is made while the call runs sees a state in between.
+        self._readers.outdate()
+        try:
+            return await self._run_in_worker(connection, request, attachments)
+        finally:
+            self._readers.outdate()
+
+    async def _run_in_worker(
         self, connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int] = ()
     ) -> ToolResult:
         try:
             # Race: a sweep spares the calls that run when it begins, so no call begins while it is under way.
             async with connection.sweep_lock:
-                pending = _send(connection, request, attachments)
+                pending = send_call(connection, request, attachments)
         except WorkerDied as error:
             return worker_died_result(error, await self._last_recovery())
         except ChannelError as error:
@@ -242,10 +278,7 @@ class LocalSandbox:
         self, connection: WorkerConnection, request: SandboxCall, pending: PendingCall
     ) -> ToolResult:
         try:
-            pieces = pending.future.result()
-            result = result_from_worker(pieces, request.output_caps, pending.output)
-            if pending.dropped_emits:
-                result = _count_dropped_emits(result, pending.dropped_emits)
+            result = pending.result(request.output_caps)
         except WorkerDied as error:
             return worker_died_result(error, await self._last_recovery())
         except ChannelError as error:
@@ -297,6 +330,9 @@ class LocalSandbox:
             if caller.is_queued:
                 caller.is_interrupted = True
                 task.cancel()
+        await asyncio.gather(self._interrupt_worker(), self._readers.interrupt())
+
+    async def _interrupt_worker(self) -> None:
         connection = self._connection
         if connection is None or not connection.calls:
             return
@@ -306,6 +342,8 @@ class LocalSandbox:
     # ---- limits
 
     def _on_limit_exceeded(self, connection: WorkerConnection, exceeded: LimitExceeded) -> None:
+        if self._readers.free(exceeded):
+            return
         if exceeded.limit == "memory_bytes" and self.variables.drop_all_but_newest():
             # Snapshots go before running code. The next check tells whether that was enough.
             return
@@ -354,6 +392,7 @@ class LocalSandbox:
 
     def _on_worker_exit(self, connection: WorkerConnection, reason: str) -> bool:
         """Start to restore a snapshot in the place of a worker that died. Return False if there is none."""
+        self._readers.outdate()
         if self._closed or connection is not self._connection or not self.variables.can_recover(connection):
             return False
         # Noted now: the calls are finished, and forgotten, while the recovery waits for its turn.
@@ -385,6 +424,7 @@ class LocalSandbox:
 
     def _on_worker_replaced(self, reason: str, lossy: bool) -> None:
         """Report that another worker has taken over; `lossy` if variables were lost."""
+        self._readers.outdate()
         if lossy:
             self._listener.lost(self._generation, reason)
         self._generation += 1
@@ -397,6 +437,8 @@ class LocalSandbox:
             self._terminate(connection, reason)
         )
         self._recovery = None
+        # They end with the tree, and none serves another one.
+        self._readers.end_all(reason)
         if connection is self._connection:
             self._connection = None
             self._restart_reason = reason
@@ -477,44 +519,6 @@ class LocalSandbox:
             # Cancelled: nobody waits for this worker any more, and nobody else knows of it.
             connection.lose("its start was cancelled")
             raise
-
-
-def _count_dropped_emits(result: ToolResult, count: int) -> ToolResult:
-    """Add the progress reports that the host did not take to those that the worker did not send."""
-    in_worker = result.metadata.get("dropped_emits")
-    known = in_worker if type(in_worker) is int and in_worker >= 0 else 0
-    return result.with_metadata(dropped_emits=count + known)
-
-
-def _send(connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int] = ()) -> PendingCall:
-    """Send a call, and its tool if the worker does not have it."""
-    call, tool, caps = request.call, request.shipment, request.output_caps
-    header: dict[str, Any] = {
-        "key": tool.key,
-        "concurrency": tool.concurrency,
-        "agent_id": call.agent_id,
-        "turn_id": call.turn_id,
-        "session_key": request.session_key,
-        "read_only": request.read_only,
-        "caps": caps,
-    }
-    parts = [to_json(call.arguments)]
-    if tool.import_path:
-        header["import_path"] = tool.import_path
-    elif tool.key not in connection.known_tools:
-        parts.append(tool.payload)
-    pending = connection.start_call(
-        call.id,
-        header,
-        parts,
-        stream_bytes=caps.stream_bytes,
-        holds_main_thread=tool.concurrency != "overlap",
-        starts_task=request.starts_task,
-        attachments=attachments,
-    )
-    if not tool.import_path:
-        connection.known_tools.add(tool.key)
-    return pending
 
 
 def _tree_bytes(supervisor: int) -> int:

@@ -12,7 +12,7 @@ import fcntl
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from aisotools.core.exceptions import SandboxError
@@ -49,6 +49,21 @@ class RunCall(Protocol):
         """Run `request`, with descriptors sent along."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WokenReader:
+    """A process that has the worker's variables and can change nothing.
+
+    Attributes:
+        socket: Its call channel, and its process.
+        lost: What it lacks of the worker, in words.
+        known_tools: Keys of the tools that it has.
+    """
+
+    socket: ForkSocket
+    lost: tuple[str, ...]
+    known_tools: set[str]
+
+
 class VariablesFile:
     """Variables on their way to another sandbox: a sealed memory file, which nobody can change any more.
 
@@ -77,6 +92,7 @@ class SnapshotHistory:
 
     Attributes:
         expected_recovery: What a recovery in progress is about to restore, as far as is known.
+        reader_pids: Processes of readers (see `readers`), which no sweep may touch either.
     """
 
     def __init__(
@@ -112,6 +128,7 @@ class SnapshotHistory:
         self._frozen: WorkerProcess | None = None
         self._waking_pid = 0
         self.expected_recovery: Recovery | None = None
+        self.reader_pids: set[int] = set()
 
     def __repr__(self) -> str:
         return f"<SnapshotHistory on {self._store!r}>"
@@ -127,8 +144,8 @@ class SnapshotHistory:
         ]
 
     def pids(self) -> list[int]:
-        """Return the processes that hold snapshots, or are being woken: they belong to no call."""
-        pids = self._store.pids()
+        """Return the processes that hold snapshots, are being woken, or can change nothing."""
+        pids = [*self._store.pids(), *self.reader_pids]
         if self._waking_pid:
             pids.append(self._waking_pid)
         return pids
@@ -408,6 +425,38 @@ class SnapshotHistory:
                 return await self._copy(connection, snapshot)
             finally:
                 snapshot.drop("it was copied")
+
+    async def wake_reader(
+        self, connection: WorkerConnection, ends: Sequence[int], *, writable: Sequence[str]
+    ) -> WokenReader:
+        """Return a new process with the present variables and without the right to change anything.
+
+        The caller holds a slot, so that the worker is not replaced meanwhile.
+
+        Args:
+            connection: The worker that is forked.
+            ends: Its standard output, its standard error, and the pipe for its interrupts.
+            writable: Folders that the worker can write to.
+
+        Raises:
+            SandboxError: If there is none; the message says why.
+        """
+        self._attach(connection)
+        snapshot = self._store.fork(connection, "")
+        try:
+            # Shielded: cancelling the call must not cancel the settling of the snapshot.
+            await asyncio.shield(snapshot.settled)
+            # Race: a sweep would end a process that nobody has named yet.
+            async with connection.sweep_lock:
+                sock, lost = await snapshot.wake_reader(
+                    lambda: connection.supervisor, ends, writable=writable, within_s=_WAKE_S
+                )
+            # No point at which another task could run lies between this and the answer.
+            self.reader_pids.add(sock.pid)
+            lost = tuple(dict.fromkeys((*snapshot.point.lost, *lost)))
+            return WokenReader(socket=sock, lost=lost, known_tools=set(snapshot.known_tools))
+        finally:
+            snapshot.drop("it was only needed to make a reader")
 
     async def _copy(self, connection: WorkerConnection, snapshot: ForkSnapshot) -> VariablesFile:
         file = os.memfd_create("variables", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

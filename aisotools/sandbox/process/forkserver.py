@@ -430,6 +430,9 @@ def _compile_filters(level: str, landlock_abi: int | None) -> None:
     arch = syscalls.architecture()
     if arch is not None:
         seccomp.build_filter(arch, level, levels.landlock_abi(level, landlock_abi))
+        if level == "isolated":
+            # For its readers, which must not reach servers on the loopback either.
+            seccomp.build_filter(arch, "confined", levels.landlock_abi("confined"))
         seccomp.build_filter(arch, "limited", 0)
 
 

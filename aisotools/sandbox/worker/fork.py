@@ -2,9 +2,13 @@
 
 A snapshot is a fork that waits on a socket of its own. It never runs user code itself: to be restored it
 forks again, and that fork goes on, so that one snapshot can be restored any number of times and a failure
-loses nothing. Host to snapshot: `wake` with a socket, `copy` with a socket and a file. Snapshot to host:
-`parked`, once. Its forks say `woke`, or `copying` and `copied`, on the socket that they were given. It ends
-when the host closes its end.
+loses nothing.
+
+Host to snapshot: `wake` with a socket, `copy` with a socket and a file, `read` with a socket, two pipes for
+output and one for interrupts. Snapshot to host: `parked`, once. Its forks say `woke` or `refused`, or
+`copying` and `copied`, on the socket that they were given. It ends when the host closes its end.
+
+A fork made by `read` is a reader (see `reader`): it serves calls like a worker and cannot change anything.
 
 A fork has all memory of the process it was forked from, and shares or lacks the rest: offsets of open files
 and sockets are shared; threads, timers and child processes are missing. What can be repaired is; what cannot
@@ -34,10 +38,12 @@ from concurrent.futures.thread import BrokenThreadPool
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
+from aisotools.core.exceptions import SandboxError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Json, ToolResult
 from aisotools.sandbox.frames import BlockingChannel, FrameLimits
 from aisotools.sandbox.process import tree
+from aisotools.sandbox.worker import reader
 from aisotools.tools.serialization import NAMESPACE, pickle_namespace
 
 # Descriptors that are searched, and how many free numbers in a row end the search.
@@ -50,11 +56,13 @@ _OMP_PAUSE_HARD = 2
 _LOST = "lost: it belonged to a state of the worker that was left by undo or recovery"
 
 # Descriptors that come with each request to a snapshot.
-_REQUEST_DESCRIPTORS = {"wake": 1, "copy": 2}
+_REQUEST_DESCRIPTORS = {"wake": 1, "copy": 2, "read": 4}
 _FRAME_LIMITS = FrameLimits(header_bytes=1 << 16, body_bytes=0, parts=0)
 # Thread names that are reported, and their length.
 _MAX_NAMES = 8
 _MAX_NAME_CHARS = 40
+# Length of the reason why there is no reader.
+_MAX_REASON_CHARS = 500
 # Variables that are reported as not copied.
 _MAX_LOST = 50
 _main_thread = threading.main_thread()
@@ -373,6 +381,18 @@ load = LoadVariables()
 # ---- the fork itself
 
 
+class WokenFork(NamedTuple):
+    """A fork that goes on.
+
+    Attributes:
+        channel: Its call channel.
+        interrupts: Of a reader, the read end of its own pipe for interrupts; None for a worker.
+    """
+
+    channel: BlockingChannel
+    interrupts: int | None = None
+
+
 @dataclass(slots=True)
 class ForkPoint:
     """Makes snapshots of this process.
@@ -380,18 +400,20 @@ class ForkPoint:
     Attributes:
         namespace: The user's variables, with what the shell has put beside them.
         hidden: What the shell has put there.
+        level: The worker's confinement level.
         detach: Called in every fork of ours: closes what belongs to the parent.
         is_forking: Whether the fork in progress is ours, and not user code's.
     """
 
     namespace: Mapping[str, Any]
     hidden: Mapping[str, Any]
+    level: str
     detach: Callable[[], None]
     is_forking: bool = field(default=False, init=False)
     _snapshots: list[int] = field(default_factory=list, init=False)
     _last_fork_s: float = field(default=0.0, init=False)
 
-    def take_snapshot(self, descriptor: int, *, own: Iterable[int]) -> BlockingChannel | None:
+    def take_snapshot(self, descriptor: int, *, own: Iterable[int]) -> WokenFork | None:
         """Fork; the fork waits on the socket `descriptor` until it is woken.
 
         Args:
@@ -399,7 +421,7 @@ class ForkPoint:
             own: Descriptors of sockets that are not user code's.
 
         Returns:
-            None in this process. In a fork that was woken, the channel that it goes on with.
+            None in this process; what it goes on with in a fork that was woken.
         """
         self._snapshots = [pid for pid in self._snapshots if not _has_ended(pid)]
         stop_openmp_threads()
@@ -431,8 +453,8 @@ class ForkPoint:
         except BaseException:  # half initialised: end, and let the host see the socket close
             os._exit(1)
 
-    def _serve(self, descriptor: int, state: ForkState, header: Mapping[str, Any]) -> BlockingChannel:
-        """Serve as a snapshot. Return only in a fork that was woken, with its channel."""
+    def _serve(self, descriptor: int, state: ForkState, header: Mapping[str, Any]) -> WokenFork:
+        """Serve as a snapshot. Return only in a fork that was woken."""
         sock = socket.socket(fileno=descriptor)
         channel = BlockingChannel(sock, _FRAME_LIMITS)
         channel.send("parked", header)
@@ -453,10 +475,46 @@ class ForkPoint:
                 woken = BlockingChannel(socket.socket(fileno=received[0]))
                 if frame.op == "copy":
                     self._copy(woken, received[1])
+                if frame.op == "read":
+                    return self._become_reader(woken, state, frame.header, received, former=header["ours"])
                 keep = frozenset({received[0], *header["ours"]})
                 lost = repair_fork(state, had_helpers=frame.header["strangers"], keep=keep)
                 woken.send("woke", {"lost": lost})
-                return woken
+                return WokenFork(woken)
+
+    def _become_reader(
+        self,
+        channel: BlockingChannel,
+        state: ForkState,
+        header: Mapping[str, Any],
+        received: list[int],
+        *,
+        former: list[int],
+    ) -> WokenFork:
+        """Give up every right to change something, and report that. End if it cannot be done."""
+        own, out, err, interrupts = received
+        for source, target in ((out, 1), (err, 2)):
+            os.dup2(source, target)
+            os.close(source)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        random.setstate(state.random_state)  # type: ignore[arg-type]  # opaque, from getstate
+        folders = [os.environ.get(name, "") for name in ("WORKSPACE", "HOME", "TMPDIR")]
+        writable = [*filter(None, folders), *header["writable"]]
+        try:
+            lost = reader.give_up_rights(
+                self.level, header, own={own, interrupts}, former=former, writable=writable
+            )
+        except (OSError, SandboxError) as error:
+            channel.send("refused", {"error": str(error)[:_MAX_REASON_CHARS]})
+            # The host asks the kernel who sent this, which takes a living process.
+            channel.receive()
+            os._exit(1)
+        if header["strangers"]:
+            lost += _break_owners()
+        channel.send("woke", {"lost": lost})
+        return WokenFork(channel, interrupts)
 
     def _copy(self, channel: BlockingChannel, file: int) -> NoReturn:
         """Write the variables into a file, and end."""

@@ -3,7 +3,8 @@
 It speaks frames over one inherited socket and has no other way out. Host to worker: `call`, `cancel`,
 `reply`, `park`. Worker to host: `ready`, `failed`, `out`, `emit`, `show`, `ask`, `done`. Calls are numbered
 by the host. The host checks whatever the worker sends. User code shares the process: it may fork, replace
-signal handlers, or raise anywhere.
+signal handlers, or raise anywhere. A reader, which is a fork without write rights (see `reader`), speaks the
+same.
 """
 
 # ruff: noqa: SLF001 - asyncio has no public way to give a loop a new pipe
@@ -148,6 +149,15 @@ class ForkableEventLoop(asyncio.SelectorEventLoop):
         loop._default_executor = None
         asyncio.set_event_loop(self)
 
+    def drop_pending(self) -> None:
+        """Drop everything that waits for a descriptor, for a time or for its turn."""
+        loop: Any = self
+        for key in tuple(loop._selector.get_map().values()):
+            loop._selector.unregister(key.fileobj)
+        loop._ready.clear()
+        loop._scheduled.clear()
+        loop._timer_cancelled_count = 0
+
 
 def new_loop() -> ForkableEventLoop:
     """Create the event loop of this thread."""
@@ -281,11 +291,14 @@ class Worker:
         # Frames that wait for a snapshot, which is taken outside the loop; the first one requests it.
         self._deferred: list[Frame] = []
         self._forks: ForkPoint | None = None
+        # In a reader, the tasks of calls that only the worker goes on with.
+        self._abandoned: list[asyncio.Task[None]] = []
 
     def serve(self, loop: ForkableEventLoop) -> NoReturn:
         """Run until the host closes its end."""
         shell, detach = self._shell, functools.partial(self._close_channel, loop)
-        forks = self._forks = ForkPoint(shell.user_ns, shell.user_ns_hidden, detach)
+        level = str(self._sandbox["level"])
+        forks = self._forks = ForkPoint(shell.user_ns, shell.user_ns_hidden, level, detach)
         hide_snapshots_from_wait()
         os.set_blocking(self._nudges, False)
         signal.signal(signal.SIGINT, self._on_interrupt)
@@ -303,7 +316,9 @@ class Worker:
                 woken = forks.take_snapshot(descriptor, own=(*loop.own_descriptors(), self._nudges))
                 if woken is not None:
                     # In a fork that was woken. The frames behind the request are the other worker's.
-                    self._continue_in_fork(loop, woken)
+                    if woken.interrupts is not None:
+                        self._forget_worker(loop, woken.interrupts)
+                    self._continue_in_fork(loop, woken.channel)
                 else:
                     loop.call_soon(self._handle_frames, self._deferred[1:])
                 self._deferred = []
@@ -320,6 +335,22 @@ class Worker:
             call.is_answered = True
             self._tasks[number].cancel()
         loop.add_reader(channel.fileno(), self._receive)
+
+    def _forget_worker(self, loop: ForkableEventLoop, interrupts: int) -> None:
+        """Drop everything that the worker goes on with. Called in a reader, which only runs new calls.
+
+        Its timers, tasks and background programs would otherwise run, and be announced, here too.
+        """
+        loop.drop_pending()
+        os.close(self._nudges)
+        os.set_blocking(interrupts, False)
+        self._nudges = interrupts
+        _announcers.clear()
+        self._holder = self._running = self._recorder.main = None
+        # Tasks that are collected while they wait complain about it.
+        self._abandoned = list(self._tasks.values())
+        self._calls.clear()
+        self._tasks.clear()
 
     def _close_channel(self, loop: ForkableEventLoop) -> None:
         """Close this fork's copy of the channel, which belongs to the parent."""

@@ -11,9 +11,12 @@ import pytest
 from pydantic_core import to_json
 
 from aisotools.core.exceptions import ChannelError, WorkerDied
+from aisotools.core.protocols import ToolPayload
+from aisotools.core.sandboxes import SandboxCall
+from aisotools.core.types import ToolCall
 from aisotools.sandbox.frames import Frame
 from aisotools.sandbox.host import calls
-from aisotools.sandbox.host.calls import CallTable, DisplayMessage, DisplayRouter
+from aisotools.sandbox.host.calls import CallTable, DisplayMessage, DisplayRouter, send_call
 from aisotools.sandbox.worker.output import ExecuteOptions
 from tests.sandbox.rig import ReportLog
 
@@ -367,3 +370,45 @@ async def test_displays_of_a_call_are_limited_in_total_until_the_page_is_cleared
     assert show("clear") == 3
     assert [show("update") for _ in range(5)] == [4, 5, 6, 7, 8], "it takes the place of another"
     assert show("display") == 9
+
+
+# ---- sending
+
+
+class Target:
+    """Notes what it is sent."""
+
+    def __init__(self) -> None:
+        self.known_tools: set[str] = set()
+        self.sent: list[tuple[dict[str, Any], list[bytes]]] = []
+        self.is_full = False
+
+    def start_call(
+        self, call_id: str, header: Mapping[str, Any], parts: list[bytes], **options: Any
+    ) -> calls.PendingCall:
+        if self.is_full:
+            raise ChannelError("too large")
+        self.sent.append(({**header, **options, "call_id": call_id}, parts))
+        return Host().start(call_id)
+
+
+async def test_a_tool_is_sent_once_to_each_process_and_never_if_it_is_imported() -> None:
+    target = Target()
+    packed = ToolPayload(key="k", payload=b"code", concurrency="overlap")
+    ours = ToolPayload(key="o", import_path="a:b", concurrency="main")
+    for payload in (packed, packed, ours):
+        send_call(target, SandboxCall(call=ToolCall("c", "t", {"x": 1}), shipment=payload, timeout_s=1))
+    assert [parts for _, parts in target.sent] == [[b'{"x":1}', b"code"], [b'{"x":1}'], [b'{"x":1}']]
+    assert [header["holds_main_thread"] for header, _ in target.sent] == [False, False, True]
+    assert target.sent[2][0]["import_path"] == "a:b"
+
+
+async def test_a_tool_that_could_not_be_sent_is_sent_again() -> None:
+    target, payload = Target(), ToolPayload(key="k", payload=b"code", concurrency="main")
+    request = SandboxCall(call=ToolCall("c", "t", {}), shipment=payload, timeout_s=1)
+    target.is_full = True
+    with pytest.raises(ChannelError):
+        send_call(target, request)
+    target.is_full = False
+    send_call(target, request)
+    assert target.sent[0][1] == [b"{}", b"code"]

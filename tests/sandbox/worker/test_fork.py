@@ -29,9 +29,9 @@ def run(code: str, folder: Path) -> Any:
 TAKE = """
 def take(point, end):
     '''Take a snapshot; in a woken fork, report the namespace and end.'''
-    channel = point.take_snapshot(end.detach(), own=())
-    if channel is not None:
-        channel.send('state', {'x': point.namespace['x'], 'random': random.random()})
+    woken = point.take_snapshot(end.detach(), own=())
+    if woken is not None:
+        woken.channel.send('state', {'x': point.namespace['x'], 'random': random.random()})
         os._exit(0)
 
 def receive(channel):
@@ -56,7 +56,7 @@ def detach():
     detached.append(os.getpid())
     ours.close()  # the host's end, which is in the same process here
 
-point = fork.ForkPoint(namespace, {}, detach)
+point = fork.ForkPoint(namespace, {}, "limited", detach)
 random.seed(7)
 """
 

@@ -1,0 +1,458 @@
+"""Readers: forks of the worker without write rights, in which tools run that only read.
+
+`sandbox.worker.reader` says what a reader cannot do and why. Here is the host's side: a reader is made by the
+first call that needs one, and kept for the calls after it, until a call may have changed the variables or the
+worker is replaced. A call that is still running then finishes where it began. A reader holds nothing that
+anybody misses: when one is stopped, breaks the protocol or takes too much, it is ended and the next call gets
+a new one; worker, variables and snapshots stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
+from aisotools.core.sandboxes import SandboxCall, SandboxListener
+from aisotools.core.types import ToolResult
+from aisotools.sandbox.frames import encode
+from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall, send_call
+from aisotools.sandbox.host.connection import READ_BYTES, FrameSocket, WorkerConnection
+from aisotools.sandbox.host.failures import reader_died_result, reader_timeout_result, unreadable_result
+from aisotools.sandbox.host.snapshots import SnapshotHistory, WokenReader
+from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
+from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD
+
+_log = logging.getLogger(__name__)
+
+# Readers of one worker at a time. More than one is there only while calls of earlier ones still run.
+_MAX_READERS = 4
+# Raw output, and frames, that are read at most when a reader ends: more than a pipe holds.
+_DRAIN_BYTES = 1 << 24
+_READS_AFTER_DEATH = 1024
+_LAST_WORDS_BYTES = 4096
+
+
+class ReaderPipes:
+    """The pipes of a reader that is being made: its raw output, and the numbers of calls to interrupt.
+
+    Attributes:
+        theirs: What the reader gets: standard output, standard error, and the read end for interrupts.
+        out: Our end of its standard output, which never blocks.
+        err: Our end of its standard error, likewise.
+        interrupts: Our end of the pipe for interrupts, likewise.
+    """
+
+    def __init__(self) -> None:
+        """Make them.
+
+        Raises:
+            SandboxError: If this process has no descriptors left.
+        """
+        descriptors: list[int] = []
+        try:
+            for _ in range(3):
+                descriptors += os.pipe()
+        except OSError as error:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise SandboxError(f"no pipe could be made ({error.strerror})") from None
+        out, their_out, err, their_err, their_interrupts, interrupts = descriptors
+        for descriptor in (out, err, interrupts):
+            os.set_blocking(descriptor, False)
+        self.theirs: tuple[int, ...] = (their_out, their_err, their_interrupts)
+        self.out, self.err, self.interrupts = io.FileIO(out), io.FileIO(err), io.FileIO(interrupts, "w")
+
+    def close_theirs(self) -> None:
+        """Close the ends that the reader has got."""
+        for descriptor in self.theirs:
+            os.close(descriptor)
+        self.theirs = ()
+
+    def close(self) -> None:
+        """Close everything."""
+        self.close_theirs()
+        for pipe in (self.out, self.err, self.interrupts):
+            pipe.close()
+
+
+class Reader:
+    """One reader and its calls. Everything read from it is hostile: what is malformed ends it.
+
+    Attributes:
+        calls: The calls in progress.
+        known_tools: Keys of the tools that it has.
+        lost: What it lacks of the worker, in words.
+        pid: Its process id.
+        ended: Done when it is gone.
+    """
+
+    def __init__(
+        self,
+        woken: WokenReader,
+        pipes: ReaderPipes,
+        listener: SandboxListener,
+        displays: DisplayRouter,
+        *,
+        on_ended: Callable[[Reader], None],
+    ) -> None:
+        """Serve calls by `woken`, on the running loop, until `end`.
+
+        Args:
+            woken: The process, which has given up its rights.
+            pipes: Its pipes.
+            listener: Receives output and progress of calls.
+            displays: Receives what calls display and ask.
+            on_ended: Called once, when the process is gone, before its calls fail.
+        """
+        self._on_ended = on_ended
+        self._loop = asyncio.get_running_loop()
+        self._pipes = pipes
+        self._raw = {"stdout": pipes.out, "stderr": pipes.err}
+        self._raw_bytes_read = dict.fromkeys(self._raw, 0)
+        self._last_words = bytearray()
+        self.known_tools = woken.known_tools
+        self.lost = woken.lost
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._reason = ""
+        sock, self.pid, self._pidfd = woken.socket.detach()
+        self.calls = CallTable(listener, displays=displays, drain_raw=self._drain_raw, reply=self._send)
+        self._socket = FrameSocket(
+            sock,
+            on_readable=self._read_channel,
+            on_overflow=lambda: self.end("it stopped reading its calls"),
+        )
+        self._loop.add_reader(self._pidfd, self._on_exit)
+        for stream, pipe in self._raw.items():
+            self._loop.add_reader(pipe, self._on_raw_readable, stream)
+
+    def __repr__(self) -> str:
+        return f"<Reader pid={self.pid} {len(self.calls)} calls {self._reason}>"
+
+    def start_call(
+        self,
+        call_id: str,
+        header: Mapping[str, Any],
+        parts: list[bytes],
+        *,
+        stream_bytes: int,
+        holds_main_thread: bool,
+        starts_task: bool = False,  # noqa: ARG002 - nothing that it starts outlives it
+        attachments: Sequence[int] = (),
+    ) -> PendingCall:
+        """Send a call; see `WorkerConnection.start_call`."""
+        if self.ended.done():
+            raise WorkerDied(self._reason)
+        call = self.calls.start(call_id, stream_bytes=stream_bytes, holds_main_thread=holds_main_thread)
+        try:
+            message = {**header, **call.header, "id": call.number, "call_id": call_id}
+            self._socket.write(encode("call", message, parts), attachments)
+        except ChannelError:
+            self.calls.finish(call)
+            raise
+        return call
+
+    def cancel_call(self, call: PendingCall) -> None:
+        """Cancel the call where it awaits, and interrupt it where it runs."""
+        if self.ended.done():
+            return
+        self._socket.write(encode("cancel", {"id": call.number}))
+        # Not by the supervisor, which knows the worker alone: the pidfd names this process for sure.
+        with contextlib.suppress(OSError):  # it has ended, or does not read: the caller waits, and ends it
+            self._pipes.interrupts.write(INTERRUPT_RECORD.pack(call.number))
+            signal.pidfd_send_signal(self._pidfd, signal.SIGINT)
+
+    def end(self, reason: str) -> None:
+        """Kill the process, and fail the calls that it still runs. Ending twice is fine."""
+        if self.ended.done():
+            return
+        for stream in self._raw:
+            self._drain_raw(stream, _DRAIN_BYTES)
+        self._reason = reason
+        self.ended.set_result(None)
+        with contextlib.suppress(OSError):  # it has ended already
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        for pipe in self._raw.values():
+            self._loop.remove_reader(pipe)
+        self._pipes.close()
+        self._socket.close()
+        # Now, not when it is next needed: its number may soon belong to a process that a sweep must end.
+        self._on_ended(self)
+        words = self._last_words.decode("utf-8", "replace").strip()
+        self.calls.fail(WorkerDied(reason, last_words=words))
+
+    # ---- what it sends
+
+    def _send(self, op: str, header: Mapping[str, Any]) -> None:
+        if not self.ended.done():
+            self._socket.write(encode(op, header))
+
+    def _on_exit(self) -> None:
+        # What it sent before its end counts, but a child that inherited the socket could go on for ever.
+        reads = _READS_AFTER_DEATH
+        while reads and not self.ended.done() and self._read_channel():
+            reads -= 1
+        self.end("it ended")
+
+    def _read_channel(self) -> bool:
+        data = self._socket.read()
+        if data is None:
+            return False
+        self._raw_bytes_read = dict.fromkeys(self._raw, 0)
+        if not data:
+            self._socket.pause_reading()
+            if self.calls:
+                self.end("it closed its call channel")
+            return False
+        try:
+            for frame in self._socket.reader.feed(data):
+                self.calls.handle(frame)
+            self.calls.flush_output()
+        except ChannelError as error:
+            self.end(f"it broke the protocol of the call channel: {error}")
+        except Exception as error:  # see `WorkerConnection`: nothing that it sends may reach the event loop
+            _log.exception("A frame of a reader was not understood")
+            self.end(f"it sent a frame that could not be handled ({type(error).__name__})")
+        return True
+
+    def _on_raw_readable(self, stream: str) -> None:
+        # Order of output: what Python printed before comes by the channel.
+        self._read_channel()
+        self._read_raw(stream, READ_BYTES)
+
+    def _read_raw(self, stream: str, max_bytes: int) -> int:
+        pipe = self._raw[stream]
+        data = b"" if pipe.closed else pipe.read(min(max_bytes, READ_BYTES))
+        if not data:
+            # Empty is the end of the pipe; None is that there is nothing just now.
+            if data is not None and not pipe.closed:
+                self._loop.remove_reader(pipe)
+            return 0
+        self._raw_bytes_read[stream] += len(data)
+        self._last_words = (self._last_words + data)[-_LAST_WORDS_BYTES:]
+        self.calls.handle_raw(stream, data)
+        return len(data)
+
+    def _drain_raw(self, stream: str, unread_bytes: int) -> None:
+        left = unread_bytes - self._raw_bytes_read[stream]
+        while left > 0 and (count := self._read_raw(stream, left)):
+            left -= count
+
+
+class Readers:
+    """The readers of one sandbox: at most one is up to date; others still have calls to finish."""
+
+    def __init__(
+        self,
+        variables: SnapshotHistory,
+        listener: SandboxListener,
+        displays: DisplayRouter,
+        *,
+        limits: Limits,
+        level: str,
+        workspace: str,
+        interrupt_s: float,
+        kill_s: float,
+    ) -> None:
+        """Start with none.
+
+        Args:
+            variables: Makes readers of the worker.
+            listener: Receives output and progress of calls.
+            displays: Receives what calls display and ask.
+            limits: What the sandbox may use up.
+            level: Its confinement level.
+            workspace: The folder that its worker may change.
+            interrupt_s: How long a call may take to end after it was interrupted.
+            kill_s: How long ending what it has started may take.
+        """
+        self._variables = variables
+        self._listener = listener
+        self._displays = displays
+        self._limits = limits
+        self._level = level
+        self._workspace = workspace
+        self._interrupt_s = interrupt_s
+        self._kill_s = kill_s
+        self._present: Reader | None = None
+        self._readers: set[Reader] = set()
+        self._making = asyncio.Lock()
+        # Counts the moments at which the worker's variables may have changed.
+        self._changes = 0
+
+    def __repr__(self) -> str:
+        return f"<Readers: {len(self._readers)}, {'one' if self._present else 'none'} up to date>"
+
+    # ---- which there are
+
+    def outdate(self) -> None:
+        """Use no reader of before for further calls: the worker's variables may have changed."""
+        self._changes += 1
+        reader, self._present = self._present, None
+        if reader is not None:
+            self._end_if_unused(reader)
+
+    def end_all(self, reason: str) -> None:
+        """End every reader, and fail its calls."""
+        self.outdate()
+        for reader in tuple(self._readers):
+            reader.end(reason)
+
+    def free(self, exceeded: LimitExceeded) -> bool:
+        """End readers because the sandbox uses too much. Return whether there was any to end.
+
+        They go first: a reader that is idle costs nothing to end, and one that is busy is the likely cause.
+        """
+        readers = [reader for reader in self._readers if reader.calls or exceeded.limit == "memory_bytes"]
+        for reader in readers:
+            for call in reader.calls:
+                call.exceeded_limit = call.exceeded_limit or exceeded
+            reader.end(str(exceeded))
+        return bool(readers)
+
+    def _forget(self, reader: Reader) -> None:
+        self._retire(reader)
+        self._readers.discard(reader)
+        self._variables.reader_pids.discard(reader.pid)
+
+    def _end_if_unused(self, reader: Reader) -> None:
+        if reader is not self._present and not reader.calls:
+            reader.end("another has taken its place")
+
+    async def _get(self, connection: WorkerConnection) -> Reader:
+        """Return a reader with the present variables, made if there is none."""
+        async with self._making:
+            while self._present is None:
+                while len(self._readers) >= _MAX_READERS:
+                    # Each of them has a call to finish, which has a deadline.
+                    futures = [call.future for reader in self._readers for call in reader.calls]
+                    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.sleep(0)  # whoever waits for that call takes it off the list
+                changes = self._changes
+                reader = await self._make(connection)
+                if changes == self._changes:
+                    self._present = reader
+                else:
+                    # Race: a call began or ended beside this one while the fork was made.
+                    reader.end("it was out of date at once")
+            return self._present
+
+    async def _make(self, connection: WorkerConnection) -> Reader:
+        pipes = ReaderPipes()
+        try:
+            writable = [self._workspace, *filter(None, [connection.scratch])]
+            woken = await self._variables.wake_reader(connection, pipes.theirs, writable=writable)
+        except BaseException:
+            pipes.close()
+            raise
+        pipes.close_theirs()
+        reader = Reader(woken, pipes, self._listener, self._displays, on_ended=self._forget)
+        self._readers.add(reader)
+        return reader
+
+    # ---- calls
+
+    async def run(self, connection: WorkerConnection, request: SandboxCall) -> ToolResult:
+        """Run a call that only reads. The caller holds a slot.
+
+        Args:
+            connection: The worker whose variables it sees.
+            request: The call.
+        """
+        try:
+            reader = await self._get(connection)
+            pending = send_call(reader, request)
+        except (SandboxError, ChannelError) as error:
+            return unreadable_result(request.call.name, str(error))
+        try:
+            await asyncio.wait([pending.future], timeout=request.timeout_s)
+            if not pending.future.done():
+                partial = await self._stop(connection, reader, pending, request)
+                texts = pending.output.texts()
+                result = reader_timeout_result(
+                    request.call.name, request.timeout_s, texts, partial=partial, lost=reader.lost
+                )
+            else:
+                result = self._result(reader, pending, request)
+                if True in (result.metadata.get("timed_out"), result.metadata.get("stopped")):
+                    self._retire(reader)
+                if reader.ended.done() or result.metadata.get("stopped"):
+                    await connection.sweep(pending, within_s=self._kill_s)
+            return self._explain(connection, result, pending)
+        except asyncio.CancelledError:
+            # Shielded, however often the caller is cancelled: the slot must not be free while the code runs.
+            stopping = asyncio.ensure_future(self._stop(connection, reader, pending, request))
+            while not stopping.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([stopping])
+            raise
+        finally:
+            reader.calls.finish(pending)
+            self._end_if_unused(reader)
+
+    def _retire(self, reader: Reader) -> None:
+        """Give a reader no further calls: one that was stopped may have left anything half done in there."""
+        if reader is self._present:
+            self._present = None
+
+    def _result(self, reader: Reader, pending: PendingCall, request: SandboxCall) -> ToolResult:
+        try:
+            return pending.result(request.output_caps)
+        except WorkerDied as error:
+            return reader_died_result(error)
+        except ChannelError as error:
+            reader.end(f"it sent a malformed result: {error}")
+            return reader_died_result(WorkerDied(f"it sent a malformed result: {error}"))
+
+    def _explain(self, connection: WorkerConnection, result: ToolResult, pending: PendingCall) -> ToolResult:
+        exceeded = pending.exceeded_limit
+        if exceeded is None and connection.monitor is not None and "reader_died" in result.metadata:
+            # The kernel kills for processor time before the monitor samples again.
+            exceeded = connection.monitor.post_mortem()
+        if exceeded is not None:
+            return exceeded.apply_to(result)
+        return (
+            explain_failure(result, self._limits, self._level, read_only=True) if result.is_error else result
+        )
+
+    async def _stop(
+        self,
+        connection: WorkerConnection,
+        reader: Reader,
+        pending: PendingCall,
+        request: SandboxCall,
+    ) -> str | None:
+        """Stop a call. Return what it returned after it was interrupted; None if it had to be killed."""
+        await interrupt_calls(reader, [pending], self._interrupt_s)
+        returned = pending.future.done() and not pending.future.cancelled()
+        partial = self._result(reader, pending, request).content if returned else None
+        self._retire(reader)
+        if not returned:
+            reader.end(f"{request.call.name} could not be interrupted")
+        await connection.sweep(pending, within_s=self._kill_s)
+        return partial
+
+    async def interrupt(self) -> None:
+        """Interrupt every call in progress; end the readers whose calls do not react."""
+        busy = [reader for reader in self._readers if reader.calls]
+        await asyncio.gather(
+            *(interrupt_calls(reader, list(reader.calls), self._interrupt_s) for reader in busy)
+        )
+        for reader in busy:
+            if any(not call.future.done() for call in reader.calls):
+                reader.end("a call could not be interrupted")
+
+
+async def interrupt_calls(reader: Reader, calls: Sequence[PendingCall], within_s: float) -> None:
+    """Interrupt `calls`, and wait for them to end."""
+    for call in calls:
+        reader.cancel_call(call)
+    await asyncio.wait([call.future for call in calls], timeout=within_s)

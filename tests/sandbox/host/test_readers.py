@@ -1,0 +1,388 @@
+"""Calls in readers: what they see, how they are stopped, and what they leave alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.builtin.files import sandbox_write
+from aisotools.core.protocols import OutputCaps, ToolContext, ToolPayload
+from aisotools.core.sandboxes import SandboxCall
+from aisotools.core.types import Effect, Facts, Json, Origin, ToolCall, ToolResult
+from aisotools.sandbox.host.readers import ReaderPipes
+from aisotools.sandbox.limits import LimitExceeded, Limits
+from aisotools.testing.fakes import MockTool
+from aisotools.tools.function import FunctionTool, tool
+from tests.conftest import OpenSession
+from tests.sandbox.rig import PATIENT, Rig, open_files, processes_of, rig
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@tool(effect=Effect.READ_ONLY)
+def evaluate(code: str, context: ToolContext) -> Any:
+    """Evaluate an expression with the variables of the session."""
+    return eval(code, context.metadata_get("shell").user_ns)
+
+
+@tool(effect=Effect.READ_ONLY)
+def work(code: str, context: ToolContext) -> str:
+    """Run code with the variables of the session."""
+    exec(code, context.metadata_get("shell").user_ns, {"context": context})
+    return "done"
+
+
+@tool(effect=Effect.READ_ONLY)
+async def wait_for(seconds: float) -> str:
+    """Wait without blocking."""
+    await asyncio.sleep(seconds)
+    return "waited"
+
+
+async def read(r: Rig, one: FunctionTool[..., Any], *, timeout_s: float = 20, **arguments: Any) -> ToolResult:
+    return await r.tool(one, arguments, read_only=True, in_reader=True, timeout_s=timeout_s)
+
+
+async def pid_of(r: Rig) -> int:
+    pid: int = (await read(r, evaluate, code="__import__('os').getpid()")).value
+    return pid
+
+
+@pytest.fixture(params=["isolated", "confined"])
+def level(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+# ---- what it sees
+
+
+async def test_reader_sees_the_present_variables_and_changes_none(tmp_path: Path, level: str) -> None:
+    async with rig(tmp_path, level=level) as r:
+        await r.python("x = [1]")
+        assert (await read(r, evaluate, code="x.append(2) or x")).value == [1, 2]
+        # The same process again: it is kept, with what it has changed of its own.
+        assert (await read(r, evaluate, code="x")).value == [1, 2]
+        assert await r.value("x") == [1]
+        await r.python("x.append(3)")
+        assert (await read(r, evaluate, code="x")).value == [1, 3]
+
+
+async def test_reader_is_renewed_when_the_variables_may_have_changed_and_at_no_other_time(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r:
+        first = await pid_of(r)
+        assert await pid_of(r) == first
+        await r.bash("true", read_only=True)
+        await r.bash("true", changes_variables=False)
+        assert await pid_of(r) == first, "neither reading nor files change variables"
+        await r.python("1")
+        second = await pid_of(r)
+        assert second != first
+        await r.kernel.variables.restore((r.kernel.variables.points())[-1].call_id)
+        assert await pid_of(r) != second, "undo replaces the worker"
+
+
+async def test_a_tool_that_the_worker_has_never_seen_is_not_loaded_there(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        assert (await read(r, evaluate, code="1 + 1")).value == 2
+        assert (await r.tool(evaluate, {"code": "2 + 2"})).value == 4, "it is sent to the worker as well"
+
+
+async def test_the_history_of_the_variables_does_not_notice(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        await r.python("x = 1", call_id="a")
+        await read(r, evaluate, code="x")
+        await r.python("x = 2", call_id="b")
+        await r.kernel.variables.settled()
+        points = r.kernel.variables.points()
+        assert [(point.call_id, point.label) for point in points] == [("a", "exact"), ("b", "exact")]
+        assert (await r.kernel.variables.restore("b")).label == "exact"
+        assert (await read(r, evaluate, code="x")).value == 1
+
+
+async def test_calls_beside_each_other_share_one(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        results = await asyncio.gather(*(read(r, wait_for, seconds=0.01) for _ in range(5)))
+        assert [result.value for result in results] == ["waited"] * 5
+
+
+async def test_a_call_that_runs_finishes_in_the_reader_of_before(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        waiting = asyncio.ensure_future(read(r, wait_for, seconds=3600))
+        await read(r, evaluate, code="1")
+        await r.kernel.call(_python("x = 1"))
+        assert (await read(r, evaluate, code="x")).value == 1
+        assert not waiting.done()
+        await r.kernel.interrupt()
+        assert (await waiting).metadata["stopped"]
+
+
+def _python(code: str) -> SandboxCall:
+    payload = ToolPayload(key="python", import_path="aisotools.builtin.python:python", concurrency="main")
+    return SandboxCall(call=ToolCall("beside", "python", {"code": code}), shipment=payload, timeout_s=20)
+
+
+# ---- what comes out of it
+
+
+def test_pipes_lead_from_the_reader_to_the_host_and_back_and_leave_nothing_open() -> None:
+    before = open_files()
+    pipes = ReaderPipes()
+    out, err, interrupts = pipes.theirs
+    os.write(out, b"out")
+    os.write(err, b"err")
+    pipes.interrupts.write(b"number")
+    assert (pipes.out.read(), pipes.err.read(), os.read(interrupts, 9)) == (b"out", b"err", b"number")
+    assert pipes.out.read() is None, "it does not block"
+    pipes.close_theirs()
+    assert pipes.out.read() == b""
+    pipes.close()
+    assert open_files() == before
+
+
+async def test_output_progress_displays_and_large_results(tmp_path: Path, level: str) -> None:
+    code = """
+import os, subprocess, sys
+from IPython.display import display
+print('printed')
+os.write(1, b'written')
+subprocess.run(['echo', 'by a program'])
+print('to errors', file=sys.stderr)
+context.emit('half', way=1)
+display({'text/plain': 'shown'}, raw=True)
+"""
+    async with rig(tmp_path, level=level) as r:
+        result = await r.tool(work, {"code": code}, read_only=True, in_reader=True, call_id="one")
+        assert not result.is_error, result.content
+        assert r.reported.text("one") == "printed\nwrittenby a program\n"
+        assert r.reported.text("one", "stderr") == "to errors\n"
+        assert ("one", "half", {"way": 1}) in r.reported.emits
+        assert result.metadata["displays"] == [{"text/plain": "shown"}]
+        caps = OutputCaps(value_bytes=20 << 20)
+        large = await r.tool(evaluate, {"code": "'x' * (8 << 20)"}, read_only=True, in_reader=True, caps=caps)
+        assert len(large.value) == 8 << 20
+
+
+async def test_a_failure_says_what_to_do(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        result = await read(r, work, code="open('x', 'w')")
+        assert result.is_error
+        assert "effect='local_mutation'" in result.content
+        assert not (r.workspace / "x").exists()
+
+
+# ---- stopping
+
+
+@pytest.mark.parametrize("code", ["import time; time.sleep(3600)", "while True: pass"])
+async def test_a_timeout_ends_the_call_and_keeps_the_variables(tmp_path: Path, level: str, code: str) -> None:
+    async with rig(tmp_path, level=level, stop_timeouts=PATIENT) as r:
+        await r.python("x = 1")
+        result = await read(r, work, code=f"print('begun', flush=True)\n{code}", timeout_s=0.5)
+        assert result.metadata["timed_out"]
+        assert "nothing was changed" in result.content
+        assert "without" not in result.content, "it lacks nothing"
+        assert result.metadata["stdout"] == "begun\n"
+        assert await r.value("x") == 1
+        assert (await read(r, evaluate, code="x")).value == 1
+
+
+async def test_reader_that_cannot_be_interrupted_is_killed_and_the_worker_is_not(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        worker = await r.value("__import__('os').getpid()")
+        code = """
+import signal, subprocess, time
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+subprocess.Popen(['sleep', '3600'])
+while True:
+    try:
+        time.sleep(3600)
+    except BaseException:
+        pass
+"""
+        result = await read(r, work, code=code, timeout_s=0.5)
+        assert result.metadata["timed_out"]
+        assert await r.value("__import__('os').getpid()") == worker
+        assert not any("sleep" in process for process in processes_of(r.workspace))
+        assert r.reported.losses == []
+
+
+async def test_stop_interrupts_it(tmp_path: Path, level: str) -> None:
+    async with rig(tmp_path, level=level, stop_timeouts=PATIENT) as r:
+        running = asyncio.ensure_future(
+            r.tool(
+                work,
+                {"code": "print('begun', flush=True)\nimport time\ntime.sleep(3600)"},
+                read_only=True,
+                in_reader=True,
+                call_id="long",
+            )
+        )
+        await eventually(lambda: r.reported.text("long"))
+        await r.kernel.interrupt()
+        result = await running
+        assert result.is_error
+        assert result.metadata["stopped"]
+        assert (await read(r, evaluate, code="1")).value == 1
+
+
+async def test_a_cancelled_caller_leaves_nothing_running(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        running = asyncio.ensure_future(
+            r.tool(
+                work,
+                {"code": "import subprocess\nprint('begun', flush=True)\nsubprocess.run(['sleep', '3600'])"},
+                read_only=True,
+                in_reader=True,
+                call_id="long",
+            )
+        )
+        await eventually(lambda: r.reported.text("long"))
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert not any("sleep" in process for process in processes_of(r.workspace))
+        assert (await read(r, evaluate, code="1")).value == 1
+
+
+async def test_reader_that_dies_costs_its_call_alone(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        await r.python("x = 1")
+        result = await read(r, work, code="import os; os.kill(os.getpid(), 9)")
+        assert result.is_error
+        assert result.metadata["reader_died"]
+        assert "nothing was changed" in result.content
+        assert (await read(r, evaluate, code="x")).value == 1
+        assert r.reported.losses == []
+
+
+async def test_reader_that_dies_between_calls_is_replaced(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        assert (await read(r, evaluate, code="1")).value == 1
+        (pid,) = r.kernel.variables.reader_pids
+        os.kill(pid, signal.SIGKILL)
+        await eventually(lambda: not r.kernel.variables.reader_pids)
+        assert (await read(r, evaluate, code="1")).value == 1
+        assert pid not in r.kernel.variables.reader_pids
+
+
+@pytest.mark.parametrize("frame", ["b'nonsense' * 10", "encode('done', {'id': 1}, [b'{'])"])
+async def test_reader_that_breaks_the_protocol_is_ended(tmp_path: Path, frame: str) -> None:
+    code = f"""
+import os
+from aisotools.sandbox.frames import encode
+for number in range(3, 64):
+    try:
+        os.write(number, {frame})
+    except OSError:
+        pass
+import time
+time.sleep(3600)
+"""
+    async with rig(tmp_path) as r:
+        result = await read(r, work, code=code, timeout_s=30)
+        assert result.is_error
+        assert (await read(r, evaluate, code="1")).value == 1
+        assert r.reported.losses == []
+
+
+async def test_reader_ends_with_its_worker(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        await read(r, evaluate, code="1")
+        assert len(r.kernel.variables.reader_pids) == 1
+        await r.kernel.restart()
+        assert not r.kernel.variables.reader_pids
+        await read(r, evaluate, code="1")
+    assert not r.kernel.variables.reader_pids
+
+
+# ---- limits
+
+
+async def test_memory_ends_the_reader_and_not_the_worker(tmp_path: Path) -> None:
+    limits = Limits(memory_bytes=400 << 20)
+    async with rig(tmp_path, limits) as r:
+        await r.python("x = 1")
+        code = "kept = []\nwhile True: kept.append(bytearray(b'x' * (10 << 20)))"
+        result = await read(r, work, code=code, timeout_s=60)
+        assert result.is_error
+        assert result.metadata.get("limit") == "memory_bytes", result.content
+        assert await r.value("x") == 1
+        assert r.reported.losses == []
+
+
+async def test_processor_time_ends_the_reader_and_not_the_worker(tmp_path: Path) -> None:
+    async with rig(tmp_path, Limits(cpu_s=2)) as r:
+        result = await read(r, work, code="while True: pass", timeout_s=60)
+        assert result.is_error
+        assert result.metadata.get("limit") == "cpu_s", result.content
+        assert r.reported.losses == []
+
+
+async def test_an_idle_reader_is_the_first_to_go_when_memory_is_short(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        readers = r.kernel._readers
+        exceeded = LimitExceeded(limit="memory_bytes", used=2, allowed=1)
+        assert not readers.free(exceeded)
+        await read(r, evaluate, code="1")
+        assert not readers.free(LimitExceeded(limit="processes", used=2, allowed=1)), "it does nothing"
+        assert readers.free(exceeded)
+        assert not r.kernel.variables.reader_pids
+
+
+# ---- tools that pretend
+
+
+class Impostor(MockTool):
+    """Names our own tool for writing as what the worker is to import, and says that it only reads."""
+
+    def shipment(self) -> ToolPayload:
+        return ToolPayload(key="x", import_path="aisotools.builtin.files:sandbox_write", concurrency="main")
+
+
+@pytest.mark.parametrize("origin", ["model", "program", "person"])
+async def test_tool_that_says_that_one_of_ours_only_reads_changes_nothing(
+    tmp_path: Path, real_session: OpenSession, origin: Origin
+) -> None:
+    says = Facts(effect=Effect.READ_ONLY, path_guarded=True)
+    impostor = Impostor("peek", facts=says, parameters=sandbox_write.parameters_schema())
+    arguments: dict[str, Json] = {"path": "a", "content": "new"}
+    folder = tmp_path / "workspace"
+    session = real_session(impostor, sandbox_write, level="confined")
+    result = await session.call("peek", arguments, origin=origin)
+    assert result.is_error
+    assert "effect='local_mutation'" in result.content
+    assert not (folder / "a").exists()
+    await session.call("sandbox_write", arguments, origin="person")
+    assert (folder / "a").read_text() == "new", "what it names works as what it is"
+
+
+# ---- where there are none
+
+
+@pytest.mark.parametrize("weak", ["guarded", "limited"])
+async def test_a_level_without_readers_runs_no_such_call(tmp_path: Path, weak: str) -> None:
+    async with rig(tmp_path, level=weak) as r:
+        assert not r.kernel.has_readers
+        result = await read(r, evaluate, code="1")
+        assert result.is_error
+        assert f"level {weak}" in result.content
+        assert result.error_kind == "environment"
+
+
+async def test_too_much_shared_memory_is_an_error_and_not_a_chance(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        await r.python("import mmap; m = mmap.mmap(-1, 300 << 20)")
+        result = await read(r, evaluate, code="1")
+        assert result.is_error
+        assert "numpy.memmap" in result.content
+        await r.python("m.close()")
+        assert (await read(r, evaluate, code="1")).value == 1
