@@ -47,6 +47,8 @@ class PreparedCall:
         effect: The effect that the policy assumed.
         evaluation: The policy's answer.
         digest: Of the tool's version, the arguments and the level; see `call_digest`.
+        only_touches_files: True for our own file tools, which reach files through the path guard and change
+            nothing else. What a stranger's tool says of itself does not count.
         own_path: Where the worker imports it from if it is a registered built-in tool; empty for any other
             tool, whatever that says of itself.
         needs_reader: True for a call that only reads, of a tool in the sandbox that would otherwise only be
@@ -62,13 +64,9 @@ class PreparedCall:
     effect: Effect
     evaluation: Evaluation
     digest: str
+    only_touches_files: bool = False
     own_path: str = ""
     needs_reader: bool = False
-
-    @property
-    def only_touches_files(self) -> bool:
-        """True for our own file tools, which reach files through the path guard and change nothing else."""
-        return self.facts.path_guarded
 
     @property
     def arguments(self) -> dict[str, Json]:
@@ -167,6 +165,7 @@ def prepare_call(
         effect=effect,
         evaluation=evaluation,
         digest=call_digest(tool, encoded, level),
+        only_touches_files=builtin is not None and facts.path_guarded,
         own_path="" if builtin is None or payload is None else payload.import_path,
         needs_reader=is_believed and effect is Effect.READ_ONLY,
     )

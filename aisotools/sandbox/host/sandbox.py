@@ -222,18 +222,9 @@ class LocalSandbox:
     async def _run(
         self, connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int] = ()
     ) -> ToolResult:
-        if not request.changes_variables or request.read_only:
-            return await self._run_in_worker(connection, request, attachments)
-        # Before and after: a reader that is made while the call runs sees a state in between.
-        self._readers.outdate()
-        try:
-            return await self._run_in_worker(connection, request, attachments)
-        finally:
+        changes_variables = request.changes_variables and not request.read_only
+        if changes_variables:
             self._readers.outdate()
-
-    async def _run_in_worker(
-        self, connection: WorkerConnection, request: SandboxCall, attachments: Sequence[int] = ()
-    ) -> ToolResult:
         try:
             # Race: a sweep spares the calls that run when it begins, so no call begins while it is under way.
             async with connection.sweep_lock:
@@ -273,6 +264,9 @@ class LocalSandbox:
             raise
         finally:
             connection.calls.finish(pending)
+            if changes_variables:
+                # Once more: a reader that was made while the call ran sees a state in between.
+                self._readers.outdate()
 
     async def _result(
         self, connection: WorkerConnection, request: SandboxCall, pending: PendingCall
