@@ -12,66 +12,71 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tests.shape import Finding, Module, Package
 
-COMMENT_LINES = 6
-"""A comment counts that begins at most so many lines above a place, or stands within it."""
-
-_COMMENT_WORDS = 4  # fewer name no case
+LINES_ABOVE = 6
+LINES_BELOW = 5  # where the handlers of an error say why
+MIN_WORDS = 4  # fewer name no case
 
 CALLS = frozenset(
-    # processes begin and end
-    {
-        "fork",
-        "_exit",
-        "kill",
-        "killpg",
-        "pidfd_open",
-        "pidfd_send_signal",
-        "waitpid",
-        "waitid",
-        "wait3",
-        "wait4",
-    }
-    | {"setsid", "setpgid", "prctl", "_prctl", "unshare", "setns", "execv", "execve", "execvpe"}
+    # processes begin, end, and are waited for
+    {"fork", "_exit", "kill", "killpg", "execv", "execve", "execvpe", "setsid", "setpgid", "prctl", "_prctl"}
+    | {"waitpid", "waitid", "wait3", "wait4", "pidfd_open", "pidfd_send_signal", "unshare", "setns"}
     # signals
     | {"signal", "set_wakeup_fd", "setitimer", "siginterrupt", "pthread_sigmask", "add_signal_handler"}
-    # a file is put in the place of another, or locked
+    # a file takes the place of another, or is locked
     | {"rename", "replace", "link", "flock", "lockf"}
-    # tasks that must not be cancelled half-way
+    # a task is not cancelled half-way
     | {"shield", "uncancel"}
 )
-"""Names of functions that begin, end, signal or confine processes, swap files, or hold off cancellation."""
+"""Functions that begin, end, signal or confine processes, swap files, or hold off cancellation."""
 
 OWNERS = {
+    "fork": {"os"},
     "signal": {"signal"},
-    "replace": {"os", "pathlib"},
+    "replace": {"os"},
     "rename": {"os"},
     "link": {"os"},
-    "wait": {"os"},
 }
-"""Of functions with common names: the modules they are functions of."""
+"""Of functions with common names: the modules whose functions they are."""
 
 SYSTEM_CALLS = re.compile(
-    r"seccomp|landlock_\w+|unshare|setns|pivot_root|clone3?|capset|umount2|move_mount|pidfd_\w+"
+    r"seccomp|prctl|landlock_\w+|unshare|setns|pivot_root|clone3?|capset|umount2|move_mount|pidfd_\w+"
 )
-"""System calls that confine; made with `syscalls.call`."""
+CALLERS_OF_SYSTEM_CALLS = frozenset({"call", "_call_refused", "partial"})
 
-CANCELLED = "CancelledError"
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Such a place.
+
+    Attributes:
+        line: Its first line.
+        end: Its last line.
+        what: The call, or the error that it handles.
+        first: First line of the function it stands in.
+        last: Last line of that function.
+    """
+
+    line: int
+    end: int
+    what: str
+    first: int
+    last: int
 
 
 def uncommented(package: Package) -> Iterator[Finding]:
-    """Yield each such place without a comment that could name its case."""
+    """Yield each place without a comment close by, in the same function, that could name its case."""
     for module in package.values():
         comments = _comment_lines(module)
-        for node, what, first in _sites(module):
-            end = node.end_lineno or node.lineno
-            if isinstance(node, ast.ExceptHandler):
-                end = node.body[0].end_lineno or node.lineno
-            if not any(line in comments for line in range(max(first, node.lineno - COMMENT_LINES), end + 1)):
-                message = f'{what} without a comment; name the case it guards against ("Race: ...")'
-                yield Finding(module.path, node.lineno, message)
+        for site in sites(module):
+            above = max(site.line - LINES_ABOVE, site.first)
+            below = min(max(site.end, site.line + LINES_BELOW), site.last)
+            if not comments & set(range(above, below + 1)):
+                advice = 'name the case that it guards against ("Race: ...")'
+                yield Finding(module.path, site.line, f"{site.what} without a comment; {advice}")
 
 
 def _comment_lines(module: Module) -> set[int]:
@@ -80,36 +85,37 @@ def _comment_lines(module: Module) -> set[int]:
     for token in tokenize.generate_tokens(io.StringIO(module.source).readline):
         if token.type == tokenize.COMMENT:
             text = re.sub(r"#\s*(noqa|type|pragma|fmt|nosec)\b.*", "", token.string)
-            if len(re.findall(r"\w{2,}", text)) >= _COMMENT_WORDS:
+            if len(re.findall(r"\w+", text)) >= MIN_WORDS:
                 lines.add(token.start[0])
     return lines
 
 
-def _sites(module: Module) -> Iterator[tuple[ast.expr | ast.ExceptHandler, str, int]]:
-    """Yield each place, what it is, and the first line of the function it stands in."""
-    left: list[tuple[ast.AST, int]] = [(module.tree, 1)]
+def sites(module: Module) -> Iterator[Site]:
+    """Yield each place in a module, in no particular order."""
+    left: list[tuple[ast.AST, int, int]] = [(module.tree, 1, len(module.source.splitlines()))]
     while left:
-        node, first = left.pop()
+        node, first, last = left.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.lineno
+            first, last = node.lineno, node.end_lineno or last
         if isinstance(node, ast.Call) and (called := _risky(node)):
-            yield node, called, first
-        elif isinstance(node, ast.ExceptHandler) and node.type and CANCELLED in ast.unparse(node.type):
-            yield node, f"a handler of {CANCELLED}", first
-        left += [(child, first) for child in ast.iter_child_nodes(node)]
+            yield Site(node.lineno, node.end_lineno or node.lineno, called, first, last)
+        elif isinstance(node, ast.ExceptHandler) and node.type and "CancelledError" in ast.unparse(node.type):
+            yield Site(node.lineno, node.lineno, f"`except {ast.unparse(node.type)}`", first, last)
+        left += [(child, first, last) for child in ast.iter_child_nodes(node)]
 
 
 def _risky(call: ast.Call) -> str:
     """Return what a call does that depends on the moment, or an empty text."""
     owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    first = call.args[0] if call.args else None
-    if (
-        isinstance(first, ast.Constant)
-        and isinstance(first.value, str)
-        and SYSTEM_CALLS.fullmatch(first.value)
-    ):
-        return f"the system call {first.value}"
-    if name in CALLS and owner in OWNERS.get(name, {owner}):
+    if name in CALLERS_OF_SYSTEM_CALLS:
+        texts = [
+            one.value for one in call.args if isinstance(one, ast.Constant) and isinstance(one.value, str)
+        ]
+        return next((f"the system call {text}" for text in texts if SYSTEM_CALLS.fullmatch(text)), "")
+    to_path = len(call.args) == 1 and not isinstance(call.args[0], ast.Constant) and not call.keywords
+    if name in {"replace", "rename"} and to_path:
+        return f"{owner}.{name}"  # of a path; of a text it takes two arguments
+    if name in CALLS and (owner in OWNERS[name] if name in OWNERS else True):
         return f"{owner}.{name}" if owner else name
     return ""

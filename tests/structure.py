@@ -2,7 +2,8 @@
 
 Prints what `tests/test_shape.py` holds the package to, and what only a figure can say: the entries of its
 root, modules and their sizes, class names with two meanings, members looked up without a declaration, words
-that name nothing, and how much of the code is comments and docstrings. `--list` adds each finding's line.
+that name nothing, and how much of the code is comments and docstrings. `--list` adds each finding's line,
+`--sites` those of forks, signals, crashes and confinement whose case no comment names.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import tokenize
 from collections import Counter
 from pathlib import Path
 
-from tests import shape
+from tests import shape, sites
 
 PACKAGE = Path(__file__).resolve().parent.parent / "aisotools"
 
@@ -56,6 +57,13 @@ def main() -> None:
     print(f"comment lines: {sum(comments.values())} of {total} ({share:.1%}); docstring lines: {docstrings}")
     print("comment lines by package: " + ", ".join(f"{name} {n}" for name, n in sorted(comments.items())))
     print(f"docstrings that state no contract: {len(list(shape.contracts(package)))}")
+    uncommented = list(sites.uncommented(package))
+    count = sum(1 for module in package.values() for _ in sites.sites(module))
+    print(
+        f"places of forks, signals, crashes and confinement: {count}, without a comment: {len(uncommented)}"
+    )
+    if "--sites" in sys.argv[1:]:
+        print(*uncommented, sep="\n")
     if "--list" in sys.argv[1:]:
         rules: tuple[shape.Rule, ...]
         rules = (shape.sizes, shape.meanings, shape.undeclared, shape.words, shape.layers, shape.cycles)

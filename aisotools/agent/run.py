@@ -163,6 +163,8 @@ class AgentRun:
         Raises:
             CancelledError: If the awaiting task is cancelled; the run goes on.
         """
+        # Several may wait for one run. Without the shield, a waiter that is cancelled would cancel the result
+        # for all others, while the run itself goes on.
         return asyncio.shield(self._result).__await__()
 
     @property
@@ -362,6 +364,8 @@ class Driver:
                 self.state = transition.state
             return transition.action
         except asyncio.CancelledError:
+            # The run may break off between an answer and the results of its calls. Each open call gets one
+            # that says so: providers refuse a conversation with a call that was never answered.
             self._abort(End("cancelled", "it was cancelled"))
             raise
         except UsageError as error:

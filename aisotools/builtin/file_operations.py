@@ -454,6 +454,7 @@ def move(workspace: Workspace, path: str, destination: str | None) -> ToolResult
         target = resolved.path
         _require_not_inside(where, target)
         _require_free(resolved)
+        # Race: a file that appears there after the line above is replaced, as by `mv`.
         source.rename(resolved)
     return ToolResult.json(
         {"success": True, "path": shown(where), "destination": shown(target), "kind": kind},

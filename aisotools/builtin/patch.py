@@ -604,6 +604,7 @@ def _rename(workspace: Workspace, old: str, new: str) -> None:
         workspace.locate(old, follow=False) as source,
         workspace.locate(new, follow=False, make_parents=True) as target,
     ):
+        # Race: a file that appears there after all changes were checked is replaced, as by `mv`.
         source.rename(target)
 
 

@@ -146,6 +146,7 @@ class ReadOnlyProcess(asyncio.SubprocessTransport):
         self._closed = True
         for number in tuple(self._pipes):
             self._close_pipe(number)
+        # `returncode` is None until `Popen` has reaped it: until then the number is this process's own.
         if self._process.returncode is None:
             self._process.kill()
 

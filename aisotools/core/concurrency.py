@@ -49,6 +49,7 @@ async def with_ticks(work: Coroutine[Any, Any, Result], every_s: float, tick: Ca
         while not (await asyncio.wait([task], timeout=every_s))[0]:
             tick()
     except asyncio.CancelledError:
+        # The caller closes what `work` uses as soon as this raises: not before `work` has let go of it.
         task.cancel()
         await asyncio.wait([task])
         raise

@@ -90,6 +90,8 @@ async def _typed(reading: Coroutine[Any, Any, _T], interrupted: _T) -> _T:
         try:
             return await task
         except asyncio.CancelledError:
+            # Two cases look alike here: Ctrl-C cancelled the reading, or somebody cancelled this task, which
+            # must then end as cancelled. Only in the second has this task itself been asked to end.
             waiting = asyncio.current_task()
             if waiting is not None and waiting.cancelling():
                 raise

@@ -387,6 +387,7 @@ class WorkspaceHistory:
                 )
 
             def move(progress: ProgressCallback) -> UndoResult:  # noqa: ARG001 - a move does not report any
+                # First: a process that writes on while files are put back would leave a mixture of both.
                 self._shared.kill(running)
                 return self._checkpoints.move(way, steps, force=force)
 

@@ -91,8 +91,8 @@ class WorkspaceLock:
                 queued = entry in self._waiting
                 if queued:
                     self._waiting.remove(entry)
+            # Race: the lock was granted and the task cancelled in the same loop iteration. Hand it on.
             if not queued:
-                # Race: the lock was granted and the task cancelled in the same loop iteration. Hand it on.
                 self._release()
             raise
 

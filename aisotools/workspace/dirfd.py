@@ -275,6 +275,8 @@ def replace_file(folder: int, name: str, snapshot: FileSnapshot) -> FileSnapshot
             os.symlink(os.fsdecode(snapshot.data), temporary, dir_fd=folder)
         else:
             _write_file(folder, temporary, snapshot.data, snapshot.status)
+        # At every moment there is the old file or the new one, whole: a crash between these lines loses
+        # neither.
         try:
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except IsADirectoryError:

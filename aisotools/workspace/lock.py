@@ -283,6 +283,8 @@ class _ProcessLocks:
                 self._locks[workspace] = lock, claims + 1
                 return None
             lock = _open_lock(workspace, state_folder)
+            # The kernel frees the lock when its holder ends, however it ends: no stale lock has to be broken.
+            # Without waiting: the caller names the process that holds it.
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -77,6 +77,7 @@ class ResolvedPath:
 
     def rename(self, place: ResolvedPath) -> None:
         """Move this entry to `place`, replacing a file there."""
+        # Both folders by descriptor: a path could lead elsewhere once somebody puts a link in its way.
         os.rename(self.name, place.name, src_dir_fd=self.directory, dst_dir_fd=place.directory)
 
 

@@ -245,6 +245,8 @@ def _put_together(parts: list[Path], whole: Path) -> None:
                     f"The weights in {parts[0].parent} are not those that were checked (SHA-256 "
                     f"{digest.hexdigest()[:12]}..., not {SHA256[:12]}...). Install them anew. {INSTALL}"
                 )
+            # Race: two programs do this at once. Each writes a file of its own, and the second puts the same
+            # content in the place of the first's, which may be in use: its reader keeps the old file.
             place.replace(whole)
         finally:
             place.unlink(missing_ok=True)

@@ -327,6 +327,8 @@ def write_whole(path: str | os.PathLike[str], text: str) -> Path:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         temporary.chmod(0o644)
+        # Whole or not at all: after a crash, or for somebody who reads it now, there is the old file or the
+        # new.
         temporary.replace(target)
     except OSError as error:
         if temporary is not None:

@@ -157,6 +157,8 @@ class RemoteLink:
         Raises:
             WorkerDied: If the kernel or the connection was lost.
         """
+        # The reply outlives a waiter that is cancelled: the kernel sends it all the same, and whoever
+        # interrupts the cell waits for it again.
         reply = await asyncio.shield(pending.reply)
         # A kernel that never reports idle has answered all the same.
         with contextlib.suppress(TimeoutError):

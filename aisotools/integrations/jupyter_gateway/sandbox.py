@@ -212,6 +212,8 @@ class RemoteSandbox:
                 return await self._timed_out(link, request, cell, execution)
             return await self._result(link, cell, execution)
         except asyncio.CancelledError:
+            # The cell runs on in the remote kernel, whoever waits for it here. It has to be interrupted
+            # there, or the next call would queue behind it.
             await self._stop(link, cell, execution)
             raise
         finally:

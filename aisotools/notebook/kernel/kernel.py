@@ -173,6 +173,8 @@ class SandboxKernel(Kernel):
         """Serve requests, and open the session meanwhile."""
         super().start()
         self._main_loop = asyncio.get_event_loop()
+        # Jupyter interrupts with SIGINT. Python's own handler would raise inside whatever callback runs just
+        # then; this one runs as a callback of the loop itself.
         self._main_loop.add_signal_handler(signal.SIGINT, self._interrupt_soon)
         self._connecting = self._main_loop.create_task(self._open())
 

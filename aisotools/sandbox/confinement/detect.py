@@ -241,12 +241,15 @@ def _read_limits(place: ProbePaths) -> None:
 Attempt = tuple[str, Callable[[ProbePaths], object]]
 """What is attempted, to follow "could", and a function that raises OSError if it is refused."""
 
+# What hostile code would try. Each is made in a confined child, on files and a parent that are this test's
+# own: where a level does not hold, an attempt succeeds and does no harm.
 _PROCESS_ATTEMPTS: tuple[Attempt, ...] = (
     ("reach the network", _reach_network),
     ("make a raw socket", _make_raw_socket),
     ("connect to a Unix socket outside", _connect),
     ("read another process's memory", _read_memory),
     ("read another process's limits", _read_limits),
+    # In a namespace of its own a process has every capability, and so far more of the kernel to attack.
     ("make a namespace", lambda _: syscalls.call("unshare", _CLONE_NEWUSER)),
     ("mount", lambda _: syscalls.call("mount", b"none\0", b"/\0", b"no-such-type\0", 0, 0)),
 )
@@ -254,6 +257,7 @@ _FILE_ATTEMPTS: tuple[Attempt, ...] = (
     ("read a file outside", lambda place: place.secret.read_text()),
     ("list a folder outside", lambda place: os.listdir(place.secret.parent)),
     ("read through a link", _link_and_read),
+    # A link inside would make a file of the outside writable through the workspace.
     ("take a file in by a hard link", lambda place: os.link(place.secret, place.workspace / "hard")),
     ("write a file outside", lambda place: place.secret.write_text("changed")),
     ("make a file outside", lambda place: (place.secret.parent / "new").write_text("")),
@@ -263,6 +267,7 @@ _FILE_ATTEMPTS: tuple[Attempt, ...] = (
     ("see another process's environment", lambda place: Path(f"/proc/{place.parent}/environ").read_bytes()),
     ("write /proc/sys", lambda _: Path("/proc/sys/kernel/core_pattern").open("w").close()),
 )
+# Signal 0 only asks whether another could be sent.
 _SIGNAL_ATTEMPTS: tuple[Attempt, ...] = (("signal another process", lambda place: os.kill(place.parent, 0)),)
 
 # The filter answers these with success and does not act. Nothing is raised: `fingerprint` must be compared.
@@ -323,6 +328,8 @@ def _ordinary_work(place: ProbePaths) -> Iterator[str]:
     file.write_text("work")
     if file.read_text() != "work":
         yield "cannot keep a file in the workspace"
+    # A status of our choice: that a filter kills the shell, or pretends that it ran, would show as another
+    # one.
     child = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 7"], {})
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 7:
         yield "cannot run a command"
@@ -350,6 +357,7 @@ def _test_isolated(place: ProbePaths) -> tuple[str, ...]:
         except Exception as error:
             found = [str(error) or type(error).__name__]
         os.write(writing, "\n".join(["tried", *found]).encode())
+        # Not `sys.exit`: this is a fork, and the handlers at exit and the buffers are the parent's.
         os._exit(0)
 
     # The worker's parent ends early (see `namespaces`): without this, process 1 of the host would adopt it.
@@ -412,6 +420,8 @@ def _probe_level(level: str) -> Probe:
 
 
 def _probe_landlock() -> Probe:
+    # With these arguments the call only returns the version. Containers often refuse it where the kernel has
+    # it.
     try:
         abi = syscalls.call("landlock_create_ruleset", 0, 0, 1)
     except OSError as error:
@@ -440,6 +450,7 @@ def _probe_user_namespaces() -> Probe:
     """Try whether an unprivileged process gets a root of its own, with a /proc that can be mounted."""
 
     def make() -> list[str]:
+        # Asked before: inside, until the tables are written, both are those of nobody.
         user, group = os.getuid(), os.getgid()
         syscalls.call("unshare", _NEW_NAMESPACES)
         Path("/proc/self/setgroups").write_text("deny")
@@ -480,6 +491,7 @@ def _probe_control_groups() -> Probe:
 
 def _in_child(action: Callable[[], list[str]]) -> list[str]:
     """Run `action` in a fork. Return what it found; an error, a crash and silence are findings too."""
+    # A fork, since confinement cannot be taken back, and a filter may kill the process at its first attempt.
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -158,6 +158,8 @@ def read_only_ruleset(abi: int, scratch: Iterable[str] = ()) -> Ruleset:
 
 def abi() -> int:
     """Return the version of Landlock that the running kernel offers; 0 for none."""
+    # ENOSYS: the kernel is older, or was built without it. EOPNOTSUPP: it was not switched on at boot. EPERM:
+    # the container's own filter refuses it. For us all three are the same.
     try:
         return syscalls.call("landlock_create_ruleset", 0, 0, _CREATE_RULESET_VERSION)
     except OSError:
@@ -166,6 +168,7 @@ def abi() -> int:
 
 def errata() -> tuple[int, ...]:
     """Return the numbers of the known errors in Landlock that the running kernel has fixed, if it tells."""
+    # Kernels that do not know the flag refuse it with EINVAL: they may have fixed errors all the same.
     try:
         fixed = syscalls.call("landlock_create_ruleset", 0, 0, _CREATE_RULESET_ERRATA)
     except OSError:

@@ -205,6 +205,7 @@ def files_in_use(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _prctl(option: int, argument: int = 0) -> int:
+    # The kernel refuses some options unless the arguments that they do not use are 0.
     return syscalls.call("prctl", option, argument, 0, 0, 0)
 
 
@@ -373,6 +374,8 @@ def _signals_refused() -> bool:
 _Checks = tuple[tuple[str, Callable[[], bool]], ...]
 """What does not hold, in words, and a test that is true if it does hold."""
 
+# Asked of the kernel, not concluded from the calls that confined: under a container's own filter such a call
+# may return 0 without having done anything. A worker that fails one of these ends before any user code.
 _PROCESS_CHECKS: _Checks = (
     ("new privileges can still be gained", lambda: _prctl(_PR_GET_NO_NEW_PRIVS) == 1),
     ("capabilities are left", lambda: not any(_capabilities())),

@@ -260,6 +260,7 @@ def _make_user_namespace(inner: tuple[int, int], outer: tuple[int, int]) -> int:
         with contextlib.suppress(OSError):
             syscalls.call("unshare", _CLONE_NEWUSER)
             os.write(writing, b"made")
+            # Until the parent has taken the descriptor and kills it: a namespace ends with its last process.
             signal.pause()
         os._exit(1)
     os.close(writing)
@@ -271,6 +272,7 @@ def _make_user_namespace(inner: tuple[int, int], outer: tuple[int, int]) -> int:
             return fcntl.fcntl(namespace, fcntl.F_DUPFD_CLOEXEC, _HIGH)
     finally:
         os.close(reading)
+        # It may have ended by itself. Nobody else reaps it, so until `waitpid` its number is not used again.
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
 
@@ -335,6 +337,8 @@ def start_in_namespaces(
     """
     reading, answering = os.pipe()
     adopted, releasing = os.pipe()
+    # A fork that only builds: what enters the namespaces cannot leave them again, and the supervisor must see
+    # the host's processes. It ends when it has forked init and worker, and the supervisor adopts both.
     builder = os.fork()
     if builder == 0:
         os.close(reading)
@@ -392,6 +396,8 @@ def _build(
 
 
 def _bind_to_supervisor(adopted: int) -> None:
+    # The signal below goes by the parent, which is the builder until it has ended and the supervisor has
+    # adopted us. End of file instead of the byte: the supervisor was killed before that.
     if not os.read(adopted, 1):
         os._exit(1)
     syscalls.call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -424,4 +430,6 @@ def _run_init(adopted: int) -> NoReturn:
         while True:
             signal.pause()
     finally:
+        # Process 1 takes all others of its namespace along. Whatever was raised must not unwind into the code
+        # of the fork server, whose copy this is.
         os._exit(1)

@@ -167,9 +167,12 @@ def attach_mount(tree: int, place: int | str) -> None:
     """
     try:
         if isinstance(place, int):
+            # It names the place that was checked, wherever its path leads by now.
             flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
             syscalls.call("move_mount", tree, b"", place, b"", flags)
         else:
+            # Resolved anew, and so only for our own constants, which nobody else can put a link in the way
+            # of.
             path = os.fsencode(place)
             syscalls.call("move_mount", tree, b"", _AT_FDCWD, path, _MOVE_MOUNT_F_EMPTY_PATH)
     finally:

@@ -465,4 +465,6 @@ def call(name: str, *arguments: int | bytes | ctypes.Array[ctypes.c_char]) -> in
 
 def set_no_new_privileges() -> None:
     """Have this process, and all it starts, gain nothing from setuid bits and file capabilities, for good."""
+    # Without it the kernel accepts neither a filter nor Landlock from an unprivileged process: a program with
+    # the setuid bit could be misled by them.
     call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

@@ -459,6 +459,7 @@ class ForkSocket:
 
 
 def _is_alive(pidfd: int) -> bool:
+    # Not by its number, which belongs to another process soon after this one was reaped.
     try:
         signal.pidfd_send_signal(pidfd, 0)
     except OSError:

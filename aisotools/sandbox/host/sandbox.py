@@ -505,6 +505,8 @@ class LocalSandbox:
     async def _wait_ready(self, connection: WorkerConnection) -> None:
         try:
             async with asyncio.timeout(self._start_timeout_s):
+                # The timeout cancels the waiting, not the future: `lose` sets the error on it for all who
+                # wait.
                 await asyncio.shield(connection.ready)
         except TimeoutError:
             connection.lose(f"it was not ready within {self._start_timeout_s:g} s")

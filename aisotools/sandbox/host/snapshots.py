@@ -301,6 +301,7 @@ class SnapshotHistory:
         values = await self._copy(connection, snapshot)
         try:
             for source in self._store.all():
+                # `settled` is a task that others wait for, too: an undo that is cancelled must not cancel it.
                 await asyncio.shield(source.settled)
                 if source.is_alive and source.point.label == "exact":
                     break

@@ -156,6 +156,9 @@ class ForkServer:
 
     def _fork_for_request(self) -> None:
         """Have a fork receive and serve the next request; prepare what it reports, for the forks to come."""
+        # The request is still in the socket: this process must not read what would stay in its memory, and in
+        # that of every later worker. EAGAIN: the user has no processes left; the request is thrown away
+        # unread.
         reading, writing = os.pipe()
         try:
             pid = os.fork()
@@ -175,6 +178,7 @@ class ForkServer:
             self._temporary_by_supervisor[pid] = report.temporary
             self._prepare(report)
             return
+        # It made no supervisor and ends now; nothing else waits for it.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
         if not answer:
@@ -198,6 +202,7 @@ class ForkServer:
                 _report_failure(descriptors, str(error))
             os.write(report, to_json(_RequestReport(question=op if op in _QUESTIONS else "")))
         finally:
+            # A fork must never return: it would serve requests beside the server, on the same socket.
             os._exit(0)
 
     def _spawn(self, request: SpawnRequest, descriptors: list[int], report: int) -> NoReturn:
@@ -349,6 +354,8 @@ class ForkServer:
             users.close()
         except SandboxError as error:
             BlockingChannel(socket.socket(fileno=_CHANNEL)).send("failed", {"error": str(error)})
+            # No worker is there to supervise, and the host has the reason: end, which closes the control
+            # socket.
             os._exit(1)
         return started.worker, started.init
 
@@ -367,6 +374,7 @@ class ForkServer:
             description = {"level": request.level, "workspace": request.workspace}
             Worker(channel, self._shell, description, nudges=interrupts).serve(new_loop())
         finally:
+            # `serve` ends the process itself. What gets here is an error of ours: the host sees status 1.
             os._exit(1)
 
     def _prepare_worker(self, request: SpawnRequest, scratch: str, confine: Callable[[], None]) -> None:
@@ -413,6 +421,8 @@ def _report_failure(descriptors: list[int], reason: str) -> None:
 def _remove_scratch(prefix: str) -> None:
     """Remove the scratch folders whose paths begin so; in a fork, because their names are of a session."""
     folder, _, beginning = prefix.rpartition("/")
+    # The supervisor that would have done it was killed. Wait for the fork: a later supervisor may get the
+    # same number, and then its folder, which must stay, begins alike.
     child = os.fork()
     if child == 0:
         try:
@@ -420,6 +430,7 @@ def _remove_scratch(prefix: str) -> None:
                 if name.startswith(beginning):
                     remove_folder(f"{folder}/{name}")
         finally:
+            # A fork must never return into the server's loop.
             os._exit(0)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(child, 0)

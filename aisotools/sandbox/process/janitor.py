@@ -32,6 +32,8 @@ def fork_janitor(temporary: str) -> None:
         tree.become_subreaper()
     except OSError:
         return
+    # The parent stays behind as the janitor, so that its child is the server: what the server leaves when it
+    # is killed becomes the child of its nearest ancestor that is a subreaper, this one.
     server = os.fork()
     if server:
         _serve(server, scratch_prefix(temporary, server))
@@ -47,6 +49,8 @@ def _serve(server: int, prefix: str) -> NoReturn:
         signal.signal(ignored, signal.SIG_IGN)
     server_ended = False
     while True:
+        # Any child: those it adopts are not known beforehand. ECHILD: the last one has ended, its work is
+        # done.
         try:
             pid, _ = os.waitpid(-1, 0)
         except ChildProcessError:

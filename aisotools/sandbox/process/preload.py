@@ -112,10 +112,15 @@ def _missing_reason(name: str) -> str:
 
 def _try_in_fork(names: Sequence[str], deadline_s: float) -> str:
     """Import in a fork. Return why these modules must not be imported here, or an empty text."""
+    # The import may crash, exit, hang or leave threads running, and it cannot be taken back.
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         _report_trial(names, writing)
+    # Race: parent and child run in any order, so both make the group, as shells do. The parent must not find
+    # none to kill while the child, which is about to make it, imports what never ends.
+    with contextlib.suppress(ProcessLookupError):
+        os.setpgid(pid, pid)
     os.close(writing)
     try:
         if not select.select([reading], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
@@ -123,8 +128,7 @@ def _try_in_fork(names: Sequence[str], deadline_s: float) -> str:
         answer = os.read(reading, _REASON_BYTES).decode("utf-8", "replace")
     finally:
         os.close(reading)
-        # The whole group: the import may have started programs. The group is gone if the child ended before
-        # it could make one.
+        # The whole group: the import may have started programs, which outlive it.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -133,6 +137,7 @@ def _try_in_fork(names: Sequence[str], deadline_s: float) -> str:
 
 
 def _report_trial(names: Sequence[str], writing: int) -> NoReturn:
+    # A group of its own, so that programs which the import starts are killed with it; see `_try_in_fork`.
     os.setpgid(0, 0)
     try:
         for name in names:

@@ -78,6 +78,8 @@ class ChildWatcher:
 
     def close(self) -> None:
         """Stop watching; a fork calls this before it watches children of its own."""
+        # First: a signal that arrives between the two would write to a closed descriptor, or to the next file
+        # that gets its number.
         signal.set_wakeup_fd(-1)
         os.close(self._wake)
         os.close(self._writing)

@@ -81,6 +81,7 @@ def parent_of(pid: int) -> int:
 
 def exists(pid: int) -> bool:
     """Return whether there is a process with this id, zombies included."""
+    # Signal 0 is sent to nobody. EPERM: it is there, and belongs to another user.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -284,6 +285,8 @@ def become_subreaper() -> None:
     Raises:
         OSError: The kernel refused, or the system has no such thing.
     """
+    # A double fork makes a process a child of the nearest subreaper above, by default process 1 of the host,
+    # where no walk from here finds it. Forks do not inherit the flag, so each supervisor sets its own.
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -293,10 +296,14 @@ def die_with_parent() -> None:
     Raises:
         OSError: The kernel refused, or the system has no such thing.
     """
+    # Race: it does not fire if the parent has ended before this line. The caller must have another way to
+    # end.
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _prctl(option: int, argument: int) -> None:
+    # All five arguments: for some options the kernel refuses the call if the unused ones are not 0, and on
+    # some machines what is left out is whatever stood in the register.
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "prctl"):
         raise OSError(errno.ENOSYS, "prctl: this system has no such call")
@@ -306,6 +313,7 @@ def _prctl(option: int, argument: int) -> None:
 
 def reap() -> dict[int, int]:
     """Reap the children that have ended. Return process id to wait status."""
+    # One SIGCHLD may stand for several children that ended together, so until none is left.
     ended: dict[int, int] = {}
     while True:
         try:

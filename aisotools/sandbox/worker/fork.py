@@ -203,6 +203,7 @@ def repair_fork(state: ForkState, *, had_helpers: bool, keep: frozenset[int]) ->
     random.setstate(state.random_state)  # type: ignore[arg-type]  # opaque, from getstate
     lost = [problem for file in state.files if (problem := _reopen(file))]
     lost += _drop_sockets(keep)
+    # A fork does not inherit timers; user code that set one waits for its signal.
     if state.timer[0]:
         signal.setitimer(signal.ITIMER_REAL, *state.timer)
     if had_helpers:
@@ -573,6 +574,7 @@ def _has_ended(pid: int) -> bool:
 
 def _reap_children() -> None:
     """Reap the forks of a snapshot that have ended."""
+    # Here, in a snapshot, no user code runs that might wait for children itself. Many may have ended at once.
     try:
         while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is not None:
             pass

@@ -186,6 +186,8 @@ if sys.version_info < (3, 12):
             callback: Callable[[int, int, *Arguments], object],
             *args: *Arguments,
         ) -> None:
+            # asyncio has just started it, so the number is still its own, unless user code in another thread
+            # has reaped it since: then the call that started it fails.
             loop, descriptor = asyncio.get_running_loop(), os.pidfd_open(pid)
 
             def on_exit() -> None:
@@ -301,6 +303,7 @@ class Worker:
         forks = self._forks = ForkPoint(shell.user_ns, shell.user_ns_hidden, level, detach)
         hide_snapshots_from_wait()
         os.set_blocking(self._nudges, False)
+        # Before the host learns that this worker is ready, and so before it may interrupt anything.
         signal.signal(signal.SIGINT, self._on_interrupt)
         os.register_at_fork(before=flush, after_in_child=functools.partial(self._on_user_fork, loop))
         self._channel.send("ready", {"pid": self._pid, "python": sys.version.split()[0]})
@@ -367,6 +370,8 @@ class Worker:
         self._owns_channel = False
         self._close_channel(loop)
         os.close(self._nudges)
+        # Our handler reads from the socket that was closed above. The user's process ends by SIGINT, as
+        # programs do.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         # Another thread may have held the lock at the fork; that thread is missing here.
         self._recorder.replace_lock()

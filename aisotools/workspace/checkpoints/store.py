@@ -271,6 +271,7 @@ class Store:
         try:
             new.write_bytes(b"".join(to_json(record) + b"\n" for record in records))
             new.chmod(0o600)
+            # A crash before this leaves the old journal and a file that nobody reads; after it, the new one.
             new.replace(self.folder / _JOURNAL)
             journal = os.open(self.folder / _JOURNAL, APPEND_FLAGS)
         except OSError as error:
