@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import aisotools
-from tests import shape
+from tests import shape, sites
 
 PROJECT = Path(__file__).resolve().parent.parent
 HOME: dict[str, str] = aisotools._HOME
@@ -29,7 +29,7 @@ def tests() -> shape.Package:
     return shape.read(PROJECT / "tests")
 
 
-@pytest.mark.parametrize("rule", shape.RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", [*shape.RULES, sites.uncommented], ids=lambda rule: rule.__name__)
 def test_package(rule: shape.Rule, package: shape.Package) -> None:
     findings = [str(finding) for finding in rule(package)]
     assert not findings, joined(findings)

@@ -213,6 +213,7 @@ def unshare_memory(mappings: Iterable[tuple[int, int, str]]) -> None:
 def list_remaining_rights(writable: Iterable[str]) -> list[str]:
     """Return what this process can still do although a reader must not, in words."""
     failures = [f"files can still be made in {folder!r}" for folder in writable if _can_create(folder)]
+    # Signal 0 is sent to nobody. EPERM: refused, as it must be. ESRCH: the parent has ended meanwhile.
     try:
         os.kill(os.getppid(), 0)
     except (PermissionError, ProcessLookupError):
