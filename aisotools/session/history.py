@@ -3,6 +3,11 @@
 `WorkspaceHistory` is a guard (see `aisotools.session.guards`): it takes the checkpoints, and undoes and
 redoes calls. The sandbox's process tree is stopped while a checkpoint is taken and while files are restored.
 What cannot be restored is said before the call, on its card, and after an undo, in its result.
+
+A call that is asked about takes three scans: for its card, before it runs, and after it. None can stand for
+another one. While a person reads the card, files may appear that are too large to be stored, or be edited;
+taken for part of the call, the edits would be undone with it. A scan reads only files whose change time is
+new, so the second and the third cost one `lstat` for each file.
 `NoUndoHistory` is the history of a session whose files are on another machine.
 """
 
