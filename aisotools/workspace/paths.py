@@ -146,7 +146,9 @@ def printable(name: str) -> str:
 
 def _components(path: str) -> list[str]:
     """Split a path into names; a final `.` asks for a directory."""
-    names = [name for name in path.split("/") if name not in {"", "."}]
+    names = path.split("/")
+    if "" in names or "." in names:
+        names = [name for name in names if name not in {"", "."}]
     return [*names, "."] if path == "." or path.endswith(("/", "/.")) else names
 
 

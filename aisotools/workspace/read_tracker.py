@@ -91,7 +91,7 @@ class ReadCache:
         key, digest = self._workspace.relative(path), version_digest(data)
         known = self._known.get(key)
         ranges = known.ranges if known is not None and known.digest == digest else ()
-        if first_line <= last:
+        if first_line <= last and (first_line, last) not in ranges:
             ranges = _joined([*ranges, (first_line, last)])
         self._known[key] = _Known(digest, ranges, total)
 
