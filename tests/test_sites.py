@@ -12,13 +12,10 @@ from tests import shape, sites
 PACKAGE = Path(__file__).resolve().parent.parent / "aisotools"
 
 
-def test_every_site_of_the_package_has_a_comment() -> None:
-    package = shape.read(PACKAGE)
-    findings = [str(finding) for finding in sites.uncommented(package)]
-    assert not findings, "\n" + "\n".join(findings)
-    assert sum(1 for module in package.values() for _ in sites.sites(module)) > 100, (
-        "the search finds nothing"
-    )
+def test_sites_of_the_package_are_found() -> None:
+    """That each has a comment is a rule of `tests/test_shape.py`."""
+    modules = {name for name, module in shape.read(PACKAGE).items() if any(True for _ in sites.sites(module))}
+    assert modules >= {"sandbox.worker.fork", "sandbox.process.forkserver", "sandbox.confinement.levels"}
 
 
 def found(source: str) -> list[str]:
