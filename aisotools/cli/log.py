@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aisotools.cli.tools import Echo
+from aisotools.cli.tools import Echo, add_subcommand
 from aisotools.core.exceptions import LedgerError, WorkspaceError
 from aisotools.workspace.lock import state_folder
 
@@ -19,11 +19,10 @@ _MAX_LINE_CHARS = 400
 
 def add_parser(commands: Any) -> None:
     """Add `log` to the subcommands."""
-    summary = "show, verify or export the ledger of a session"
-    parser = commands.add_parser(
+    parser = add_subcommand(
+        commands,
         "log",
-        help=summary,
-        description=summary[0].upper() + summary[1:] + ".",
+        "show, verify or export the ledger of a session",
         epilog="Exit status: 0 for success, 1 if the ledger is damaged or unreadable, 2 if there is none.",
     )
     parser.add_argument("action", choices=("show", "verify", "export"), help="export prints JSON lines")

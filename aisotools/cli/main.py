@@ -142,11 +142,10 @@ def command_parser() -> argparse.ArgumentParser:
 
 
 def _add_doctor_parser(commands: Any) -> None:
-    summary = "print the sandbox level of this machine, and what it does and does not protect"
-    parser = commands.add_parser(
+    parser = tools.add_subcommand(
+        commands,
         "doctor",
-        help=summary,
-        description=summary[0].upper() + summary[1:] + ".",
+        "print the sandbox level of this machine, and what it does and does not protect",
         epilog="Exit status: 0 if the level is guarded, confined or isolated, 1 if not.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -227,12 +226,11 @@ _GENERATED = {"workspace", ".ipynb_checkpoints", "__pycache__"}
 
 
 def _add_lab_parser(commands: Any) -> None:
-    summary = "open JupyterLab on the first tutorial"
-    parser = commands.add_parser(
+    parser = tools.add_subcommand(
+        commands,
         "lab",
-        help=summary,
-        description=summary[0].upper() + summary[1:] + ". Unknown arguments are passed on to JupyterLab.",
-        allow_abbrev=False,
+        "open JupyterLab on the first tutorial",
+        more="Unknown arguments are passed on to JupyterLab.",
     )
     parser.add_argument(
         "--execute", action="store_true", help="run the tutorial without JupyterLab and print the output"
@@ -409,10 +407,7 @@ def _cut(line: str) -> str:
 
 
 def _add_kernelspec_parser(commands: Any) -> None:
-    summary = "install the sandboxed kernel for Jupyter"
-    parser = commands.add_parser(
-        "kernelspec", help=summary, description=summary[0].upper() + summary[1:] + "."
-    )
+    parser = tools.add_subcommand(commands, "kernelspec", "install the sandboxed kernel for Jupyter")
     parser.add_argument("action", choices=("install",))
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--user", action="store_true", help="install for this user only")

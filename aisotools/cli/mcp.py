@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aisotools.cli.tools import Echo, import_tools
+from aisotools.cli.tools import Echo, add_subcommand, import_tools
 from aisotools.core.exceptions import UsageError
 
 if TYPE_CHECKING:
@@ -24,10 +24,7 @@ TOKEN_VARIABLE = "AISOTOOLS_MCP_TOKEN"  # noqa: S105 - the variable's name, no t
 
 def add_parser(commands: Any) -> None:
     """Add `mcp` to the subcommands."""
-    summary = "offer the tools of a session to MCP clients"
-    mcp = commands.add_parser(
-        "mcp", help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False
-    )
+    mcp = add_subcommand(commands, "mcp", "offer the tools of a session to MCP clients")
     actions = mcp.add_subparsers(dest="action", required=True, metavar="ACTION")
     serve = actions.add_parser(
         "serve",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aisotools.cli.tools import Echo, import_tools
+from aisotools.cli.tools import Echo, add_subcommand, import_tools
 from aisotools.core.exceptions import UsageError
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ _MAX_COPY_BYTES = 256 << 20
 
 def add_parser(commands: Any) -> None:
     """Add `replay` to the subcommands."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser = add_subcommand(
+        commands,
         "replay",
-        help="repeat the calls of a recorded run, without its model",
-        description="Repeat the calls of a recorded run in a fresh workspace, and print what differs.",
+        "repeat the calls of a recorded run, without its model",
+        more="They are made in a fresh workspace; what differs is printed.",
         epilog="Exit status: 0 if every call gave the same result, 1 if not.",
-        allow_abbrev=False,
     )
     parser.add_argument("run", type=Path, metavar="RUN.ipynb", help="file written by `%%trace export`")
     parser.add_argument(

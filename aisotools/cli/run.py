@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aisotools.cli.tools import Echo
+from aisotools.cli.tools import Echo, add_subcommand
 from aisotools.core.exceptions import UsageError
 from aisotools.policy.prompts import visible, visible_json
 
@@ -28,19 +28,18 @@ _MAX_RESULT_LINES = 6
 _MAX_LINE_CHARS = 160
 _APPROVE = ("ask", "auto", "deny")
 _MODELS = (
-    "openai:NAME, anthropic:NAME, google:NAME, ollama:NAME, local, scripted:FILE.json or replay:RUN.ipynb"
+    "openai:NAME, anthropic:NAME, google:NAME, ollama:NAME, local, local:FILE.gguf, scripted:FILE.json or "
+    "replay:RUN.ipynb"
 )
 
 
 def add_parser(commands: Any) -> None:
     """Add `run` to the subcommands."""
-    summary = "let a model work on a task with the tools of a session"
-    parser = commands.add_parser(
+    parser = add_subcommand(
+        commands,
         "run",
-        help=summary,
-        description=summary[0].upper() + summary[1:] + ".",
+        "let a model work on a task with the tools of a session",
         epilog="Exit status: 0 if the model answered, 1 if not, 130 if the run was stopped.",
-        allow_abbrev=False,
     )
     parser.add_argument("task", help="the task; - reads it from standard input")
     parser.add_argument("-m", "--model", required=True, help=_MODELS)
@@ -126,8 +125,10 @@ def resolve_model(name: str) -> Model:
         return ReplayModel(read_transcript(rest).answers)
     if kind == "local":
         return _local(rest)
-    from aisotools.agent.models.provider import provider_model
+    from aisotools.agent.models.provider import KINDS, provider_model
 
+    if kind not in KINDS or not rest:
+        raise UsageError(f"There is no model {name!r}. Give one of {_MODELS}.")
     return provider_model(name)
 
 

@@ -25,23 +25,39 @@ Echo = Callable[[str], object]
 _DENIED_STATUS = 3
 
 
+def add_subcommand(
+    commands: Any, name: str, summary: str, *, more: str = "", epilog: str = ""
+) -> argparse.ArgumentParser:
+    """Add a subcommand, and return its parser.
+
+    Args:
+        commands: The subcommands, as `add_subparsers` returned them.
+        name: Its name.
+        summary: What it does, for the list of all subcommands; without a capital and a full stop.
+        more: Further sentences for its own help, which begins with the summary.
+        epilog: The end of its help, such as what each exit status means.
+    """
+    description = f"{summary[0].upper()}{summary[1:]}. {more}".rstrip()
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=description, epilog=epilog or None, allow_abbrev=False
+    )
+    return parser
+
+
 def add_parsers(commands: Any) -> None:
     """Add `tools` and `call` to the subcommands."""
-    tools = commands.add_parser(
-        "tools",
-        help="list the built-in tools, or show one",
-        description="List the built-in tools, or show one.",
-    )
+    tools = add_subcommand(commands, "tools", "list the built-in tools, or show one")
     tools.add_argument("name", nargs="?", help="tool to show in full (default: list all)")
     tools.add_argument(
         "--format",
         help="print as JSON: json, openai, openai-responses, anthropic, gemini, mcp",
     )
-    call = commands.add_parser(
+    call = add_subcommand(
+        commands,
         "call",
-        help="call a tool in a sandbox",
-        description="Call a tool in a sandbox: aisotools call NAME key=value ... Typing the call approves "
-        "it, as in a notebook's %%call; what the policy denies is not run.",
+        "call a tool in a sandbox",
+        more="Whoever types a call has approved it: it runs without a question unless --ask is given. What "
+        "the policy denies is not run.",
         epilog="Exit status: 0 for success, 1 if the call failed, 2 if its arguments are invalid, "
         f"{_DENIED_STATUS} if it was denied.",
     )
@@ -108,7 +124,7 @@ def call_tool(options: argparse.Namespace, echo: Echo) -> int:
     words = [options.name, *options.arguments]
     if options.json_arguments is not None:
         words += ["--json", options.json_arguments]
-    line = parse_call(shlex.join(words), schemas)
+    line = parse_call(shlex.join(words), schemas, command="aisotools call")
     result = asyncio.run(_call(line, options))
     if options.result:
         echo(json.dumps(_as_json(result), ensure_ascii=False))

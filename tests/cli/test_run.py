@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from aisotools.agent.models.provider import KINDS
 from aisotools.agent.models.scripted import ScriptedModel
 from aisotools.cli import main, run
 from aisotools.core.events import (
@@ -171,6 +173,16 @@ def test_turns_of_a_script_become_calls_texts_and_lists_of_both(tmp_path: Path) 
     assert run._turn(["text", call]) == ["text", ("look", {"n": 1})]
     assert run._turn(["one", "two"]) == ["one", "two"]
     assert isinstance(run.resolve_model(script(tmp_path, json.dumps([call, "Done."]))), ScriptedModel)
+
+
+@pytest.mark.parametrize("name", ["foo", "foo:bar", "openai", "openai:", ""])
+def test_an_unknown_model_lists_the_forms_that_work(name: str) -> None:
+    with pytest.raises(UsageError, match="There is no model") as error:
+        run.resolve_model(name)
+    listed = str(error.value).partition("Give one of ")[2].removesuffix(".")
+    forms = {form.partition(":")[0] for form in re.split(r", | or ", listed)}
+    assert forms == {"openai", "anthropic", "google", "ollama", "local", "scripted", "replay"}
+    assert forms - {"local", "scripted", "replay"} <= {*KINDS}
 
 
 @pytest.mark.parametrize(

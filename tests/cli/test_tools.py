@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def test_tools_as_a_table_and_one_in_full() -> None:
         (("tools", "sandbox_bsh"), "sandbox_bash"),
         (("tools", "--format", "xml"), "--format takes"),
         (("call", "sandbox_bsh"), "sandbox_bash"),
-        (("call", "file", "operation"), "is not key=value"),
+        (("call", "file", "operation"), "is not key=value. Usage: aisotools call NAME"),
         (("call", "file", "--json", "["), "--json wants an object"),
     ],
 )
@@ -44,6 +45,26 @@ def test_mistakes_are_reported(
 ) -> None:
     assert run(*arguments)[0] == 1
     assert message in capsys.readouterr().err
+
+
+def test_the_help_of_each_subcommand_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("doctor", "log", "kernelspec", "mcp", "replay", "run", "tools", "call", "lab"):
+        with pytest.raises(SystemExit) as ended:
+            main([name, "--help"])
+        assert ended.value.code == 0
+        description = capsys.readouterr().out.partition("\n\n")[2].partition("\n\n")[0]
+        assert description[0].isupper(), name
+        assert description.endswith("."), name
+        assert "%" not in description, "of a magic, or a format that was not filled in"
+
+
+def test_a_subcommand_has_its_summary_in_the_list_and_as_its_description() -> None:
+    parser = argparse.ArgumentParser("p")
+    commands = parser.add_subparsers()
+    added = tools.add_subcommand(commands, "go", "go somewhere", more="It is far.", epilog="The end.")
+    assert "go somewhere" in parser.format_help()
+    assert (added.description, added.epilog) == ("Go somewhere. It is far.", "The end.")
+    assert tools.add_subcommand(commands, "stay", "stay here").description == "Stay here."
 
 
 def test_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

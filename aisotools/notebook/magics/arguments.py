@@ -17,7 +17,9 @@ from typing import Any
 from aisotools.core.exceptions import UsageError
 from aisotools.core.types import Json
 
-CALL_USAGE = "%call NAME key=value ... | NAME --json '{...}'  [--ask] [--timeout SECONDS]"
+_USAGE = "NAME key=value ... | NAME --json '{...}'  [--ask] [--timeout SECONDS]"
+
+CALL_USAGE = f"%call {_USAGE}"
 """Usage of `%call`."""
 
 
@@ -38,12 +40,13 @@ class CallLine:
     timeout_s: float | None = None
 
 
-def parse_call(line: str, schemas: Mapping[str, Mapping[str, Json]]) -> CallLine:
-    """Parse the line of a `%call`.
+def parse_call(line: str, schemas: Mapping[str, Mapping[str, Json]], *, command: str = "%call") -> CallLine:
+    """Parse the line of a `%call`, or of another command that takes calls in the same form.
 
     Args:
-        line: The text behind `%call`.
+        line: The text behind the command.
         schemas: The parameter schema of every tool, by name.
+        command: What was typed before the line, for the usage in messages.
 
     Raises:
         UsageError: If the line is invalid; one line.
@@ -51,9 +54,9 @@ def parse_call(line: str, schemas: Mapping[str, Mapping[str, Json]]) -> CallLine
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise UsageError(f"%call: {error} in {line!r}. Quote values like path='my file.txt'.") from None
+        raise UsageError(f"{error} in {line!r}. Quote values like path='my file.txt'.") from None
     if not words:
-        raise UsageError(f"Which tool? {CALL_USAGE}")
+        raise UsageError(f"Which tool? Usage: {command} {_USAGE}")
     name, *words = words
     if name not in schemas:
         near = difflib.get_close_matches(name, schemas, n=3, cutoff=0.5)
@@ -73,7 +76,7 @@ def parse_call(line: str, schemas: Mapping[str, Mapping[str, Json]]) -> CallLine
         else:
             key, equals, text = word.partition("=")
             if not equals or not key.isidentifier():
-                raise UsageError(f"%call {name}: {word!r} is not key=value. {CALL_USAGE}")
+                raise UsageError(f"{name}: {word!r} is not key=value. Usage: {command} {_USAGE}")
             arguments[key] = _typed_value(text, properties.get(key, {}))
     return CallLine(name=name, arguments=arguments, ask=ask, timeout_s=timeout_s)
 

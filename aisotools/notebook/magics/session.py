@@ -145,7 +145,7 @@ class AisotoolsMagics(Magics):
         can be kept: `x = %call NAME key=value`.
         """
         if not line.strip():
-            raise UsageError(f"Which tool? {CALL_USAGE}")
+            raise UsageError(f"Which tool? Usage: {CALL_USAGE}")
         _refuse_plain_magic("%call", f"await current_session().call({line.split(maxsplit=1)[0]!r}, {{...}})")
 
 
