@@ -13,6 +13,7 @@ from jupyter_client.manager import start_new_kernel
 from aisotools.core.types import Effect
 from aisotools.policy.approvers import AllowAll
 from aisotools.session.session import Session
+from aisotools.tools.adapter import register_builtin
 from aisotools.tools.function import tool
 from tests.benchmarks.figures import Figure, show
 
@@ -73,6 +74,44 @@ async def test_a_warm_call_is_eight_times_faster_than_a_raw_kernel(
     mine = Figure(what="trivial call through the gate", samples=ours, budget=0.5, peer=peer.median)
     show(mine, peer)
     assert peer.median / mine.median >= 8
+
+
+@tool(effect=Effect.READ_ONLY)
+def add_in_worker(a: int, b: int) -> int:
+    """Add two numbers; believed to keep to reading, so it runs in the worker itself."""
+    return a + b
+
+
+register_builtin(add_in_worker, keeps_to_reading=True)
+
+
+async def test_a_warm_call_in_a_reader_is_as_fast_as_one_in_the_worker(tmp_path: Path, environ: Any) -> None:
+    samples: dict[str, list[float]] = {"add": [], "add_in_worker": []}
+    renewed: list[float] = []
+    async with Session(tmp_path / "workspace", environ=environ, approver=AllowAll()) as session:
+        for one in (add, add_in_worker):
+            session.registry.register(one)
+
+        async def call(name: str) -> float:
+            began_s = time.perf_counter()
+            result = await session.call(name, {"a": 1, "b": 2})
+            assert result.value == 3
+            return (time.perf_counter() - began_s) * 1000
+
+        for round_number in range(ROUNDS + 1):  # the first one warms both
+            for name, taken in samples.items():
+                taken += [await call(name) for _ in range(CALLS)]
+            if round_number == 0:
+                for taken in samples.values():
+                    taken.clear()
+        for _ in range(ROUNDS):
+            await session.call("python", {"code": "1"}, origin="person")  # may have changed variables
+            renewed.append(await call("add"))
+    worker = Figure(what="read-only call in the worker", samples=samples["add_in_worker"])
+    reader = Figure(what="read-only call in a reader", samples=samples["add"], peer=worker.median)
+    first = Figure(what="first one after variables may have changed", samples=renewed)
+    show(reader, worker, first)
+    assert reader.median <= 1.1 * worker.median
 
 
 async def test_workers_and_sessions(tmp_path: Path, environ: Any) -> None:
