@@ -311,6 +311,8 @@ class ApprovalRequest:
         facts: Facts about the call.
         preview: Previews by kind, shown on the card instead of raw arguments.
         timeout_s: After this the answer is `timeout`, which denies; None waits for ever.
+        in_reader: True if it would run in the sandbox without write rights: what it changes of the variables
+            would not reach the worker.
     """
 
     id: str
@@ -322,3 +324,4 @@ class ApprovalRequest:
     facts: Facts = field(default_factory=Facts)
     preview: Mapping[str, Any] = field(default_factory=dict)
     timeout_s: float | None = 300.0
+    in_reader: bool = False

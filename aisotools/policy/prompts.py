@@ -28,6 +28,9 @@ EFFECT_LABELS: Mapping[Effect, str] = {
 }
 """What a person reads for each effect."""
 
+READER_WORDS = "without write rights, what it changes of the variables does not reach the worker"
+"""What a person reads about a call in the sandbox that is held to reading."""
+
 MAX_SHOWN_CHARS = 50_000
 """A longer field is shown in part and cannot be edited."""
 
@@ -216,7 +219,8 @@ def describe_location(request: ApprovalRequest) -> str:
         return "on the host, outside the sandbox"
     if request.level == "limited":
         return "level limited: not a sandbox"
-    return f"sandbox level {visible(request.level, '')}"
+    place = f"sandbox level {visible(request.level, '')}"
+    return f"{place}, {READER_WORDS}" if request.in_reader else place
 
 
 def describe_request(request: ApprovalRequest) -> str:

@@ -75,7 +75,8 @@ _NO_SHARED_MEMORY_HINT = (
 _DENIED = re.compile(r"\[Errno (1|9|13|30)\]|PermissionError|[Pp]ermission denied|readonly database")
 _READ_ONLY_HINT = (
     "[the tool says that it only reads, so it ran without the right to change files, to reach other "
-    "processes or to make sockets. If it needs that, declare it with effect='local_mutation'.]"
+    "processes or to make sockets, and what it changes of the variables does not reach the worker. If it "
+    "needs that, declare it with effect='local_mutation'.]"
 )
 _NO_NETWORK = re.compile(r"\[Errno 97\]|Address family not supported")
 _NO_NETWORK_HINT = (

@@ -22,6 +22,9 @@ from aisotools.sandbox.frames import LIMITS
 from aisotools.sandbox.worker.output import escape_surrogates, json_bundle
 from aisotools.tools.results import gc_paused
 
+IN_READER = "in_reader"
+"""Key in a result's metadata: true if the call ran without write rights. Only the host sets it."""
+
 VALUE_DROPPED = "value_dropped"
 """Key in a result's metadata: the reason why its value is missing."""
 
@@ -264,6 +267,8 @@ def result_from_worker(pieces: Sequence[bytes], caps: OutputCaps, output: Printe
     if problem or not isinstance(metadata, dict | None):
         metadata = None
         notes["metadata_dropped"] = problem or "The metadata is no object."
+    if metadata is not None:
+        metadata.pop(IN_READER, None)
     is_error = head.get("is_error") is True
     result = ToolResult(
         content=_content(head, value, caps),

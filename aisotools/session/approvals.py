@@ -162,6 +162,7 @@ class ApprovalManager:
             facts=prepared.facts,
             preview=preview,
             timeout_s=self._answer_timeout_s,
+            in_reader=prepared.needs_reader,
         )
 
     async def _ask(self, approver: Approver | None, requests: Sequence[ApprovalRequest]) -> list[Approval]:

@@ -45,6 +45,12 @@ Touches = Callable[[Mapping[str, Json]], Sequence[FileTouch]]
 Deadline = float | Callable[[Mapping[str, Json]], float | None]
 """Seconds a call may take, or a function from its arguments to that. None means the session's default."""
 
+READ_ONLY_NOTE = (
+    "It only reads: a sandbox that can enforce this runs it without write rights, and what it changes of the "
+    "variables does not reach the worker."
+)
+"""Ends the description of a tool in the sandbox that is declared read only."""
+
 
 class FunctionTool(Generic[P, R]):
     """A function that is also a `Tool`. Calling it calls the function.
@@ -77,10 +83,12 @@ class FunctionTool(Generic[P, R]):
         self.function = function
         self.schema: FunctionSchema = function_schema(function, name, signature)
         self.name = self.schema.name
-        self.description = self.schema.description
         self.examples = _check_examples(self.schema, examples)
         self.effect = _check_effect(self.schema.name, effect)
         self.runs_in: RunsIn = _check_runs_in(self.schema.name, runs_in)
+        self.description = self.schema.description
+        if self.effect is Effect.READ_ONLY and self.runs_in == "sandbox" and not import_path:
+            self.description = f"{self.description}\n\n{READ_ONLY_NOTE}".lstrip()
         self.timeout_s = _check_timeout(self.schema.name, timeout_s)
         self.source, self.cell = ("built-in", None) if import_path else _source_of(function)
         self._classify = classify
@@ -229,8 +237,8 @@ def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
         name: The tool's name. Default: the function's.
         effect: The effect of every call. Default: `LOCAL_MUTATION`, which the policy asks about. A call in
             the sandbox that is `READ_ONLY` sees the present variables in a copy of the worker that can change
-            nothing; what it changes of the variables stays in that copy. Where no level holds it to that, it
-            counts as `LOCAL_MUTATION`.
+            nothing; what it changes of the variables stays in that copy, and the description says so. Where
+            no level holds it to that, it counts as `LOCAL_MUTATION`.
         runs_in: `sandbox`, or `host` for a function that needs the user's own process.
         timeout_s: Deadline of a call in seconds, or a function from its arguments to that. Default: the
             session's.

@@ -156,6 +156,14 @@ def test_the_question_as_text() -> None:
     ]
 
 
+def test_question_says_that_a_call_runs_without_write_rights() -> None:
+    request = a_request({}, effect=Effect.READ_ONLY, in_reader=True)
+    line = describe_request(request).splitlines()[1]
+    assert "sandbox level confined, without write rights" in line
+    assert "changes of the variables does not reach the worker" in line
+    assert "write rights" not in describe_request(a_request({}))
+
+
 @pytest.mark.parametrize("level", ["host", "limited"])
 def test_the_question_does_not_promise_a_sandbox_where_there_is_none(level: str) -> None:
     words = describe_request(a_request({}, level=level))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic_core import to_json
 
 from aisotools.core.exceptions import ChannelError
 from aisotools.core.protocols import OutputCaps
@@ -92,6 +93,12 @@ def test_of_data_over_its_cap_the_small_types_stay() -> None:
     result = there(ToolResult(content="", data=bundle), SMALL)
     assert result.data == {"text/plain": "a figure", "text/html": "y" * 900}
     assert result.metadata["data_dropped"] == ["image/png"]
+
+
+@pytest.mark.parametrize("claim", [True, 1, "yes"])
+def test_worker_cannot_say_that_a_call_ran_without_write_rights(claim: object) -> None:
+    metadata = to_json({"in_reader": claim, "other": 1})
+    assert result_from_worker(pieces(metadata=metadata), CAPS, printed()).metadata == {"other": 1}
 
 
 def test_metadata_over_its_cap_is_left_out() -> None:

@@ -183,6 +183,21 @@ async def test_a_request_names_where_the_call_runs_and_what_undo_covers() -> Non
     assert approver.requests[0].definition.name == "m"
 
 
+async def test_request_names_a_call_that_would_run_without_write_rights() -> None:
+    approver = ScriptedApprover(["approve"] * 3)
+    setup = Setup(approver)
+    for runs_in, effect in (
+        ("sandbox", Effect.READ_ONLY),
+        ("host", Effect.READ_ONLY),
+        ("sandbox", Effect.LOCAL_MUTATION),
+    ):
+        call = ToolCall("c", "m", {}, origin="model")
+        tool = MockTool("m", effect=effect, runs_in=runs_in)  # type: ignore[arg-type]  # one of the two
+        prepared = prepare_call(tool, call, SAFE, "confined", has_readers=True)
+        await setup.resolve(CallDecision(prepared, Decision.ASK, "policy", ()))
+    assert [request.in_reader for request in approver.requests] == [True, False, False]
+
+
 async def test_a_change_of_a_file_is_shown_for_our_own_tools_and_not_for_one_that_names_them(
     tmp_path: Path,
 ) -> None:

@@ -14,7 +14,8 @@ from pydantic import BaseModel
 from aisotools.core.exceptions import ArgumentError, SignatureError, ToolError
 from aisotools.core.protocols import Tool, ToolContext
 from aisotools.core.types import Effect, Facts, ToolResult
-from aisotools.tools.function import FunctionTool, tool
+from aisotools.tools.adapter import definition_of
+from aisotools.tools.function import READ_ONLY_NOTE, FunctionTool, tool
 
 
 @tool
@@ -151,6 +152,34 @@ def test_a_callable_without_code_has_a_source_too() -> None:
 
 
 # ---- its version
+
+
+@pytest.mark.parametrize(
+    ("options", "is_noted"),
+    [
+        ({"effect": Effect.READ_ONLY}, True),
+        ({"effect": Effect.READ_ONLY, "name": "other"}, True),
+        ({"effect": Effect.READ_ONLY, "runs_in": "host"}, False),
+        ({"effect": Effect.LOCAL_MUTATION}, False),
+        ({}, False),
+        ({"effect": Effect.READ_ONLY, "import_path": "aisotools.builtin.python:variables"}, False),
+    ],
+)
+def test_description_says_that_changes_of_variables_are_lost(options: dict[str, Any], is_noted: bool) -> None:
+    def look() -> int:
+        """Look at it."""
+        return 1
+
+    def undocumented() -> int:
+        return 1
+
+    made = tool(**options)(look)
+    assert made.description.startswith("Look at it.")
+    assert made.description.endswith(READ_ONLY_NOTE) is is_noted
+    assert ("without write rights" in definition_of(made).description) is is_noted
+    assert ("does not reach the worker" in definition_of(made).description) is is_noted
+    bare = tool(**options)(undocumented).description
+    assert bare == (READ_ONLY_NOTE if is_noted else "")
 
 
 def test_version_changes_with_the_code_and_the_description() -> None:

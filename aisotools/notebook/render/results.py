@@ -16,10 +16,12 @@ from aisotools.notebook.render import html
 from aisotools.notebook.render.html import weight
 from aisotools.notebook.render.mime import MAX_HTML_CHARS, SafeOutput, make_safe
 from aisotools.notebook.render.text import one_line, readable, seconds, shorten
+from aisotools.sandbox.results import IN_READER
 
 _MAX_PARTS = 40
 _MAX_IMAGES_CHARS = 12 << 20
 _TITLE_ROOM = 2_000
+_IN_READER_NOTE = "It ran without write rights; what it changed of the variables did not reach the worker."
 _ERROR_WORDS = {
     "invalid": "not run: the call was wrong",
     "failed": "failed",
@@ -153,6 +155,8 @@ def _notes(result: ToolResult) -> list[str]:
     for name, noun in (("dropped_bytes", "bytes of printed output"), ("dropped_displays", "displays")):
         if isinstance(count := result.metadata.get(name), int) and count:
             notes.append(f"{count:,} more {noun} were dropped.")
+    if result.metadata.get(IN_READER) is True:
+        notes.append(_IN_READER_NOTE)
     return notes
 
 

@@ -28,6 +28,7 @@ from aisotools.sandbox.host.failures import reader_died_result, reader_timeout_r
 from aisotools.sandbox.host.snapshots import SnapshotHistory, WokenReader
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD
+from aisotools.sandbox.results import IN_READER
 
 _log = logging.getLogger(__name__)
 
@@ -386,7 +387,7 @@ class Readers:
                     self._retire(reader)
                 if reader.ended.done() or result.metadata.get("stopped"):
                     await connection.sweep(pending, within_s=self._kill_s)
-            return self._explain(connection, result, pending)
+            return self._explain(connection, result, pending).with_metadata(**{IN_READER: True})
         except asyncio.CancelledError:
             # Shielded, however often the caller is cancelled: the slot must not be free while the code runs.
             stopping = asyncio.ensure_future(self._stop(connection, reader, pending, request))

@@ -53,6 +53,12 @@ def test_a_truncated_preview_does_not_replace_the_content(lines: list[str]) -> N
     assert not any(field["folded"] for field in view["fields"])
 
 
+def test_card_says_that_a_call_runs_without_write_rights() -> None:
+    view = card_payload(a_request({"x": 1}, effect=Effect.READ_ONLY, in_reader=True))
+    assert "without write rights, what it changes of the variables does not reach the worker" in view["place"]
+    assert "write rights" not in card_payload(a_request({"x": 1}))["place"]
+
+
 def test_a_request_that_goes_out_names_the_host_as_the_network_sees_it() -> None:
     arguments = {"url": "https://exämple.org:8080/x?q=1", "method": "post"}
     shown = build_previews(write_request(arguments=arguments, effect=Effect.REMOTE_ACTION))["web"]

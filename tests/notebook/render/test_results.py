@@ -294,6 +294,13 @@ def test_loss_within_the_result_is_noted() -> None:
         assert words in text
 
 
+@pytest.mark.parametrize("claim", [True, False, "true", 1, None])
+def test_call_without_write_rights_is_noted(claim: object) -> None:
+    text = render_result(ToolResult(content="x", metadata={"in_reader": claim}), "t")["text/plain"]
+    assert ("without write rights" in text) is (claim is True)
+    assert ("variables did not reach the worker" in text) is (claim is True)
+
+
 @pytest.mark.parametrize(
     "markup",
     [

@@ -155,6 +155,25 @@ def test_an_older_landlock_can_be_pretended(level: str, at_most: int, got: int |
     assert levels.landlock_abi(level, at_most) == expected
 
 
+@pytest.mark.parametrize(
+    ("level", "at_most", "expected"),
+    [
+        ("isolated", 6, True),
+        ("isolated", 5, False),
+        ("confined", 6, True),
+        ("confined", 5, False),
+        ("confined", 0, False),
+        ("guarded", 6, False),
+        ("limited", 6, False),
+    ],
+)
+def test_readers_take_level_confined_and_version_6_of_landlock(
+    level: str, at_most: int, expected: bool
+) -> None:
+    offered = levels.landlock_abi("confined") >= 6
+    assert levels.has_readers(level, at_most) is (expected and offered)
+
+
 def test_a_process_with_threads_is_refused() -> None:
     """Landlock would hold for one of them only. This happens before anything is given up."""
     done = threading.Event()

@@ -175,7 +175,11 @@ async def test_a_failure_says_what_to_do(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         result = await read(r, work, code="open('x', 'w')")
         assert result.is_error
+        assert "without the right to change files" in result.content
+        assert "of the variables does not reach the worker" in result.content
         assert "effect='local_mutation'" in result.content
+        assert result.metadata["in_reader"]
+        assert "in_reader" not in (await r.python("1")).metadata
         assert not (r.workspace / "x").exists()
 
 
