@@ -15,6 +15,7 @@ import os
 import resource
 import signal
 import socket
+import stat
 import struct
 import sys
 import threading
@@ -29,6 +30,7 @@ from tests.sandbox.escape_probes import (
     PROBES,
     SECRET,
     Ended,
+    NoEffect,
     both,
     by_pidfd,
     call,
@@ -126,6 +128,16 @@ probes(
         "control groups, entered": opens("/sys/fs/cgroup/cgroup.procs", os.O_WRONLY),
     }
 )
+
+
+@probe("device node, left by a moved file")
+def _(c: SimpleNamespace) -> None:
+    write("leaves-a-node")
+    whiteout = 4
+    call(c, "renameat2", -100, b"leaves-a-node\0", -100, b"left-a-node\0", whiteout)
+    if not stat.S_ISCHR(os.lstat("leaves-a-node").st_mode):
+        raise NoEffect
+
 
 # ---------------------------------------------------------------- devices
 

@@ -199,6 +199,7 @@ _DEPENDS = {
     "which option of a socket": "setsockopt",
     "which command": "fcntl ioctl prctl",
     "mode of a new file": "creat open openat mknod mknodat",
+    "what a moved file leaves": "renameat2",
     "times of a file": "utime utimes futimesat utimensat",
     "which limit, and whose": "setrlimit prlimit64",
     "whose processors and pages": """
@@ -227,7 +228,7 @@ _ALLOWED = {
         sendto recvfrom sendmsg recvmsg sendmmsg recvmmsg shutdown getsockname getpeername getsockopt
     """,
     "paths, decided by Landlock": """
-        rename renameat renameat2 mkdir mkdirat rmdir link linkat unlink unlinkat symlink symlinkat execve
+        rename renameat mkdir mkdirat rmdir link linkat unlink unlinkat symlink symlinkat execve
         execveat truncate
     """,
     "names and sizes, which nothing hides": """
@@ -285,6 +286,7 @@ _O_CREATING = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE
 _O_ACCMODE = 0o3
 _O_TRUNC = 0o1000
 _SET_ID_BITS = 0o6000
+_RENAME_WHITEOUT = 4
 _RLIMIT_CORE = 4
 _PR_SET_DUMPABLE = 4
 _CHILD_SIGNAL = 0xFF  # the bits of clone's flags that name the signal at the child's end
@@ -401,6 +403,8 @@ def _by_arguments() -> dict[str, Program]:
         "openat": if_any_bit(2, _O_CREATING, plain_mode[3], ALLOW),
         "mknod": plain_mode[1],
         "mknodat": plain_mode[2],
+        # A device node in the place of the file, which Landlock does not see being made.
+        "renameat2": if_any_bit(4, _RENAME_WHITEOUT, REFUSE, ALLOW),
         "utime": to_now[1],
         "utimes": to_now[1],
         # Without a path these two act on the descriptor, so there is no file to be mistaken about.

@@ -119,6 +119,10 @@ ANSWERS: list[tuple[str, tuple[int, ...], int]] = [
         for flag in (1 << 17, 1 << 25, 1 << 26, 1 << 27, 1 << 28, 1 << 29, 1 << 30)
     ),
     ("clone", (0x8011,), EPERM),  # a child of the parent
+    ("renameat2", (5, 0, 5, 0, 0), ALLOW),
+    ("renameat2", (5, 0, 5, 0, 2), ALLOW),  # two files change places
+    ("renameat2", (5, 0, 5, 0, 4), EPERM),  # leaves a device node
+    ("renameat2", (5, 0, 5, 0, 5), EPERM),
     ("clone3", (), ENOSYS),
     ("openat2", (), ENOSYS),
     ("io_setup", (1,), ENOSYS),
