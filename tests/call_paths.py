@@ -9,9 +9,10 @@ change times, since these have the granularity of the kernel's clock.
 - functions: functions, methods and generators of the package that ran,
 - crossings: calls from a function of one module into a function of another one.
 
-Counting uses `sys.setprofile` on the thread of the event loop and `threading.setprofile` on threads that
-start meanwhile, so callbacks of the loop count too. Times are not measured. A median of several calls is
-printed, because a poll more or less changes the counts by a few.
+Counting uses `sys.setprofile` on the thread of the event loop, on those of its executor, and on threads that
+start meanwhile, so callbacks of the loop and work in threads count too, until the call returns. What is done
+later, such as sealing the ledger, does not. Times are not measured. A median of several calls is printed,
+because a poll more or less changes the counts by a few.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
@@ -59,9 +61,23 @@ class CallPath:
             self.crossings += caller.f_code.co_filename != name
 
 
+_counting: CallPath | None = None
+
+
+def _profile_thread() -> None:
+    """Let the calls of a new thread of the executor be counted, whenever something is."""
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        if _counting is not None:
+            _counting.profile(frame, event, argument)
+
+    sys.setprofile(profile)
+
+
 async def counted(act: Callable[[], Awaitable[Any]]) -> CallPath:
-    """What runs while `act` does."""
-    path = CallPath()
+    """Return what runs while `act` does."""
+    global _counting  # noqa: PLW0603 - threads of the executor live on from one count to the next
+    path = _counting = CallPath()
     threading.setprofile(path.profile)
     sys.setprofile(path.profile)
     try:
@@ -69,6 +85,7 @@ async def counted(act: Callable[[], Awaitable[Any]]) -> CallPath:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
+        _counting = None
     if getattr(result, "is_error", False):
         raise RuntimeError(f"The call failed: {result.content}")
     return path
@@ -77,6 +94,8 @@ async def counted(act: Callable[[], Awaitable[Any]]) -> CallPath:
 async def measure() -> dict[str, tuple[float, float, float]]:
     """Return, for each kind of call, the medians of its modules, functions and crossings."""
     figures = {}
+    executor = ThreadPoolExecutor(initializer=_profile_thread)
+    asyncio.get_running_loop().set_default_executor(executor)
     with tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, "HOME": folder, "XDG_STATE_HOME": f"{folder}/state"}
         async with Session(Path(folder, "workspace"), approver=AllowAll(), environ=environ) as session:

@@ -2,7 +2,8 @@
 
 Code cannot show why such a place is right: the case it guards against happens between its lines, in another
 process or in the kernel. So each has a comment that names the case. `uncommented` finds those that have none;
-`python -m tests.structure --sites` lists them.
+`python -m tests.structure --sites` lists all, each with the beginning of its comment. Whether the comment is
+about the case is for readers to judge.
 """
 
 from __future__ import annotations
@@ -22,7 +23,23 @@ MIN_WORDS = 4  # fewer name no case
 
 CALLS = frozenset(
     # processes begin, end, and are waited for
-    {"fork", "_exit", "kill", "killpg", "execv", "execve", "execvpe", "setsid", "setpgid", "prctl", "_prctl"}
+    {
+        "fork",
+        "_exit",
+        "kill",
+        "killpg",
+        "execv",
+        "execve",
+        "execvpe",
+        "posix_spawn",
+        "Popen",
+        "setsid",
+    }
+    | {"setpgid", "prctl", "_prctl", "raise_signal"}
+    # descriptors change hands
+    | {"dup2", "send_fds", "recv_fds"}
+    # layers of confinement
+    | {"load_filter", "_load_filter"}
     | {"waitpid", "waitid", "wait3", "wait4", "pidfd_open", "pidfd_send_signal", "unshare", "setns"}
     # signals
     | {"signal", "set_wakeup_fd", "setitimer", "siginterrupt", "pthread_sigmask", "add_signal_handler"}
@@ -69,24 +86,32 @@ class Site:
 
 def uncommented(package: Package) -> Iterator[Finding]:
     """Yield each place without a comment close by, in the same function, that could name its case."""
+    for module, site, comment in commented_sites(package):
+        if not comment:
+            advice = 'name the case that it guards against ("Race: ...")'
+            yield Finding(module.path, site.line, f"{site.what} without a comment; {advice}")
+
+
+def commented_sites(package: Package) -> Iterator[tuple[Module, Site, str]]:
+    """Yield each place with the nearest comment in its function; empty if there is none close by."""
     for module in package.values():
-        comments = _comment_lines(module)
-        for site in sites(module):
+        comments = _comments(module)
+        for site in sorted(sites(module), key=lambda site: site.line):
             above = max(site.line - LINES_ABOVE, site.first)
             below = min(max(site.end, site.line + LINES_BELOW), site.last)
-            if not comments & set(range(above, below + 1)):
-                advice = 'name the case that it guards against ("Race: ...")'
-                yield Finding(module.path, site.line, f"{site.what} without a comment; {advice}")
+            near = [line for line in range(above, below + 1) if line in comments]
+            nearest = min(near, key=lambda line: abs(line - site.line), default=None)
+            yield module, site, "" if nearest is None else comments[nearest]
 
 
-def _comment_lines(module: Module) -> set[int]:
-    """Return the lines with a comment of several words. An exemption from a check is none."""
-    lines = set()
+def _comments(module: Module) -> dict[int, str]:
+    """Return the comments of several words by line. An exemption from a check is none."""
+    lines = {}
     for token in tokenize.generate_tokens(io.StringIO(module.source).readline):
         if token.type == tokenize.COMMENT:
             text = re.sub(r"#\s*(noqa|type|pragma|fmt|nosec)\b.*", "", token.string)
             if len(re.findall(r"\w+", text)) >= MIN_WORDS:
-                lines.add(token.start[0])
+                lines[token.start[0]] = text.lstrip("# ")
     return lines
 
 

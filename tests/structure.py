@@ -63,7 +63,8 @@ def main() -> None:
         f"places of forks, signals, crashes and confinement: {count}, without a comment: {len(uncommented)}"
     )
     if "--sites" in sys.argv[1:]:
-        print(*uncommented, sep="\n")
+        for module, site, comment in sites.commented_sites(package):
+            print(f"{module.path}:{site.line}: {site.what}: {comment or 'NO COMMENT'}")
     if "--list" in sys.argv[1:]:
         rules: tuple[shape.Rule, ...]
         rules = (shape.sizes, shape.meanings, shape.undeclared, shape.words, shape.layers, shape.cycles)

@@ -82,6 +82,8 @@ def spawn_read_only(
                 landlock.restrict_read_only(scratch)
             except OSError as error:
                 raise subprocess.SubprocessError(str(error)) from error
+            # Confinement: only this thread gave up its right to write, and a child inherits the rights of
+            # the thread that starts it. The other threads of the worker keep theirs.
             outcome.append(
                 subprocess.Popen(
                     command,

@@ -239,6 +239,9 @@ class BlockingChannel:
             EOFError: If the host has closed its end.
             ChannelError: If the stream is malformed.
         """
+        # Descriptors arrive with the first byte of the message they were sent with, which may be any part
+        # of a frame here: they wait in order for the frame that names them. Closed on exec, so that no
+        # program that a call starts inherits one.
         data, descriptors, _, _ = socket.recv_fds(
             self._socket, _RECV_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
         )

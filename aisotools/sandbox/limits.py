@@ -278,6 +278,8 @@ def _limit_processes(more: int, tasks: int) -> None:
 def _may_fork() -> bool:
     """Return whether one more process can be made; starting a program that does not exist is a cheap test."""
     try:
+        # The child ends by itself at once, where it can be made at all. Race: other processes of the user
+        # come and go, so the answer holds for a moment only; the caller leaves room.
         os.posix_spawn("/dev/null/no-program", ["no-program"], {})
     except OSError as error:
         return error.errno != errno.EAGAIN

@@ -232,6 +232,8 @@ async def run_blocking(function: Callable[[], _T]) -> _T:
         return outcome.result()
     finally:
         outcome.cancel()
+        # Race: the thread may return from `input` just now. It takes `leaving` on its way out and keeps it,
+        # so an exception is raised in it only while it still asks, never in whatever the thread does next.
         if leaving.acquire(blocking=False):
             interrupt = ctypes.py_object(KeyboardInterrupt)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), interrupt)

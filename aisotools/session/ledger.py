@@ -235,6 +235,8 @@ def open_ledger(folder: Path, name: str) -> Ledger:
 
 def _open_unused(folder: Path, name: str, key: bytes) -> Ledger:
     for number in itertools.count(1):
+        # Race: another session holds the lock of this file, or takes it first. Then the next number is
+        # tried; a file is never written by two.
         with contextlib.suppress(BlockingIOError):
             return Ledger(folder / (f"{name}.jsonl" if number == 1 else f"{name}-{number}.jsonl"), key)
     raise AssertionError("unreachable")

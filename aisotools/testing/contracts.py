@@ -126,6 +126,16 @@ class ApproverContract:
 class ToolContract:
     """The contract of a `Tool`, without running it."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse an override that nothing calls.
+
+        Raises:
+            TypeError: If the subclass defines `fitting`, the former name of `valid_arguments`.
+        """
+        super().__init_subclass__(**kwargs)
+        if "fitting" in vars(cls):
+            raise TypeError(f"{cls.__name__}.fitting is never called; rename it to `valid_arguments`.")
+
     arguments: Sequence[Mapping[str, Json]] = ()
     """Valid arguments, in addition to the tool's own examples."""
 

@@ -448,6 +448,8 @@ class AttachedSession:
 
     def _receive_worker(self) -> None:
         """Receive the pidfd of the current worker and close the former one."""
+        # Race: the worker that is stopped on an interrupt may be replaced at any moment. A pidfd names one
+        # process for good, so a signal that comes late reaches nobody else.
         data, descriptors, _, _ = socket.recv_fds(self._pidfds, 16, 4)
         if not data:
             asyncio.get_running_loop().remove_reader(self._pidfds)

@@ -324,6 +324,8 @@ class SandboxKernel(Kernel):
     async def interrupt_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Stop the running cell. Runs on the thread of the control channel."""
         assert self._main_loop is not None
+        # Two threads: the shell of this kernel lives on the main loop, which may be busy. The reply says
+        # that the request has arrived, not that the cell has stopped.
         self._main_loop.call_soon_threadsafe(self._interrupt_soon)
         self._messages.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 

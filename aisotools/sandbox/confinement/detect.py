@@ -368,6 +368,8 @@ def _test_isolated(place: ProbePaths) -> tuple[str, ...]:
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as pipe:
         answer = pipe.read().split("\n")
+    # The end of init ends every process of its namespace. Both are children of this process and unreaped,
+    # so their numbers cannot be taken by others before they are waited for.
     os.kill(started.init, signal.SIGKILL)
     for pid in (started.worker, started.init):
         os.waitpid(pid, 0)
@@ -439,6 +441,7 @@ def _probe_seccomp() -> Probe:
         return Probe("seccomp", False, f"no system call table for this machine ({os.uname().machine})")
 
     def load() -> list[str]:
+        # A filter cannot be taken off again, so it is tried in a child that ends.
         seccomp.load_filter(seccomp.build_filter(arch, "limited", 0))
         return []
 

@@ -231,6 +231,8 @@ def _drop_capabilities() -> None:
                 if error.errno != errno.EINVAL:
                     raise
                 break  # one more than this kernel has
+        # Before the capabilities go, since setting these bits needs one: with them, neither being user 0
+        # nor a set-uid program gives any back.
         _prctl(_PR_SET_SECUREBITS, _prctl(_PR_GET_SECUREBITS) & ~_SECBIT_KEEP_CAPS | _ROOT_IS_NOBODY)
     syscalls.call("capset", _CAPABILITY_HEADER, bytes(24))
     if any(_capabilities()):
@@ -313,6 +315,7 @@ def _restrict_files(plan: Confinement) -> None:
 
 def _load_filter(plan: Confinement, arch: str) -> None:
     abi = landlock_abi(plan.level, plan.landlock_abi)
+    # The last layer: the filter refuses system calls that the layers before it needed to be set up.
     seccomp.load_filter(seccomp.build_filter(arch, plan.level, abi))
 
 

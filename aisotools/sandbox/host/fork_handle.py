@@ -632,6 +632,8 @@ class ForkSnapshot:
             raise SandboxError(self.drop_reason or "it was ended")
         sock = ForkSocket(supervisor)
         try:
+            # Race: the fork may have ended since `is_alive`; then the message is refused, and nobody holds
+            # the copies of the descriptors.
             socket.send_fds(self.socket.sock, [encode(op, header)], [sock.peer.fileno(), *files])
         except OSError as error:
             sock.close(kill=False)

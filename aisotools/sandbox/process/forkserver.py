@@ -191,6 +191,9 @@ class ForkServer:
     def _serve_request(self, report: int) -> NoReturn:
         """In the fork: receive a request, and pass on a question or become the supervisor of a worker."""
         try:
+            # Race: the fork was made because a packet was there. Only one process reads at a time, as the
+            # server waits for the report, so it is still there. Of more than four descriptors the kernel
+            # closes the rest.
             packet, descriptors, _, _ = socket.recv_fds(self._requests, PACKET_BYTES, 4)
             try:
                 message = from_json(packet)

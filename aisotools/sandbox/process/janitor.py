@@ -60,6 +60,8 @@ def _serve(server: int, prefix: str) -> NoReturn:
         server_ended = server_ended or pid == server
         if server_ended:
             tree.kill_all(_unsupervised, within_s=_KILL_TIMEOUT_S)
+    # Crash recovery: nobody else is left who knows of these folders. Their processes were
+    # killed above.
     for folder in glob.glob(glob.escape(prefix) + "*"):
         remove_folder(folder)
     os._exit(0)

@@ -155,6 +155,7 @@ def _remaining_threads() -> int:
     """Return how many threads beside this one a fork would lose."""
     # Libraries such as OpenBLAS end their threads in a fork handler, and start them again when they are
     # needed. So fork once before counting.
+    # The child ends without running anything: only the handlers of the fork are wanted.
     pid = os.fork()
     if pid == 0:
         os._exit(0)

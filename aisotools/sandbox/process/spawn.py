@@ -204,6 +204,8 @@ class ForkServerHandle:
                 command = [sys.executable, "-P", "-c", _BOOT, str(server_socket.fileno()), _PACKAGE]
                 command += [tempfile.gettempdir(), ",".join(tool_modules), *self._libraries]
                 try:
+                    # Executed, not forked: the host may have any number of threads, and locks held by them
+                    # would stay held in a fork. It inherits its socket and the standard descriptors alone.
                     self._process = subprocess.Popen(
                         command,
                         pass_fds=[server_socket.fileno()],

@@ -494,6 +494,8 @@ class ForkPoint:
     ) -> WokenFork:
         """Give up every right to change something, and report that. End if it cannot be done."""
         own, out, err, interrupts = received
+        # Before any user code runs here: 0, 1 and 2 are still those of the worker, and what is printed to
+        # them would count as output of a call of the worker.
         for source, target in ((out, 1), (err, 2)):
             os.dup2(source, target)
             os.close(source)

@@ -210,6 +210,8 @@ class ZMQInteractiveShell(InteractiveShell):
     def system(self, cmd: str) -> None:
         """Run a command for `!cmd`, without a terminal, and print its output line by line."""
         command = self.var_expand(cmd, depth=1)  # type: ignore[no-untyped-call]  # IPython's
+        # What the command leaves behind ends with the session at the latest: the host finds it among the
+        # worker's descendants.
         with subprocess.Popen(
             ["/bin/bash", "-c", command],
             stdin=subprocess.DEVNULL,

@@ -68,6 +68,10 @@ def give_up_rights(
         OSError: A step failed. The process must end.
         SandboxError: Likewise.
     """
+    # The order matters. Descriptors and mappings keep the rights with which they were made, whatever is
+    # forbidden later, so they go first; replacing them opens files, which Landlock would refuse after it.
+    # The filter comes last, since it refuses the system calls that set up the others. What is still
+    # possible is tried at the end, and anything found ends the process.
     lost = replace_descriptors(listing["open"], {0, 1, 2, *own}, former)
     unshare_memory([(start, end, rights) for start, end, rights in listing["shared"]])
     landlock.restrict_reader()
@@ -131,6 +135,8 @@ def _reopen(number: int) -> bool:
         return False
     try:
         os.lseek(own, place, os.SEEK_SET)
+        # At once under the old number: a thread of user code never finds it closed, or taken by another
+        # file.
         os.dup2(own, number, inheritable=inheritable)
     finally:
         os.close(own)

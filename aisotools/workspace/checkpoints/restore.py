@@ -238,6 +238,8 @@ class _Restore:
         with _writable(self._root, path[:-1]) as parent:
             try:
                 os.mkdir(path[-1], 0o700, dir_fd=parent)
+            # Race: somebody may have put it there since the plan was made. A folder is taken as it is;
+            # anything else stays, and is reported.
             except FileExistsError:
                 status = os.stat(path[-1], dir_fd=parent, follow_symlinks=False)
                 if not stat.S_ISDIR(status.st_mode):
