@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-import time
+import difflib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aisotools.session.approvals import MAX_BYTES, MAX_LINES, preview_of
+from tests.work import lines_run
 
 OURS = "aisotools.builtin.files:sandbox_write"
 
@@ -82,16 +83,23 @@ def test_file_that_cannot_be_compared_is_noted(tmp_path: Path) -> None:
         assert (shown["lines"], bool(shown["note"])) == ([], True), name
 
 
-def test_a_preview_never_takes_long(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("\n".join(f"{n % 7}" for n in range(MAX_LINES - 1)))
-    began_s = time.process_time()
-    diff(tmp_path, path="a", content="\n".join(f"{n * 5 % 11}" for n in range(MAX_LINES - 1)))
-    assert time.process_time() - began_s < 2
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([f"{n % 7}" for n in range(MAX_LINES - 1)], [f"{n * 5 % 11}" for n in range(MAX_LINES - 1)]),
+        ([f"x{n}" for n in range(MAX_LINES - 1)], [f"x{MAX_LINES - n}" for n in range(MAX_LINES - 1)]),
+    ],
+    ids=["few different lines", "the order reversed"],
+)
+def test_a_preview_takes_little_work(tmp_path: Path, before: list[str], after: list[str]) -> None:
+    (tmp_path / "a").write_text("\n".join(before))
+    work = lines_run(lambda: diff(tmp_path, path="a", content="\n".join(after)), below=difflib.__file__)
+    assert 0 < work < 50 * MAX_LINES, "each line compared with each other one would be 4,000 * MAX_LINES"
+
+
+def test_files_of_too_many_lines_are_not_compared(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
     assert "too many" in diff(tmp_path, path="a", content="\n" * (MAX_LINES + 1))["note"]
-    (tmp_path / "a").write_text("\n".join(f"x{n}" for n in range(MAX_LINES - 1)))
-    began_s = time.process_time()
-    diff(tmp_path, path="a", content="\n".join(f"x{MAX_LINES - n}" for n in range(MAX_LINES - 1)))
-    assert time.process_time() - began_s < 2
 
 
 @pytest.mark.parametrize("path", ["a", "./a", "/workspace/a"])

@@ -153,6 +153,13 @@ async def test_changes_by_a_process_left_running_at_the_end_are_reverted(session
     assert not evil(session)
 
 
+async def idle(session: Session) -> None:
+    """Wait until the sandbox counts as idle: what is changed from then on is a person's."""
+    assert session._parts is not None
+    (protection,) = (guard for guard in session._parts.env.guards if isinstance(guard, Protection))
+    await eventually(lambda: protection._idle_activity is not None)
+
+
 async def test_a_person_edits_between_calls(session: Session) -> None:
     """Before the first call, after a call, after calls that only read: what they write stands."""
     await session.start()
@@ -162,12 +169,12 @@ async def test_a_person_edits_between_calls(session: Session) -> None:
         mine.write_text(f"mine {number}")
         if number == 2:
             await session.call("sandbox_bash", {"command": "cat conftest.py"}, origin="person")
-            await asyncio.sleep(0.25)
+            await idle(session)
             mine.write_text("mine again")
         result = await session.call("python", {"code": f"{number}"}, origin="person")
         assert not result.is_error, result.content
         assert mine.read_text().startswith("mine")
-        await asyncio.sleep(0.25)
+        await idle(session)
     mine.write_text("mine at last")
     await session.close()
     assert mine.read_text() == "mine at last"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
+from aisotools.workspace import git_config
 from aisotools.workspace.git_config import (
     MAX_CONFIG_BYTES,
     MAX_CONFIG_LINES,
@@ -13,6 +12,7 @@ from aisotools.workspace.git_config import (
     is_harmless_todo,
     is_plain_address,
 )
+from tests.work import lines_run
 
 ORDINARY = b"""[core]
 \trepositoryformatversion = 0
@@ -159,17 +159,23 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_time_grows_with_the_size_alone(text: bytes) -> None:
-    """Processor time of this thread, compared with itself at half the size: a square would be four times."""
+def test_work_grows_with_the_number_of_lines_alone(text: bytes) -> None:
+    work = lines_run(
+        lambda: (is_harmless_config(text, text), is_harmless_todo(text)), below=git_config.__file__
+    )
+    assert work <= 4 * text.count(b"\n") + 100
 
-    def cost_s(data: bytes) -> float:
-        times = []
-        for _ in range(5):
-            began_s = time.thread_time()
-            is_harmless_config(data, data)
-            is_harmless_todo(data)
-            times.append(time.thread_time() - began_s)
-        return min(times)
 
-    half = cost_s(text[: len(text) // 2])
-    assert cost_s(text) < 3.2 * half + 0.002
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_matches_of_a_line_end_on_lines_of_any_size(text: bytes) -> None:
+    """Each is 64 times as long as it may be; in a time that grows with the square it would not end."""
+    line = max(text.split(b"\n"), key=len) * 64
+    for match in (git_config._SECTION.fullmatch, git_config._KEY.fullmatch, git_config._CONTROL.search):
+        match(line)
+    for value in (line, line.partition(b"=")[2]):
+        git_config._WORD(value)
+        git_config._REFS(value)
+        git_config._NETWORK_ADDRESS(value)
+        git_config._SSH_ADDRESS(value)
+        git_config._FOLDER(value)
+        is_plain_address(value)

@@ -492,6 +492,9 @@ class InputChannel:
         self._waiting: dict[int, threading.Event] = {}
         self._answers: dict[int, str | None] = {}
         self._last_seq = 0
+        self._blocking: int | None = None
+        """The call for which the main thread waits in `ask`."""
+        self._is_cancelled = False
 
     def receive(self, header: Mapping[str, Any]) -> None:
         """Handle an answer of the host; one that nobody waits for is ignored."""
@@ -500,11 +503,17 @@ class InputChannel:
             self._answers[header["seq"]] = header["value"]
             waiting.set()
 
+    def cancel(self, number: int) -> None:
+        """Interrupt the question of a call that blocks the main thread, if there is one."""
+        if self._blocking == number:
+            self._is_cancelled = True
+
     def ask(self, number: int, prompt: str, *, password: bool) -> str:
         """Ask on behalf of a call, wait, and return the answer.
 
         Raises:
             EOFError: At the end of input.
+            KeyboardInterrupt: If the call is cancelled while its question blocks the main thread.
         """
         self._last_seq += 1
         seq, answered = self._last_seq, threading.Event()
@@ -514,12 +523,19 @@ class InputChannel:
             if threading.current_thread() is threading.main_thread():
                 # The event loop cannot run while input() blocks its thread: serve the channel here, or the
                 # answer would never be read.
+                self._blocking, self._is_cancelled = number, False
                 while not answered.is_set():
                     self._serve_once()
+                    # Race: the host interrupts by a frame and by a signal. If the frame is read first, here,
+                    # the worker takes the signal for its echo, and only this can end the waiting.
+                    if self._is_cancelled:
+                        raise KeyboardInterrupt
             else:
                 answered.wait()
             value = self._answers[seq]
         finally:
+            if threading.current_thread() is threading.main_thread():
+                self._blocking = None
             self._waiting.pop(seq, None)
             self._answers.pop(seq, None)
         if value is None:

@@ -462,6 +462,7 @@ class Worker:
             self._calls[number].cancels += 1
             self._calls[number].cancellation.cancel()
             self._tasks[number].cancel()
+            self._inputs.cancel(number)
 
     @types.coroutine
     def _drive(

@@ -61,12 +61,15 @@ class Client:
         self,
         code: str,
         *,
-        answer: Callable[[Mapping[str, Any]], str] | None = None,
+        answer: Callable[[Mapping[str, Any]], str | None] | None = None,
         meanwhile: Callable[[str, Mapping[str, Any]], None] | None = None,
         within_s: float = HANG_S,
         **how: Any,
     ) -> Ran:
-        """Run a cell; `answer` answers its questions, `meanwhile` sees what it shows as it comes."""
+        """Run a cell; `answer` answers its questions, `meanwhile` sees what it shows as it comes.
+
+        A question that `answer` returns None for stays without an answer.
+        """
         request = self.client.execute(code, allow_stdin=answer is not None, **how)
         messages: list[tuple[str, Mapping[str, Any]]] = []
         ends_s = time.monotonic() + within_s
@@ -106,12 +109,14 @@ class Client:
                 content: Mapping[str, Any] = reply["content"]
                 return content
 
-    def _answer(self, answer: Callable[[Mapping[str, Any]], str]) -> None:
+    def _answer(self, answer: Callable[[Mapping[str, Any]], str | None]) -> None:
         try:
             question = self.client.get_stdin_msg(timeout=0)
         except queue.Empty:
             return
-        self.client.input(answer(question["content"]))
+        text = answer(question["content"])
+        if text is not None:
+            self.client.input(text)
 
 
 def install_spec(folder: Path, **config: Any) -> None:

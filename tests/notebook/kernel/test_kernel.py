@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import signal
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,12 +40,7 @@ def run_interrupted(k: Client, code: str) -> Any:
         if kind == "stream" and content["text"] == "go\n":
             k.manager.interrupt_kernel()
 
-    return k.run(f"print('go')\n{code}", meanwhile=interrupt, answer=_slowly)
-
-
-def _slowly(_question: Mapping[str, Any]) -> str:
-    time.sleep(0.3)
-    return ""
+    return k.run(f"print('go')\n{code}", meanwhile=interrupt, answer=lambda _question: None)
 
 
 # ---- what cells show

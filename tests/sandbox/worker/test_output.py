@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 
 from aisotools.sandbox.worker.output import (
     CallRecord,
+    InputChannel,
     Recorder,
     Stream,
     TokenBucket,
@@ -256,3 +260,59 @@ def test_prints_of_threads_and_calls_do_not_lose_text(sink: Sink) -> None:
     sink.out.flush()
     for name in "ab":
         assert sink.text(name).split() == [str(n) for n in range(500)]
+
+
+# ---- questions
+
+
+class Questions:
+    """An input channel; what the host sends while the main thread waits is set beforehand, in order."""
+
+    def __init__(self, readable: int) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.replies: list[Callable[[], None]] = []
+        self.channel = InputChannel(
+            lambda _op, header, _parts: self.asked.append(dict(header)),
+            readable,
+            self.read,
+        )
+
+    def read(self) -> None:
+        self.replies.pop(0)()
+
+    def reply(self, value: str | None) -> Callable[[], None]:
+        return lambda: self.channel.receive({"seq": self.asked[-1]["seq"], "value": value})
+
+
+@pytest.fixture
+def questions() -> Iterator[Questions]:
+    reading, writing = os.pipe()
+    os.write(writing, b"there is always something to read")
+    yield Questions(reading)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_question_waits_for_its_own_answer(questions: Questions) -> None:
+    questions.replies = [lambda: questions.channel.receive({"seq": 99, "value": "x"}), questions.reply("yes")]
+    assert questions.channel.ask(1, "well?", password=False) == "yes"
+    assert questions.asked == [{"id": 1, "seq": 1, "prompt": "well?", "password": False}]
+    questions.replies = [questions.reply(None)]
+    with pytest.raises(EOFError):
+        questions.channel.ask(1, "well?", password=True)
+
+
+def test_a_cancelled_call_does_not_wait_for_an_answer(questions: Questions) -> None:
+    """The frame that cancels it is read while it waits; the signal behind it counts as its echo."""
+    questions.replies = [lambda: questions.channel.cancel(2), lambda: questions.channel.cancel(1)]
+    with pytest.raises(KeyboardInterrupt):
+        questions.channel.ask(1, "well?", password=False)
+    assert not questions.replies, "the first one was for another call"
+    questions.replies = [questions.reply("yes")]
+    assert questions.channel.ask(1, "and now?", password=False) == "yes"
+
+
+def test_a_call_cancelled_while_it_asks_nothing_may_ask_later(questions: Questions) -> None:
+    questions.channel.cancel(1)
+    questions.replies = [questions.reply("yes")]
+    assert questions.channel.ask(1, "well?", password=False) == "yes"
