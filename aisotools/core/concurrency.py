@@ -1,13 +1,17 @@
-"""Helpers for waiting on the event loop: periodic wake-ups, and work that cancellation must not interrupt."""
+"""Helpers for the event loop: periodic wake-ups, work in steps, work that cancellation must not interrupt."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 TICK_S = 0.05
 """Seconds between two wake-ups of the loop by a `LoopTicker`."""
+
+STEP_S = 0.005
+"""Seconds that work in steps takes before the loop goes on."""
 
 Result = TypeVar("Result")
 
@@ -77,3 +81,27 @@ async def run_to_completion(work: Coroutine[Any, Any, Result]) -> Result:
             task.exception()
         raise cancelled
     return task.result()
+
+
+async def in_steps(work: Generator[None, None, Result], step_s: float = STEP_S) -> Result:
+    """Return what `work` returns. At a `yield` that is `step_s` after the last break, the loop goes on."""
+    resumed_s = time.monotonic()
+    while True:
+        try:
+            next(work)
+        except StopIteration as ended:
+            result: Result = ended.value
+            return result
+        if time.monotonic() - resumed_s >= step_s:
+            await asyncio.sleep(0)
+            resumed_s = time.monotonic()
+
+
+def at_once(work: Generator[None, None, Result]) -> Result:
+    """Return what `work` returns, without a break."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as ended:
+            result: Result = ended.value
+            return result

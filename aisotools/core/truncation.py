@@ -546,9 +546,11 @@ def _size_of_scalars(values: Collection[Any]) -> int | None:
     if kinds <= _FREE:
         return 0
     if kinds <= _NUMBERS:
-        numbers = [number for number in values if number is not None]
-        is_cached = float not in kinds and min(numbers) >= _MIN_CACHED_INT
-        return 0 if is_cached and max(numbers) <= _MAX_CACHED_INT else 32 * len(values)
+        if float in kinds:
+            return 32 * len(values)
+        numbers = [number for number in values if number is not None] if type(None) in kinds else values
+        is_cached = min(numbers) >= _MIN_CACHED_INT and max(numbers) <= _MAX_CACHED_INT
+        return 0 if is_cached else 32 * len(values)
     if kinds <= _SCALARS:
         sizes = [*map(getsizeof, values)]
         if max(sizes) < _SHARED_CHARS:

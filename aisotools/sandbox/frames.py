@@ -20,15 +20,20 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from aisotools.core.exceptions import ChannelError
+from aisotools.tools.results import gc_paused
 
 _PREFIX = struct.Struct("!II")
 _RECV_BYTES = 1 << 18
+# More objects and lists in one header would take the host more than some milliseconds to parse. Printed text
+# of which each character is a bracket has half as many.
+_MAX_CONTAINERS = 1 << 17
 # Descriptors that one read can receive. The host sends at most two with a frame.
 _MAX_DESCRIPTORS = 4
 
@@ -144,14 +149,14 @@ class FrameReader:
         if len(self._buffer) < end:
             return None
         with memoryview(self._buffer) as view:
-            header_bytes = bytes(view[_PREFIX.size : _PREFIX.size + head])
-            body_bytes = bytes(view[_PREFIX.size + head : end])
+            header = _parse_header(bytes(view[_PREFIX.size : _PREFIX.size + head]))
+            # Each part is copied once: a frame may have tens of megabytes.
+            with view[_PREFIX.size + head : end] as body_view:
+                parts = self._parts(header, body_view)
         del self._buffer[:end]
-        header = _parse_header(header_bytes)
-        parts = self._parts(header, body_bytes)
         return Frame(op=header.pop("op"), header=header, parts=parts)
 
-    def _parts(self, header: dict[str, Any], body: bytes) -> tuple[bytes, ...]:
+    def _parts(self, header: dict[str, Any], body: memoryview) -> tuple[bytes, ...]:
         sizes = header.pop("parts", [])
         if not isinstance(sizes, list) or len(sizes) > self._limits.parts:
             raise ChannelError(
@@ -161,7 +166,7 @@ class FrameReader:
         for size in sizes:
             if type(size) is not int or not 0 <= size <= len(body) - start:
                 raise ChannelError("The sizes of a frame's parts do not add up to its body.")
-            parts.append(body[start : start + size])  # of the whole body this is no copy
+            parts.append(bytes(body[start : start + size]))
             start += size
         if start != len(body):
             raise ChannelError("The sizes of a frame's parts do not add up to its body.")
@@ -169,8 +174,12 @@ class FrameReader:
 
 
 def _parse_header(data: bytes) -> dict[str, Any]:
+    if len(data) > _MAX_CONTAINERS and data.count(b"[") + data.count(b"{") > _MAX_CONTAINERS:
+        raise ChannelError(f"A frame's header has more than {_MAX_CONTAINERS} objects and lists.")
     try:
-        header = from_json(data, allow_inf_nan=False, cache_strings="keys")
+        # Of what a large header holds most is dropped at once, before it is worth a collection.
+        with gc_paused() if len(data) > _RECV_BYTES // 8 else nullcontext():
+            header = from_json(data, allow_inf_nan=False, cache_strings="keys")
     except (ValueError, RecursionError) as error:
         raise ChannelError(f"A frame's header is not JSON: {str(error)[:200]}") from None
     if not isinstance(header, dict) or type(header.get("op")) is not str:

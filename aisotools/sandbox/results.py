@@ -8,19 +8,19 @@ What exceeds its cap is left out and noted: first where it is encoded, and again
 from __future__ import annotations
 
 import codecs
-import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from aisotools.core.concurrency import at_once
 from aisotools.core.exceptions import ChannelError
 from aisotools.core.protocols import OutputCaps
 from aisotools.core.types import ErrorKind, MimeBundle, ToolResult, Truncation
 from aisotools.sandbox.frames import LIMITS
+from aisotools.sandbox.parsing import STEP_BYTES, parse_steps
 from aisotools.sandbox.worker.output import escape_surrogates, json_bundle
-from aisotools.tools.results import gc_paused
 
 IN_READER = "in_reader"
 """Key in a result's metadata: true if the call ran without write rights. Only the host sets it."""
@@ -50,8 +50,10 @@ _METADATA_SLACK_BYTES = 1 << 20
 # Above this size, containers and items are counted before the JSON is parsed: an empty list takes 3 bytes on
 # the wire and 64 in memory.
 _UNCOUNTED_BYTES = 1 << 18
-_MAX_CONTAINERS = 1 << 20
+# Each collection of garbage looks at every container: so many take 25 ms.
+_MAX_CONTAINERS = 1 << 18
 _MAX_ITEMS = 1 << 22
+_TEXT_STEP_BYTES = 1 << 20
 
 ResultPieces = tuple[bytes, bytes, bytes, bytes]
 """Head, value, data and metadata; a piece that is missing is empty."""
@@ -240,7 +242,14 @@ class PrintedOutput:
 
 
 def result_from_worker(pieces: Sequence[bytes], caps: OutputCaps, output: PrintedOutput) -> ToolResult:
-    """Decode a worker's result. A single piece that is too large or malformed is left out and noted.
+    """Decode a worker's result at once; see `result_steps`."""
+    return at_once(result_steps(pieces, caps, output))
+
+
+def result_steps(
+    pieces: Sequence[bytes], caps: OutputCaps, output: PrintedOutput
+) -> Generator[None, None, ToolResult]:
+    """Decode a worker's result in steps. A single piece that is too large or malformed is left out and noted.
 
     Args:
         pieces: What the worker sent.
@@ -252,18 +261,19 @@ def result_from_worker(pieces: Sequence[bytes], caps: OutputCaps, output: Printe
     """
     if len(pieces) != _PIECE_COUNT:
         raise ChannelError(f"a result has {len(pieces)} pieces instead of {_PIECE_COUNT}")
-    head = _decode_head(pieces[0], caps)
+    head = yield from _decode_head(pieces[0], caps)
     notes: dict[str, Any] = {}
-    value, problem = _decode(pieces[1], "value", caps.value_bytes, is_text=head.get(_IS_TEXT) is True)
+    is_text = head.get(_IS_TEXT) is True
+    value, problem = yield from _decode(pieces[1], "value", caps.value_bytes, is_text=is_text)
     if problem:
         notes[VALUE_DROPPED] = problem
-    data, problem = _decode(pieces[2], "data", caps.data_bytes)
+    data, problem = yield from _decode(pieces[2], "data", caps.data_bytes)
     if problem or not isinstance(data, dict | None):
         data = None
         notes["data_dropped"] = problem or "The data is no object."
     metadata, problem = None, ""
     if pieces[3]:
-        metadata, problem = _decode(pieces[3], "metadata", _metadata_bytes(caps))
+        metadata, problem = yield from _decode(pieces[3], "metadata", _metadata_bytes(caps))
     if problem or not isinstance(metadata, dict | None):
         metadata = None
         notes["metadata_dropped"] = problem or "The metadata is no object."
@@ -298,13 +308,10 @@ def _content(head: Mapping[str, Any], value: Any, caps: OutputCaps) -> str:
     return content if len(content) <= caps.kept_chars else cut(content, caps.kept_chars)[0]
 
 
-def _decode_head(data: bytes, caps: OutputCaps) -> dict[str, Any]:
-    if len(data) > 8 * max(caps.kept_chars, caps.content_chars) + 4096:
-        raise ChannelError(f"a result's head has {len(data)} bytes")
-    try:
-        head = from_json(data, allow_inf_nan=False, cache_strings="keys")
-    except ValueError as error:
-        raise ChannelError(f"a result is not JSON: {str(error)[:200]}") from None
+def _decode_head(data: bytes, caps: OutputCaps) -> Generator[None, None, dict[str, Any]]:
+    head, problem = yield from _decode(data, "head", 8 * max(caps.kept_chars, caps.content_chars) + 4096)
+    if problem:
+        raise ChannelError(f"a result without a head: {problem[:200]}")
     if not isinstance(head, dict):
         raise ChannelError("a result is no object")
     kind = head.setdefault("kind", "text")
@@ -313,22 +320,40 @@ def _decode_head(data: bytes, caps: OutputCaps) -> dict[str, Any]:
     return head
 
 
-def _decode(data: bytes, piece: str, max_bytes: int, *, is_text: bool = False) -> tuple[Any, str]:
+def _decode(
+    data: bytes, piece: str, max_bytes: int, *, is_text: bool = False
+) -> Generator[None, None, tuple[Any, str]]:
     """Return the value of one piece, and an empty note; or None, and why."""
     if len(data) > max_bytes:
         return None, _too_large_note(piece, len(data), max_bytes)
     if is_text:
-        return data.decode("utf-8", "replace"), ""
+        return (yield from _decode_text(data)), ""
     if not data:
         return None, ""
-    is_large = len(data) > _UNCOUNTED_BYTES
-    if is_large and (data.count(b"[") + data.count(b"{") > _MAX_CONTAINERS or data.count(b",") > _MAX_ITEMS):
-        return None, f"The {piece} has too many parts. Write it to a file in the workspace instead."
+    if len(data) > _UNCOUNTED_BYTES:
+        counts = []
+        for sign in (b"[", b"{", b","):
+            counts.append(data.count(sign))
+            yield
+        if counts[0] + counts[1] > _MAX_CONTAINERS or counts[2] > _MAX_ITEMS:
+            return None, f"The {piece} has too many parts. Write it to a file in the workspace instead."
     try:
-        with gc_paused() if is_large else contextlib.nullcontext():
+        if len(data) <= STEP_BYTES:
             return from_json(data, allow_inf_nan=False, cache_strings="keys"), ""
+        return (yield from parse_steps(data)), ""
     except ValueError as error:
         return None, f"The {piece} cannot be read: {str(error)[:200]}."
+
+
+def _decode_text(data: bytes) -> Generator[None, None, str]:
+    if len(data) <= _TEXT_STEP_BYTES:
+        return data.decode("utf-8", "replace")
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    texts = []
+    for start in range(0, len(data), _TEXT_STEP_BYTES):
+        texts.append(decoder.decode(data[start : start + _TEXT_STEP_BYTES]))
+        yield
+    return "".join((*texts, decoder.decode(b"", final=True)))
 
 
 def _truncation(head: Mapping[str, Any]) -> Truncation | None:

@@ -140,20 +140,19 @@ class _RetainedEvents:
         numbers.append(number)
         if isinstance(event, CallFinished):
             self._finished.append(event.call_id)
-            self._charge_finished_soon()
+            if len(self._finished) >= _MOST_UNMEASURED_RESULTS:
+                self._charge_finished()
+            elif self._timer is None:
+                try:
+                    loop = asyncio.get_running_loop()
+                except RuntimeError:
+                    self._charge_finished()
+                else:
+                    self._timer = loop.call_later(_MEASURE_AFTER_S, self._charge_finished)
         elif not event.call_id or len(numbers) >= _MOST_UNMEASURED_EVENTS:
             self._charge(self._unmeasured.pop(event.call_id))
         elif len(self._unmeasured) > _MOST_UNMEASURED_CALLS:
             self._charge(self._unmeasured.pop(next(iter(self._unmeasured))))
-
-    def _charge_finished_soon(self) -> None:
-        if len(self._finished) >= _MOST_UNMEASURED_RESULTS:
-            self._charge_finished()
-        elif self._timer is None:
-            try:
-                self._timer = asyncio.get_running_loop().call_later(_MEASURE_AFTER_S, self._charge_finished)
-            except RuntimeError:  # no loop is running
-                self._charge_finished()
 
     def _charge_finished(self) -> None:
         if self._timer is not None:

@@ -184,6 +184,7 @@ class WorkspaceHistory:
         self._session_key = session_key
         self._tokens: dict[str, LockToken] = {}
         self._first_root = ""
+        self._fits_at_first = False
         self._undone_variables: list[tuple[str, ...]] = []
 
     def __repr__(self) -> str:
@@ -203,7 +204,9 @@ class WorkspaceHistory:
         """
         call = prepared.original
         started_s = time.perf_counter()
-        outside = self._path_outside(prepared) if prepared.facts.runs_in == "host" else None
+        outside = None
+        if prepared.facts.runs_in == "host":
+            outside = await asyncio.to_thread(self._path_outside, prepared)
         token = await self._shared.lock.enter(self)
         try:
             begin = functools.partial(
@@ -257,7 +260,8 @@ class WorkspaceHistory:
         """
         latest = self._checkpoints.latest
         holding = self._shared.frozen if frozen else nullcontext
-        if inline and latest is not None and latest.entries <= _INLINE_ENTRIES:
+        is_small = latest is not None and latest.entries <= _INLINE_ENTRIES
+        if inline and is_small and not self._checkpoints.is_busy:
             try:
                 with holding():
                     return scan(progress=_refuse_large)
@@ -314,8 +318,20 @@ class WorkspaceHistory:
             return False
         latest = self._checkpoints.latest
         if latest is None:
-            return self._checkpoints.fits()
+            return self._would_fit()
         return bool(latest.root) and not latest.uncovered_count
+
+    async def measure(self) -> None:
+        """Look at the workspace before the first call, so that no call has to look at a large one."""
+        self._fits_at_first = await asyncio.to_thread(self._checkpoints.fits)
+
+    def _would_fit(self) -> bool:
+        if not self._checkpoints.is_busy:
+            try:
+                return self._checkpoints.fits(_INLINE_ENTRIES)
+            except TooSlow:
+                pass  # it is large: what was found at first counts
+        return self._fits_at_first
 
     async def describe(self, prepared: PreparedCall) -> str:
         """Return what undo will and will not restore of a call, in sentences for its card."""
@@ -335,7 +351,7 @@ class WorkspaceHistory:
             if declared is not None:
                 path = self._workspace / declared
                 inside = path.resolve().is_relative_to(self._workspace.resolve())
-                if inside or self._path_outside(prepared) is not None:
+                if inside or await asyncio.to_thread(self._path_outside, prepared) is not None:
                     sentences.append(f"It also brings back {printable(str(path))}.")
                 else:
                     sentences.append(f"It does not cover {printable(str(path))}.")

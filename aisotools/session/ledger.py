@@ -25,6 +25,7 @@ import logging
 import os
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -99,8 +100,9 @@ class Ledger:
         """
         self.path = path
         self._key = key
-        self._records = 0
-        self._last_mac = ""
+        # Both together, so that another thread never sees the one without the other.
+        self._position = (0, "")
+        self._sealing = threading.Lock()
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         # Race: two sessions of one name; a second writer would break the chain of records. The lock is free
         # when its process ends, however it ends.
@@ -111,7 +113,7 @@ class Ledger:
             raise
 
     def __repr__(self) -> str:
-        return f"<Ledger {self.path.name}, {self._records} records>"
+        return f"<Ledger {self.path.name}, {self.records} records>"
 
     def __enter__(self) -> Self:
         return self
@@ -122,7 +124,7 @@ class Ledger:
     @property
     def records(self) -> int:
         """The number of records."""
-        return self._records
+        return self._position[0]
 
     def resume(self) -> None:
         """Check the existing records and continue after the last.
@@ -141,7 +143,7 @@ class Ledger:
         if checked.torn_bytes:
             # Crash while a record was written: it has no line end, so nobody was told that it is there.
             os.truncate(self.path, self.path.stat().st_size - checked.torn_bytes)
-        self._records, self._last_mac = checked.records, _read_last_mac(self.path)
+        self._position = (checked.records, _read_last_mac(self.path))
         if checked.torn_bytes:
             self.append("repaired", {"dropped_bytes": checked.torn_bytes})
             self.seal()
@@ -157,12 +159,13 @@ class Ledger:
         Raises:
             LedgerError: If the record cannot be written. No further call may run unrecorded.
         """
+        records, last_mac = self._position
         record = {
-            "n": self._records + 1,
+            "n": records + 1,
             "time_s": time.time() if time_s is None else time_s,
             "kind": kind,
             "body": body,
-            "prev": self._last_mac,
+            "prev": last_mac,
         }
         text = to_json(record, inf_nan_mode="strings", serialize_unknown=True)[:-1]
         mac = _compute_mac(self._key, text)
@@ -175,29 +178,31 @@ class Ledger:
             raise LedgerError(
                 f"The ledger {self.path} took only {written} of {len(line)} bytes; is the disk full?"
             )
-        self._records += 1
-        self._last_mac = mac
+        self._position = (records + 1, mac)
 
     def seal(self) -> None:
         """Replace the head, which makes it detectable if records up to here are cut off.
 
+        It may be called in another thread than `append`: a disk may take its time.
+
         Raises:
             LedgerError: If the head cannot be written.
         """
-        head = _head_text(self._key, self._records, self._last_mac)
         temporary = _head_path(self.path).with_suffix(".new")
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with self._sealing:
+            head = _head_text(self._key, *self._position)
             try:
-                os.write(descriptor, head)
-            finally:
-                os.close(descriptor)
-            # Crash in between: the old head stays whole, and what was written after it is still chained.
-            temporary.replace(_head_path(self.path))
-        except OSError as error:
-            raise LedgerError(
-                f"The head of the ledger {self.path} cannot be written: {error.strerror}."
-            ) from error
+                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+                try:
+                    os.write(descriptor, head)
+                finally:
+                    os.close(descriptor)
+                # Crash in between: the old head stays whole, and what was written after it is still chained.
+                temporary.replace(_head_path(self.path))
+            except OSError as error:
+                raise LedgerError(
+                    f"The head of the ledger {self.path} cannot be written: {error.strerror}."
+                ) from error
 
     def close(self) -> None:
         """Seal and close. Closing again does nothing."""
@@ -415,6 +420,7 @@ class Recording:
         self._open_calls: dict[str, _OpenCall] = {}
         self._asked_at_s: dict[str, float] = {}
         self._seal_timer: asyncio.TimerHandle | None = None
+        self._sealing: asyncio.Future[None] | None = None  # the loop itself would forget it
         self._stopped = False
 
     @property
@@ -458,9 +464,12 @@ class Recording:
 
     def _seal(self) -> None:
         self._seal_timer = None
-        try:
-            self._ledger.seal()
-        except LedgerError as error:
+        # In a thread: replacing a file may wait for the disk, for hundreds of milliseconds if that is busy.
+        self._sealing = asyncio.get_running_loop().run_in_executor(None, self._ledger.seal)
+        self._sealing.add_done_callback(self._on_sealed)
+
+    def _on_sealed(self, sealing: asyncio.Future[None]) -> None:
+        if not sealing.cancelled() and isinstance(error := sealing.exception(), LedgerError):
             self._fail(error)
 
     def _fail(self, error: LedgerError) -> None:
@@ -469,15 +478,16 @@ class Recording:
             _log.error("%s", error)
             self._on_failure(error)
 
-    def close(self) -> None:
-        """Seal and close the ledger."""
+    async def close(self) -> None:
+        """Seal and close the ledger; events of calls that finish later are not recorded."""
         if self._seal_timer is not None:
             self._seal_timer.cancel()
+        is_failed, self._stopped = self._stopped, True
         try:
-            self._ledger.close()
+            await asyncio.to_thread(self._ledger.close)
         except LedgerError as error:
-            self._fail(error)
-        self._stopped = True  # events of calls that finish later are not recorded
+            if not is_failed:
+                self._on_failure(error)
 
 
 def record(

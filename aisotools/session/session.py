@@ -360,7 +360,7 @@ class Session:
                 self._lease.release()
             self._event_log.add(SessionEnded)
             if self._recording is not None:
-                self._recording.close()
+                await self._recording.close()
 
     def _check_loop(self) -> None:
         # Before the ticker is entered: its timer and its count belong to the session's own loop.

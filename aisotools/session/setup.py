@@ -133,6 +133,11 @@ async def build_environment(
         reads=reads,
         session_key=session_key,
     )
+    try:
+        await history.measure()
+    except BaseException:
+        history.close()
+        raise
     env = CallEnvironment(
         sandbox=sandbox,
         level=spec.level,

@@ -132,6 +132,13 @@ def test_giant_announcement_is_refused_before_a_byte_of_it_is_kept(field: str) -
     assert reader.pending_bytes == 0
 
 
+def test_header_of_too_many_containers_is_refused_and_text_of_brackets_is_not() -> None:
+    with pytest.raises(ChannelError, match="more than 131072 objects and lists"):
+        FrameReader().feed(raw(b'{"op":"x","a":[' + b"[]," * 131_072 + b"[]]}"))
+    (frame,) = FrameReader().feed(encode("out", {"text": "[" * 65_536}))
+    assert len(frame.header["text"]) == 65_536
+
+
 def test_a_long_header_of_nothing_costs_little() -> None:
     header = b'{"op":"x","a":[' + b"[]," * 340_000 + b"[]]}"
     assert len(header) < LIMITS.header_bytes

@@ -17,6 +17,7 @@ from aisotools.core.sandboxes import SandboxCall, SupportsSnapshots
 from aisotools.core.types import Effect, Facts, ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
 from aisotools.policy.rules import Policy
+from aisotools.session import history as history_module
 from aisotools.session.history import (
     NoUndoHistory,
     UndoHistory,
@@ -378,6 +379,26 @@ async def test_undo_covers_files_alone_where_no_variables_are_kept(
     assert isinstance(session.history, WorkspaceHistory)
     facts = Facts(effect=Effect.LOCAL_MUTATION, level="confined", path_guarded=True)
     assert session.history.can_undo(dataclasses.replace(facts, **changed)) is covered
+
+
+async def test_large_workspace_is_not_looked_at_again_before_its_first_checkpoint(
+    open_session: OpenSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_module, "_INLINE_ENTRIES", 2)
+    workspace = tmp_path / "workspace"
+    workspace.mkdir(exist_ok=True)
+    for name in "abc":
+        (workspace / name).write_text("1")
+    session = open_session()
+    await session.start()
+    history = session.history
+    assert isinstance(history, WorkspaceHistory)
+    facts = Facts(effect=Effect.LOCAL_MUTATION, level="confined", path_guarded=True)
+    assert history.can_undo(facts), "it was looked at when the session was opened"
+    history._fits_at_first = False
+    assert not history.can_undo(facts), "what was found then counts"
+    (workspace / "c").unlink()
+    assert history.can_undo(facts), "a small one is looked at"
 
 
 def test_long_lists_are_counted() -> None:

@@ -107,7 +107,7 @@ async def test_failure_to_record_is_reported_once(tmp_path: Path) -> None:
     os.close(full)
     recording.on_event(SessionEnded(time_s=1))
     recording.on_event(SessionEnded(time_s=2))
-    recording.close()
+    await recording.close()
     assert len(errors) == 1
     assert "cannot be written" in str(errors[0])
 

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 from pydantic_core import from_json, to_json
 
+from aisotools.core.concurrency import in_steps
 from aisotools.core.exceptions import ChannelError, WorkerDied
 from aisotools.core.protocols import OutputCaps
 from aisotools.core.sandboxes import SandboxCall, SandboxListener
@@ -33,7 +34,7 @@ from aisotools.core.truncation import size_of
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import Frame
 from aisotools.sandbox.limits import LimitExceeded
-from aisotools.sandbox.results import PrintedOutput, result_from_worker
+from aisotools.sandbox.results import PrintedOutput, result_steps
 from aisotools.sandbox.worker.output import ExecuteOptions, TokenBucket
 
 DISPLAY_KINDS = frozenset(
@@ -306,14 +307,14 @@ class PendingCall:
     dropped_emits: int = 0
     exceeded_limit: LimitExceeded | None = None
 
-    def result(self, caps: OutputCaps) -> ToolResult:
-        """Return the result of a call that has ended.
+    async def result(self, caps: OutputCaps) -> ToolResult:
+        """Return the result of a call that has ended; a large one is decoded in steps.
 
         Raises:
             WorkerDied: If its process ended before.
             ChannelError: If what was sent is no result.
         """
-        result = result_from_worker(self.future.result(), caps, self.output)
+        result = await in_steps(result_steps(self.future.result(), caps, self.output))
         if self.dropped_emits:
             # Beside those that the worker did not send.
             in_worker = result.metadata.get("dropped_emits")

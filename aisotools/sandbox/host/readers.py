@@ -382,7 +382,7 @@ class Readers:
                     request.call.name, request.timeout_s, texts, partial=partial, lost=reader.lost
                 )
             else:
-                result = self._result(reader, pending, request)
+                result = await self._result(reader, pending, request)
                 if True in (result.metadata.get("timed_out"), result.metadata.get("stopped")):
                     self._retire(reader)
                 if reader.ended.done() or result.metadata.get("stopped"):
@@ -404,9 +404,9 @@ class Readers:
         if reader is self._present:
             self._present = None
 
-    def _result(self, reader: Reader, pending: PendingCall, request: SandboxCall) -> ToolResult:
+    async def _result(self, reader: Reader, pending: PendingCall, request: SandboxCall) -> ToolResult:
         try:
-            return pending.result(request.output_caps)
+            return await pending.result(request.output_caps)
         except WorkerDied as error:
             return reader_died_result(error)
         except ChannelError as error:
@@ -434,7 +434,7 @@ class Readers:
         """Stop a call. Return what it returned after it was interrupted; None if it had to be killed."""
         await interrupt_calls(reader, [pending], self._interrupt_s)
         returned = pending.future.done() and not pending.future.cancelled()
-        partial = self._result(reader, pending, request).content if returned else None
+        partial = (await self._result(reader, pending, request)).content if returned else None
         self._retire(reader)
         if not returned:
             reader.end(f"{request.call.name} could not be interrupted")

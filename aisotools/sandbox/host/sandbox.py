@@ -272,7 +272,7 @@ class LocalSandbox:
         self, connection: WorkerConnection, request: SandboxCall, pending: PendingCall
     ) -> ToolResult:
         try:
-            result = pending.result(request.output_caps)
+            result = await pending.result(request.output_caps)
         except WorkerDied as error:
             return worker_died_result(error, await self._last_recovery())
         except ChannelError as error:

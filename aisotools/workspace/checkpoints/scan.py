@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import os
 import pathlib
 import stat
@@ -596,12 +597,19 @@ class TrackedTree:
         self.root = snapshot.root
         return snapshot
 
-    def fits(self) -> bool:
-        """Return whether a snapshot would be within the limits. Sizes are added up; no file is read."""
+    def fits(self, most_entries: float = math.inf) -> bool:
+        """Return whether a snapshot would be within the limits. Sizes are added up; no file is read.
+
+        Raises:
+            TooSlow: If it has to look at more than `most_entries`.
+        """
         left_bytes, left_entries = self._limits.total_bytes, self._limits.entries
         with self.opened() as root:
-            for _, _, names, folder in os.fwalk(".", dir_fd=root, follow_symlinks=False):
+            for _, folders, names, folder in os.fwalk(".", dir_fd=root, follow_symlinks=False):
                 left_entries -= len(names)
+                most_entries -= len(names) + len(folders)
+                if most_entries < 0:
+                    raise TooSlow
                 for name in names:
                     try:
                         left_bytes -= os.stat(name, dir_fd=folder, follow_symlinks=False).st_size

@@ -10,6 +10,7 @@ was cut short is completed, and a step that was running ends with what is there.
 
 from __future__ import annotations
 
+import math
 import pathlib
 import threading
 import time
@@ -330,10 +331,22 @@ class Checkpoints:
                 self._drop_old()
             return step
 
-    def fits(self) -> bool:
-        """Return whether a first snapshot would cover the whole workspace."""
+    @property
+    def is_busy(self) -> bool:
+        """True if another thread uses the checkpoints, so that every method would wait for it."""
+        if not self._lock.acquire(blocking=False):
+            return True
+        self._lock.release()
+        return False
+
+    def fits(self, most_entries: float = math.inf) -> bool:
+        """Return whether a first snapshot would cover the whole workspace.
+
+        Raises:
+            TooSlow: If it has to look at more than `most_entries`.
+        """
         with self._lock:
-            return self._workspace.fits()
+            return self._workspace.fits(most_entries)
 
     def covers(self, path: pathlib.Path) -> bool:
         """Return whether a path outside the workspace can be part of a step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -579,9 +580,32 @@ def test_first_snapshot_is_judged_by_sizes(tmp_path: Path) -> None:
     assert rig.chain.fits()
     (rig.root / "a").write_text("22")
     assert not rig.chain.fits()
+    assert not rig.chain.fits(1)
+    with pytest.raises(TooSlow):
+        rig.chain.fits(0)
     assert rig.chain.latest is None
     rig.chain.close()
     rig.chain.close()
+
+
+def test_checkpoints_are_busy_while_another_thread_uses_them(rig: Rig) -> None:
+    (rig.root / "a").write_text("1")
+    reading, go = threading.Event(), threading.Event()
+
+    def wait(*_: int) -> None:
+        reading.set()
+        go.wait()
+
+    seen = [rig.chain.is_busy]
+    scanning = threading.Thread(target=rig.chain.look, args=(wait,))
+    scanning.start()
+    try:
+        reading.wait()
+        seen.append(rig.chain.is_busy)
+    finally:
+        go.set()
+        scanning.join()
+    assert [*seen, rig.chain.is_busy] == [False, True, False]
 
 
 # ---- recovery and limits

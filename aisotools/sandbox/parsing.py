@@ -1,0 +1,257 @@
+"""Large JSON from a worker, parsed in steps, so that the event loop goes on in between.
+
+Threat
+    A worker chooses what it sends: megabytes of empty lists, of numbers or of escaped characters. The parser
+    holds the interpreter's lock until it is done, so a thread would not keep the event loop free either.
+Mechanism
+    `parse_steps` cuts the text into parts of some kilobytes at commas, and parses each as a list or an object
+    of its own. A part that was cut elsewhere than between two items is no JSON, since it ends within a text
+    or lacks a bracket; so where to cut may be guessed, and a guess that fails is followed by a search that
+    reads every text and bracket of the part. An item that is larger than a part is opened, and what it holds
+    is cut in turn; a long text is parsed in pieces.
+Race window
+    None: the text is complete, and nobody else has it.
+When it fails
+    It is malformed, or nested so deeply that finding where to cut would take more than a few looks at all of
+    it, or there are more blanks behind a number than a part has: `ValueError`, as the parser itself raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json
+
+STEP_BYTES = 1 << 16
+"""How much is parsed at once: one to eight milliseconds, depending on what it is."""
+
+# As deep as the parser itself goes.
+_MAX_DEPTH = 200
+# How often each byte may be looked at in search of a place to cut.
+_MAX_LOOKS = 16
+# An escape in a text, or a pair of them that makes one character, has at most so many bytes.
+_ESCAPE_BYTES = 12
+
+# A text may be cut off by the end of the part.
+_find_tokens = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[][{},]', re.DOTALL).finditer
+_match_text = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL).match
+_match_space = re.compile(rb"[ \t\n\r]*").match
+_OPENING = {b"[": b"]", b"{": b"}"}
+# What an item that begins with this ends with, when another one follows.
+_ENDS = {b"{": b"},", b"[": b"],", b'"': b'",'}
+
+
+def estimate_parse_s(data: bytes) -> float:
+    """Return about how many seconds parsing takes at once, at most, on an ordinary processor."""
+    per_byte = 1.0 if data.isascii() else 2.5
+    parts = 60 * (data.count(b"[") + data.count(b"{")) + 50 * data.count(b",")
+    return (per_byte * len(data) + 4 * data.count(b"\\") + parts) / 1e9
+
+
+def parse_steps(data: bytes) -> Generator[None, None, Any]:
+    """Parse JSON, one step between two `yield`. Return the value.
+
+    Raises:
+        ValueError: If it is no JSON, or nested too deeply.
+    """
+    if len(data) <= STEP_BYTES:
+        return _parse(data)
+    return (yield from _SteppedParser(data).steps())
+
+
+def _parse(data: bytes) -> Any:
+    return from_json(data, allow_inf_nan=False, cache_strings="keys")
+
+
+class _Container(NamedTuple):
+    """A list or an object of which some items have been parsed."""
+
+    items: Any
+    opening: bytes
+    closing: bytes
+
+
+class _SteppedParser:
+    """What is known while a text is parsed: the containers that are open, and how far it is parsed."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+        self._stack: list[_Container] = []
+        self._needs_item = False  # after a comma
+        self._looks_left = _MAX_LOOKS * len(data)
+
+    def steps(self) -> Generator[None, None, Any]:
+        self._skip_space()
+        value = yield from self._open_item(None)
+        while self._stack:
+            container = self._stack[-1]
+            end = min(self._at + STEP_BYTES, len(self._data))
+            if self._take_guessed(container, end) or self._take_exact(container, end):
+                yield
+                continue
+            # No item ends within the part: the first one is larger.
+            began = self._at
+            self._skip_space()
+            if self._at > began:
+                continue
+            key = None
+            if container.opening == b"{":
+                key = yield from self._text()
+                self._skip_space()
+                if self._next() != b":":
+                    raise ValueError("expected a colon")
+                self._at += 1
+                self._skip_space()
+            yield from self._open_item(key)
+            yield
+        self._skip_space()
+        if self._at < len(self._data):
+            raise ValueError("trailing characters")
+        return value
+
+    def _next(self) -> bytes:
+        return self._data[self._at : self._at + 1]
+
+    def _skip_space(self) -> None:
+        found = _match_space(self._data, self._at)
+        assert found is not None  # it may be empty
+        self._at = found.end()
+
+    # ---- small items, many at once
+
+    def _take_guessed(self, container: _Container, end: int) -> bool:
+        """Take the items up to the last comma that seems to stand between two of them."""
+        sign = b',"' if container.opening == b"{" else _ENDS.get(self._next(), b",")
+        found = self._data.rfind(sign, self._at, end)
+        if found < 0:
+            return False
+        cut = found + sign.index(b",")
+        try:
+            self._add(container, cut)
+        except ValueError:
+            return False
+        self._at, self._needs_item = cut + 1, True
+        return True
+
+    def _take_exact(self, container: _Container, end: int) -> bool:
+        """Take the items up to the last comma that stands between two, or up to the end of the container."""
+        self._looks_left -= end - self._at
+        if self._looks_left < 0:
+            raise ValueError("too deeply nested")
+        cut, depth = -1, 0
+        for token in _find_tokens(self._data, self._at, end):
+            sign = token[0]
+            if sign == b",":
+                if not depth:
+                    cut = token.start()
+            elif sign in {b"[", b"{"}:
+                depth += 1
+            elif sign in {b"]", b"}"}:
+                depth -= 1
+                if depth < 0:
+                    if sign != container.closing:
+                        raise ValueError("a bracket of another kind")
+                    self._close(container, token.start())
+                    return True
+        if cut < 0:
+            return False
+        self._add(container, cut)
+        self._at, self._needs_item = cut + 1, True
+        return True
+
+    def _add(self, container: _Container, end: int) -> None:
+        """Parse what stands before `end` as items of the container."""
+        part = self._data[self._at : end]
+        if not part.strip():
+            raise ValueError("expected a value")
+        items = _parse(container.opening + part + container.closing)
+        if container.opening == b"{":
+            container.items.update(items)
+        else:
+            container.items.extend(items)
+
+    def _close(self, container: _Container, end: int) -> None:
+        if self._needs_item or self._data[self._at : end].strip():
+            self._add(container, end)
+        self._stack.pop()
+        self._at = end + 1
+        self._end_item()
+
+    def _end_item(self) -> None:
+        """Expect that another item follows the one that has just ended, or the end of the container."""
+        self._skip_space()
+        self._needs_item = False
+        if not self._stack:
+            return
+        if self._next() == b",":
+            self._at += 1
+            self._needs_item = True
+        elif self._next() != self._stack[-1].closing:
+            raise ValueError("expected a comma")
+
+    # ---- an item that is larger than a step
+
+    def _open_item(self, key: str | None) -> Generator[None, None, Any]:
+        """Open a large list or object, or take a long text. Return it; the last container has it."""
+        sign = self._next()
+        closing = _OPENING.get(sign)
+        value: Any
+        if closing is not None:
+            value = [] if sign == b"[" else {}
+            self._at += 1
+        elif sign == b'"':
+            value = yield from self._text()
+        else:
+            raise ValueError("expected a value")
+        if self._stack:
+            parent = self._stack[-1].items
+            if key is None:
+                parent.append(value)
+            else:
+                parent[key] = value
+        if closing is None:
+            self._end_item()
+            return value
+        if len(self._stack) >= _MAX_DEPTH:
+            raise ValueError("too deeply nested")
+        self._stack.append(_Container(value, sign, closing))
+        self._needs_item = False
+        return value
+
+    def _text(self) -> Generator[None, None, str]:
+        """Take a text of any length, in pieces."""
+        if self._next() != b'"':
+            raise ValueError("expected a text")
+        self._at += 1
+        pieces = []
+        while True:
+            end = self._text_end(self._at + STEP_BYTES)
+            if self._data[end : end + 1] == b'"':
+                pieces.append(_parse(b'"%s"' % self._data[self._at : end]))
+                self._at = end + 1
+                return "".join(pieces)
+            pieces.append(self._take_piece(end))
+            yield
+
+    def _text_end(self, limit: int) -> int:
+        """Return where the text ends, or where to cut it, at most at `limit`."""
+        if self._data.find(b"\\", self._at, limit) < 0:
+            quote = self._data.find(b'"', self._at, limit)
+            return quote if quote >= 0 else min(limit, len(self._data))
+        found = _match_text(self._data, self._at, limit)
+        assert found is not None  # it may be empty
+        return found.end()
+
+    def _take_piece(self, end: int) -> str:
+        """Take a piece that ends at or shortly before `end`: not within an escape or a character."""
+        for cut in range(end, max(end - _ESCAPE_BYTES, self._at), -1):
+            try:
+                piece: str = _parse(b'"%s"' % self._data[self._at : cut])
+            except ValueError:
+                continue
+            self._at = cut
+            return piece
+        raise ValueError("a text without an end")

@@ -1,0 +1,173 @@
+"""JSON in steps: the same value as at once, or an error where there is none, and no step is long."""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import time
+from typing import Any
+
+import pytest
+from pydantic_core import from_json
+
+from aisotools.sandbox.parsing import STEP_BYTES, estimate_parse_s, parse_steps
+
+
+def parsed(data: bytes) -> tuple[Any, int]:
+    """Return the value and the number of steps."""
+    steps = parse_steps(data)
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            return ended.value, count
+        count += 1
+
+
+def encoded(value: object, **options: Any) -> bytes:
+    return json.dumps(value, **options).encode()
+
+
+RECORDS = [
+    {"id": n, "name": f"na}},{{me {n}", "of": [n, [n, "],["], {"k": None}], "is": True} for n in range(9_000)
+]
+VALUES: dict[str, Any] = {
+    "numbers": list(range(100_000)),
+    "floats": [n / 7 for n in range(50_000)],
+    "texts": [f'a "text", [{n}]' for n in range(50_000)],
+    "records": RECORDS,
+    "records in an object": {"rows": RECORDS, "count": 5, "more": {"rows": RECORDS}, "end": []},
+    "object": {f"key {n}": n for n in range(50_000)},
+    "object of lists": {f"key {n}": [n, {}] for n in range(50_000)},
+    "lists": [[[], []], []] * 50_000,
+    "nested": [[[[RECORDS], 1], RECORDS], 2, {"a": {"b": {"c": RECORDS}}}],
+    "long text": "x" * 1_000_000,
+    "escaped text": '\n"\\/\t' * 100_000,
+    "wide text": "\u20ac\U0001f600a" * 100_000,
+    "long texts": ["\u20ac" * 300_000, {"key" * 100_000: "\\" * 300_000}, "end"],
+    "mixed": [1, "a", None, True, [2], {"b": 3}] * 20_000,
+    "large items": ["x" * 40_000, ["y" * 40_000], {"z": "z" * 40_000}] * 10,
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"indent": 1}, {"separators": (",", ":")}, {"ensure_ascii": False}])
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_value_is_the_same_as_at_once(value: Any, options: dict[str, Any]) -> None:
+    data = encoded(value, **options)
+    found, steps = parsed(data)
+    assert found == value
+    assert steps >= len(data) >> 17, "it was parsed in steps"
+
+
+def test_small_values_are_parsed_at_once() -> None:
+    assert parsed(b' {"a": [1, 2.5]} ') == ({"a": [1, 2.5]}, 0)
+
+
+MALFORMED = {
+    "trailing comma in a list": b"[%s,]",
+    "trailing comma in an object": b'{"a":[%s],}',
+    "two commas": b"[%s,,1]",
+    "leading comma": b"[,%s]",
+    "no comma": b'[[%s]"a"]',
+    "no end": b"[%s",
+    "no end of a text": b'[%s,"abc',
+    "no end of a long text": b'[%s,"' + b"a" * 200_000,
+    "an escape at the end": b'[%s,"' + b"\\" * 199_999,
+    "another bracket": b"[%s}",
+    "another bracket inside": b'[%s,{"a":1]]',
+    "more after the end": b"[%s]1",
+    "two values": b"[%s][]",
+    "no value": b'{"a":[%s],"b":}',
+    "no colon": b'{"a":[%s],"b"[%s]}',
+    "no key": b"{[%s]:1}",
+    "a number as a key": b'{"a":[%s],1:2}',
+    "not a number": b"[%s,NaN]",
+    "infinite": b"[%s,Infinity]",
+    "a word": b"[%s,word]",
+    "a long word": b"[%s," + b"word" * 50_000 + b"]",
+    "a long number": b"[%s," + b"1" * 200_000 + b"]",
+    "an unknown escape": b'[%s,"' + b"\\x" * 100_000 + b'"]',
+    "half a character": b'[%s,"' + b"\xe2\x82" * 100_000 + b'"]',
+    "half a pair": b'[%s,"' + b"\\ud83d" * 30_000 + b'"]',
+    "a line end in a text": b'[%s,"' + b"\n" * 100_000 + b'"]',
+    "too deep": b"[%s," + b"[" * 1000 + b"]" * 1000 + b"]",
+    "much too deep": b"[%s," + b"[" * 300_000 + b"]" * 300_000 + b"]",
+    "deep and wide": b"[%s," + (b"[" * 250 + b"1," * 40_000 + b"1" + b"]" * 250) + b"]",
+}
+
+
+@pytest.mark.parametrize("template", MALFORMED.values(), ids=MALFORMED)
+def test_malformed_text_is_refused(template: bytes) -> None:
+    data = template.replace(b"%s", b",".join([b"1"] * 60_000))
+    with pytest.raises(ValueError):
+        from_json(data, allow_inf_nan=False)
+    with pytest.raises(ValueError):
+        parsed(data)
+
+
+def test_damaged_text_is_refused_or_parsed_alike() -> None:
+    """Any byte that is removed, doubled or replaced has the same effect as on the parser at once."""
+    chance = random.Random(7)
+    data = encoded({"a": RECORDS[:1500], "b": ['x\\"y' * 100] * 200, "c": 1.5}, separators=(",", ":"))
+    assert len(data) > 2 * STEP_BYTES
+    for _ in range(150):
+        at = chance.randrange(len(data))
+        new = chance.choice((b"", data[at : at + 1] * 2, b",", b'"', b"]", b"{", b"\\", b"0", b" "))
+        damaged = data[:at] + new + data[at + 1 :]
+        try:
+            expected = from_json(damaged, allow_inf_nan=False)
+        except ValueError:
+            with pytest.raises(ValueError):
+                parsed(damaged)
+        else:
+            assert parsed(damaged)[0] == expected
+
+
+def test_looking_for_a_place_to_cut_is_bounded() -> None:
+    deep: Any = ["x" * (STEP_BYTES // 2)] * 3
+    for _ in range(150):
+        deep = [deep]
+    data = encoded([deep] * 20)
+    assert from_json(data) is not None
+    with pytest.raises(ValueError, match="too deeply nested"):
+        parsed(data)
+
+
+HOSTILE = {
+    "lists": b"[" + b"[]," * 200_000 + b"0]",
+    "open lists": b"[" * 400_000,
+    "numbers": b"[" + b"1.5," * 400_000 + b"0]",
+    "keys": b"{" + b",".join(b'"k%d":1' % n for n in range(150_000)) + b"}",
+    "escapes": b'"' + b"\\n" * 1_000_000 + b'"',
+    "quotes": b"[" + b'"",' * 400_000 + b"0]",
+    "spaces": b"[" + b" " * 2_000_000 + b"0]",
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+def test_no_step_takes_long(data: bytes) -> None:
+    """In processor time of this thread, which a busy machine does not change; without garbage collection."""
+    steps = parse_steps(data)
+    longest_s, is_done = 0.0, False
+    gc.disable()
+    try:
+        while not is_done:
+            began_s = time.thread_time()
+            try:
+                next(steps)
+            except (StopIteration, ValueError):
+                is_done = True
+            longest_s = max(longest_s, time.thread_time() - began_s)
+    finally:
+        gc.enable()
+    assert longest_s < 0.05
+
+
+def test_estimate_is_of_the_right_order() -> None:
+    assert estimate_parse_s(b"[]") < 1e-6
+    assert 0.0005 < estimate_parse_s(b'"' + b"x" * 1_000_000 + b'"') < 0.005
+    for data in HOSTILE.values():
+        assert estimate_parse_s(data) > estimate_parse_s(b'"' + b"x" * len(data) + b'"') * 0.99
+    assert estimate_parse_s(HOSTILE["lists"]) > 0.01

@@ -1,0 +1,301 @@
+"""Growth and longest stall of the host in hostile scenarios, each in an interpreter of its own.
+
+`python -m tests.session.hostile_work` runs all of them and prints a table; with names, only those.
+`python -m tests.session.hostile_work --one NAME FOLDER [BUDGET]` runs one here and prints a JSON object:
+resident memory before and after in bytes, what the session says that it retains, how many events it has
+dropped, and for how long the event loop stood still at most, in seconds (see `tests.stalls`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from aisotools.policy.approvers import AllowAll
+from aisotools.sandbox.limits import Limits
+from aisotools.session.session import Session
+from tests import stalls
+from tests.sandbox.rig import rss_bytes
+from tests.sandbox.test_hostile import FIND_CHANNEL
+
+EMIT = """
+for n in range({count}):
+    send(frame({{'op': 'emit', 'id': NUMBER, 'name': 'progress', 'payload': {payload}}}))
+"""
+PRINT = """
+for n in range(20_000):
+    send(frame({'op': 'out', 'id': 'NUMBER', 'stream': ('stdout', 'stderr')[n % 2], 'text': 'ab'}))
+"""
+SPAWN = """
+import subprocess
+started = [subprocess.Popen(['sh', '-c', {command!r}]{options}) for n in range({count})]
+len(started)
+"""
+FORKS = """
+import os, time
+shared = bytearray(b'x') * (1 << 30)
+for n in range(60):
+    if os.fork() == 0:
+        time.sleep(1000)
+        os._exit(0)
+"""
+HEAD = "json.dumps({{'content': 'forged', 'kind': 'json'}}).encode()"
+TEXT_HEAD = "json.dumps({{'content': '', 'value_is_text': True, 'content_key': ''}}).encode()"
+FORGED = {
+    "RESULT": HEAD + ", json.dumps({value}).encode(), b'', b''",
+    "DATA": HEAD + ", b'', json.dumps({{'text/plain': {value}}}).encode(), b''",
+    "METADATA": HEAD + ", b'', b'', json.dumps({{'m': {value}}}).encode()",
+    "CONTENT": TEXT_HEAD + ", ({value}).encode(), b'', b''",
+}
+"""The four pieces of a forged result, one of them `value`."""
+SPINNING = "while :; do :; done"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is done to a session.
+
+    Attributes:
+        code: Python that is run in it, each time in a call of its own. A forged result begins with the name
+            of one of its parts.
+        times: How often.
+        prepare: Fills the workspace before the session is opened.
+        visit: Fills the workspace of the open session, as a person may; checkouts of git are refused before.
+        follow_up: What is done then.
+    """
+
+    code: str = "1 + 1"
+    times: int = 1
+    prepare: Callable[[Path], None] | None = None
+    visit: Callable[[Path], None] | None = None
+    follow_up: Callable[[Session], Awaitable[None]] | None = None
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it takes more than a few seconds."""
+        return self.follow_up is not None
+
+
+# ---- what is in a workspace
+
+
+def many_files(folder: Path) -> None:
+    for number in range(100):
+        below = folder / f"d{number}"
+        below.mkdir()
+        for index in range(1000):
+            (below / f"f{index}").touch()
+
+
+def deep_folders(folder: Path) -> None:
+    for _ in range(230):
+        folder /= "d"
+        folder.mkdir()
+    (folder / "conftest.py").write_text("x = 1\n")
+
+
+def large_config(folder: Path) -> None:
+    (folder / "r" / ".git").mkdir(parents=True)
+    (folder / "r" / ".git" / "config").write_text("[core]\n" + "\tbare = false\n" * (16 << 16))
+
+
+def many_repositories(folder: Path) -> None:
+    for number in range(300):
+        (folder / f"r{number}" / ".git").mkdir(parents=True)
+        (folder / f"r{number}" / ".git" / "config").write_text("[core]\n" + "\tbare = false\n" * 4600)
+
+
+# ---- what is done with it
+
+
+async def use_files(session: Session) -> None:
+    """Use everything that looks at the whole workspace."""
+    for number in range(3):
+        await _done(session, "sandbox_write", {"path": f"new-{number}.txt", "content": f"{number}\n"})
+    await _done(session, "sandbox_read", {"path": "new-0.txt"})
+    await _done(session, "python", {"code": "open('new-1.txt', 'a').write('more')"})
+    await _done(session, "sandbox_bash", {"command": "echo more >> new-2.txt"})
+    await session.changes()
+    for moved in (await session.undo(), await session.redo()):
+        assert not moved.is_error, moved.content
+
+
+async def use_tasks(session: Session) -> None:
+    """Go on while the processes run."""
+    for _ in range(3):
+        await _done(session, "sandbox_write", {"path": "new.txt", "content": "text\n"})
+        await _done(session, "sandbox_read", {"path": "new.txt"})
+        await _done(session, "python", {"code": "1 + 1"})
+    await session.undo()
+
+
+async def _done(session: Session, name: str, arguments: dict[str, Any]) -> None:
+    result = await session.call(name, arguments, origin="person", timeout_s=600)
+    assert not result.is_error, result.content
+
+
+def _spawn(command: str, *, options: str = "", count: int = 200) -> Scenario:
+    """Return a scenario with so many processes; with a few more, the sandbox is ended."""
+    return Scenario(SPAWN.format(command=command, options=options, count=count), follow_up=use_tasks)
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "emit of many lists": Scenario(EMIT.format(count=300, payload="{'a': [[]] * 40_000}")),
+    "emit of many objects": Scenario(EMIT.format(count=300, payload="{'a': [{'b': 1.5}] * 12_000}")),
+    "emit of wide text": Scenario(EMIT.format(count=300, payload="{'a': '\\U0001f600x' * 25_000}")),
+    "emits that are small": Scenario(EMIT.format(count=2_000, payload="{'n': n, 'text': 'x' * 3_000}"), 6),
+    "result of many lists": Scenario("RESULT[[]] * 1_000_000", 2),
+    "result of many objects": Scenario("RESULT[{'a': n, 'b': 'x%d' % n} for n in range(500_000)]", 2),
+    "result of many floats": Scenario("RESULT[n + 0.5 for n in range(1_200_000)]", 2),
+    "result of many texts": Scenario("RESULT['x%d' % n for n in range(2_000_000)]", 2),
+    "result of long text": Scenario("RESULT'x' * 15_000_000", 2),
+    "result that is a long text": Scenario("CONTENT'\\x1b[1mx' * 1_500_000", 2),
+    "result that is too large": Scenario("RESULT'x' * 60_000_000", 2),
+    "result of many keys": Scenario("RESULT{'key %d' % n: n for n in range(700_000)}", 2),
+    "data of escaped text": Scenario("DATA'\\n' * 7_000_000", 2),
+    "metadata of many lists": Scenario("METADATA[[]] * 1_000_000", 2),
+    "displays": Scenario(
+        "from IPython.display import display, HTML\nfor n in range(14): display(HTML('x' * 1_000_000))", 5
+    ),
+    "printed in tiny pieces": Scenario(PRINT, 3),
+    "printed text": Scenario("print('x' * 1_000_000)", 40),
+    "long results": Scenario("'\\n'.join('y' * 40 for n in range(100_000))", 10),
+    "100,000 files": Scenario(prepare=many_files, follow_up=use_files),
+    "230 nested folders": Scenario(prepare=deep_folders, follow_up=use_files),
+    "16 MiB of settings of git": Scenario(visit=large_config, follow_up=use_files),
+    "300 repositories": Scenario(visit=many_repositories, follow_up=use_files),
+    "60 forks that share 1 GiB": Scenario(FORKS, follow_up=use_tasks),
+    "200 processes that compute": _spawn(SPINNING),
+    "200 processes in sessions of their own": _spawn(SPINNING, options=", start_new_session=True"),
+    "200 processes that print": _spawn("while :; do echo yyyyyyyyyyyyyyyyyyyyyyyy; done"),
+    "100 processes that fork": _spawn("while :; do /bin/true; done", count=100),
+    "honest work": Scenario("total = sum(range(1000))\nprint('done', total)\n{'total': total}", 50),
+}
+
+
+def program(code: str, number: int) -> str:
+    """Return the code of one call; a forged result goes out under the call's own number."""
+    for word, template in FORGED.items():
+        if code.startswith(word):
+            value = code.removeprefix(word)
+            code = f"send(frame({{'op': 'done', 'id': NUMBER}}, {template.format(value=value)}))"
+    return code.replace("NUMBER", str(number))
+
+
+def open_session(workspace: Path, folder: Path, retained_bytes: int) -> Session:
+    return Session(
+        workspace,
+        environ={**os.environ, "XDG_STATE_HOME": str(folder / "state")},
+        approver=AllowAll(),
+        level="confined",
+        limits=Limits(memory_bytes=None),
+        retained_bytes=retained_bytes,
+    )
+
+
+async def measure(name: str, folder: Path, retained_bytes: int, stalled: stalls.Stalls) -> dict[str, Any]:
+    """Run a scenario and return what it did to this process."""
+    scenario = SCENARIOS[name]
+    # The first session of a program imports what it needs, which is another matter.
+    async with open_session(folder / "warm", folder, retained_bytes) as session:
+        await use_tasks(session)
+        await use_files(session)
+    workspace = folder / "workspace"
+    workspace.mkdir()
+    if scenario.prepare is not None:
+        scenario.prepare(workspace)
+    stalled.is_paused = True
+    await asyncio.sleep(0)
+    stalled.longest_s = stalled.longest_wall_s = 0.0
+    stalled.where.clear()
+    async with open_session(workspace, folder, retained_bytes) as session:
+        await session.run_cell(FIND_CHANNEL, origin="person")
+        await session.run_cell("1 + 1", origin="person")
+        if scenario.visit is not None:
+            stalled.is_paused = True
+            scenario.visit(workspace)
+        before = await _resident_bytes(stalled)
+        contents = []
+        for number in range(scenario.times):
+            # The calls of a worker are numbered from 1, and two were made above.
+            result = await session.run_cell(program(scenario.code, number + 3), origin="person")
+            contents.append(result.content[:200])
+            del result
+        if scenario.follow_up is not None:
+            await scenario.follow_up(session)
+        works = (await session.run_cell("1 + 1", origin="person")).content
+        retained = session.status().retained  # measures what was not measured yet
+        assert retained is not None
+        found = {
+            "before": before,
+            "after": await _resident_bytes(stalled),
+            "events": len(session.events),
+            "works": works,
+            "last": contents[-1],
+            "charged": retained.used_bytes,
+            "dropped": retained.dropped_events,
+        }
+    found |= {"stall_s": stalled.longest_s, "wall_s": stalled.longest_wall_s}
+    return found | {"where": stalled.where[-4:]}
+
+
+async def _resident_bytes(stalled: stalls.Stalls) -> int:
+    await asyncio.sleep(0)
+    stalled.is_paused = True  # a whole collection takes its time, and is not part of any call
+    gc.collect()
+    resident = rss_bytes()
+    await asyncio.sleep(0)
+    return resident
+
+
+def run_alone(
+    name: str, folder: Path, budget: int = 64 << 20, *, with_stacks: bool = False
+) -> dict[str, Any]:
+    """Run a scenario in an interpreter of its own and return what it found."""
+    arguments = [sys.executable, "-m", "tests.session.hostile_work", "--one", name, str(folder), str(budget)]
+    if with_stacks:
+        arguments.append("stacks")
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, cwd=root, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def report(name: str, found: dict[str, Any]) -> str:
+    """Return the figures of a scenario in a line."""
+    grown_mib = (found["after"] - found["before"]) / (1 << 20)
+    return (
+        f"{name:40} {found['stall_s'] * 1000:7.1f} {found['wall_s'] * 1000:7.1f} {grown_mib:+8.1f} "
+        f"{found['charged'] / (1 << 20):8.1f} {found['dropped']:8}"
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """Do what the command line says."""
+    if arguments[:1] == ["--one"]:
+        name, folder, budget, *more = arguments[1:]
+        work = partial(measure, name, Path(folder), int(budget))
+        print(json.dumps(stalls.run(work, with_stacks=bool(more))))
+        return
+    print(f"{'':40} stall ms wall ms grown MiB charged MiB dropped")
+    for name in arguments or SCENARIOS:
+        with tempfile.TemporaryDirectory() as folder:
+            found = run_alone(name, Path(folder), with_stacks=True)
+        print(report(name, found), flush=True)
+        for stall_s, stack in found["where"]:
+            if stall_s > 0.02:
+                print(f"    {stall_s * 1000:.0f} ms: {stack}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,65 @@
+"""What a hostile worker or workspace does to the host: its growth, and for how long its loop stands still.
+
+Each scenario runs in an interpreter of its own. With `-s` the figures are printed; so does
+`python -m tests.session.hostile_work`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.session.hostile_work import SCENARIOS, report, run_alone
+
+pytestmark = pytest.mark.timeout(600)
+
+BUDGET = 16 << 20
+# What the allocator keeps of what was there for a moment: the largest result takes about that much.
+SLACK = 40 << 20
+MAX_STALL_S = 0.05
+_RUNS = 3
+
+
+def run_calmest(name: str, folder: Path) -> dict[str, Any]:
+    """Return the figures of the scenario; of several runs, the one whose longest stall is the shortest.
+
+    A stall that the code causes is there in each of them. One that comes from a busy machine is not: while
+    another thread holds the interpreter's lock and waits for a processor, the loop waits with it.
+    """
+    found: dict[str, Any] = {}
+    for number in range(_RUNS):
+        target = folder / str(number)
+        target.mkdir()
+        again = run_alone(name, target, BUDGET)
+        print(f"\n{report(name, again)}")
+        if not found or again["stall_s"] < found["stall_s"]:
+            found = again
+        if found["stall_s"] <= MAX_STALL_S:
+            break
+    return found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if scenario.is_slow else name
+        for name, scenario in SCENARIOS.items()
+        if name != "honest work"
+    ],
+)
+def test_the_host_grows_by_no_more_than_its_budget_and_goes_on(name: str, tmp_path: Path) -> None:
+    found = run_calmest(name, tmp_path)
+    assert found["after"] - found["before"] <= BUDGET + SLACK
+    assert found["charged"] <= BUDGET
+    assert found["works"] == "2"
+    assert found["stall_s"] <= MAX_STALL_S
+
+
+def test_honest_work_loses_nothing(tmp_path: Path) -> None:
+    found = run_calmest("honest work", tmp_path)
+    assert (found["dropped"], found["works"]) == (0, "2")
+    assert found["last"].startswith("done 499500")
+    assert found["after"] - found["before"] <= 8 << 20
+    assert 0 < found["stall_s"] <= MAX_STALL_S

@@ -1,0 +1,117 @@
+"""The longest time for which an event loop stands still: `run` measures it.
+
+A loop stands still while its callbacks run: what they compute, what they wait for, and the time that other
+threads hold the interpreter's lock. What is left out is the time for which the thread of the loop could run
+and had no processor, which the kernel counts for each thread: it says how busy the machine is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_SAMPLE_S = 0.005
+
+
+@dataclass
+class Stalls:
+    """How long a loop stood still.
+
+    Attributes:
+        longest_s: The longest time, without the time spent waiting for a processor.
+        longest_wall_s: The longest time by the clock.
+        where: What the loop did during the longest ones, if that was asked for: seconds and stack.
+        is_paused: Set this to leave out what the loop does now, until it selects the next time.
+    """
+
+    longest_s: float = 0.0
+    longest_wall_s: float = 0.0
+    where: list[tuple[float, str]] = field(default_factory=list)
+    is_paused: bool = False
+
+
+class WatchedSelector(selectors.DefaultSelector):
+    """A selector of one loop, which measures the time between two calls of `select`."""
+
+    def __init__(self, stalls: Stalls) -> None:
+        super().__init__()
+        self.stalls = stalls
+        self.busy_since_s = 0.0
+        self.stack = ""
+        self._waited_s = 0.0
+        self._schedstat = -1
+
+    def select(self, timeout: float | None = None) -> Any:
+        if self.busy_since_s and not self.stalls.is_paused:
+            self._note(time.monotonic() - self.busy_since_s)
+        self.busy_since_s, self.stalls.is_paused = 0.0, False
+        events = super().select(timeout)
+        self._waited_s = self._read_wait_s()
+        self.stack = ""
+        self.busy_since_s = time.monotonic()
+        return events
+
+    def _note(self, wall_s: float) -> None:
+        stalls = self.stalls
+        stalls.longest_wall_s = max(stalls.longest_wall_s, wall_s)
+        if wall_s <= stalls.longest_s:
+            return
+        net_s = wall_s - (self._read_wait_s() - self._waited_s)
+        if net_s > stalls.longest_s:
+            stalls.longest_s = net_s
+            stalls.where.append((net_s, self.stack))
+
+    def _read_wait_s(self) -> float:
+        """Return for how long this thread has waited for a processor so far."""
+        if self._schedstat < 0:
+            self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        return int(os.pread(self._schedstat, 100, 0).split()[1]) / 1e9
+
+    def close(self) -> None:
+        super().close()
+        if self._schedstat >= 0:
+            os.close(self._schedstat)
+            self._schedstat = -1
+
+
+def run(main: Callable[[Stalls], Coroutine[Any, Any, T]], *, with_stacks: bool = False) -> T:
+    """Run `main` on a loop of its own, and give it the record of how long that loop stands still.
+
+    Args:
+        main: Returns the coroutine. It may reset `longest_s` of its argument.
+        with_stacks: Note what the loop did meanwhile, as far as Python code shows it.
+    """
+    stalls = Stalls()
+    selector = WatchedSelector(stalls)
+    stop = threading.Event()
+    if with_stacks:
+        sampling = threading.Thread(target=_sample, args=(selector, threading.get_ident(), stop), daemon=True)
+        sampling.start()
+    try:
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+            return runner.run(main(stalls))
+    finally:
+        stop.set()
+
+
+def _sample(selector: WatchedSelector, thread: int, stop: threading.Event) -> None:
+    while not stop.wait(_SAMPLE_S):
+        since_s = selector.busy_since_s
+        if since_s and time.monotonic() - since_s > 4 * _SAMPLE_S:
+            with suppress(KeyError):
+                frames = traceback.extract_stack(sys._current_frames()[thread])[-6:]
+                places = (
+                    f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames
+                )
+                selector.stack = " > ".join(places)
