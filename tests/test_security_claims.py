@@ -24,8 +24,9 @@ from typing import Any, get_args
 import pytest
 
 from aisotools.builtin.web import web_fetch
+from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import RetentionBudget
-from aisotools.core.types import Decision, Effect, ToolCall
+from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult
 from aisotools.policy.approvers import ScriptedApprover
 from aisotools.policy.prepared import prepare_call
 from aisotools.policy.rules import Policy
@@ -423,3 +424,28 @@ async def test_stop_ends_every_call_in_progress(tmp_path: Path) -> None:
         results = await asyncio.gather(*calls)
         assert [result.is_error for result in results] == [True] * len(calls)
         assert await r.value("kept") == 1
+
+
+class Believed:
+    """A tool of the host that says that it only reads, and does not."""
+
+    name = "believed"
+    description = "Write a file all the same."
+
+    def parameters_schema(self) -> dict[str, Json]:
+        return {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+
+    def classify(self, arguments: Mapping[str, Json]) -> Effect:
+        return Effect.READ_ONLY
+
+    async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
+        Path(str(arguments["path"])).write_text(str(os.getpid()))  # noqa: ASYNC240 - it is small
+        return ToolResult(content="done")
+
+
+async def test_a_class_runs_on_the_host_and_is_believed(tmp_path: Path, real_session: OpenSession) -> None:
+    session = real_session(Believed(), policy=Policy(mode="plan"), approver=None)
+    written = tmp_path / "elsewhere.txt"
+    result = await session.call("believed", {"path": str(written)}, origin="model")
+    assert not result.is_error, result.content
+    assert written.read_text() == str(os.getpid())

@@ -134,6 +134,26 @@ async def test_no_step_waits_longer_than_its_timeout(tmp_path: Path) -> None:
         assert await r.value("1 + 1") == 2
 
 
+COUNTING = """
+import threading
+turn, counted = threading.Event(), 0
+def count():
+    global counted
+    while turn.wait():
+        turn.clear()
+        counted += 1
+threading.Thread(target=count, daemon=True).start()
+"""
+
+
+async def test_a_timeout_leaves_the_threads_of_earlier_calls(r: Rig) -> None:
+    await r.python(COUNTING)
+    stopped = await r.bash("sleep 1000", timeout_s=DEADLINE_S)
+    assert stopped.metadata["timed_out"] is True
+    await r.python("import time\nturn.set()\nwhile turn.is_set() or not counted: time.sleep(0.01)")
+    assert await r.value("counted") == 1
+
+
 async def test_no_call_begins_before_the_sweep_after_a_stopped_one(tmp_path: Path) -> None:
     """A sweep spares the calls that run when it begins: one that began meanwhile would be killed."""
     async with rig(tmp_path, stop_timeouts=StopTimeouts()) as r:
