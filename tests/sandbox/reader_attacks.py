@@ -21,7 +21,7 @@ from aisotools.core.types import Effect, ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy
 from aisotools.session.session import Session
-from aisotools.tools.function import tool
+from aisotools.tools.function import FunctionTool, tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,9 @@ class Attack:
         prepare: Code that the worker has run before, in a call that may change things.
         damage: An expression, evaluated in the worker afterwards, that is true if the attempt has worked.
         control: Where it must work: in a tool that declares a local change, or only outside any sandbox,
-            because no worker may do it either.
+            because no worker may do it either, or may have what it takes.
         level: The only level at which the control works; empty for all.
+        on_host: Evaluate `damage` outside the sandbox, where what a file has is seen as it is.
     """
 
     attempt: str
@@ -42,9 +43,19 @@ class Attack:
     damage: str = "open(f).read() != 'old'"
     control: Literal["worker", "outside"] = "worker"
     level: str = ""
+    on_host: bool = False
 
 
 _OPEN = "h = open(f, 'r+b', buffering=0); fd = h.fileno()"
+_MEMORY_FILE = "fd = os.memfd_create('x', os.MFD_ALLOW_SEALING); os.write(fd, b'old'); m = mmap.mmap(fd, 3)"
+_FLAGS = """
+import fcntl, struct
+NODUMP = 0x40
+def get_flags(fd):
+    return struct.unpack('l', fcntl.ioctl(fd, 0x80086601, bytes(8)))[0]
+def set_flags(fd, flags):
+    fcntl.ioctl(fd, 0x40086602, struct.pack('l', get_flags(fd) | flags))
+"""
 _HITS = "hits = []; signal.signal(signal.SIGUSR1, lambda *_: hits.append(1)); pid = os.getpid()"
 _BUFFER = (
     "buffer = ctypes.create_string_buffer(b'old'); address = ctypes.addressof(buffer); pid = os.getpid()"
@@ -109,6 +120,61 @@ ATTACKS: dict[str, Attack] = {
         attempt="os.chmod(f, 0o400)", damage="os.stat(f).st_mode & 0o777 == 0o400", control="outside"
     ),
     "utime": Attack(attempt="os.utime(f, (1, 1))", damage="os.stat(f).st_mtime == 1", control="outside"),
+    "chmod by descriptor": Attack(
+        prepare="fd = os.open(f, os.O_RDONLY)",
+        attempt="os.fchmod(fd, 0o400)",
+        damage="os.stat(f).st_mode & 0o777 == 0o400",
+        control="outside",
+    ),
+    "utime by descriptor": Attack(
+        prepare=_OPEN, attempt="os.utime(fd, (1, 1))", damage="os.stat(f).st_mtime == 1", control="outside"
+    ),
+    "chown": Attack(
+        # To oneself, which anybody may do: the time of the change shows it.
+        prepare="changed = os.stat(f).st_ctime_ns; import time; time.sleep(0.02)",
+        attempt="os.chown(f, os.getuid(), os.getgid())",
+        damage="os.stat(f).st_ctime_ns != changed",
+        control="outside",
+    ),
+    "extended attribute": Attack(
+        attempt="os.setxattr(f, 'user.x', b'new')",
+        damage="'user.x' in os.listxattr(f)",
+        control="outside",
+        on_host=True,
+    ),
+    "extended attribute by descriptor": Attack(
+        prepare=_OPEN,
+        attempt="os.setxattr(fd, 'user.x', b'new')",
+        damage="'user.x' in os.listxattr(f)",
+        control="outside",
+        on_host=True,
+    ),
+    "flags of a file": Attack(
+        prepare=_FLAGS,
+        attempt="set_flags(os.open(f, os.O_RDONLY), NODUMP)",
+        damage="get_flags(os.open(f, os.O_RDONLY)) & NODUMP != 0",
+        control="outside",
+        on_host=True,
+    ),
+    "exchange": Attack(
+        prepare="open(d + '/g', 'w').write('new')",
+        attempt="assert not libc.renameat2(-100, f.encode(), -100, (d + '/g').encode(), 2)",
+    ),
+    "rename of a folder": Attack(
+        prepare="os.mkdir(d + '/x')",
+        attempt="os.rename(d + '/x', d + '/y')",
+        damage="os.path.exists(d + '/y')",
+    ),
+    "nameless file, named": Attack(
+        attempt="fd = os.open(d, os.O_TMPFILE | os.O_WRONLY); nameless = f'/proc/self/fd/{fd}'.encode()\n"
+        "assert not libc.linkat(-100, nameless, -100, (d + '/x').encode(), 0x400)",
+        damage="os.path.exists(d + '/x')",
+    ),
+    "socket by path": Attack(
+        attempt="socket.socket(socket.AF_UNIX).bind(d + '/x')",
+        damage="os.path.exists(d + '/x')",
+        control="outside",
+    ),
     # files, by what the worker has open
     "inherited descriptor": Attack(prepare=_OPEN, attempt="os.write(fd, b'new')"),
     "inherited file object": Attack(
@@ -143,6 +209,19 @@ ATTACKS: dict[str, Attack] = {
     "place in an inherited file": Attack(
         prepare="h = open(f, 'rb', buffering=0)", attempt="h.read(2)", damage="h.tell() != 0"
     ),
+    "place in an inherited folder": Attack(
+        prepare="fd = os.open(d, os.O_RDONLY)",
+        attempt="assert libc.getdents64(fd, ctypes.create_string_buffer(4096), 4096) > 0",
+        damage="os.lseek(fd, 0, os.SEEK_CUR) != 0",
+    ),
+    "lock of an inherited file": Attack(
+        prepare=_OPEN + "; import fcntl; fcntl.flock(fd, fcntl.LOCK_EX)",
+        attempt="fcntl.flock(fd, fcntl.LOCK_UN)",
+        damage="can_read(lambda: fcntl.flock(os.open(f, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB))",
+    ),
+    "mode of an inherited pipe": Attack(
+        prepare="r, w = os.pipe()", attempt="os.set_blocking(r, False)", damage="not os.get_blocking(r)"
+    ),
     "folder, by descriptor": Attack(
         prepare="fd = os.open(d, os.O_RDONLY)",
         attempt="os.unlink('f', dir_fd=fd)",
@@ -166,6 +245,137 @@ ATTACKS: dict[str, Attack] = {
     ),
     # somebody who has the right
     "shared memory": Attack(prepare="m = mmap.mmap(-1, 4096)", attempt="m[0] = 1", damage="m[0] != 0"),
+    "memory file": Attack(
+        prepare=_MEMORY_FILE,
+        attempt="os.pwrite(fd, b'new', 0)",
+        damage="os.pread(fd, 3, 0) != b'old'",
+        control="outside",
+    ),
+    "memory file, mapped": Attack(
+        prepare=_MEMORY_FILE, attempt="m[:] = b'new'", damage="m[:] != b'old'", control="outside"
+    ),
+    "memory file, opened again": Attack(
+        prepare=_MEMORY_FILE,
+        attempt="os.write(os.open(f'/proc/self/fd/{fd}', os.O_RDWR), b'new')",
+        damage="os.pread(fd, 3, 0) != b'old'",
+        control="outside",
+    ),
+    "memory file, mapped again": Attack(
+        prepare=_MEMORY_FILE,
+        attempt="mmap.mmap(fd, 3)[:] = b'new'",
+        damage="m[:] != b'old'",
+        control="outside",
+    ),
+    "memory file, sealed": Attack(
+        prepare=_MEMORY_FILE,
+        attempt="import fcntl; fcntl.fcntl(fd, 1033, 2)",
+        damage="__import__('fcntl').fcntl(fd, 1034) != 0",
+        control="outside",
+    ),
+    "number of multiprocessing": Attack(
+        prepare="from multiprocessing import sharedctypes; n = sharedctypes.RawValue('i', 0)",
+        attempt="n.value = 1",
+        damage="n.value != 0",
+        level="isolated",
+    ),
+    "shared memory of multiprocessing": Attack(
+        prepare="from multiprocessing import shared_memory\n"
+        "m = shared_memory.SharedMemory(create=True, size=9)",
+        attempt="again = shared_memory.SharedMemory(m.name); again.buf[0] = 1",
+        damage="m.buf[0] != 0",
+        level="isolated",
+    ),
+    "semaphore of multiprocessing": Attack(
+        prepare="import multiprocessing; lock = multiprocessing.Lock()",
+        attempt="assert lock.acquire(block=False)",
+        damage="not lock.acquire(block=False)",
+        level="isolated",
+    ),
+    "memory of System V": Attack(
+        prepare="number = libc.shmget(0, 4096, 0o600)\nlibc.shmat.restype = ctypes.c_void_p\n"
+        "address = libc.shmat(number, None, 0) if number >= 0 else ctypes.c_void_p(-1).value",
+        attempt="again = libc.shmat(number, None, 0)\nassert again != ctypes.c_void_p(-1).value\n"
+        "ctypes.memmove(again, b'new', 3)",
+        damage="address != ctypes.c_void_p(-1).value and ctypes.string_at(address, 3) == b'new'",
+        control="outside",
+    ),
+    "semaphore of System V": Attack(
+        prepare="number = libc.semget(0, 1, 0o600)",
+        attempt="assert not libc.semctl(number, 0, 16, 7)",
+        damage="libc.semctl(number, 0, 12) == 7",
+        control="outside",
+    ),
+    "queue of System V": Attack(
+        prepare="number = libc.msgget(0, 0o600)",
+        attempt="assert not libc.msgsnd(number, ctypes.create_string_buffer(b'\\1' + bytes(15)), 8, 0o4000)",
+        damage="libc.msgrcv(number, ctypes.create_string_buffer(32), 8, 0, 0o4000) == 8",
+        control="outside",
+    ),
+    "queue of POSIX": Attack(
+        prepare="queue = ctypes.CDLL('librt.so.1', use_errno=True); name = f'/x{os.getpid()}{d}'.encode()\n"
+        "number = queue.mq_open(name, os.O_CREAT | os.O_RDWR | os.O_NONBLOCK, 0o600, None)",
+        attempt="assert not queue.mq_send(number, b'x', 1, 0)",
+        damage="queue.mq_receive(number, ctypes.create_string_buffer(9000), 9000, None) == 1",
+        control="outside",
+    ),
+    "key": Attack(
+        attempt="call('add_key', b'user', b'x' + d.encode(), b'new', 3, -4)",
+        damage="can_read(lambda: call('keyctl', 10, -4, b'user', b'x' + d.encode(), 0), OSError)",
+        control="outside",
+        on_host=True,
+    ),
+    "terminal": Attack(
+        prepare="import pty, tty\ntry:\n    master, slave = os.openpty(); tty.setraw(slave)\n"
+        "    os.set_blocking(slave, False)\nexcept OSError:\n    master = slave = os.open('/dev/null', 0)",
+        attempt="os.write(master, b'x')",
+        damage="can_read(lambda: os.read(slave, 1) or os.read(-1, 1), OSError)",
+        control="outside",
+    ),
+    "named pipe": Attack(
+        prepare="os.mkfifo(d + '/p'); r = os.open(d + '/p', os.O_RDWR | os.O_NONBLOCK)",
+        attempt="os.write(os.open(d + '/p', os.O_WRONLY | os.O_NONBLOCK), b'x')",
+        damage="can_read(lambda: os.read(r, 1))",
+    ),
+    "thread that waits for a variable": Attack(
+        prepare="go = threading.Event()\n"
+        "t = threading.Thread(target=lambda: go.wait(60) and open(f, 'w').write('new')); t.start()",
+        attempt="go.set()",
+        damage="(was := go.is_set(), go.set(), t.join(), was)[-1]",
+    ),
+    "thread that waits for a function": Attack(
+        prepare="def job(): return 'old'\n",
+        attempt="globals()['job'] = lambda: 'new'",
+        damage="job() == 'new'",
+    ),
+    "pool": Attack(
+        prepare="import concurrent.futures; pool = concurrent.futures.ThreadPoolExecutor(1)\n"
+        "pool.submit(int).result()",
+        attempt="pool.submit(lambda: open(f, 'w').write('new')).result()",
+        damage="(pool.shutdown(), open(f).read() != 'old')[-1]",
+    ),
+    "watch of the worker": Attack(
+        prepare="i = libc.inotify_init1(0o4000); assert i >= 0",
+        attempt="assert libc.inotify_add_watch(i, d.encode(), 0x100) >= 0",
+        damage="(open(d + '/n', 'w').close(), can_read(lambda: os.read(i, 900)))[-1]",
+        control="outside",
+    ),
+    "poll of the worker": Attack(
+        prepare="import select; r, w = os.pipe(); e = select.epoll(); e.register(r, select.EPOLLIN)",
+        attempt="e.unregister(r)",
+        damage="(os.write(w, b'x'), e.poll(0) == [])[-1]",
+    ),
+    "server at a path": Attack(
+        prepare="s = socket.socket(socket.AF_UNIX); s.bind(d + '/s'); s.listen(); s.setblocking(False)",
+        attempt="socket.socket(socket.AF_UNIX).connect(d + '/s')",
+        damage="can_read(s.accept)",
+        control="outside",
+    ),
+    "server without a path": Attack(
+        prepare="s = socket.socket(socket.AF_UNIX); s.bind('\\0' + d); s.listen(); s.setblocking(False)",
+        attempt="socket.socket(socket.AF_UNIX).connect('\\0' + d)",
+        damage="can_read(s.accept)",
+        control="outside",
+    ),
     "shell behind a pipe": Attack(
         prepare="p = subprocess.Popen(['sh'], stdin=subprocess.PIPE, bufsize=0)",
         attempt="os.write(p.stdin.fileno(), f'echo new > {f}\\n'.encode())",
@@ -221,6 +431,65 @@ ATTACKS: dict[str, Attack] = {
         attempt="signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGUSR1)",
         damage="bool(hits)",
     ),
+    "signal by a descriptor's owner": Attack(
+        prepare=_HITS + "; import fcntl",
+        attempt="r, w = os.pipe(); fcntl.fcntl(r, 8, pid); fcntl.fcntl(r, 10, signal.SIGUSR1)\n"
+        "fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK); os.write(w, b'x')",
+        damage="bool(hits)",
+        control="outside",
+    ),
+    "signal by an inherited descriptor of a process": Attack(
+        prepare="p = subprocess.Popen(['sleep', '600']); pidfd = os.pidfd_open(p.pid)",
+        attempt="signal.pidfd_send_signal(pidfd, signal.SIGKILL)",
+        damage="ended(p)",
+    ),
+    "end of a program of the worker": Attack(
+        prepare="p = subprocess.Popen(['sleep', '600'])", attempt="p.kill()", damage="ended(p)"
+    ),
+    "end of the worker": Attack(
+        prepare="pid = os.getpid()", attempt="os.kill(pid, signal.SIGKILL)", damage="os.getpid() != pid"
+    ),
+    "priority of the worker": Attack(
+        prepare="pid = os.getpid(); was = os.getpriority(os.PRIO_PROCESS, pid)",
+        attempt="os.setpriority(os.PRIO_PROCESS, pid, was + 1)",
+        damage="os.getpriority(os.PRIO_PROCESS, pid) != was",
+        control="outside",
+    ),
+    "processors of the worker": Attack(
+        prepare="pid = os.getpid(); was = os.sched_getaffinity(pid)",
+        attempt="os.sched_setaffinity(pid, {min(was)})",
+        damage="os.sched_getaffinity(pid) != was",
+        control="outside",
+    ),
+    "scheduling of the worker": Attack(
+        prepare="pid = os.getpid(); was = os.sched_getscheduler(pid)",
+        attempt="os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))",
+        damage="os.sched_getscheduler(pid) != was",
+        control="outside",
+    ),
+    "priority of the worker's files": Attack(
+        prepare="pid = os.getpid(); was = call('ioprio_get', 1, pid)",
+        attempt="call('ioprio_set', 1, pid, 3 << 13)",
+        damage="call('ioprio_get', 1, pid) != was",
+        control="outside",
+    ),
+    "score of the worker when memory runs out": Attack(
+        prepare="pid = os.getpid(); was = open('/proc/self/oom_score_adj').read()",
+        attempt="open(f'/proc/{pid}/oom_score_adj', 'w').write('999')",
+        damage="open('/proc/self/oom_score_adj').read() != was",
+        control="outside",
+    ),
+    "trace of the worker": Attack(
+        prepare="pid = os.getpid()",
+        attempt="assert not libc.ptrace(0x4206, pid, None, None)",
+        damage="attempted",
+        control="outside",
+    ),
+    "descriptor of the worker": Attack(
+        prepare=_OPEN + "; pid = os.getpid()",
+        attempt="os.write(call('pidfd_getfd', os.pidfd_open(pid), fd, 0), b'new')",
+        control="outside",
+    ),
     "memory of the worker, by file": Attack(
         prepare=_BUFFER,
         attempt="mem = open(f'/proc/{pid}/mem', 'r+b', buffering=0); mem.seek(address); mem.write(b'new')",
@@ -249,8 +518,20 @@ ATTACKS: dict[str, Attack] = {
     "daemon": Attack(attempt=_DAEMON),
     "program": Attack(attempt="subprocess.run(['sh', '-c', f'echo new > {f}'])"),
     "IPython": Attack(attempt='get_ipython().run_cell(f\'open({f!r}, "w").write("new")\')'),
+    "mount": Attack(
+        attempt="assert not (libc.unshare(0x20000) and libc.unshare(0x10020000))\n"
+        "assert not libc.mount(b'none', d.encode(), b'tmpfs', 0, None)",
+        damage="attempted",
+        control="outside",
+    ),
+    "mount by descriptor": Attack(
+        attempt="assert not (libc.unshare(0x20000) and libc.unshare(0x10020000))\n"
+        "call('open_tree', -100, d.encode(), 1)",
+        damage="attempted",
+        control="outside",
+    ),
     "io_uring": Attack(
-        attempt="assert libc.syscall(425, 1, ctypes.create_string_buffer(120)) >= 0",
+        attempt="call('io_uring_setup', 1, ctypes.create_string_buffer(120))",
         damage="attempted",
         control="outside",
     ),
@@ -263,6 +544,7 @@ ATTACKS: dict[str, Attack] = {
 
 PRELUDE = """
 import ctypes, errno, mmap, os, signal, socket, subprocess, sys, threading
+from aisotools.sandbox.confinement.syscalls import call
 class Library(ctypes.CDLL):
     def __init__(self):
         super().__init__(None, use_errno=True)
@@ -280,12 +562,16 @@ class Library(ctypes.CDLL):
         assert not get(view, ctypes.byref(found), 0)
         return found.start
 libc = Library()
-def can_read(read):
+def can_read(read, error=BlockingIOError):
     try:
         read()
-    except BlockingIOError:
+    except error:
         return False
     return True
+def ended(program):
+    was_running = program.poll() is None
+    program.kill()
+    return not was_running or program.wait() != -signal.SIGKILL
 """
 
 
@@ -311,9 +597,6 @@ def attempt_changing(code: str, context: ToolContext) -> str:
     return "done"
 
 
-TOOLS = (attempt_reading, attempt_reading_async, attempt_changing)
-
-
 def preparation(attack: Attack, number: int) -> str:
     """The code that prepares an attempt, in a folder of its own."""
     folder = f"d = 'a{number}'; f = d + '/f'; os.mkdir(d); _ = open(f, 'w').write('old')"
@@ -326,36 +609,59 @@ def attacks_at(level: str) -> dict[str, Attack]:
 
 
 async def run_attacks(level: str, mode: Any, folder: Path) -> dict[str, dict[str, Any]]:
-    """Try everything in a session. Return for each attempt whether it worked, by tool, and what was said."""
+    """Try everything in a session.
+
+    Returns:
+        For each attempt whether it worked in the `reading` tools and in the `changing` one, the last words of
+        all `results`, and whether it was `tried` in all reading ones.
+    """
     found: dict[str, dict[str, Any]] = {}
     environ = {"HOME": str(folder / "home"), "XDG_STATE_HOME": str(folder / "state")}
     async with Session(folder / "workspace", environ=environ, approver=AllowAll(), level=level) as session:
-        for one in TOOLS:
+        for one in (attempt_reading, attempt_reading_async, attempt_changing):
             session.registry.register(one)
 
         async def python(code: str) -> ToolResult:
             session.policy = Policy(mode="auto")
             return await session.call("python", {"code": code})
 
-        number = 0
-        await python(PRELUDE)
-        for name, attack in attacks_at(level).items():
-            found[name] = {}
-            for one in TOOLS:
-                number += 1
-                prepared = await python(preparation(attack, number))
-                assert not prepared.is_error, (name, prepared.content)
+        async def attempt(attack: Attack, number: int, one: FunctionTool[..., Any], *more: Any) -> Any:
+            """Return whether it worked; in words if that is not known."""
+            prepared = await python(preparation(attack, number))
+            results.append(prepared.content[-300:])
+            if prepared.is_error:
+                # That the code is right is shown outside, where the control must work.
+                return False if attack.control == "outside" else prepared.content
+            attempted = False
+            for each in (one, *more):
                 session.policy = Policy(mode="auto" if one is attempt_changing else mode)
-                result = await session.call(one.name, {"code": attack.attempt}, origin="model")
-                attempted = f"attempted = {not result.is_error}\n"
-                damage = await python(attempted + attack.damage)
-                outcome = str(damage.value["result"]) if damage.value else damage.content
-                found[name][one.name] = {
-                    "worked": {"True": True, "False": False}.get(outcome, outcome),
-                    "ran": not (result.is_error and result.error_kind in {"denied", "environment"}),
-                    "said": result.content[-300:],
-                }
+                result = await session.call(each.name, {"code": attack.attempt}, origin="model")
+                results.append(result.content[-300:])
+                # Neither refused as a whole by the policy, nor for want of a reader.
+                refused = result.is_error and result.error_kind in {"denied", "environment"}
+                tried.append(one is attempt_changing or not refused)
+                attempted = attempted or not result.is_error
+            if attack.on_host:
+                return _damage_on_host(attack, folder / "workspace", number)
+            damage = await python(f"attempted = {attempted}\n{attack.damage}")
+            outcome = str(damage.value["result"]) if damage.value else damage.content
+            return {"True": True, "False": False}.get(outcome, outcome)
+
+        await python(PRELUDE)
+        for number, (name, attack) in enumerate(attacks_at(level).items()):
+            results: list[str] = []
+            tried: list[bool] = []
+            reading = await attempt(attack, 2 * number, attempt_reading, attempt_reading_async)
+            changing = await attempt(attack, 2 * number + 1, attempt_changing)
+            found[name] = {"reading": reading, "changing": changing, "results": results, "tried": all(tried)}
     return found
+
+
+def _damage_on_host(attack: Attack, workspace: Path, number: int) -> bool:
+    space: dict[str, Any] = {"__name__": "host", "d": f"a{number}", "f": f"a{number}/f"}
+    with _current_folder(workspace):
+        exec(PRELUDE + _FLAGS, space)
+        return bool(eval(attack.damage, space))
 
 
 def works_outside(name: str, folder: Path) -> bool:

@@ -11,7 +11,8 @@ Mechanism
 Race window
     None for the tool: the fork has one thread, was listed while it waited for the host, and runs no code of
     the tool before `give_up_rights` returns. Not covered is what a call that may change things left in the
-    worker (threads, programs, replaced functions): that has its rights, and a reader cannot reach it.
+    worker (threads, programs, replaced functions): that has its rights, and a reader cannot reach it. Reading
+    has effects of its own, too: it takes time and locks, and what a named pipe holds.
 When it fails
     The fork ends, and the call is an error; it never runs in the worker instead. Below level `confined`, and
     before version 6 of Landlock, there are no readers: there such a call counts as a local change.
@@ -109,7 +110,8 @@ def replace_descriptors(
                 flags = fcntl.fcntl(number, fcntl.F_GETFL)
             except OSError:
                 continue  # closed since it was listed: it was the fork's own way to the host
-            if _is_harmless(status, flags) or (stat.S_ISREG(status.st_mode) and _reopen(number)):
+            has_place = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+            if _is_harmless(status, flags) or (has_place and _reopen(number)):
                 continue
             os.dup2(nothing, number, inheritable=False)
             dead += number not in former
@@ -119,14 +121,14 @@ def replace_descriptors(
 
 
 def _is_harmless(status: os.stat_result, flags: int) -> bool:
-    if flags & _O_PATH or stat.S_ISDIR(status.st_mode):
+    if flags & _O_PATH:
         return True  # nothing can be written through it; what is opened by it is decided by the layers
     return stat.S_ISCHR(status.st_mode) and status.st_rdev in _DEVICES
 
 
 def _reopen(number: int) -> bool:
-    """Open a file anew for reading, at the place where it was read. Return whether that was possible."""
-    # Also if it was open for reading only: the worker would notice that its place in the file has moved.
+    """Open a file or folder anew for reading, where it was read. Return whether that was possible."""
+    # Also if it was open for reading only: the worker would notice that its place in there has moved.
     try:
         place = os.lseek(number, 0, os.SEEK_CUR)
         inheritable = os.get_inheritable(number)

@@ -125,6 +125,26 @@ async def test_a_call_that_runs_finishes_in_the_reader_of_before(tmp_path: Path)
         assert (await waiting).metadata["stopped"]
 
 
+async def test_thread_of_an_earlier_call_keeps_its_rights_while_a_reader_runs(tmp_path: Path) -> None:
+    code = """
+import os, threading
+os.mkfifo('begin')
+def write():
+    open('begin').read()
+    open('f', 'w').write('new')
+threading.Thread(target=write).start()
+"""
+    async with rig(tmp_path) as r:
+        await r.python(code)
+        reading = asyncio.ensure_future(read(r, wait_for, seconds=3600))
+        await eventually(lambda: r.kernel.variables.reader_pids)
+        await asyncio.to_thread(lambda: (r.workspace / "begin").open("w").close())
+        await eventually((r.workspace / "f").exists)
+        assert not reading.done()
+        await r.kernel.interrupt()
+        assert (await reading).metadata["stopped"]
+
+
 def _python(code: str) -> SandboxCall:
     payload = ToolPayload(key="python", import_path="aisotools.builtin.python:python", concurrency="main")
     return SandboxCall(call=ToolCall("beside", "python", {"code": code}), shipment=payload, timeout_s=20)

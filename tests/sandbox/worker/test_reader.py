@@ -54,22 +54,20 @@ def test_no_attempt_works_in_a_reader_and_each_works_where_changes_are_declared(
         pytest.skip(f"this machine cannot hold the level {level}")
     found = play(who, place(who), level, mode)
     assert found.keys() == attacks_at(level).keys()
-    for name, by_tool in found.items():
-        worked = {tool: outcome["worked"] for tool, outcome in by_tool.items()}
-        changed = worked.pop("attempt_changing")
-        assert worked == {"attempt_reading": False, "attempt_reading_async": False}, (name, by_tool)
-        assert changed or ATTACKS[name].control == "outside", (name, by_tool)
-        # It was tried, and not refused as a whole by the policy or for want of a reader.
-        assert all(outcome["ran"] for outcome in by_tool.values()), (name, by_tool)
+    for name, outcome in found.items():
+        assert outcome["tried"], (name, outcome)
+        assert outcome["reading"] is False, (name, outcome)
+        assert outcome["changing"] is True or ATTACKS[name].control == "outside", (name, outcome)
 
 
 @pytest.mark.parametrize("name", [name for name, attack in ATTACKS.items() if attack.control == "outside"])
 def test_attempts_that_no_worker_may_make_work_without_a_sandbox(name: str, place: Places) -> None:
-    assert play("root" if os.getuid() == 0 else "plain", place("plain"), "outside", name)
+    who: Who = "root" if os.getuid() == 0 else "plain"
+    assert play(who, place(who), "outside", name)
 
 
 def test_number_of_attempts() -> None:
-    assert all(len(attacks_at(level)) >= 50 for level in LEVELS)
+    assert all(len(attacks_at(level)) > 100 for level in LEVELS)
     assert len({attack.attempt + attack.prepare for attack in ATTACKS.values()}) == len(ATTACKS)
 
 
