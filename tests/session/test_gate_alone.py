@@ -487,11 +487,15 @@ async def test_a_request_to_the_sandbox_says_what_may_be_done_and_how_much_may_c
     rig, sandbox = with_sandbox(
         ToolResult.text("out"), reading(runs_in="sandbox"), changing(runs_in="sandbox")
     )
+    without_readers, rig.env = rig.env, dataclasses.replace(rig.env, has_readers=True)
     await rig.run("read", {"x": 1})
     await rig.run("write")
-    read, write = sandbox.requests
+    rig.env = without_readers
+    await rig.run("read", {"x": 1})
+    read, write, unenforced = sandbox.requests
     assert (read.call.id, read.call.arguments, read.session_key) == ("c1", {"x": 1}, "key")
-    assert (read.read_only, write.read_only) == (True, False)
+    assert (read.read_only, write.read_only, unenforced.read_only) == (True, False, False)
+    assert (read.in_reader, write.in_reader, unenforced.in_reader) == (True, False, False)
     assert (read.timeout_s, read.output_caps) == (5, OutputCaps(content_chars=999))
 
 
