@@ -1,5 +1,4 @@
-# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH105, PTH108, PTH115, PTH116, PTH119, PTH120, PTH211 - plain
-# calls
+# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH105, PTH108, PTH115, PTH116, PTH119, PTH120, PTH211 - plain calls
 """More attempts to get out; they join those of `escape_probes`, whose helpers they use.
 
 `source_of_all` gives both as one text that can be run anywhere: the import below is for this place only.
