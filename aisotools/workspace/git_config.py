@@ -70,6 +70,14 @@ _TODO_COMMANDS = frozenset(
 )
 
 
+_STRATEGIES = frozenset(b"octopus ort ours recursive resolve subtree".split())
+_STRATEGY_OPTIONS = re.compile(rb"[A-Za-z0-9=%,'\s-]*").fullmatch
+_SEQUENCER_OPTIONS = frozenset(
+    b"allow-empty allow-empty-message allow-ff allow-rerere-auto default-msg-cleanup edit".split()
+    + b"keep-redundant-commits mainline no-commit record-origin signoff".split()
+)
+
+
 class _Malformed(ValueError):
     """The file has a line that is in none of the known forms."""
 
@@ -101,6 +109,35 @@ def is_harmless_todo(data: bytes | None) -> bool:
         if words and not words[0].startswith(b"#") and words[0] not in _TODO_COMMANDS:
             return False
     return True
+
+
+def is_harmless_strategy(data: bytes | None) -> bool:
+    """Return whether this names a strategy of git's own; for any other name it runs a program."""
+    return data is not None and data.strip() in _STRATEGIES
+
+
+def is_harmless_strategy_options(data: bytes | None) -> bool:
+    """Return whether these options of a strategy are plain words, such as `'--find-renames=50%'`."""
+    return data is not None and len(data) <= MAX_CONFIG_BYTES and _STRATEGY_OPTIONS(data) is not None
+
+
+def is_harmless_sequencer_options(data: bytes | None) -> bool:
+    """Return whether a series of picked commits that goes on with these options runs no program."""
+    if data is None:
+        return False
+    try:
+        found = _sensitive_settings(data)
+    except _Malformed:
+        return False
+    return all(section == b"options" and _is_plain_option(key, value) for section, _, key, value in found)
+
+
+def _is_plain_option(key: bytes, value: bytes) -> bool:
+    if key == b"strategy":
+        return value in _STRATEGIES
+    if key == b"strategy-option":
+        return _STRATEGY_OPTIONS(value) is not None
+    return key in _SEQUENCER_OPTIONS and _WORD(value) is not None
 
 
 def _sensitive_settings(data: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:

@@ -45,7 +45,14 @@ from aisotools.workspace.dirfd import (
     read_file,
     replace_file,
 )
-from aisotools.workspace.git_config import MAX_CONFIG_BYTES, is_harmless_config, is_harmless_todo
+from aisotools.workspace.git_config import (
+    MAX_CONFIG_BYTES,
+    is_harmless_config,
+    is_harmless_sequencer_options,
+    is_harmless_strategy,
+    is_harmless_strategy_options,
+    is_harmless_todo,
+)
 from aisotools.workspace.protected_names import AllowedNames, zone_of
 from aisotools.workspace.quarantine import Quarantine
 
@@ -96,6 +103,16 @@ class ProtectedFileChange:
         outcome = action if self.restored else f"could NOT be {action}"
         saved = f", found content is in {self.saved_as}" if self.saved_as else ""
         return f"{self.path!r} ({self.kind}; {outcome}{saved})"
+
+
+def _is_expected(change: ProtectedFileChange) -> bool:
+    """Return whether an ordinary run of Python or of tests makes this change, and it has been restored.
+
+    Both write bytecode of protected modules, and write it again where it is missing: nothing is lost by its
+    removal, so that no call has to fail for it.
+    """
+    zone, name = zone_of(change.path), change.path.rpartition("/")[2]
+    return change.restored and zone.bytecode and zone.is_compiled(name)
 
 
 Stamp = tuple[int, int, int]
@@ -201,7 +218,8 @@ class ProtectedFiles:
             most_steps: Work that may be done. With any limit nothing is restored, only found to be as it was.
 
         Returns:
-            The differences, sorted by path.
+            The differences, sorted by path. Bytecode in `__pycache__` is restored and not among them, as an
+            ordinary run of Python writes it.
 
         Raises:
             OutOfSteps: If it takes more than `most_steps`, or there is something to restore or to accept.
@@ -233,7 +251,7 @@ class ProtectedFiles:
                     accepted.add(path)
             if accepted or (self._protected_notebooks - self._copies.keys()) & scan.files.keys():
                 self._adopt(scan, accepted)
-            return tuple(map(changes.__getitem__, sorted(changes)))
+            return tuple(changes[path] for path in sorted(changes) if not _is_expected(changes[path]))
 
     @contextmanager
     def _limited(self, most_steps: float) -> Iterator[Steps]:
@@ -379,6 +397,12 @@ class ProtectedFiles:
             return is_harmless_config(found.data, known)
         if file.zone.is_rebase_todo(name):
             return is_harmless_todo(found.data)
+        if file.zone.is_merge_strategy(name):
+            return is_harmless_strategy(found.data)
+        if file.zone.is_strategy_options(name):
+            return is_harmless_strategy_options(found.data)
+        if file.zone.is_sequencer_options(name):
+            return is_harmless_sequencer_options(found.data)
         if name == "commondir":
             # As `git worktree add` writes it. The folder that it names is a repository, and watched as such.
             in_worktrees = above[-3:-1] == [".git", "worktrees"]

@@ -10,6 +10,9 @@ of style alone (`.editorconfig`). Files of continuous integration are here altho
 next push runs them with the secrets of the repository. Virtual environments are here by `pyvenv.cfg`, without
 which editors and `uv` do not take a folder for one.
 
+Python loads the compiled form of a module in place of its source, without a look at the source if the form
+says so. So whatever is protected as `conftest.py` is protected as `__pycache__/conftest.*.pyc` as well.
+
 Mechanism: names are compared in lower case, since some file systems ignore case. A repository of git is
 recognized by what it holds (`HEAD` with `objects` and `refs`, or `HEAD` with `commondir`), whatever its name;
 links and plain files in the place of a protected folder count as the folder does. Matching is by sets and by
@@ -33,11 +36,18 @@ PROTECTED_NAMES = (
     "conftest.py",
     "pytest.ini",
     ".pytest.ini",
+    "pytest.toml",
+    ".pytest.toml",
     "tox.ini",
+    "tox.toml",
+    "toxfile.py",
     "setup.cfg",
     "setup.py",
     "pyproject.toml",
     "noxfile.py",
+    "dodo.py",
+    "fabfile.py",
+    "tasks.py",
     "sitecustomize.py",
     "usercustomize.py",
     "*.pth",
@@ -45,32 +55,60 @@ PROTECTED_NAMES = (
     ".python-version",
     ".pdbrc",
     ".coveragerc",
+    ".coveragerc.toml",
     "mypy.ini",
     ".mypy.ini",
     ".flake8",
     ".pylintrc",
+    ".pylintrc.toml",
     "pylintrc",
     "pylintrc.toml",
     "jupyter*_config.py",
     "jupyter*_config.json",
     "ipython*_config.py",
+    "nbgrader_config.py",
+    "matplotlibrc",
+    "hatch.toml",
+    "pixi.toml",
+    "pipfile",
     # Build tools and package managers
     "makefile",
     "gnumakefile",
     "justfile",
     ".justfile",
+    "taskfile.yml",
+    "taskfile.yaml",
+    "rakefile",
+    "gemfile",
+    "cmakepresets.json",
+    "build.rs",
+    ".latexmkrc",
+    "latexmkrc",
     "package.json",
     ".npmrc",
     ".yarnrc",
     ".yarnrc.yml",
     ".pnpmfile.cjs",
+    ".pnp.cjs",
+    ".eslintrc.js",
+    ".eslintrc.cjs",
+    ".mocharc.*",
     ".bazelrc",
     ".tool-versions",
+    "mise.toml",
+    ".mise.toml",
     "uv.toml",
     # Git and continuous integration
     ".gitconfig",
     ".pre-commit-config.yaml",
+    "lefthook.yml",
+    ".lefthook.yml",
     ".gitlab-ci.yml",
+    ".travis.yml",
+    ".drone.yml",
+    ".woodpecker.yml",
+    "azure-pipelines.yml",
+    "jenkinsfile",
     # Shells, editors, debuggers, other interpreters and agents
     ".env",
     ".envrc",
@@ -87,6 +125,7 @@ PROTECTED_NAMES = (
     ".nvimrc",
     ".nvim.lua",
     ".dir-locals.el",
+    ".dir-locals-2.el",
     ".gdbinit",
     ".lldbinit",
     ".rprofile",
@@ -94,10 +133,15 @@ PROTECTED_NAMES = (
     ".rdata",
     ".octaverc",
     ".irbrc",
+    ".pryrc",
+    ".rspec",
+    ".proverc",
     ".ghci",
     "*.code-workspace",
+    "*.sublime-project",
     ".mcp.json",
     ".aider.conf.yml",
+    "opencode.json",
     # Our own
     ".aisotools.toml",
 )
@@ -108,19 +152,41 @@ PROTECTED_FOLDERS = (
     ".githooks",
     ".husky",
     ".github/workflows",
+    ".github/actions",
+    ".gitea/workflows",
+    ".forgejo/workflows",
+    ".circleci",
     ".ipython",
     ".jupyter",
     ".vscode",
     ".idea",
     ".zed",
+    ".helix",
+    ".vs",
     ".devcontainer",
     ".mvn",
     ".claude",
     ".codex",
     ".cursor",
     ".gemini",
+    ".opencode",
+    ".windsurf",
+    ".roo",
+    ".kiro",
+    ".amazonq",
+    ".qwen",
+    ".continue",
 )
 """Folders that hold such files under any name, wherever they are."""
+
+PROTECTED_PATHS = (
+    ".cargo/config",
+    ".cargo/config.toml",
+    ".hg/hgrc",
+    ".jj/repo/config.toml",
+    ".sl/config",
+)
+"""Files that are protected in one folder only, wherever that folder is."""
 
 ALWAYS_PROTECTED = ".aisotools.toml"
 """The one name that cannot be allowed."""
@@ -128,12 +194,27 @@ ALWAYS_PROTECTED = ".aisotools.toml"
 _EXACT_NAMES = frozenset(name for name in PROTECTED_NAMES if "*" not in name)
 _matches_glob = re.compile("|".join(fnmatch.translate(name) for name in PROTECTED_NAMES if "*" in name)).match
 _FOLDERS = frozenset(PROTECTED_FOLDERS)
-_FIRST_PARTS = frozenset(folder.partition("/")[0] for folder in PROTECTED_FOLDERS)
+_PATHS = frozenset(PROTECTED_PATHS)
+_LEADING_PARTS = frozenset(
+    path[:end]
+    for path in (*PROTECTED_FOLDERS, *PROTECTED_PATHS)
+    for end in range(len(path))
+    if path[end] == "/"
+)  # of which `.github` is one, and `.jj/repo`
+_FIRST_PARTS = frozenset(part for part in (*_LEADING_PARTS, *PROTECTED_FOLDERS) if "/" not in part)
+_MODULES = frozenset(name.removesuffix(".py") for name in _EXACT_NAMES if name.endswith(".py"))
+_BYTECODE_FOLDER = "__pycache__"
+_COMPILED = (".pyc", ".pyo", ".so", ".pyd")
 _SETTINGS_OF_GIT = frozenset(("config", "config.worktree"))
-_FILES_OF_GIT = _SETTINGS_OF_GIT | {"commondir", "hooks", "rebase-merge"}
+_FILES_OF_GIT = _SETTINGS_OF_GIT | {"commondir", "hooks", "rebase-merge", "rebase-apply", "sequencer"}
 _FOLDERS_OF_MODULES = frozenset(("modules", "worktrees"))
 _FOLDERS_OF_REFERENCES = frozenset(("refs", "logs", "objects"))  # a branch may be named "config"
-_TODO = "git-rebase-todo"
+_TODO, _STRATEGY, _STRATEGY_OPTIONS = "git-rebase-todo", "strategy", "strategy_opts"
+_FILES_OF_OPERATIONS = {
+    "rebase-merge": frozenset((_TODO, _STRATEGY, _STRATEGY_OPTIONS)),
+    "rebase-apply": frozenset((_STRATEGY, _STRATEGY_OPTIONS)),
+    "sequencer": frozenset(("opts",)),
+}
 REPOSITORY_PARTS = frozenset(("head", "objects", "refs", "commondir"))
 """Names, in lower case, by which a repository of git is recognized."""
 
@@ -143,37 +224,42 @@ class Zone:
     """What the folders above a file mean for it.
 
     Attributes:
-        first: Last component of the folder, in lower case, if a protected folder begins with it.
+        first: Last components of the folder, in lower case, if a protected folder or path begins with them.
         inside: True in a protected folder, at any depth.
         repository: True directly in a repository of git.
         hooks: True in the hooks of a repository, at any depth.
-        rebase: True directly in the folder of a rebase that waits.
+        operation: Name of the folder, in lower case, directly in that of a rebase or another operation of git
+            that waits; empty elsewhere.
         modules: True where repositories of submodules and of further worktrees lie.
+        bytecode: True directly in a folder of bytecode.
     """
 
     first: str = ""
     inside: bool = False
     repository: bool = False
     hooks: bool = False
-    rebase: bool = False
+    operation: str = ""
     modules: bool = False
+    bytecode: bool = False
 
     def enter(self, name: str) -> Zone:
         """Return the zone of the subfolder `name`."""
         name = name.lower()
-        if self is ROOT_ZONE and name not in _FIRST_PARTS:
+        if self is ROOT_ZONE and name not in _FIRST_PARTS and name != _BYTECODE_FOLDER:
             return self
         hooks = self.hooks or (self.repository and name == "hooks")
         modules = (self.repository and name in _FOLDERS_OF_MODULES) or (
             self.modules and not hooks and name not in _FOLDERS_OF_REFERENCES
         )
+        path = f"{self.first}/{name}"
         zone = Zone(
-            first=name if name in _FIRST_PARTS else "",
-            inside=self.inside or hooks or name in _FOLDERS or f"{self.first}/{name}" in _FOLDERS,
+            first=path if path in _LEADING_PARTS else name if name in _FIRST_PARTS else "",
+            inside=self.inside or hooks or name in _FOLDERS or path in _FOLDERS,
             repository=name == ".git" or modules,
             hooks=hooks,
-            rebase=self.repository and name == "rebase-merge",
+            operation=name if self.repository and name in _FILES_OF_OPERATIONS else "",
             modules=modules,
+            bytecode=name == _BYTECODE_FOLDER,
         )
         return ROOT_ZONE if zone == ROOT_ZONE else zone
 
@@ -184,13 +270,23 @@ class Zone:
     def holds_candidate(self, name: str) -> bool:
         """Return whether an entry `name` that is no folder may have to be protected."""
         name = name.lower()
-        if name in _EXACT_NAMES or name in _FIRST_PARTS or name in _FOLDERS or name.endswith(".ipynb"):
+        if (
+            name in _EXACT_NAMES
+            or name in _FIRST_PARTS
+            or name.endswith(".ipynb")
+            or name == _BYTECODE_FOLDER
+        ):
             return True
+        if self.is_compiled(name):
+            return True
+        path = f"{self.first}/{name}"
         if self is not ROOT_ZONE and (
             self.inside
             or (self.repository and name in _FILES_OF_GIT)
-            or (self.rebase and name == _TODO)
-            or f"{self.first}/{name}" in _FOLDERS
+            or (self.operation and name in _FILES_OF_OPERATIONS[self.operation])
+            or path in _FOLDERS
+            or path in _PATHS
+            or path in _LEADING_PARTS
         ):
             return True
         return _matches_glob(name) is not None
@@ -201,7 +297,27 @@ class Zone:
 
     def is_rebase_todo(self, name: str) -> bool:
         """Return whether the entry `name` is what a rebase does next."""
-        return self.rebase and name.lower() == _TODO
+        return self.operation == "rebase-merge" and name.lower() == _TODO
+
+    def is_merge_strategy(self, name: str) -> bool:
+        """Return whether the entry `name` holds the strategy with which a rebase merges."""
+        return self.operation.startswith("rebase-") and name.lower() == _STRATEGY
+
+    def is_strategy_options(self, name: str) -> bool:
+        """Return whether the entry `name` holds the options of the strategy with which a rebase merges."""
+        return self.operation.startswith("rebase-") and name.lower() == _STRATEGY_OPTIONS
+
+    def is_sequencer_options(self, name: str) -> bool:
+        """Return whether the entry `name` holds the options of a series of commits that git picks."""
+        return self.operation == "sequencer" and name.lower() == "opts"
+
+    def is_compiled(self, name: str) -> bool:
+        """Return whether Python may load the entry `name` in place of a protected module.
+
+        Any file of the module in a folder of bytecode counts, as test runners add their own endings.
+        """
+        name = name.lower()
+        return (self.bytecode or name.endswith(_COMPILED)) and name.partition(".")[0] in _MODULES
 
 
 ROOT_ZONE = Zone()
@@ -229,7 +345,13 @@ def is_candidate(path: str) -> bool:
 def is_protected(path: str) -> bool:
     """Return whether no call may write the file at `path`, whatever its content."""
     zone, name = zone_of(path), path.rpartition("/")[2].lower()
-    return zone.inside or name in _EXACT_NAMES or _matches_glob(name) is not None
+    return (
+        zone.inside
+        or name in _EXACT_NAMES
+        or f"{zone.first}/{name}" in _PATHS
+        or zone.is_compiled(name)
+        or _matches_glob(name) is not None
+    )
 
 
 # ---- names that a person allows
@@ -323,7 +445,8 @@ def name_to_allow(path: str) -> str | None:
 
     None if it lies outside the workspace, or must stay protected.
     """
-    name = path if zone_of(path).inside else path.rpartition("/")[2]
+    zone, last = zone_of(path), path.rpartition("/")[2]
+    name = path if zone.inside or f"{zone.first}/{last.lower()}" in _PATHS else last
     if path.startswith(("/", "..")):
         return None
     try:

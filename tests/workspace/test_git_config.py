@@ -9,6 +9,9 @@ from aisotools.workspace.git_config import (
     MAX_CONFIG_BYTES,
     MAX_CONFIG_LINES,
     is_harmless_config,
+    is_harmless_sequencer_options,
+    is_harmless_strategy,
+    is_harmless_strategy_options,
     is_harmless_todo,
     is_plain_address,
 )
@@ -141,6 +144,24 @@ def test_harmless_todo_lists_of_a_rebase() -> None:
     for line in (b"exec x", b"x x", b"\texec x", b"EXEC x", b"pick 12\nexec x", b"pick 12 \\\nx", b"frob x"):
         assert not is_harmless_todo(line), line
     assert not is_harmless_todo(None)
+
+
+def test_only_strategies_of_git_itself_are_harmless() -> None:
+    for name in (b"ort", b"recursive\n", b"octopus", b"ours"):
+        assert is_harmless_strategy(name), name
+    for other in (None, b"", b"x/evil", b"ort x/evil", b"ort\nx/evil", b"../ort", b"ORT"):
+        assert not is_harmless_strategy(other), other
+    assert is_harmless_strategy_options(b" '--ours' '--find-renames=50%'\n")
+    for options in (None, b"--x=$(x)", b"../x", b"--x;x", b"--x\0", b"-" * (MAX_CONFIG_BYTES + 1)):
+        assert not is_harmless_strategy_options(options)
+
+
+def test_options_of_a_series_of_commits() -> None:
+    plain = b"[options]\n\tsignoff = true\n\tstrategy = ort\n\tstrategy-option = find-renames=50%\n"
+    assert is_harmless_sequencer_options(plain)
+    for line in (b"strategy = x/evil", b"strategy", b"frob = 1", b"strategy-option = x/y", b"[alias]\nx = y"):
+        assert not is_harmless_sequencer_options(plain + line + b"\n"), line
+    assert not is_harmless_sequencer_options(None)
 
 
 HOSTILE = {

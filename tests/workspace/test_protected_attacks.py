@@ -8,6 +8,8 @@ runs them again after the protected files were restored: then nothing of the att
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import marshal
 import os
 import pty
 import shutil
@@ -367,6 +369,30 @@ GIT = {
     ),
 }
 
+EVIL_STRATEGY = "git-merge-x/evil"  # git looks for it in the current folder, as its name has a slash
+WAITING = {
+    ".git/rebase-merge/strategy": ("rebase main", "x/evil\n"),
+    ".git/sequencer/opts": ("cherry-pick main..topic", "[options]\n\tstrategy = x/evil\n"),
+}
+
+
+def wait_at_conflict(place: Place, command: str) -> None:
+    """An operation of the person stops at the first of two commits."""
+    place.repository()
+    place.git("checkout", "-q", "-b", "topic")
+    (place.ws / "data.txt").write_text("of the topic\n")
+    place.git("commit", "-q", "-a", "-m", "conflict")
+    (place.ws / "other.txt").write_text("other\n")
+    place.git("add", "other.txt")
+    place.git("commit", "-q", "-m", "other")
+    place.git("checkout", "-q", "main")
+    (place.ws / "data.txt").write_text("of main\n")
+    place.git("commit", "-q", "-a", "-m", "two")
+    if command.startswith("rebase"):
+        place.git("checkout", "-q", "topic")
+    place.git(*command.split())
+
+
 EVIL_PY = "import subprocess\nsubprocess.run(['{evil}'])\n"
 PYTEST = ("python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
 
@@ -458,6 +484,73 @@ def restored_then_used(place: Place, attack: Attack, quarantine: Path) -> bool:
 @pytest.mark.parametrize("attack", GIT.values(), ids=GIT)
 def test_git_runs_nothing_of_a_worker(place: Place, attack: Attack, tmp_path: Path) -> None:
     assert not restored_then_used(place, attack, tmp_path / "quarantine")
+
+
+@git_needed
+@pytest.mark.parametrize("protected", [False, True])
+@pytest.mark.parametrize("path", WAITING)
+def test_an_operation_that_goes_on_runs_no_strategy_of_a_worker(
+    place: Place, path: str, protected: bool, tmp_path: Path
+) -> None:
+    command, text = WAITING[path]
+    wait_at_conflict(place, command)
+    files = ProtectedFiles(place.ws, tmp_path / "quarantine")
+    copied(EVIL_STRATEGY)(place)
+    (place.ws / path).write_text(text)
+    (place.ws / "data.txt").write_text("resolved\n")
+    if protected:
+        assert [change.path for change in files.restore()] == [path]
+    place.git("add", "data.txt")
+    place.git(command.split(maxsplit=1)[0], "--continue")
+    assert place.mark.exists() is not protected
+
+
+def forge_bytecode(place: Place) -> None:
+    """Write bytecode of `conftest.py` that Python loads without a look at the source."""
+    code = compile(EVIL_PY.replace("{evil}", str(place.evil)), "conftest.py", "exec")
+    source_hash = importlib.util.source_hash((place.ws / "conftest.py").read_bytes())
+    data = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash + marshal.dumps(code)
+    folder = place.ws / "__pycache__"
+    folder.mkdir(exist_ok=True)
+    (folder / f"conftest.{sys.implementation.cache_tag}.pyc").write_bytes(data)
+
+
+def test_forged_bytecode_of_a_protected_module_is_removed(place: Place, tmp_path: Path) -> None:
+    """Also where a person's own bytecode was, and though the call that wrote it does not fail for it."""
+
+    def use(place: Place) -> None:
+        place.run("python", "-c", "import conftest")
+
+    def person(place: Place) -> None:
+        (place.ws / "conftest.py").write_text("import json\n")
+
+    attack = Attack(plant=forge_bytecode, use=use, before=person)
+    assert not restored_then_used(place, attack, tmp_path / "quarantine")
+
+
+def test_bytecode_is_restored_without_a_word(place: Place, tmp_path: Path) -> None:
+    (place.ws / "conftest.py").write_text("import json\n")
+    (place.ws / "__pycache__").mkdir()
+    own = place.ws / "__pycache__/conftest.cpython-399.pyc"
+    own.write_bytes(b"own")
+    files = ProtectedFiles(place.ws, tmp_path / "quarantine")
+    ordinary = place.ws / "__pycache__/plain.cpython-399.pyc"
+    ordinary.write_bytes(b"ordinary")
+    own.write_bytes(b"other")
+    forge_bytecode(place)
+    assert files.differs()
+    assert files.restore() == ()
+    assert own.read_bytes() == b"own"
+    assert sorted(path.name for path in own.parent.iterdir()) == [own.name, ordinary.name]
+    (place.ws / "conftest.abi3.so").write_bytes(b"x")
+    assert [change.path for change in files.restore()] == ["conftest.abi3.so"]
+
+
+def test_a_link_in_place_of_a_folder_of_bytecode_is_removed(place: Place, tmp_path: Path) -> None:
+    files = ProtectedFiles(place.ws, tmp_path / "quarantine")
+    (place.ws / "elsewhere").mkdir()
+    (place.ws / "__pycache__").symlink_to("elsewhere")
+    assert [change.path for change in files.restore()] == ["__pycache__"]
 
 
 @pytest.mark.parametrize(("name", "attack"), TOOLS.items(), ids=TOOLS)

@@ -8,6 +8,7 @@ from aisotools.core.exceptions import UsageError
 from aisotools.workspace.protected_names import (
     PROTECTED_FOLDERS,
     PROTECTED_NAMES,
+    PROTECTED_PATHS,
     AllowedName,
     AllowedNames,
     allows,
@@ -21,12 +22,18 @@ PROTECTED = """
     .envrc .env Makefile a/makefile GNUmakefile package.json .vscode/tasks.json a/.idea/x
     .github/workflows/x.yml
     .git/hooks/pre-commit .claude/settings.json .husky/x/y jupyter_server_config.py x.code-workspace
-    .Rprofile
+    .Rprofile pytest.toml tasks.py a/toxfile.py build.rs CMakePresets.json .mocharc.cjs a/x.sublime-project
+    .cargo/config.toml a/.Cargo/config .hg/hgrc .jj/repo/config.toml .sl/config .helix/languages.toml
+    .github/actions/x/action.yml .circleci/config.yml Jenkinsfile .opencode/x
+    conftest.pyc conftest.abi3.so __pycache__/conftest.cpython-311-pytest-9.2.0.pyc
+    a/__PYCACHE__/sitecustomize.cpython-311.pyc a/__pycache__/tasks.cpython-311.opt-1.pyc
 """
 ORDINARY = """
-    main.py README.md tests/test_x.py conftest.pyc Makefile/x requirements.txt .gitignore .gitattributes
+    main.py README.md tests/test_x.py Makefile/x requirements.txt .gitignore .gitattributes
     hooks/x git/hooks/x .github/FUNDING.yml .github/x/workflows/y AGENTS.md CLAUDE.md Dockerfile .editorconfig
     data/config a/HEAD setup.cfg.bak package-lock.json .git/config .git/HEAD workflows/x n.ipynb
+    __pycache__/main.cpython-311.pyc __pycache__/x/conftest.x conftest.txt main.pyc main.so
+    .hg/dirstate .cargo/registry/x .jj/repo/op_store repo/config.toml hgrc .github/x
 """
 
 
@@ -54,6 +61,14 @@ def test_ordinary(path: str) -> None:
         ".git/worktrees/x/config.worktree",
         "n.ipynb",
         ".git/rebase-merge/git-rebase-todo",
+        ".git/rebase-merge/strategy",
+        ".git/rebase-apply/strategy_opts",
+        ".git/sequencer/opts",
+        ".git/sequencer",
+        ".git/rebase-apply",
+        ".hg",
+        ".jj/repo",
+        "a/__pycache__",
     ],
 )
 def test_files_protected_by_their_content(path: str) -> None:
@@ -71,6 +86,9 @@ def test_files_protected_by_their_content(path: str) -> None:
         ".git/logs/hooks",
         "git-rebase-todo",
         "a/rebase-merge/git-rebase-todo",
+        "a/sequencer/opts",
+        ".git/sequencer/strategy",
+        "strategy",
     ],
 )
 def test_names_of_git_elsewhere(path: str) -> None:
@@ -78,7 +96,7 @@ def test_names_of_git_elsewhere(path: str) -> None:
 
 
 def test_all_names_are_in_lower_case() -> None:
-    for name in (*PROTECTED_NAMES, *PROTECTED_FOLDERS):
+    for name in (*PROTECTED_NAMES, *PROTECTED_FOLDERS, *PROTECTED_PATHS):
         assert name == name.lower()
 
 
@@ -103,6 +121,7 @@ def test_repositories() -> None:
         (".vscode", [".vscode/tasks.json", "a/.vscode/b/c", ".vscode"], [".vscodex/y", "x.vscode/y"]),
         (".git/hooks", ["a/.git/hooks/x"], [".git/config", "hooks/x"]),
         (".git/config", [".git/config"], ["a/.git/config"]),
+        (".cargo/config.toml", [".cargo/config.toml"], ["a/.cargo/config.toml", "config.toml"]),
         (".vscode/tasks.json", [".vscode/tasks.json"], [".vscode/settings.json"]),
     ],
 )

@@ -24,7 +24,7 @@ from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.prompts import EFFECT_LABELS
 from aisotools.policy.rules import Condition, Mode, Policy, Rule
 from aisotools.session.session import Session
-from aisotools.workspace.protected_names import PROTECTED_FOLDERS, PROTECTED_NAMES
+from aisotools.workspace.protected_names import PROTECTED_FOLDERS, PROTECTED_NAMES, PROTECTED_PATHS
 
 MODES: Mapping[str, str] = {
     "plan": "only what reads runs; everything else is denied",
@@ -69,7 +69,8 @@ def policy_bundle(policy: Policy, grants: Sequence[Grant] = ()) -> dict[str, str
         sentences += [rule_sentence(rule) for rule in bound.rules]
         sections.append(("Narrowed further (by the workspace's own file, or for an agent)", sentences))
     protected = (
-        f"No call may write {', '.join(PROTECTED_NAMES)}, nor anything in {', '.join(PROTECTED_FOLDERS)}: "
+        f"No call may write {', '.join(PROTECTED_NAMES + PROTECTED_PATHS)}, "
+        f"nor anything in {', '.join(PROTECTED_FOLDERS)}: "
         "something outside the sandbox might run it. What is changed there all the same is put back."
     )
     protection = [protected]
