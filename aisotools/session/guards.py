@@ -28,7 +28,12 @@ from aisotools.core.types import Facts, ToolCall, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy, normalize_path
 from aisotools.workspace.candidates import OutOfSteps
-from aisotools.workspace.import_roots import list_package_files, refuse_import_root
+from aisotools.workspace.import_roots import (
+    keep_block_first,
+    list_finders,
+    list_package_files,
+    refuse_import_root,
+)
 from aisotools.workspace.protected import ProtectedFileChange, ProtectedFiles
 from aisotools.workspace.read_tracker import ReadCache, SupportsTouches
 
@@ -97,22 +102,26 @@ class ImportRootWatch:
         self._inits = list_package_files(self._workspace, self._environ)
 
     def check(self) -> None:
-        """Look again if `sys.path`, the current folder, or a file that makes a package has changed.
+        """Look again if `sys.path`, a finder, the current folder, or a file that makes a package has changed.
+
+        The finder that blocks imports is put first again.
 
         Raises:
             WorkspaceRefused: Saying what has changed, and what to do.
         """
+        keep_block_first()
         if self._search_path != _search_path() or any(map(os.path.lexists, self._inits)):
             refuse_import_root(self._workspace, self._environ)
             self._remember()
 
 
-def _search_path() -> tuple[Path | None, list[str]]:
-    """Return where modules are looked up now."""
+def _search_path() -> tuple[Path | None, list[str], list[object]]:
+    """Return where, and by which finders, modules are looked up now."""
     try:
-        return Path.cwd(), list(sys.path)
+        here = Path.cwd()
     except FileNotFoundError:
-        return None, list(sys.path)
+        here = None
+    return here, list(sys.path), list_finders()
 
 
 # ---- protected files

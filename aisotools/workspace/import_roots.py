@@ -4,16 +4,23 @@ Threat: code in the sandbox writes `numpy.py`, `jsonschema.py` or `__init__.py` 
 next `python` that a person starts, looks for modules. The next import runs it outside the sandbox.
 
 Mechanism: a workspace is refused if it is or contains a folder that modules are imported from, if it belongs
-to a package, or if it lies below such a folder under a name that could be imported. `refuse_import_root`
-looks when a session opens, before each worker starts and before each call that may change something, since
-`sys.path`, the current folder and the files change. Besides, `block_imports` keeps this process from
-importing modules out of an open workspace by any entry of `sys.path`.
+to a package, if the finder of an editable install maps a name to it, or if it lies below such a folder under
+a name that could be imported. `refuse_import_root` looks when a session opens, before each worker starts and
+before each call that may change something, since `sys.path`, the finders, the current folder and the files
+change. Besides, `block_imports` keeps this process from importing modules out of an open workspace: a hook
+of `sys.path_hooks` passes over the entries of `sys.path` that lie there, so that the same name is found
+elsewhere, and a finder, first on `sys.meta_path`, refuses what any other finder locates there.
 
 Race window: a file that is written after one look and imported before the next is stopped only by the block.
-The block does not see a package whose own folder is the workspace and whose `__init__.py` is imported by a
-folder above it; that name is refused at the next look. Other processes see no block at all.
+The block does not see what a finder locates that other code has put before it, until the next call or the
+next session puts it first again; what a finder without `find_spec` locates; nor a module whose spec names no
+file.
+If a finder finds nothing when `importlib.util.find_spec` asks, Python asks it once more, past the block, and
+may be given a spec; the import of that name is blocked all the same. Code that loads a file by its path asks
+no finder. Other processes see no block at all.
 
-When a look fails, the call or the worker that needed it does not start. Files that are there stay.
+When a look fails, the call or the worker that needed it does not start. Files that are there stay. A blocked
+import raises ModuleNotFoundError, and a warning names it once. An exception of another finder goes through.
 """
 
 from __future__ import annotations
@@ -25,9 +32,11 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
+from typing import Any
 
 from aisotools.core.exceptions import WorkspaceRefused
 
@@ -98,6 +107,13 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
                 f"{refusal}it {relation} the package {package} ({home}), which this process imports. "
                 "Use a folder made for this, such as ./workspace/mine."
             )
+    for name, home in _mapped_names():
+        relation = _relation(real, home)
+        if relation:
+            raise WorkspaceRefused(
+                f"{refusal}it {relation} the editable install of {name} ({home}), which this process can "
+                "import. Use a folder made for this, such as ./workspace/mine."
+            )
     for root, description in _import_roots(os.environ if environ is None else environ):
         relation = _relation(real, root)
         if not relation:
@@ -158,6 +174,28 @@ def _loaded_packages() -> Iterator[tuple[str, str]]:
             yield name, _real_folder(file)
 
 
+def _mapped_names() -> Iterator[tuple[str, str]]:
+    """Yield the names that finders of editable installs map to paths, each with one real path.
+
+    The form is that of setuptools: `MAPPING` has one path for each name, `NAMESPACES` has several.
+    """
+    holders: list[object] = list(list_finders())
+    for module_name, module in tuple(sys.modules.items()):
+        if module_name.startswith("__editable___") and module_name.endswith("_finder"):
+            holders.append(module)
+    for holder in holders:
+        for attribute in ("MAPPING", "NAMESPACES"):
+            try:
+                mapping = getattr(holder, attribute, None)
+            except Exception:  # finders are written by strangers
+                _log.debug("%r has no readable %s", holder, attribute, exc_info=True)
+                continue
+            for name, value in tuple(mapping.items()) if isinstance(mapping, Mapping) else ():
+                for path in value if isinstance(value, list | tuple) else (value,):
+                    if isinstance(path, str | os.PathLike):
+                        yield str(name), os.path.realpath(os.fsdecode(path))
+
+
 @functools.lru_cache(maxsize=4096)
 def _real_folder(file: str) -> str:
     return os.path.realpath(file).rpartition("/")[0]
@@ -182,7 +220,7 @@ def _why_importable(name: str, root: str) -> str:
 
 def _is_installed(name: str) -> bool:
     """Return whether a finder of this process knows a module of this name. Nothing is imported."""
-    for finder in tuple(sys.meta_path):
+    for finder in list_finders():
         try:
             spec = finder.find_spec(name, None)
         except Exception:  # finders are written by strangers, too
@@ -238,6 +276,173 @@ def _is_module(path: Path) -> bool:
     return path.is_dir() or any(os.path.lexists(path.with_name(path.name + suffix)) for suffix in suffixes)
 
 
+class _WorkspaceGuard:
+    """Asks the finders behind it and refuses what they locate in an open workspace; for `sys.meta_path`."""
+
+    def __init__(self) -> None:
+        self._reported: set[str] = set()
+        self._asked = threading.local()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the first spec that another finder has for `name`; None if there is none.
+
+        If it is the import system that asks for an import, a missing module is reported at once: None would
+        let it ask the same finders again, and one of them could find what has been written since.
+
+        Raises:
+            ModuleNotFoundError: If the module lies in an open workspace, or nothing was found by an import.
+        """
+        is_final = True
+        for finder in _list_behind(self):
+            find_spec = getattr(finder, "find_spec", None)
+            if find_spec is None:  # Python 3.11 asks such a finder in another way
+                is_final = False
+                continue
+            spec = self._ask(finder, find_spec, name, path, target)
+            if spec is not None:
+                self._refuse(name, spec)
+                return spec
+        if is_final and _is_import(sys._getframe(1)):  # noqa: SLF001 - nothing else tells who asks
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+    def _ask(
+        self,
+        finder: object,
+        find_spec: Callable[..., importlib.machinery.ModuleSpec | None],
+        name: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Ask one finder, but not while this thread already asks it for that name: finders ask each other."""
+        asked: set[tuple[str, int]] = self._asked.__dict__.setdefault("now", set())
+        key = (name, id(finder))
+        if key in asked:
+            return None
+        asked.add(key)
+        try:
+            return find_spec(name, path, target)
+        finally:
+            asked.discard(key)
+
+    def _refuse(self, name: str, spec: importlib.machinery.ModuleSpec) -> None:
+        """Raise ModuleNotFoundError if anything that the spec names is in an open workspace."""
+        workspaces = {str(workspace) for workspace in tuple(_blocked)}
+        for location in _list_locations(spec):
+            if not _leads_into(location, workspaces):
+                continue
+            if name not in self._reported:
+                self._reported.add(name)
+                _log.warning(
+                    "%r was not imported from %r: sandboxed code may write there while its session is open. "
+                    "Copy the file elsewhere after reading it.",
+                    name,
+                    location,
+                )
+            raise ModuleNotFoundError(
+                f"The module {name!r} is not imported from {location!r}: sandboxed code may write there "
+                "while its session is open. Close the session, or copy the file elsewhere after reading it.",
+                name=name,
+            )
+
+    def forget(self) -> None:
+        """Report each name again."""
+        self._reported.clear()
+
+
+def _is_import(caller: FrameType) -> bool:
+    """Return whether this frame looks for a module that is imported if it is found."""
+    importer = caller.f_back
+    return (
+        importer is not None
+        and importer.f_code.co_name == "_find_and_load_unlocked"
+        and importer.f_globals.get("__name__") == "importlib._bootstrap"
+        and caller.f_globals is importer.f_globals
+    )
+
+
+def _list_locations(spec: importlib.machinery.ModuleSpec) -> list[str]:
+    """Return the files and folders that a spec names, each once."""
+    found = [getattr(spec, "cached", None)]
+    origin = getattr(spec, "origin", None)
+    # The origin may be a word such as "built-in".
+    if getattr(spec, "has_location", False) or (isinstance(origin, str) and os.sep in origin):
+        found.append(origin)
+    loader = getattr(spec, "loader", None)
+    found += [getattr(loader, "path", None), getattr(loader, "archive", None)]
+    found += getattr(spec, "submodule_search_locations", None) or ()
+    texts = [os.fsdecode(place) for place in found if isinstance(place, str | bytes | os.PathLike)]
+    return list(dict.fromkeys(texts))
+
+
+def _leads_into(path: str, folders: AbstractSet[str]) -> bool:
+    """Return whether the path, or a link on its way, enters one of these real folders.
+
+    A file that a link in a workspace stands for counts: sandboxed code can point the link elsewhere.
+    """
+    if not path.startswith("/"):
+        try:
+            path = f"{Path.cwd()}/{path}"
+        except FileNotFoundError:  # the current folder is gone
+            return False
+    parts, place, links = path.split("/")[::-1], "", 0
+    while parts:
+        part = parts.pop()
+        if part in {"", "."}:
+            continue
+        if part == "..":
+            place = place.rpartition("/")[0]
+            continue
+        place = f"{place}/{part}"
+        if place in folders:
+            return True
+        try:
+            link = os.readlink(place)  # noqa: PTH115 - done for each part at each import
+        except (OSError, ValueError):  # no link, nothing there, or no path
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            return False  # the kernel opens no such path either
+        parts += link.split("/")[::-1]
+        place = "" if link.startswith("/") else place.rpartition("/")[0]
+    return False
+
+
+_MAX_LINKS = 40
+_guard = _WorkspaceGuard()
+
+
+def list_finders() -> list[Any]:
+    """Return the finders of this process, without the one that blocks imports."""
+    return [finder for finder in tuple(sys.meta_path) if finder is not _guard]
+
+
+def _list_behind(guard: _WorkspaceGuard) -> list[object]:
+    """Return the finders that stand behind this one; all of them if it has just been removed."""
+    finders: list[object] = list(sys.meta_path)
+    for place, finder in enumerate(finders):
+        if finder is guard:
+            return finders[place + 1 :]
+    return finders
+
+
+def keep_block_first() -> None:
+    """Put the finder that blocks imports before those that other code has inserted since."""
+    if not _blocked or (sys.meta_path and sys.meta_path[0] is _guard):
+        return
+    with _lock:
+        if _blocked:
+            _set_finders(is_blocking=True)
+
+
+def _set_finders(*, is_blocking: bool) -> None:
+    # One step, so that an import in another thread never sees a list from which a finder is missing.
+    finders = list_finders()
+    sys.meta_path[:] = [_guard, *finders] if is_blocking else finders
+
+
 _blocked: Counter[Path] = Counter()
 _lock = threading.Lock()
 
@@ -258,7 +463,8 @@ def _find_nothing_in_workspaces(entry: str) -> _EmptyFinder:
 def block_imports(workspace: Path) -> Callable[[], None]:
     """Let this process import nothing from `workspace` until the returned function is called.
 
-    What is elsewhere under the same name is imported as before. Several blocks of one folder are counted.
+    What is elsewhere on `sys.path` under the same name is imported as before. Several blocks of one
+    folder are counted.
     """
     real = workspace.resolve()
     with _lock:
@@ -266,6 +472,7 @@ def block_imports(workspace: Path) -> Callable[[], None]:
             sys.path_hooks.insert(0, _find_nothing_in_workspaces)
         _blocked[real] += 1
         _forget_finders(real)
+        _set_finders(is_blocking=True)
     return functools.partial(_unblock, [real])
 
 
@@ -279,6 +486,9 @@ def _unblock(blocks: list[Path]) -> None:
                 _forget_finders(real)
         if not _blocked and _find_nothing_in_workspaces in sys.path_hooks:
             sys.path_hooks.remove(_find_nothing_in_workspaces)
+        if not _blocked:
+            _set_finders(is_blocking=False)
+            _guard.forget()
 
 
 def _forget_finders(folder: Path) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+import concurrent.futures
 import importlib
+import importlib.machinery
+import importlib.util
 import logging
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
 
 import pytest
 
@@ -288,6 +293,296 @@ def test_modules_elsewhere_are_imported_as_before(place: Path, block: Block) -> 
     block(workspace)
     assert importlib.import_module("planted_module").value == 1
     forget()
+
+
+# ---- finders
+
+
+class MapsToFiles:
+    """A finder of an editable install, written by hand: it maps names to files or folders."""
+
+    def __init__(self, **paths: Path) -> None:
+        self.paths = paths
+        self.asked: list[str] = []
+
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        del path, target
+        self.asked.append(name)
+        first, *rest = name.split(".")
+        if first not in self.paths:
+            return None
+        place = self.paths[first].joinpath(*rest)
+        for file in (place / "__init__.py", place.with_name(f"{place.name}.py"), place):
+            if file.is_file():
+                return importlib.util.spec_from_file_location(name, file)
+        return None
+
+
+class MapsInClass:
+    """The form of setuptools: a class with class methods, and `MAPPING`."""
+
+    MAPPING: ClassVar[dict[str, str]] = {}
+    NAMESPACES: ClassVar[dict[str, list[str]]] = {}
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        return MapsToFiles(**{key: Path(value) for key, value in cls.MAPPING.items()}).find_spec(
+            name, path, target
+        )
+
+
+@pytest.fixture
+def finders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The list `sys.meta_path`, which is as before after the test, as are the modules planted by it."""
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    yield sys.meta_path
+    forget_mapped()
+
+
+def forget_mapped() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0].startswith("mapped_")]:
+        del sys.modules[name]
+
+
+def plant_mapped(workspace: Path) -> Path:
+    (workspace / "mapped_module.py").write_text("value = 1")
+    package = folder(workspace / "mapped_package")
+    (package / "__init__.py").write_text("value = 1")
+    (package / "inner.py").write_text("value = 2")
+    return workspace
+
+
+def make_mapping(workspace: Path, form: str) -> Any:
+    paths = {name: workspace / name for name in ("mapped_module", "mapped_package")}
+    if form == "by hand":
+        return MapsToFiles(**paths)
+    mapping = {name: str(path) for name, path in paths.items()}
+    return type("Mapping", (MapsInClass,), {"MAPPING": mapping})
+
+
+@pytest.mark.parametrize("place_of_finder", ["first", "last", "first, later", "last, later"])
+@pytest.mark.parametrize("form", ["by hand", "MAPPING"])
+@pytest.mark.parametrize("name", ["mapped_module", "mapped_package", "mapped_package.inner"])
+def test_no_finder_leads_to_an_import_from_an_open_workspace(
+    place: Path,
+    block: Block,
+    finders: list[Any],
+    caplog: pytest.LogCaptureFixture,
+    *,
+    name: str,
+    form: str,
+    place_of_finder: str,
+) -> None:
+    workspace = plant_mapped(folder(place / "workspace" / "open"))
+    finder = make_mapping(workspace, form)
+    watch = ImportRootWatch(workspace, {})
+    is_later, at = place_of_finder.endswith("later"), 0 if place_of_finder.startswith("first") else 99
+    release = block(workspace) if is_later else None
+    finders.insert(at, finder)
+    if release is None:
+        importlib.import_module(name)  # the control: without the block it is imported
+        forget_mapped()
+        release = block(workspace)
+    elif form == "by hand":
+        watch.check()
+    else:
+        with pytest.raises(WorkspaceRefused, match="the editable install of mapped_"):
+            watch.check()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            with pytest.raises(ModuleNotFoundError, match="Close the session, or copy") as caught:
+                importlib.import_module(name)
+    assert caught.value.name == name.partition(".")[0]
+    assert caplog.text.count("was not imported from") == 1
+    release()
+    importlib.import_module(name)
+
+
+def test_a_submodule_of_a_loaded_package_and_a_reload_are_blocked(
+    place: Path, block: Block, finders: list[Any]
+) -> None:
+    workspace = plant_mapped(folder(place / "workspace" / "open"))
+    finders.append(make_mapping(workspace, "by hand"))
+    module, _ = importlib.import_module("mapped_module"), importlib.import_module("mapped_package")
+    block(workspace)
+    (workspace / "mapped_module.py").write_text("value = 'written by sandboxed code'")
+    with pytest.raises(ModuleNotFoundError, match="mapped_module"):
+        importlib.reload(module)
+    assert module.value == 1
+    with pytest.raises(ModuleNotFoundError, match=r"mapped_package\.inner"):
+        importlib.import_module("mapped_package.inner")
+
+
+@pytest.mark.parametrize("way", ["link to it", "link in it", "over it", "namespace", "cached", "loader"])
+def test_every_location_of_a_spec_counts(
+    place: Path, block: Block, finders: list[Any], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    workspace = plant_mapped(folder(place / "workspace" / "open"))
+    outside = plant_mapped(folder(place / "outside"))
+    file = outside / "mapped_module.py"
+    (workspace / "link.py").symlink_to(file)
+    (outside / "link.py").symlink_to(workspace / "mapped_module.py")
+    (outside / "over.py").symlink_to(workspace / "link.py")
+    inside = {
+        "link to it": outside / "link.py",
+        "link in it": workspace / "link.py",
+        "over it": outside / "over.py",
+    }
+    spec = importlib.util.spec_from_file_location("mapped_module", inside.get(way, file))
+    assert spec is not None
+    if way == "namespace":
+        spec = importlib.machinery.ModuleSpec("mapped_module", None, is_package=True)
+        spec.submodule_search_locations = [str(outside), str(workspace)]
+    elif way == "cached":
+        spec.cached = str(workspace / "mapped_module.pyc")
+    elif way == "loader":
+        loader = importlib.machinery.SourceFileLoader("mapped_module", str(workspace / "mapped_module.py"))
+        spec = importlib.machinery.ModuleSpec("mapped_module", loader)
+
+    class Fixed:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+            return spec if name == "mapped_module" else None
+
+    finders.append(Fixed())
+    importlib.import_module("mapped_module")  # the control
+    forget_mapped()
+    block(workspace)
+    with pytest.raises(ModuleNotFoundError, match="is not imported from"):
+        importlib.import_module("mapped_module")
+    spec = importlib.util.spec_from_file_location("mapped_module", file)
+    importlib.import_module("mapped_module")
+
+
+def test_each_finder_is_asked_once_and_its_exception_goes_through(
+    place: Path, block: Block, finders: list[Any]
+) -> None:
+    class Broken:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "mapped_broken":
+                raise ZeroDivisionError
+
+    finder = MapsToFiles(mapped_module=plant_mapped(folder(place / "outside")) / "mapped_module")
+    finders += [finder, Broken()]
+    block(folder(place / "workspace" / "one"))
+    block(folder(place / "workspace" / "two"))
+    importlib.import_module("mapped_module")
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'mapped_nowhere'$") as caught:
+        importlib.import_module("mapped_nowhere")
+    assert caught.value.name == "mapped_nowhere"
+    assert finder.asked == ["mapped_module", "mapped_nowhere"]
+    assert importlib.util.find_spec("mapped_nowhere") is None
+    with pytest.raises(ZeroDivisionError):
+        importlib.import_module("mapped_broken")
+
+
+def test_a_finder_that_asks_the_others_is_blocked_and_ends(
+    place: Path, block: Block, finders: list[Any]
+) -> None:
+    class AsksOthers:
+        def find_spec(self, name: str, *rest: Any) -> importlib.machinery.ModuleSpec | None:
+            others = (other.find_spec(name, *rest) for other in sys.meta_path if other is not self)
+            return next(filter(None, others), None)
+
+    workspace = plant_mapped(folder(place / "workspace" / "open"))
+    outside = plant_mapped(folder(place / "outside"))
+    finders.insert(0, AsksOthers())
+    finders.append(
+        MapsToFiles(mapped_module=workspace / "mapped_module", mapped_package=outside / "mapped_package")
+    )
+    block(workspace)
+    with pytest.raises(ModuleNotFoundError, match="Close the session"):
+        importlib.import_module("mapped_module")
+    assert importlib.import_module("mapped_package.inner").value == 2
+    with pytest.raises(ModuleNotFoundError, match="No module named"):
+        importlib.import_module("mapped_nowhere")
+
+
+def test_imports_in_threads_go_on_while_blocks_come_and_go(place: Path, finders: list[Any]) -> None:
+    outside = folder(place / "outside")
+    names = [f"mapped_{number}" for number in range(200)]
+    for name in names:
+        (outside / f"{name}.py").write_text(f"value = {name!r}")
+    finders.append(MapsToFiles(**{name: outside / name for name in names}))
+    workspace = folder(place / "workspace" / "open")
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        imports = [threads.submit(importlib.import_module, name) for name in names]
+        while not all(one.done() for one in imports):
+            block_imports(workspace)()
+        assert [one.result().value for one in imports] == names
+
+
+def test_the_finders_are_as_before_after_the_last_block(place: Path, finders: list[Any]) -> None:
+    before, one, two = list(finders), folder(place / "ws" / "one"), folder(place / "ws" / "two")
+    releases = [block_imports(one), block_imports(two), block_imports(two)]
+    assert finders[1:] == before
+    late = MapsToFiles()
+    finders.insert(0, late)
+    import_roots.keep_block_first()
+    assert finders[1:] == [late, *before]
+    for release in releases:
+        assert finders[0] not in [late, *before]
+        release()
+    assert finders == sys.meta_path == [late, *before]
+    import_roots.keep_block_first()
+    assert finders == [late, *before]
+
+
+def test_ordinary_imports_work_and_cost_little(tmp_path: Path) -> None:
+    """The work is counted, not timed: each module is looked up as often as without a block."""
+    script = textwrap.dedent("""
+        import sys
+        from pathlib import Path
+        from aisotools.workspace.import_roots import block_imports
+        class Counts:
+            asked = []
+            def find_spec(self, name, *_):
+                self.asked.append(name)
+        if sys.argv[2] == "block":
+            block_imports(Path(sys.argv[1]))
+        sys.meta_path.insert(len(sys.meta_path) - 3, Counts())
+        import json.tool, xml.dom.minidom, sqlite3, pygments.lexers.python
+        print(Counts.asked)
+    """)
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path), way],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        ).stdout
+        for way in ("block", "free")
+    ]
+    assert outputs[0] == outputs[1]
+    assert "json.tool" in outputs[0]
+
+
+@pytest.mark.parametrize("holder", ["finder", "module"])
+@pytest.mark.parametrize("attribute", ["MAPPING", "NAMESPACES"])
+def test_a_folder_that_an_editable_install_maps_to_is_refused(
+    place: Path, finders: list[Any], monkeypatch: pytest.MonkeyPatch, holder: str, attribute: str
+) -> None:
+    source = folder(place.parent / "checkout" / "mapped_package")
+    (place.parent / "link").symlink_to(source)
+    path = str(place.parent / "link")
+    assert refusal(source) == ""
+    mapping = {"mapped_package": path if attribute == "MAPPING" else [path]}
+    if holder == "finder":
+        finders.append(type("Mapping", (MapsInClass,), {attribute: mapping}))
+    else:
+        module = ModuleType("__editable___mapped_package_1_0_finder")
+        setattr(module, attribute, mapping)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert "it is the editable install of mapped_package" in refusal(source)
+    assert "it contains the editable install of mapped_package" in refusal(source.parent)
+    assert "it lies in the editable install of mapped_package" in refusal(folder(source / "data"))
+    assert refusal(folder(source.parent / "data")) == ""
 
 
 # ---- other ways to start Python
