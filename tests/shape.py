@@ -123,6 +123,16 @@ FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {
     "sandbox.data": {"to_arrow": "polars: frames and series have it, other objects have not"},
     "sandbox.host.monitor": {"sysconf": "the module os, not on Windows"},
     "sandbox.process.tree": {"prctl": "the C library, on Linux alone"},
+    "workspace.import_roots": {
+        "find_spec": "finders of old kinds have none",
+        "cached": "specs are made by finders of strangers, which may leave out anything",
+        "has_location": "likewise",
+        "loader": "likewise",
+        "origin": "likewise",
+        "submodule_search_locations": "likewise",
+        "path": "loaders of files have it",
+        "archive": "loaders of archives have it",
+    },
     "workspace.checkpoints.restore": {"O_PATH": "the module os, on Linux alone"},
     "workspace.checkpoints.scan": {"syncfs": "the C library, on Linux alone"},
     "workspace.dirfd": {"O_PATH": "the module os, on Linux alone"},
@@ -162,6 +172,7 @@ COMPUTED_MEMBERS: Mapping[str, Mapping[str, str]] = {
     "agent.transcript.attachments": {"name": "a module's global of that name, if it has one"},
     "core.truncation": {"name": "fields and slots of any value that is measured"},
     "notebook.current": {"name": "traits named like the fields of `Limits`: every session reads them all"},
+    "workspace.import_roots": {"attribute": "tables of the finders that editable installs make"},
     "sandbox.host.monitor": {"name": "fields that `ResourceUsage` and `Limits` both have"},
     "sandbox.limits": {
         "name": "fields of `Limits`; limits of the module resource that only some systems have"

@@ -209,7 +209,9 @@ _SETTINGS_OF_GIT = frozenset(("config", "config.worktree"))
 _FILES_OF_GIT = _SETTINGS_OF_GIT | {"commondir", "hooks", "rebase-merge", "rebase-apply", "sequencer"}
 _FOLDERS_OF_MODULES = frozenset(("modules", "worktrees"))
 _FOLDERS_OF_REFERENCES = frozenset(("refs", "logs", "objects"))  # a branch may be named "config"
-_TODO, _STRATEGY, _STRATEGY_OPTIONS = "git-rebase-todo", "strategy", "strategy_opts"
+_TODO = "git-rebase-todo"
+_STRATEGY = "strategy"
+_STRATEGY_OPTIONS = "strategy_opts"
 _FILES_OF_OPERATIONS = {
     "rebase-merge": frozenset((_TODO, _STRATEGY, _STRATEGY_OPTIONS)),
     "rebase-apply": frozenset((_STRATEGY, _STRATEGY_OPTIONS)),
