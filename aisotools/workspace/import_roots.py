@@ -416,7 +416,10 @@ _guard = _WorkspaceGuard()
 
 def list_finders() -> list[Any]:
     """Return the finders of this process, without the one that blocks imports."""
-    return [finder for finder in tuple(sys.meta_path) if finder is not _guard]
+    finders = list(sys.meta_path)
+    if _guard in finders:
+        finders.remove(_guard)
+    return finders
 
 
 def _list_behind(guard: _WorkspaceGuard) -> list[object]:

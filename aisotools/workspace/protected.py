@@ -251,6 +251,8 @@ class ProtectedFiles:
                     accepted.add(path)
             if accepted or (self._protected_notebooks - self._copies.keys()) & scan.files.keys():
                 self._adopt(scan, accepted)
+            if not changes:
+                return ()
             return tuple(changes[path] for path in sorted(changes) if not _is_expected(changes[path]))
 
     @contextmanager

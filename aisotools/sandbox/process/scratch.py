@@ -22,7 +22,8 @@ def make_scratch(folder: str) -> None:
         OSError: It exists already, or cannot be made.
     """
     # Never `exist_ok`: in a shared /tmp somebody else may have put a folder, or a link, in that place.
-    for path in (folder, f"{folder}/home", f"{folder}/tmp"):  # noqa: S108 - inside the private folder
+    # matplotlib needs its folder, and a tool that only reads could not make one.
+    for path in (folder, f"{folder}/home", f"{folder}/home/.matplotlib", f"{folder}/tmp"):  # noqa: S108 - private
         os.mkdir(path, 0o700)
 
 

@@ -45,7 +45,13 @@ def play(who: Who, folder: Path, *arguments: str) -> Any:
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
-    ("who", "mode"), [("root", "plan"), ("plain", "plan"), ("plain", "safe"), ("plain", "auto")]
+    ("who", "mode"),
+    [
+        ("root", "plan"),
+        ("plain", "safe"),
+        pytest.param("plain", "plan", marks=pytest.mark.slow),
+        pytest.param("plain", "auto", marks=pytest.mark.slow),
+    ],
 )
 def test_no_attempt_works_in_a_reader_and_each_works_where_changes_are_declared(
     who: Who, mode: str, level: str, place: Places
