@@ -17,7 +17,8 @@ next session puts it first again; what a finder without `find_spec` locates; nor
 file.
 If a finder finds nothing when `importlib.util.find_spec` asks, Python asks it once more, past the block, and
 may be given a spec; the import of that name is blocked all the same. Code that loads a file by its path asks
-no finder. Other processes see no block at all.
+no finder. Other processes see no block at all. The hook and the finder stay after the last session, when they
+find nothing: taking them out could make an import in another thread pass over the finder behind.
 
 When a look fails, the call or the worker that needed it does not start. Files that are there stay. A blocked
 import raises ModuleNotFoundError, and a warning names it once. An exception of another finder goes through.
@@ -294,6 +295,8 @@ class _WorkspaceGuard:
         Raises:
             ModuleNotFoundError: If the module lies in an open workspace, or nothing was found by an import.
         """
+        if not _blocked:
+            return None
         is_final = True
         for finder in _list_behind(self):
             find_spec = getattr(finder, "find_spec", None)
@@ -417,13 +420,15 @@ _guard = _WorkspaceGuard()
 def list_finders() -> list[Any]:
     """Return the finders of this process, without the one that blocks imports."""
     finders = list(sys.meta_path)
-    if _guard in finders:
-        finders.remove(_guard)
+    # By identity: a finder of a stranger may say that it equals ours, and must stay.
+    for place in reversed(range(len(finders))):
+        if finders[place] is _guard:
+            del finders[place]
     return finders
 
 
 def _list_behind(guard: _WorkspaceGuard) -> list[object]:
-    """Return the finders that stand behind this one; all of them if it has just been removed."""
+    """Return the finders that stand behind this one; all of them if other code has taken it out."""
     finders: list[object] = list(sys.meta_path)
     for place, finder in enumerate(finders):
         if finder is guard:
@@ -437,13 +442,14 @@ def keep_block_first() -> None:
         return
     with _lock:
         if _blocked:
-            _set_finders(is_blocking=True)
+            _put_first()
 
 
-def _set_finders(*, is_blocking: bool) -> None:
-    # One step, so that an import in another thread never sees a list from which a finder is missing.
-    finders = list_finders()
-    sys.meta_path[:] = [_guard, *finders] if is_blocking else finders
+def _put_first() -> None:
+    # Race: an import in another thread may be iterating over this list, by position. A finder that moves back
+    # is asked twice by it, which does no harm; after a removal it would pass over one, and miss a module that
+    # is there. So nothing is ever removed: without an open workspace our finder and our hook find nothing.
+    sys.meta_path[:] = [_guard, *list_finders()]
 
 
 _blocked: Counter[Path] = Counter()
@@ -456,8 +462,9 @@ def _find_nothing_in_workspaces(entry: str) -> _EmptyFinder:
     Raises:
         ImportError: For every other entry, which the next hook takes.
     """
-    folder = Path(entry).resolve()
-    for workspace in tuple(_blocked):
+    workspaces = tuple(_blocked)
+    folder = Path(entry).resolve() if workspaces else Path()
+    for workspace in workspaces:
         if folder.is_relative_to(workspace):
             return _EmptyFinder(folder)
     raise ImportError(f"{entry!r} is in no open workspace")
@@ -475,7 +482,7 @@ def block_imports(workspace: Path) -> Callable[[], None]:
             sys.path_hooks.insert(0, _find_nothing_in_workspaces)
         _blocked[real] += 1
         _forget_finders(real)
-        _set_finders(is_blocking=True)
+        _put_first()
     return functools.partial(_unblock, [real])
 
 
@@ -487,10 +494,7 @@ def _unblock(blocks: list[Path]) -> None:
             if not _blocked[real]:
                 del _blocked[real]
                 _forget_finders(real)
-        if not _blocked and _find_nothing_in_workspaces in sys.path_hooks:
-            sys.path_hooks.remove(_find_nothing_in_workspaces)
         if not _blocked:
-            _set_finders(is_blocking=False)
             _guard.forget()
 
 

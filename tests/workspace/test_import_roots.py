@@ -259,7 +259,8 @@ def test_nothing_is_imported_from_an_open_workspace(
     release()
     importlib.import_module(name)
     del sys.modules[name]
-    assert not any("find_nothing" in repr(hook) for hook in sys.path_hooks)
+    # Our hook stays, once, and finds nothing: taking it out could make another thread pass over the next one.
+    assert [repr(hook) for hook in sys.path_hooks].count(repr(import_roots._find_nothing_in_workspaces)) == 1
 
 
 @pytest.mark.parametrize("way", ["chdir", "link", "below", "namespace"])
@@ -517,8 +518,11 @@ def test_imports_in_threads_go_on_while_blocks_come_and_go(place: Path, finders:
         assert [one.result().value for one in imports] == names
 
 
-def test_the_finders_are_as_before_after_the_last_block(place: Path, finders: list[Any]) -> None:
-    before, one, two = list(finders), folder(place / "ws" / "one"), folder(place / "ws" / "two")
+def test_other_finders_keep_their_order_and_ours_finds_nothing_after_the_last_block(
+    place: Path, finders: list[Any]
+) -> None:
+    before = import_roots.list_finders()
+    one, two = folder(place / "ws" / "one"), folder(place / "ws" / "two")
     releases = [block_imports(one), block_imports(two), block_imports(two)]
     assert finders[1:] == before
     late = MapsToFiles()
@@ -528,9 +532,12 @@ def test_the_finders_are_as_before_after_the_last_block(place: Path, finders: li
     for release in releases:
         assert finders[0] not in [late, *before]
         release()
-    assert finders == sys.meta_path == [late, *before]
+    assert finders is sys.meta_path
+    assert import_roots.list_finders() == [late, *before]
+    assert finders[0].find_spec("json") is None
+    finders.insert(0, late)
     import_roots.keep_block_first()
-    assert finders == [late, *before]
+    assert finders[0] is late
 
 
 def test_ordinary_imports_work_and_cost_little(tmp_path: Path) -> None:
@@ -645,3 +652,18 @@ def test_sessions_of_other_interpreters(tmp_path: Path, way: str, workspace: str
         timeout=120,
     )
     assert expected in done.stdout, done.stderr
+
+
+def test_finder_that_equals_everything_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Agreeable:
+        __hash__ = None  # type: ignore[assignment]  # compared, never hashed
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            return None
+
+    finder = Agreeable()
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    assert any(one is finder for one in import_roots.list_finders())
