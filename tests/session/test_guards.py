@@ -39,7 +39,7 @@ class Watcher:
         return ToolResult.error(f"{self.name} was changed.") if self.fails else result
 
 
-def gate_and_place(tool: Any, *guards: Guard) -> tuple[Gate, CallEnvironment]:
+def gate_and_environment(tool: Any, *guards: Guard) -> tuple[Gate, CallEnvironment]:
     event_log = EventLog()
     gate = Gate(
         registry=ToolRegistry([tool]),
@@ -52,30 +52,30 @@ def gate_and_place(tool: Any, *guards: Guard) -> tuple[Gate, CallEnvironment]:
     )
     listener: SandboxListener = event_log
     wanted = WorkerSpec(level="limited", workspace="/nowhere", limits=Limits())
-    place = CallEnvironment(
+    env = CallEnvironment(
         sandbox=FakeSandbox(wanted, listener), level="confined", workspace=Path("/nowhere"), guards=guards
     )
-    return gate, place
+    return gate, env
 
 
 async def test_guards_stand_around_a_call_that_may_change_something_and_around_no_other() -> None:
     seen: list[str] = []
     guards = [Watcher("files", seen), Watcher("policy", seen)]
-    gate, place = gate_and_place(MockTool("m", effect=Effect.LOCAL_MUTATION, result="did"), *guards)
-    result = await gate.run(ToolCall("1", "m", {}), place)
+    gate, env = gate_and_environment(MockTool("m", effect=Effect.LOCAL_MUTATION, result="did"), *guards)
+    result = await gate.run(ToolCall("1", "m", {}), env)
     assert result.content == "did"
     assert seen == ["before files", "before policy", "after policy did", "after files did"]
     seen.clear()
-    gate, place = gate_and_place(MockTool("m", effect=Effect.READ_ONLY, result="read"), *guards)
-    assert (await gate.run(ToolCall("1", "m", {}), place)).content == "read"
+    gate, env = gate_and_environment(MockTool("m", effect=Effect.READ_ONLY, result="read"), *guards)
+    assert (await gate.run(ToolCall("1", "m", {}), env)).content == "read"
     assert seen == []
 
 
 async def test_a_call_that_a_guard_refuses_does_not_run_and_only_those_that_got_ready_look_after() -> None:
     seen: list[str] = []
     tool = MockTool("m", effect=Effect.LOCAL_MUTATION)
-    gate, place = gate_and_place(tool, Watcher("files", seen), Watcher("disk", seen, refuses=True))
-    result = await gate.run(ToolCall("1", "m", {}), place)
+    gate, env = gate_and_environment(tool, Watcher("files", seen), Watcher("disk", seen, refuses=True))
+    result = await gate.run(ToolCall("1", "m", {}), env)
     assert (result.is_error, result.error_kind) == (True, "environment")
     assert "disk could not be kept" in result.content
     assert tool.calls == []
@@ -83,10 +83,10 @@ async def test_a_call_that_a_guard_refuses_does_not_run_and_only_those_that_got_
 
 
 async def test_the_findings_of_a_guard_replace_the_result() -> None:
-    gate, place = gate_and_place(
+    gate, env = gate_and_environment(
         MockTool("m", effect=Effect.LOCAL_MUTATION), Watcher("conftest.py", [], fails=True)
     )
-    result = await gate.run(ToolCall("1", "m", {}), place)
+    result = await gate.run(ToolCall("1", "m", {}), env)
     assert result.is_error
     assert result.content == "conftest.py was changed."
 
@@ -101,8 +101,8 @@ async def test_guards_look_after_a_cancelled_call_too() -> None:
         raise AssertionError("it is cancelled before")
 
     tool = MockTool("m", effect=Effect.LOCAL_MUTATION, result=endless)
-    gate, place = gate_and_place(tool, Watcher("files", seen))
-    calling = asyncio.ensure_future(gate.run(ToolCall("1", "m", {}), place))
+    gate, env = gate_and_environment(tool, Watcher("files", seen))
+    calling = asyncio.ensure_future(gate.run(ToolCall("1", "m", {}), env))
     await running.wait()
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):
