@@ -93,14 +93,17 @@ class XllamacppEngine:
             raise ModelError(f"{path} cannot be loaded as a model ({error}). Give a GGUF file.") from error
 
     def next_words(self, prompt: str, words: Sequence[str]) -> list[float]:
-        """See `Engine`; a word that is no single token counts by its first."""
+        """Return, for each word, the logarithm of the probability that it continues `prompt`.
+
+        A word of several tokens counts by its first.
+        """
         answer = self._complete(prompt, slot=_CHOOSING, n_predict=1, n_probs=_TOLD_TOKENS)
         content = (answer["choices"][0].get("logprobs") or {}).get("content") or [{}]
         logprobs = {one["token"]: one["logprob"] for one in content[0].get("top_logprobs", ())}
         return [_likeliest(f" {word}", logprobs) for word in words]
 
     def pick(self, prompt: str, options: Sequence[str]) -> int:
-        """See `Engine`."""
+        """Return the index of the option that the model writes after `prompt`; 0 if it writes none."""
         listed = " | ".join(_literal(f" {option}\n") for option in options)
         answer = self._complete(prompt, slot=_FILLING, n_predict=64, grammar=f"root ::= {listed}")
         text = str(answer["choices"][0].get("text", ""))
@@ -112,7 +115,10 @@ class XllamacppEngine:
     def chat(
         self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any], on_text: Callable[[str], None]
     ) -> str:
-        """See `Engine`."""
+        """Return the model's answer through its chat template, as JSON that fits `schema`.
+
+        `messages` have `role` and `content`; `on_text` is called with each piece of the answer.
+        """
         pieces: list[str] = []
         failed: list[BaseException] = []
 

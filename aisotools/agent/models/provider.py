@@ -390,7 +390,7 @@ class ProviderModel:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """Their errors as `ModelError`, without the key."""
+        """Raise errors of pydantic_ai and of the connection as `ModelError`, without the key."""
         from pydantic_ai import exceptions as bad
 
         try:

@@ -108,7 +108,7 @@ def _field_payload(control: Control, request: ApprovalRequest, previews: Mapping
 
 
 def _previewed_arguments(previews: Mapping[str, Any]) -> set[str]:
-    """Names of the arguments that a preview shows completely; their fields are folded."""
+    """Return the names of the arguments that a preview shows completely; their fields are folded."""
     names: set[str] = set()
     if previews.get("diff", {}).get("whole"):
         names |= {"content", "edits"}

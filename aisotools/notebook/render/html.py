@@ -338,7 +338,10 @@ def _depth(source: str) -> int:
 
 
 def _inline(source: str, images: Mapping[str, str]) -> str:
-    """Structure only. Headings become bold lines: JupyterLab lists headings in its table of contents."""
+    """Return `source` reduced to its structure.
+
+    Headings become bold lines, because JupyterLab lists headings in its table of contents.
+    """
     cleaned = _clean(
         source, _TEXT_TAGS, _ATTRIBUTES, lambda _tag, name, value: _attribute(name, value, images)
     )
@@ -346,7 +349,7 @@ def _inline(source: str, images: Mapping[str, str]) -> str:
 
 
 def _framed(source: str, images: Mapping[str, str]) -> str:
-    """`source` with its styles, in a sandboxed frame; empty if it has no styles worth a frame."""
+    """Return `source` with its styles, in a sandboxed frame; empty if it has no styles worth a frame."""
     styled = False
 
     def filter_attribute(_tag: str, name: str, value: str) -> str | None:

@@ -200,7 +200,7 @@ class Bar:
 
 
 def bar_in(line: str) -> Bar | None:
-    """Return the progress bar that a line draws, as tqdm, pip and many others do, or None."""
+    """Return the progress bar that a line draws as tqdm draws it (`label: 50%|##  | rest`), or None."""
     if "%" not in line or "|" not in line:
         return None
     match = _BAR.fullmatch(line)

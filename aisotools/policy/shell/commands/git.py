@@ -208,7 +208,7 @@ def _forces(word: Word) -> bool:
 
 
 def _list_or_create(parsed: ParsedCommand, noun: str) -> CommandVerdict:
-    """`git branch` and `git tag` list, or create what their operands name."""
+    """Classify `git branch` and `git tag`, which list, or create what their operands name."""
     lists = parsed.has(
         "--list", "--contains", "--no-contains", "--merged", "--no-merged", "--points-at", "-l", "-n"
     )

@@ -70,7 +70,7 @@ def _classify_dd(words: Words) -> CommandVerdict:
 
 
 def _classify_compressor(words: Words) -> CommandVerdict:
-    """Compressors replace each file unless told to print, list or test."""
+    """Classify compressors, which replace each file unless an option makes them print, list or test."""
     parsed = parse_options(words, _COMPRESS)
     prints = parsed.has("-c", "-l", "-t", "--stdout", "--to-stdout", "--list", "--test")
     if prints or not parsed.operands:

@@ -145,7 +145,7 @@ def _classify_lookup(words: Words) -> CommandVerdict:
 
 
 def _classify_netcat(words: Words) -> CommandVerdict:
-    """Netcat and its kin connect or listen, and can run a program on the connection."""
+    """Classify netcat and similar programs, which connect or listen, and can run a program on that."""
     operands = [word for word in words[1:] if word.text and not word.prefix.startswith("-")]
     verdicts = [_network_verdict(operands, "it")]
     if operands:
