@@ -110,7 +110,7 @@ class Agent:
         budgets: What each run may use up.
         agent_id: The agent's id in the session's record.
         parent: The agent that this one works for, or None.
-        kin: This agent and all agents that work for it, by id.
+        agents_by_id: This agent and all agents that work for it, by id.
     """
 
     def __init__(
@@ -154,9 +154,9 @@ class Agent:
         self.chooser = chooser
         self.agent_id = uuid.uuid4().hex[:8]
         self.parent = parent
-        self.kin: dict[str, Agent] = {self.agent_id: self}
+        self.agents_by_id: dict[str, Agent] = {self.agent_id: self}
         for ancestor in self._ancestors():
-            ancestor.kin[self.agent_id] = self
+            ancestor.agents_by_id[self.agent_id] = self
         self._tools = None if tools is None else _existing(tools, session)
         self._state = loop.replace_messages(ConversationState(), tuple(messages))
         self._child_tasks: set[asyncio.Future[object]] = set()
@@ -350,7 +350,7 @@ class Agent:
         if not 1 <= step <= self._state.step:
             raise UsageError(f"There is no step {step}; this agent has made {self._state.step}.")
         try:
-            first = first_change(self.session.events, self.agent_id, self.kin, step)
+            first = first_change(self.session.events, self.agent_id, self.agents_by_id, step)
         except LookupError as error:
             raise UsageError(f"Step {step} cannot be reached: {error}") from None
         if first is not None:
@@ -391,7 +391,7 @@ class Agent:
             stepper=self.stepper,
             chooser=self.chooser,
             on_event=self._notify,
-            family=self.kin,
+            agent_ids=self.agents_by_id,
         )
 
     def definitions(self) -> Sequence[ToolDefinition]:

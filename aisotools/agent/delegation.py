@@ -117,8 +117,9 @@ class DelegateTool:
 
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
         """Run a child to its end. Return its answer."""
-        # Only agents of this family: for any other caller it is not known which policies its child must obey.
-        caller = self._parent.kin.get(context.agent_id) if context.agent_id else self._parent
+        # Only this agent and those that work for it: for any other caller it is not known which policies
+        # its child must obey.
+        caller = self._parent.agents_by_id.get(context.agent_id) if context.agent_id else self._parent
         if caller is None:
             return ToolResult.error(f"{self.name} belongs to another agent.", recoverable=False)
         if caller.depth >= _MAX_DEPTH:
@@ -147,9 +148,9 @@ class DelegateTool:
         return _result(child, await self._run(child, arguments["task"], frozenset(offered)))
 
     async def _run(self, child: Agent, task: str, offered: frozenset[str]) -> RunResult:
-        """Run the child under the policy, which binds the child's own children too: `child.kin` grows."""
+        """Run the child under the policy, which binds its own children too: `child.agents_by_id` grows."""
         fields = {field.name: getattr(self._policy, field.name) for field in dataclasses.fields(Policy)}
-        policy = AgentPolicy(**fields, agent_ids=child.kin, tools=offered)
+        policy = AgentPolicy(**fields, agent_ids=child.agents_by_id, tools=offered)
         remove_policy = child.session.narrow(policy)
         try:
             return await child.run(task)

@@ -214,10 +214,10 @@ class RecordedApprover:
                 return recorded
         return None
 
-    async def inquire(self, inquiry: UserQuestion) -> str | None:
+    async def ask_user(self, question: UserQuestion) -> str | None:
         """Return the recorded answer to a model's question; None if nobody answered it."""
         for recorded in self._answers:
-            if recorded.arguments.get("question") == inquiry.text:
+            if recorded.arguments.get("question") == question.text:
                 self._answers.remove(recorded)
                 return None if recorded.is_error else recorded.content
         return None

@@ -312,8 +312,8 @@ class DriverDependencies:
         stepper: Asked before each request and call, if given.
         chooser: Asked when the model cannot choose, if given.
         on_event: Called with the pieces of answers as they stream in.
-        family: Ids of this agent and of the agents that work for it. While a person is asked about a call of
-            any of them, this run's working time stands still.
+        agent_ids: Ids of this agent and of the agents that work for it. While a person is asked about a call
+            of any of them, this run's working time stands still.
     """
 
     model: Model
@@ -323,7 +323,7 @@ class DriverDependencies:
     stepper: Stepper | None
     chooser: Chooser | None
     on_event: Listener
-    family: Collection[str]
+    agent_ids: Collection[str]
 
 
 class Driver:
@@ -402,7 +402,7 @@ class Driver:
             # finished. Their results belong into the conversation, because their effects have happened.
             if event.call_id.startswith(f"{self.rules.agent_id}-"):
                 self._results[event.call_id] = self._tool_message(event.call_id, event.name, event.result)
-        elif isinstance(event, ApprovalAsked) and event.request.call.agent_id in self._deps.family:
+        elif isinstance(event, ApprovalAsked) and event.request.call.agent_id in self._deps.agent_ids:
             self._open_questions.add(event.request.id)
             self.clock.pause()
         elif isinstance(event, ApprovalAnswered) and event.request_id in self._open_questions:

@@ -235,7 +235,7 @@ async def ask_user(
     """
     if len(set(choices)) != len(choices):
         raise ToolError("Two of the choices are the same. Give each one once.")
-    inquiry = UserQuestion(
+    user_question = UserQuestion(
         id=uuid.uuid4().hex,
         text=question,
         choices=tuple(choices),
@@ -243,7 +243,7 @@ async def ask_user(
         timeout_s=float(timeout),
     )
     context.emit("asked", question=question, choices=list(choices))
-    answer = await _services(context).inquire(inquiry)
+    answer = await _services(context).ask_user(user_question)
     if answer is None:
         message = "Nobody answered: there is nobody at the screen, or the question was left open."
         return ToolResult.error(message, recoverable=False, error_kind="denied")

@@ -573,13 +573,15 @@ def conversation_of(events: Iterable[SessionEvent], agent_id: str) -> tuple[Mess
     return tuple(conversation.messages)
 
 
-def first_change(events: Sequence[SessionEvent], agent_id: str, kin: Container[str], step: int) -> str | None:
+def first_change(
+    events: Sequence[SessionEvent], agent_id: str, agent_ids: Container[str], step: int
+) -> str | None:
     """Return the id of the first call since a request that may have changed anything, or None.
 
     Args:
         events: Events of the session.
         agent_id: The agent.
-        kin: Agents whose calls count: itself, and those it delegated to.
+        agent_ids: Agents whose calls count: itself, and those it delegated to.
         step: Number of the request.
 
     Raises:
@@ -594,7 +596,7 @@ def first_change(events: Sequence[SessionEvent], agent_id: str, kin: Container[s
             raise LookupError(f"{event}.")
     requested: set[str] = set()
     for event in reversed(since):
-        if isinstance(event, CallRequested) and event.call.agent_id in kin:
+        if isinstance(event, CallRequested) and event.call.agent_id in agent_ids:
             requested.add(event.call_id)
         elif isinstance(event, CallDecided) and event.call_id in requested and _may_change(event):
             return event.call_id

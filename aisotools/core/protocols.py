@@ -144,7 +144,7 @@ class Services(Protocol):
     def stored(self, ref: str) -> StoredText | None:
         """Return the whole text behind a `Truncation.ref`, or None if it is no longer stored."""
 
-    async def inquire(self, inquiry: UserQuestion) -> str | None:
+    async def ask_user(self, question: UserQuestion) -> str | None:
         """Put a question to a person. Return None if nobody can be asked or nobody answered."""
 
 
@@ -177,7 +177,7 @@ class SupportsBatch(Protocol):
 class SupportsQuestions(Protocol):
     """An approver that can also put a model's question to a person."""
 
-    async def inquire(self, inquiry: UserQuestion) -> str | None:
+    async def ask_user(self, question: UserQuestion) -> str | None:
         """Return the answer, or None if nobody answered."""
 
 

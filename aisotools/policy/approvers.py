@@ -147,7 +147,7 @@ async def ask_question(approver: Approver | None, question: UserQuestion) -> str
         return None
     try:
         async with asyncio.timeout(question.timeout_s):
-            answer = await approver.inquire(question)
+            answer = await approver.ask_user(question)
     except Exception:
         return None  # a failure of the approver is no answer
     return _checked_answer(answer, question)

@@ -74,13 +74,13 @@ class ConsoleApprover:
             read_typed_approval(read_line, lambda: self._write(question), request), _INTERRUPTED
         )
 
-    async def inquire(self, inquiry: UserQuestion) -> str | None:
+    async def ask_user(self, question: UserQuestion) -> str | None:
         """Show a model's question and wait for the answer; None when there is nobody, or no answer."""
         if self._read_line is None and not on_terminal():
             return None
-        question = describe_question(inquiry) + "\n"
+        text = describe_question(question) + "\n"
         read_line = self._read_line or _read_terminal
-        return await _typed(read_typed_answer(read_line, lambda: self._write(question), inquiry), None)
+        return await _typed(read_typed_answer(read_line, lambda: self._write(text), question), None)
 
 
 async def _typed(reading: Coroutine[Any, Any, _T], interrupted: _T) -> _T:
@@ -99,14 +99,14 @@ async def _typed(reading: Coroutine[Any, Any, _T], interrupted: _T) -> _T:
 
 
 async def read_typed_answer(
-    read_line: Callable[[str], str], show: Callable[[], object], inquiry: UserQuestion
+    read_line: Callable[[str], str], show: Callable[[], object], question: UserQuestion
 ) -> str | None:
     """Return the answer that a person types to a model's question. Ask again until it is one of the choices.
 
     Args:
         read_line: Shows a prompt and gives one line; blocks, and raises EOFError at the end of input.
         show: Shows the question; called when its turn has come.
-        inquiry: What is asked.
+        question: What is asked.
     """
 
     def converse() -> str | None:
@@ -114,7 +114,7 @@ async def read_typed_answer(
             pass
         try:
             show()
-            while (answer := parse_question_answer(read_line(ANSWER_HINT), inquiry)) is None:
+            while (answer := parse_question_answer(read_line(ANSWER_HINT), question)) is None:
                 pass
             return answer or None
         except EOFError:

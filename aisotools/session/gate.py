@@ -161,9 +161,9 @@ class CallServices:
         """Return the whole text behind a reference, or None."""
         return self._results.get(ref)
 
-    async def inquire(self, inquiry: UserQuestion) -> str | None:
+    async def ask_user(self, question: UserQuestion) -> str | None:
         """Put a question to a person. Return None when nobody answered."""
-        return await self._ask_user(inquiry)
+        return await self._ask_user(question)
 
 
 class Gate:

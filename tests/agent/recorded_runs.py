@@ -77,8 +77,8 @@ TOOLS: Sequence[Tool] = (triple, twice)
 class Answering(AllowAll):
     """Approves, and has one answer to each question of a model."""
 
-    async def inquire(self, inquiry: UserQuestion) -> str | None:
-        return inquiry.choices[-1] if inquiry.choices else "report.txt"
+    async def ask_user(self, question: UserQuestion) -> str | None:
+        return question.choices[-1] if question.choices else "report.txt"
 
 
 class EditingApprover:

@@ -32,8 +32,8 @@ class Answering(AllowAll):
         self.answers = list(answers)
         self.asked: list[UserQuestion] = []
 
-    async def inquire(self, inquiry: UserQuestion) -> Any:
-        self.asked.append(inquiry)
+    async def ask_user(self, question: UserQuestion) -> Any:
+        self.asked.append(question)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -208,15 +208,15 @@ async def test_at_the_console(typed: list[str], choices: tuple[str, ...], answer
             raise EOFError from None
 
     approver = ConsoleApprover(read_line, written.append)
-    inquiry = UserQuestion(id="i", text="Which\u202e one?\x1b[2J", choices=choices)
-    assert await approver.inquire(inquiry) == answer
+    question = UserQuestion(id="i", text="Which\u202e one?\x1b[2J", choices=choices)
+    assert await approver.ask_user(question) == answer
     assert "Which\\u202e one?\\u001b[2J" in written[0]
 
 
 def test_choices_win_over_numbers() -> None:
-    inquiry = UserQuestion(id="i", text="How many?", choices=("2", "1"))
-    assert parse_question_answer("1", inquiry) == "1"
-    assert "  1. 2\n  2. 1" in describe_question(inquiry)
+    question = UserQuestion(id="i", text="How many?", choices=("2", "1"))
+    assert parse_question_answer("1", question) == "1"
+    assert "  1. 2\n  2. 1" in describe_question(question)
 
 
 # ---- display

@@ -53,10 +53,10 @@ async def ask(*arguments, hello_s=2.0, **more):
     print("->", answer.outcome, answer.arguments, repr(answer.reason), answer.remember or "")
     return answer
 
-async def inquire(text, *choices, agent_id="researcher", timeout_s=300):
+async def ask_user(text, *choices, agent_id="researcher", timeout_s=300):
     key = uuid.uuid4().hex
-    inquiry = UserQuestion(id=key, text=text, choices=choices, agent_id=agent_id, timeout_s=timeout_s)
-    print("->", repr(await NotebookApprover().inquire(inquiry)))
+    question = UserQuestion(id=key, text=text, choices=choices, agent_id=agent_id, timeout_s=timeout_s)
+    print("->", repr(await NotebookApprover().ask_user(question)))
 
 async def ask_many(*requests):
     for answer in await NotebookApprover().ask_many(requests):

@@ -29,9 +29,9 @@ SIGHTS = {
     "secret": "await ask('login', password='hunter2', preview=OFFER, user='ann')",
     "patch": "await ask('apply_patch', patch='--- a/notes.md\\n+++ b/notes.md\\n@@ -1,2 +1,2 @@\\n"
     " # Penguins\\n-344 rows.\\n+333 rows.\\n')",
-    "choice": "await inquire('Which of the two files do you mean?\\nBoth have a column \u201ccost\u201d.', "
+    "choice": "await ask_user('Which of the two files do you mean?\\nBoth have a column \u201ccost\u201d.', "
     "'data.csv, the one from today', 'data-2.csv', 'neither, stop here')",
-    "typed": "await inquire('What should the report be called?', agent_id='')",
+    "typed": "await ask_user('What should the report be called?', agent_id='')",
     "many": MANY,
     "remote": "await ask('http_request', Effect.REMOTE_ACTION, 'host', method='POST', retries=2, "
     "url='https://exämple.org/' + 'a' * 200, follow=True, headers={'accept': 'text/html'})",

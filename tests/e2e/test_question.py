@@ -44,9 +44,9 @@ async def test_a_choice_through_the_gate(open_notebook: Opener) -> None:
 async def test_the_keyboard_alone(open_notebook: Opener) -> None:
     notebook = await ready(
         open_notebook,
-        "await inquire('Which?', 'a', 'b', 'c')",
-        "await inquire('How?')",
-        "await inquire('Why?')",
+        "await ask_user('Which?', 'a', 'b', 'c')",
+        "await ask_user('How?')",
+        "await ask_user('Why?')",
     )
     card = await a_card(notebook)
     assert not await card.evaluate("node => node.contains(document.activeElement)"), "it took the focus"
@@ -71,7 +71,7 @@ async def test_the_keyboard_alone(open_notebook: Opener) -> None:
 
 
 async def test_after_a_reload(open_notebook: Opener) -> None:
-    notebook = await ready(open_notebook, "await inquire('Which?', 'a', 'b')")
+    notebook = await ready(open_notebook, "await ask_user('Which?', 'a', 'b')")
     await a_card(notebook)
     await notebook.save()
     await notebook.page.reload()
@@ -85,7 +85,7 @@ async def test_without_a_card_an_input_box_asks(open_notebook: Opener) -> None:
     notebook = await ready(
         open_notebook,
         "i = UserQuestion(id='i', text='Which?', choices=('a', 'b'))\n"
-        "print('->', repr(await NotebookApprover(hello_s=0).inquire(i)))",
+        "print('->', repr(await NotebookApprover(hello_s=0).ask_user(i)))",
     )
     output = await notebook.run(1)
     box = output.locator("input.jp-Stdin-input")

@@ -182,7 +182,7 @@ class Answering(AllowAll):
     def __init__(self, act: Callable[[], Any]) -> None:
         self._act = act
 
-    async def inquire(self, inquiry: UserQuestion) -> str | None:
+    async def ask_user(self, question: UserQuestion) -> str | None:
         answer = self._act()
         return await answer if asyncio.iscoroutine(answer) else answer  # type: ignore[no-any-return]  # any is the point
 

@@ -212,12 +212,12 @@ async def test_a_cut_result_says_how_to_read_the_rest_if_there_is_a_way(known: b
 
 async def test_a_tool_asks_a_person_and_its_calls_have_ids_that_name_the_parent() -> None:
     class Person(ScriptedApprover):
-        async def inquire(self, inquiry: UserQuestion) -> str | None:
-            return f"to {inquiry.text}: blue"
+        async def ask_user(self, question: UserQuestion) -> str | None:
+            return f"to {question.text}: blue"
 
     async def outer(_arguments: object, context: ToolContext) -> str:
         assert context.services is not None
-        answer = await context.services.inquire(UserQuestion(id="q1", text="which colour?"))
+        answer = await context.services.ask_user(UserQuestion(id="q1", text="which colour?"))
         inner = await context.services.call("inner", {})
         return f"{answer}; {inner.content}"
 

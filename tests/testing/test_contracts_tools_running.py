@@ -47,9 +47,9 @@ TASKS = {"task_list", "task_output", "task_input", "task_stop"}
 class Silent(AllowAll):
     """Approves everything, and never answers a model's own question."""
 
-    async def inquire(self, inquiry: UserQuestion) -> str | None:
+    async def ask_user(self, question: UserQuestion) -> str | None:
         await asyncio.sleep(60)
-        return inquiry.text
+        return question.text
 
     async def ask(self, request: ApprovalRequest) -> Approval:
         return await super().ask(request)

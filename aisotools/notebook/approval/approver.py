@@ -86,15 +86,15 @@ class NotebookApprover:
             return denials
         return await NotebookPrompt(subject, kernel).answer(self._hello_s)
 
-    async def inquire(self, inquiry: UserQuestion) -> str | None:
+    async def ask_user(self, question: UserQuestion) -> str | None:
         """Ask a model's question. Return None when nobody is there or nobody answers."""
         shell = self._shell if self._shell is not None else running_shell()
         kernel = getattr(shell, "kernel", None)
         if kernel is None:
-            return await ConsoleApprover().inquire(inquiry)
+            return await ConsoleApprover().ask_user(question)
         if not accepts_input(kernel):
             return None
-        return (await NotebookPrompt(QuestionSubject(inquiry), kernel).answer(self._hello_s)).text
+        return (await NotebookPrompt(QuestionSubject(question), kernel).answer(self._hello_s)).text
 
 
 class NotebookPrompt(Generic[AnswerT]):

@@ -5,7 +5,7 @@ nobody are: making device nodes and sockets, ioctl on devices, TCP and UDP (exce
 the worker's own), connecting to Unix sockets by path or abstract name, signals to processes outside.
 
 No version governs changing mode, owner, times, attributes and flags, nor watching: the seccomp filter refuses
-those. Neither governs, nor does anything here close, `stat` and its kin, `readlink` and `chdir`.
+those. Neither governs, nor does anything here close, `stat` and similar calls, `readlink` and `chdir`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Recovery:
     Attributes:
         point: The snapshot.
         is_complete: Whether nothing is lost but what the calls in progress had done.
-        is_pending: Whether the worker was not ready yet when this was told: it is what should happen.
+        is_pending: Whether the new worker was not ready yet; it may still fail to start.
     """
 
     point: VariablePoint

@@ -374,8 +374,8 @@ _Answer = Callable[[ZMQInteractiveShell, Mapping[str, Json]], Json]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Enquiry:
-    """A tool that only the host calls: asks the worker's shell something."""
+class ShellQuery:
+    """A tool that only the host calls: queries the worker's shell, or hands it a message."""
 
     name: str
     description: str
@@ -386,7 +386,11 @@ class Enquiry:
         return {"type": "object"}
 
     async def execute(self, arguments: Mapping[str, Json], context: ToolContext) -> ToolResult:
-        """Ask the shell."""
+        """Return what `answer` returns for the worker's shell, as JSON.
+
+        Raises:
+            ToolError: If this process is not a sandbox worker.
+        """
         shell = context.metadata_get("shell")
         if not isinstance(shell, ZMQInteractiveShell):
             raise ToolError(f"{self.name} runs only in a sandbox worker; this process is not one.")
@@ -441,9 +445,11 @@ def _take_message(_shell: ZMQInteractiveShell, arguments: Mapping[str, Json]) ->
     return None
 
 
-complete = Enquiry(name="complete", description="Complete the code at the cursor.", answer=_complete)
-inspect = Enquiry(name="inspect", description="Describe the object at the cursor.", answer=_inspect)
-is_complete = Enquiry(name="is_complete", description="Check whether code is complete.", answer=_is_complete)
-take_message = Enquiry(
+complete = ShellQuery(name="complete", description="Complete the code at the cursor.", answer=_complete)
+inspect = ShellQuery(name="inspect", description="Describe the object at the cursor.", answer=_inspect)
+is_complete = ShellQuery(
+    name="is_complete", description="Check whether code is complete.", answer=_is_complete
+)
+take_message = ShellQuery(
     name="take_message", description="Deliver a message to a widget.", answer=_take_message
 )

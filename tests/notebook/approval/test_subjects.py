@@ -23,9 +23,9 @@ from aisotools.policy.approvers import ask_question
 from aisotools.core.protocols import UserQuestion
 from aisotools.notebook.approval.approver import NotebookApprover, pending_prompts
 
-async def inquire(text="Which <b>one</b>?", choices=("a", "b"), hello_s=5.0, timeout_s=30.0):
-    inquiry = UserQuestion(id="q1", text=text, choices=tuple(choices), agent_id="ann", timeout_s=timeout_s)
-    print(repr(await ask_question(NotebookApprover(hello_s=hello_s), inquiry)), len(pending_prompts()))
+async def ask_user(text="Which <b>one</b>?", choices=("a", "b"), hello_s=5.0, timeout_s=30.0):
+    question = UserQuestion(id="q1", text=text, choices=tuple(choices), agent_id="ann", timeout_s=timeout_s)
+    print(repr(await ask_question(NotebookApprover(hello_s=hello_s), question)), len(pending_prompts()))
 """
 HOSTILE = "<script>alert(1)</script>\u202e which\nof these?"
 
@@ -39,7 +39,7 @@ def notebook() -> Iterator[Notebook]:
 
 
 def test_a_choice_on_the_card(notebook: Notebook) -> None:
-    run = notebook.start("await inquire()")
+    run = notebook.start("await ask_user()")
     card = notebook.card(run)
     assert WIDGET_VIEW in run.displays[0]
     assert "1. a" in run.displays[0]["text/plain"]
@@ -64,7 +64,7 @@ def test_a_choice_on_the_card(notebook: Notebook) -> None:
 
 
 def test_text_on_the_card(notebook: Notebook) -> None:
-    run = notebook.start("await inquire(choices=())")
+    run = notebook.start("await ask_user(choices=())")
     notebook.card(run)
     notebook.decide(run, "answer", answer="  ")
     notebook.until(run, lambda: "Type an answer" in run.from_kernel[-1].get("message", ""))
@@ -75,14 +75,14 @@ def test_text_on_the_card(notebook: Notebook) -> None:
 
 @pytest.mark.parametrize(("line", "answer"), [("2", "'b'"), ("a", "'a'"), ("", "None")])
 def test_without_a_page_an_input_box_asks(notebook: Notebook, line: str, answer: str) -> None:
-    run = notebook.start("await inquire(hello_s=0.1)")
+    run = notebook.start("await ask_user(hello_s=0.1)")
     assert "answer" in notebook.typed(line)
     notebook.until(run, lambda: run.ended)
     assert run.text == f"{answer} 0\n"
 
 
 def test_no_answer_is_an_answer_too(notebook: Notebook) -> None:
-    run = notebook.start("await inquire()")
+    run = notebook.start("await ask_user()")
     notebook.card(run)
     notebook.decide(run, "none")
     notebook.until(run, lambda: run.ended)
@@ -91,7 +91,7 @@ def test_no_answer_is_an_answer_too(notebook: Notebook) -> None:
 
 
 def test_time_runs_out(notebook: Notebook) -> None:
-    run = notebook.start("await inquire(timeout_s=2)")
+    run = notebook.start("await ask_user(timeout_s=2)")
     notebook.card(run)
     notebook.until(run, lambda: run.ended)
     assert run.text == "None 0\n"
@@ -99,13 +99,13 @@ def test_time_runs_out(notebook: Notebook) -> None:
 
 
 def test_without_a_person_nobody_is_asked(notebook: Notebook) -> None:
-    run = notebook.run("await inquire()", allow_stdin=False)
+    run = notebook.run("await ask_user()", allow_stdin=False)
     assert run.text == "None 0\n"
     assert not run.displays
 
 
 def test_stop_while_it_stands(notebook: Notebook) -> None:
-    run = notebook.start("await inquire()")
+    run = notebook.start("await ask_user()")
     notebook.card(run)
     notebook.manager.interrupt_kernel()
     notebook.until(run, lambda: run.ended)
@@ -123,8 +123,8 @@ def test_an_invalid_reply_is_refused(message: dict[str, Any]) -> None:
 
 
 def test_everything_in_it_can_be_seen_and_nothing_acts() -> None:
-    inquiry = UserQuestion(id="i", text=HOSTILE, choices=("<img src=x onerror=y>", "b\u200b"))
-    assert "\u202e" not in question_payload(inquiry)["question"]
-    record = question_record_bundle(inquiry, QuestionReply("answer", "b\u200b"))
+    question = UserQuestion(id="i", text=HOSTILE, choices=("<img src=x onerror=y>", "b\u200b"))
+    assert "\u202e" not in question_payload(question)["question"]
+    record = question_record_bundle(question, QuestionReply("answer", "b\u200b"))
     assert_inert(record["text/html"])
     assert "\u200b" not in record["text/plain"] + record["text/html"]
