@@ -137,6 +137,8 @@ class LevelUnavailable(SandboxError):
 class WorkerDied(SandboxError):
     """The worker ended in the middle of a call.
 
+    Its message is a clause in which `it` is the worker, to follow "The worker ended: ".
+
     Attributes:
         last_words: End of its raw output, at most a few KiB.
     """

@@ -122,7 +122,7 @@ class FrameReader:
             ChannelError: If the stream is malformed or exceeds the limits; now, and at every later call.
         """
         if self._broken:
-            raise ChannelError("The call channel was already broken.")
+            raise ChannelError("an earlier frame was malformed, so nothing after it can be read")
         self._buffer += data
         frames = []
         try:
@@ -141,10 +141,10 @@ class FrameReader:
         head, body = _PREFIX.unpack_from(self._buffer)
         if head > self._limits.header_bytes:
             raise ChannelError(
-                f"A frame announced a header of {head} bytes; {self._limits.header_bytes} are allowed."
+                f"a frame announced a header of {head} bytes; {self._limits.header_bytes} are allowed"
             )
         if body > self._limits.body_bytes:
-            raise ChannelError(f"A frame announced {body} bytes; {self._limits.body_bytes} are allowed.")
+            raise ChannelError(f"a frame announced {body} bytes; {self._limits.body_bytes} are allowed")
         end = _PREFIX.size + head + body
         if len(self._buffer) < end:
             return None
@@ -160,30 +160,30 @@ class FrameReader:
         sizes = header.pop("parts", [])
         if not isinstance(sizes, list) or len(sizes) > self._limits.parts:
             raise ChannelError(
-                f"A frame may have at most {self._limits.parts} parts, given as a list of sizes."
+                f"a frame may have at most {self._limits.parts} parts, given as a list of sizes"
             )
         parts, start = [], 0
         for size in sizes:
             if type(size) is not int or not 0 <= size <= len(body) - start:
-                raise ChannelError("The sizes of a frame's parts do not add up to its body.")
+                raise ChannelError("the sizes of a frame's parts do not add up to its body")
             parts.append(bytes(body[start : start + size]))
             start += size
         if start != len(body):
-            raise ChannelError("The sizes of a frame's parts do not add up to its body.")
+            raise ChannelError("the sizes of a frame's parts do not add up to its body")
         return tuple(parts)
 
 
 def _parse_header(data: bytes) -> dict[str, Any]:
     if len(data) > _MAX_CONTAINERS and data.count(b"[") + data.count(b"{") > _MAX_CONTAINERS:
-        raise ChannelError(f"A frame's header has more than {_MAX_CONTAINERS} objects and lists.")
+        raise ChannelError(f"a frame's header has more than {_MAX_CONTAINERS} objects and lists")
     try:
         # Of what a large header holds most is dropped at once, before it is worth a collection.
         with gc_paused() if len(data) > _RECV_BYTES // 8 else nullcontext():
             header = from_json(data, allow_inf_nan=False, cache_strings="keys")
     except (ValueError, RecursionError) as error:
-        raise ChannelError(f"A frame's header is not JSON: {str(error)[:200]}") from None
+        raise ChannelError(f"a frame's header is not JSON: {str(error)[:200]}") from None
     if not isinstance(header, dict) or type(header.get("op")) is not str:
-        raise ChannelError("A frame's header is no object with an 'op'.")
+        raise ChannelError("a frame's header is no object with an 'op'")
     return header
 
 

@@ -311,9 +311,9 @@ def _content(head: Mapping[str, Any], value: Any, caps: OutputCaps) -> str:
 def _decode_head(data: bytes, caps: OutputCaps) -> Generator[None, None, dict[str, Any]]:
     head, problem = yield from _decode(data, "head", 8 * max(caps.kept_chars, caps.content_chars) + 4096)
     if problem:
-        raise ChannelError(f"a result without a head: {problem[:200]}")
+        raise ChannelError(f"the head of a result cannot be read: {problem[:200]}")
     if not isinstance(head, dict):
-        raise ChannelError("a result is no object")
+        raise ChannelError("the head of a result is no object")
     kind = head.setdefault("kind", "text")
     if not isinstance(head.get("content"), str) or not isinstance(kind, str) or kind not in _RESULT_KINDS:
         raise ChannelError("a result has no text, or is of an unknown kind")

@@ -325,12 +325,16 @@ class ToolCell(_RemoteCall):
         """Run the call and return its reply.
 
         Raises:
+            ChannelError: If the call is too large; nothing of it was sent.
             WorkerDied: If the kernel or the connection was lost.
         """
         shipment, link = self._request.shipment, self._link
         order = encode_order(self._request, shipment.key in link.shipped)
         if len(order) > _MAX_ORDER_BYTES:
-            raise ChannelError(f"a call of {len(order):,} bytes is too large")
+            raise ChannelError(
+                f"The call has {len(order):,} bytes; {_MAX_ORDER_BYTES:,} are allowed. Put the data into a "
+                "file of the workspace, or pass it in several calls."
+            )
         overlap = shipment.concurrency == "overlap"
         before, code, answer = build_cells(order, self._nonce, overlap=overlap, own_kind=link.own_kind)
         for part in before:

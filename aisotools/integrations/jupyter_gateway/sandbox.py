@@ -210,7 +210,7 @@ class RemoteSandbox:
             done, _ = await asyncio.wait([execution], timeout=request.timeout_s)
             if not done:
                 return await self._timed_out(link, request, cell, execution)
-            return await self._result(link, cell, execution)
+            return await self._result(link, request, cell, execution)
         except asyncio.CancelledError:
             # The cell runs on in the remote kernel, whoever waits for it here. It has to be interrupted
             # there, or the next call would queue behind it.
@@ -223,18 +223,27 @@ class RemoteSandbox:
                 execution.cancel()
 
     async def _result(
-        self, link: RemoteLink, cell: PythonCall | ToolCell, execution: asyncio.Future[KernelReply]
+        self,
+        link: RemoteLink,
+        request: SandboxCall,
+        cell: PythonCall | ToolCell,
+        execution: asyncio.Future[KernelReply],
     ) -> ToolResult:
         try:
-            return cell.result(execution.result())
+            reply = execution.result()
         except ChannelError as error:
-            reason = f"it sent a malformed result: {error}"
-            link.lose(reason)
-            return worker_died_result(WorkerDied(reason), None)
+            content = f"{request.call.name} was not run: it could not be sent to the sandbox. {error}"
+            return ToolResult.error(content, error_kind="invalid")
         except WorkerDied as error:
             if link.lost.done() or self._closed:
                 return worker_died_result(error, None)
             return await self._disconnected(link, error)
+        try:
+            return cell.result(reply)
+        except ChannelError as error:
+            reason = f"it sent a malformed result: {error}"
+            link.lose(reason)
+            return worker_died_result(WorkerDied(reason), None)
 
     async def _disconnected(self, link: RemoteLink, error: WorkerDied) -> ToolResult:
         """Build the result of a call whose connection broke."""
@@ -261,7 +270,7 @@ class RemoteSandbox:
     ) -> ToolResult:
         name = request.call.name
         if await self._stop(link, cell, execution):
-            partial = (await self._result(link, cell, execution)).content
+            partial = (await self._result(link, request, cell, execution)).content
             return timeout_result(name, request.timeout_s, cell.printed(), partial=partial, recovery=None)
         patience_s = _RETRY_INTERRUPT_S * _MAX_INTERRUPTS
         content = (

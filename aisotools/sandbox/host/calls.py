@@ -205,9 +205,12 @@ class DisplayRouter:
     ) -> None:
         prompt, seq, password = _text(header, "prompt"), _count(header, "seq"), header.get("password")
         if len(prompt) > _MAX_PROMPT_CHARS:
-            raise ChannelError(f"a question of an unknown form: it has {len(prompt)} characters")
+            raise ChannelError(
+                f"a question has an unknown form: its prompt has {len(prompt)} characters; "
+                f"{_MAX_PROMPT_CHARS} are allowed"
+            )
         if not watched.options.stdin or len(watched.questions) >= _MAX_QUESTIONS:
-            raise ChannelError("a question where none may be asked")
+            raise ChannelError("a question was asked where none may be asked")
 
         def reply(task: asyncio.Task[str | None]) -> None:
             watched.questions.discard(task)
@@ -229,14 +232,14 @@ class DisplayRouter:
 def _text(header: Mapping[str, Any], name: str) -> str:
     value = header.get(name)
     if type(value) is not str:
-        raise ChannelError(f"a frame of an unknown form: its {name!r} is no text")
+        raise ChannelError(f"a frame has an unknown form: its {name!r} is no text")
     return value
 
 
 def _count(header: Mapping[str, Any], name: str) -> int:
     value = header.get(name)
     if type(value) is not int or not 0 <= value < _MAX_COUNT:
-        raise ChannelError(f"a frame of an unknown form: its {name!r} is no whole number from 0 to 2**53")
+        raise ChannelError(f"a frame has an unknown form: its {name!r} is no whole number from 0 to 2**53")
     return value
 
 
@@ -251,14 +254,14 @@ def _display_message(frame: Frame) -> DisplayMessage:
     details = dict(frame.header)
     kind = details.pop("what", None)
     if not isinstance(kind, str) or kind not in DISPLAY_KINDS or not frame.parts:
-        raise ChannelError("something shown of an unknown kind")
+        raise ChannelError("a display is of an unknown kind")
     body = frame.parts[0]
     try:
         bundle = from_json(body, allow_inf_nan=False, cache_strings="keys") if body else {}
     except ValueError as error:
-        raise ChannelError(f"something shown is not JSON: {str(error)[:200]}") from None
+        raise ChannelError(f"a display is not JSON: {str(error)[:200]}") from None
     if not isinstance(bundle, dict):
-        raise ChannelError("something shown is no object")
+        raise ChannelError("a display is no object")
     return DisplayMessage(kind=kind, bundle=bundle, details=details, buffers=frame.parts[1:])
 
 
@@ -407,12 +410,12 @@ class CallTable:
             self._handle_emit(header)
         elif frame.op == "done":
             if "id" not in header:
-                raise ChannelError("a frame of an unknown form: a result of no call")
+                raise ChannelError("a frame has an unknown form: a result names no call")
             self._handle_done(header["id"], frame.parts)
         elif frame.op in DISPLAY_OPS:
             self._handle_display(frame)
         else:
-            raise ChannelError(f"unknown frame {frame.op[:40]!r}")
+            raise ChannelError(f"a frame {frame.op[:40]!r} is of no kind that is known")
 
     def flush_output(self) -> None:
         """Deliver printed text to the listener. Consecutive text of one call and stream is one piece."""
@@ -450,13 +453,13 @@ class CallTable:
     def _handle_output(self, header: Mapping[str, Any]) -> None:
         call_id, stream, text = _text(header, "id"), _text(header, "stream"), _text(header, "text")
         if stream not in _STREAMS:
-            raise ChannelError(f"output of an unknown stream {stream[:40]!r}")
+            raise ChannelError(f"output names an unknown stream {stream[:40]!r}")
         is_number = call_id.isascii() and call_id.isdigit() and len(call_id) <= _MAX_NUMBER_DIGITS
         number = int(call_id) if is_number else 0
         if header.get("after") is not None:
             after = _count(header, "after")
             if not after:
-                raise ChannelError("printed output after nothing")
+                raise ChannelError("output says that it follows 0 bytes of a program's output")
             # Order of output: programs wrote this many bytes to the pipe before this text was printed.
             # Deliver them in between.
             self.flush_output()
@@ -470,7 +473,7 @@ class CallTable:
     def _handle_emit(self, header: Mapping[str, Any]) -> None:
         name, payload = _text(header, "name"), header.get("payload")
         if not isinstance(payload, dict):
-            raise ChannelError("a progress report of an unknown form")
+            raise ChannelError("a progress report has no object as its payload")
         call = self._find(header.get("id"))
         if call is None:
             self._count_junk()
@@ -497,7 +500,7 @@ class CallTable:
     def _handle_display(self, frame: Frame) -> None:
         number, after = frame.header.get("id"), frame.header.get("after", {})
         if not isinstance(after, dict):
-            raise ChannelError("something shown after an unknown amount")
+            raise ChannelError("a display does not say after how many bytes of output it comes")
         for stream in _STREAMS:
             if stream in after:
                 self._drain_raw(stream, _count(after, stream))
@@ -514,7 +517,7 @@ class CallTable:
 
     def _count_junk(self, amount: int = 1) -> None:
         if not self._junk.take(amount):
-            raise ChannelError("it floods the channel with messages that are of no use")
+            raise ChannelError("the process floods the channel with messages that are of no use")
 
 
 # ---- sending

@@ -547,7 +547,7 @@ class WorkerConnection:
         elif frame.op == "failed":
             self.lose(f"it could not be confined: {str(frame.header.get('error'))[:2000]}")
         else:
-            raise ChannelError(f"a frame {frame.op[:40]!r} before it is ready")
+            raise ChannelError(f"a frame {frame.op[:40]!r} came before the worker was ready")
 
     def _on_raw_readable(self, stream: str) -> None:
         # Order of output: what Python printed before comes by the channel, what programs wrote by the pipe.

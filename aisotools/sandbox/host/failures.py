@@ -140,15 +140,21 @@ def reader_timeout_result(
 
 
 _SIGNAL_HINTS = {
-    signal.SIGKILL: "; perhaps the machine ran out of memory",
-    signal.SIGXCPU: "; it had used up its processor time",
+    # Anybody may send it, and the kernel does when memory runs out: which of them is not reported.
+    signal.SIGKILL: ", whose sender is not known; if the call takes much memory, try it with less data",
+    signal.SIGXCPU: ", which the kernel sends when processor time is used up",
 }
 
 
 def describe_exit(exit_status: int, signal_number: int) -> str:
-    """Return how a process ended, in words; a negative status without a signal means that it is not known."""
+    """Return how a process ended, as a clause in which `it` is the process.
+
+    Args:
+        exit_status: The status that it exited with; negative if it was ended by a signal, or is not known.
+        signal_number: The signal that ended it, or 0.
+    """
     if exit_status < 0 and not signal_number:
-        return "it ended"
+        return "its exit status is not known"
     if not signal_number:
         return f"it exited with status {exit_status}"
     try:

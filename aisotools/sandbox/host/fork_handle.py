@@ -288,7 +288,7 @@ def list_inherited(pid: int) -> dict[str, Any]:
         with open(f"/proc/{pid}/maps", "rb") as file:
             text = file.read(_MAX_MAPS_BYTES + 1)
     except OSError as error:
-        raise SandboxError(f"what it inherits cannot be listed ({error.strerror})") from None
+        raise SandboxError(f"the snapshot's open files cannot be listed ({error.strerror})") from None
     shared = [
         (int(start, 16), int(end, 16), rights.decode("ascii")) for start, end, rights in _SHARED.findall(text)
     ]
@@ -352,7 +352,7 @@ class ForkSocket:
         try:
             self.sock, self.peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as error:
-            raise SandboxError(f"no socket could be made ({error.strerror})") from None
+            raise SandboxError(f"the host could not make a socket for a fork ({error.strerror})") from None
         self.sock.setblocking(False)
         # The kernel adds the sender's process id to every message; the sender cannot forge it.
         self.sock.setsockopt(socket.SOL_SOCKET, _SO_PASSCRED, 1)
@@ -381,11 +381,12 @@ class ForkSocket:
                     if frames := self._read():
                         break
         except TimeoutError:
-            raise SandboxError(f"it did not answer within {within_s:g} s") from None
+            raise SandboxError(f"the fork did not answer within {within_s:g} s") from None
         frame = frames[0]
         if frame.op != op:
             reason = str(frame.header.get("error", ""))[:_MAX_REASON_CHARS]
-            raise SandboxError(f"it answered {frame.op[:40]!r} {reason}")
+            answer = f"the fork answered {frame.op[:40]!r} instead of {op!r}"
+            raise SandboxError(f"{answer}: {reason}" if reason else answer)
         return frame.header
 
     def _read(self) -> list[Frame]:
@@ -398,18 +399,18 @@ class ForkSocket:
         except BlockingIOError:
             return []
         except OSError as error:
-            raise SandboxError(f"it is gone ({error.strerror})") from None
+            raise SandboxError(f"the fork's socket could not be read ({error.strerror})") from None
         if not data:
-            raise SandboxError("it ended")
+            raise SandboxError("the fork closed its socket before it answered")
         for level, kind, content in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, _SCM_CREDENTIALS):
                 self._identify(_CREDENTIALS.unpack(content)[0])
         if self.pidfd < 0:
-            raise SandboxError("the kernel did not name its process")
+            raise SandboxError("the kernel did not name the process that answered as the fork")
         try:
             return self._reader.feed(data)
         except ChannelError as error:
-            raise SandboxError(str(error)) from None
+            raise SandboxError(f"the fork sent a malformed answer: {error}") from None
 
     def _identify(self, pid: int) -> None:
         """Take the process that the kernel names, if it is one of this sandbox's."""
@@ -417,16 +418,16 @@ class ForkSocket:
             return
         if self.pidfd >= 0:
             # User code may fork with our peer's end open, and write to it as well.
-            raise SandboxError("two processes answer at once")
+            raise SandboxError("two processes answered on the fork's socket")
         try:
             pidfd = os.pidfd_open(pid)
         except OSError as error:
-            raise SandboxError(f"its process cannot be held ({error.strerror})") from None
+            raise SandboxError(f"the fork's process could not be opened ({error.strerror})") from None
         # Race: the sender may have ended, and its id be taken by a stranger, before pidfd_open. The process
         # that the pidfd holds is checked after it was opened: below the supervisor, and still alive.
         if not is_below(pid, self._supervisor()) or not _is_alive(pidfd):
             os.close(pidfd)
-            raise SandboxError("it is not one of this sandbox's processes")
+            raise SandboxError("the process that answered is not one of this sandbox's processes")
         self.pid, self.pidfd = pid, pidfd
 
     def detach(self) -> tuple[socket.socket, int, int]:
@@ -537,7 +538,7 @@ class ForkSnapshot:
         try:
             header = await self.socket.receive("parked", within_s=_FORK_ANSWER_S)
         except SandboxError as error:
-            self.drop(f"the fork failed: {error}")
+            self.drop(f"the snapshot was not taken, because {error}")
             return
         # Race: children were counted when this fork was requested. Forks requested shortly before may have
         # been born by then, with ids that nobody knew yet. Wait for their ids, and do not count them as user
@@ -596,7 +597,7 @@ class ForkSnapshot:
         """
         await self.settled
         if not self.is_alive:
-            raise SandboxError(self.drop_reason or "it was ended")
+            raise SandboxError(self.drop_reason or "the snapshot's process has ended")
         header = {
             **list_inherited(self.socket.pid),
             "writable": list(writable),
@@ -629,7 +630,7 @@ class ForkSnapshot:
     ) -> ForkSocket:
         await self.settled
         if not self.is_alive:
-            raise SandboxError(self.drop_reason or "it was ended")
+            raise SandboxError(self.drop_reason or "the snapshot's process has ended")
         sock = ForkSocket(supervisor)
         try:
             # Race: the fork may have ended since `is_alive`; then the message is refused, and nobody holds
@@ -637,7 +638,7 @@ class ForkSnapshot:
             socket.send_fds(self.socket.sock, [encode(op, header)], [sock.peer.fileno(), *files])
         except OSError as error:
             sock.close(kill=False)
-            raise SandboxError(f"it is gone ({error.strerror})") from None
+            raise SandboxError(f"the snapshot's process could not be reached ({error.strerror})") from None
         sock.peer.close()
         return sock
 

@@ -24,7 +24,12 @@ from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import encode
 from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall, send_call
 from aisotools.sandbox.host.connection import READ_BYTES, FrameSocket, WorkerConnection
-from aisotools.sandbox.host.failures import reader_died_result, reader_timeout_result, unreadable_result
+from aisotools.sandbox.host.failures import (
+    describe_exit,
+    reader_died_result,
+    reader_timeout_result,
+    unreadable_result,
+)
 from aisotools.sandbox.host.snapshots import SnapshotHistory, WokenReader
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD
@@ -63,7 +68,7 @@ class ReaderPipes:
         except OSError as error:
             for descriptor in descriptors:
                 os.close(descriptor)
-            raise SandboxError(f"no pipe could be made ({error.strerror})") from None
+            raise SandboxError(f"the host could not make a pipe for it ({error.strerror})") from None
         out, their_out, err, their_err, their_interrupts, interrupts = descriptors
         for descriptor in (out, err, interrupts):
             os.set_blocking(descriptor, False)
@@ -201,7 +206,8 @@ class Reader:
         reads = _READS_AFTER_DEATH
         while reads and not self.ended.done() and self._read_channel():
             reads -= 1
-        self.end("it ended")
+        # A zombie of another process: whoever reaped it has its exit status.
+        self.end(describe_exit(-1, 0))
 
     def _read_channel(self) -> bool:
         data = self._socket.read()
@@ -326,7 +332,7 @@ class Readers:
 
     def _end_if_unused(self, reader: Reader) -> None:
         if reader is not self._present and not reader.calls:
-            reader.end("another has taken its place")
+            reader.end("a newer reader has taken its place")
 
     async def _get(self, connection: WorkerConnection) -> Reader:
         """Return a reader with the present variables, made if there is none."""
@@ -343,7 +349,7 @@ class Readers:
                     self._present = reader
                 else:
                     # Race: a call began or ended beside this one while the fork was made.
-                    reader.end("it was out of date at once")
+                    reader.end("the variables changed while it was made")
             return self._present
 
     async def _make(self, connection: WorkerConnection) -> Reader:

@@ -203,7 +203,7 @@ class SnapshotStore:
         counts = fork_handle.count_processes(connection.pid, self._fork_pids)
         if not connection.request_fork(sock.peer):
             sock.close(kill=False)
-            raise SandboxError("the worker was busy with earlier messages")
+            raise SandboxError("the worker had not read its earlier messages, so it could not be forked")
         sock.peer.close()
         self._last_number += 1
         # A fork that was dropped stays a child of the worker until it is reaped, and its id until then.
@@ -256,7 +256,7 @@ class SnapshotStore:
         """Free memory by dropping every snapshot except the newest. Return whether any was dropped."""
         old = self.all()[:-1]
         for snapshot in old:
-            self.evict(snapshot, "memory was short")
+            self.evict(snapshot, "the sandbox exceeded its memory limit, and older snapshots were dropped")
         return bool(old)
 
     def evict(self, snapshot: ForkSnapshot, reason: str) -> None:
@@ -296,8 +296,8 @@ class SnapshotStore:
         for way in ways:
             for snapshot in way:
                 for call_id in [snapshot.point.call_id, *self._calls_sharing(snapshot)]:
-                    self._note_reason(call_id, "it was undone, and another call has run since")
-                snapshot.drop("it was undone")
+                    self._note_reason(call_id, "the call was undone, and another call has run since")
+                snapshot.drop("the call was undone, and another call has run since")
 
     def clear(self, reason: str) -> None:
         """Drop every snapshot; `reason` is what `eviction_reason` returns afterwards."""

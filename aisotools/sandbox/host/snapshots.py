@@ -180,7 +180,7 @@ class SnapshotHistory:
     def _attach(self, connection: WorkerConnection) -> None:
         """Keep snapshots of this tree of processes from now on, and of no other."""
         if connection is not self._connection:
-            self.clear("the worker that it was taken of is gone")
+            self.clear("the worker that the snapshot was taken of has ended")
             self._connection = connection
 
     def drop_all_but_newest(self) -> bool:
@@ -190,7 +190,7 @@ class SnapshotHistory:
     async def forget(self) -> None:
         """Drop every snapshot; what was in them, secrets included, is gone for good."""
         async with self._scheduler.slot("exclusive"):
-            self._store.clear("it was forgotten")
+            self._store.clear("the snapshots were forgotten on request")
             self._drop_frozen()
 
     def clear(self, reason: str) -> None:
@@ -377,7 +377,7 @@ class SnapshotHistory:
             self.expected_recovery = candidates[0][1] if candidates else None
             try:
                 if not await self._request_switch(connection, "end"):
-                    raise SandboxError("what it had started could not be ended in time")
+                    raise SandboxError(f"what the worker had started did not end within {_SWITCH_S:g} s")
                 for snapshot, recovery in candidates:
                     self.expected_recovery = recovery
                     try:
@@ -425,7 +425,7 @@ class SnapshotHistory:
             try:
                 return await self._copy(connection, snapshot)
             finally:
-                snapshot.drop("it was copied")
+                snapshot.drop("the snapshot was made only to be copied")
 
     async def wake_reader(
         self, connection: WorkerConnection, ends: Sequence[int], *, writable: Sequence[str]
@@ -457,7 +457,7 @@ class SnapshotHistory:
             lost = tuple(dict.fromkeys((*snapshot.point.lost, *lost)))
             return WokenReader(socket=sock, lost=lost, known_tools=set(snapshot.known_tools))
         finally:
-            snapshot.drop("it was only needed to make a reader")
+            snapshot.drop("the snapshot was made only for a reader")
 
     async def _copy(self, connection: WorkerConnection, snapshot: ForkSnapshot) -> VariablesFile:
         file = os.memfd_create("variables", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

@@ -221,6 +221,13 @@ async def test_a_tool_that_fails_in_the_kernel_says_why() -> None:
     assert stopped.result(await stopped.run()).is_error
 
 
+async def test_a_call_that_is_too_large_is_refused_before_anything_is_sent() -> None:
+    call = cell(ToolCell, Link(), text="x" * (64 << 20))
+    with pytest.raises(ChannelError, match=r"The call has 67,\d+,\d+ bytes; 67,108,864 are allowed\. Put"):
+        await call.run()
+    assert call._link.executed == []
+
+
 async def test_an_answer_with_another_nonce_is_malformed() -> None:
     data = {RESULT_MIME: {"nonce": "other", "pieces": ["AA=="]}}
     call = cell(ToolCell, Link(user_expressions={"answer": {"data": data}}))

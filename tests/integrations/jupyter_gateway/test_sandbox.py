@@ -105,6 +105,22 @@ async def test_a_session_works_as_everywhere(
     assert not [text for text in [*everything, *map(repr, session.events)] if TOKEN in text]
 
 
+async def test_a_call_that_is_too_large_keeps_the_kernel(remote: OpenRemote) -> None:
+    table = bytes(31 << 20)
+
+    @tool
+    def _count(text: str) -> int:
+        """Count the characters of a text, and the bytes of a table that is sent with the tool."""
+        return len(table) + len(text)
+
+    session = remote()
+    session.registry.register(_count)
+    await cell(session, "x = 41")
+    refused = await typed(session, "_count", text="x" * (23 << 20))
+    assert "_count was not run: it could not be sent to the sandbox. The call has" in refused.content
+    assert (refused.error_kind, (await cell(session, "x + 1")).value["result"]) == ("invalid", "42")
+
+
 async def test_the_gate_stays_careful(remote: OpenRemote) -> None:
     approver = ScriptedApprover(["deny"] * 3)
     session = remote(approver=approver)

@@ -111,14 +111,17 @@ def test_a_timeout_of_a_call_that_was_killed() -> None:
     assert result.metadata == {"timed_out": True, "state_kept": False, **output}
 
 
+LESS_DATA = "if the call takes much memory, try it with less data"
+
+
 @pytest.mark.parametrize(
     ("exit_status", "signal_number", "words"),
     [
         (0, 0, "it exited with status 0"),
-        (-1, 0, "it ended"),
+        (-1, 0, "its exit status is not known"),
         (-1, 11, "it was ended by SIGSEGV"),
-        (-1, 9, "it was ended by SIGKILL; perhaps the machine ran out of memory"),
-        (-1, 24, "it was ended by SIGXCPU; it had used up its processor time"),
+        (-1, 9, f"it was ended by SIGKILL, whose sender is not known; {LESS_DATA}"),
+        (-1, 24, "it was ended by SIGXCPU, which the kernel sends when processor time is used up"),
         (-1, 2**40, "it was ended by signal 1099511627776"),
     ],
 )

@@ -186,9 +186,10 @@ async def test_a_frame_and_no_byte_behind_it(sock: ForkSocket) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (encode("refused", {"error": "No memory"}), "it answered 'refused' No memory"),
-        (b"\xff" * 100, "announced a header"),
+        (encode("refused", {"error": "No memory"}), "fork answered 'refused' instead of 'woke': No memory"),
+        (b"\xff" * 100, "the fork sent a malformed answer: a frame announced a header"),
         (encode("woke", {}, [b"part"]), "announced 4 bytes"),
+        (encode("parked"), "the fork answered 'parked' instead of 'woke'$"),
     ],
 )
 async def test_other_answers(sock: ForkSocket, data: bytes, reason: str) -> None:
@@ -198,17 +199,17 @@ async def test_other_answers(sock: ForkSocket, data: bytes, reason: str) -> None
 
 
 async def test_no_answer(sock: ForkSocket) -> None:
-    with pytest.raises(SandboxError, match=r"it did not answer within 0\.01 s"):
+    with pytest.raises(SandboxError, match=r"the fork did not answer within 0\.01 s"):
         await sock.receive("woke", within_s=0.01)
     sock.peer.close()
-    with pytest.raises(SandboxError, match="it ended"):
+    with pytest.raises(SandboxError, match="the fork closed its socket before it answered"):
         await sock.receive("woke", within_s=50)
 
 
 async def test_a_process_from_elsewhere_is_refused() -> None:
     foreign = ForkSocket(lambda: 999_999_999)
     foreign.peer.sendall(encode("woke"))
-    with pytest.raises(SandboxError, match="it is not one of this sandbox's processes"):
+    with pytest.raises(SandboxError, match="the process that answered is not one of this sandbox's proc"):
         await foreign.receive("woke", within_s=50)
     assert foreign.pidfd == -1
     foreign.close(kill=False)
@@ -242,7 +243,7 @@ async def test_two_processes_at_once(sock: ForkSocket) -> None:
         await sock.receive("parked", within_s=50)
         assert sock.pid == child.pid
         sock.peer.sendall(encode("woke"))
-        with pytest.raises(SandboxError, match="two processes answer at once"):
+        with pytest.raises(SandboxError, match="two processes answered on the fork's socket"):
             await sock.receive("woke", within_s=50)
     finally:
         sock.close(kill=True)
@@ -277,7 +278,9 @@ async def test_a_fork_that_fails(sock: ForkSocket) -> None:
     taken = snapshot(sock)
     await taken.settled
     assert child.wait() == -9
-    assert taken.drop_reason == "the fork failed: it answered 'refused' No memory"
+    assert taken.drop_reason == (
+        "the snapshot was not taken, because the fork answered 'refused' instead of 'parked': No memory"
+    )
 
 
 async def test_forks_requested_before_are_not_counted_as_children_of_user_code() -> None:
@@ -299,7 +302,7 @@ async def test_a_snapshot_that_ended_cannot_be_restored(sock: ForkSocket) -> Non
     await taken.settled
     child.kill()
     child.wait()
-    with pytest.raises(SandboxError, match="it was ended"):
+    with pytest.raises(SandboxError, match="the snapshot's process has ended"):
         await taken.wake(os.getpid, within_s=50)
 
 

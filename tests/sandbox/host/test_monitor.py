@@ -12,6 +12,7 @@ import pytest
 
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.host import monitor as monitoring
+from aisotools.sandbox.host.failures import describe_exit
 from aisotools.sandbox.host.monitor import (
     DiskUsage,
     ResourceMonitor,
@@ -62,7 +63,7 @@ def test_an_overrun_in_words() -> None:
         ("bash: x: Too many open files", "open_files"),
         ("bash: fork: retry: Resource temporarily unavailable", "processes"),
         ("RuntimeError: can't start new thread", "processes"),
-        ("it was ended by SIGXCPU; it had used up its processor time", "cpu_s"),
+        (describe_exit(-1, 24), "cpu_s"),
     ],
 )
 def test_a_limit_that_the_kernel_enforced_is_named(content: str, limit: str) -> None:

@@ -79,7 +79,7 @@ async def test_a_dropped_snapshot_is_refused_with_the_reason(r: Rig) -> None:
     with pytest.raises(SandboxError, match=r"to before call 'never': no snapshot was taken for this call"):
         await r.kernel.variables.restore("never")
     await r.kernel.variables.forget()
-    with pytest.raises(SandboxError, match=r"before call 'one': it was forgotten"):
+    with pytest.raises(SandboxError, match=r"before call 'one': the snapshots were forgotten on request"):
         await r.kernel.variables.restore("one")
     await r.python("x = 2", call_id="two")
     await r.kernel.restart()
@@ -109,7 +109,7 @@ async def test_a_call_that_only_touches_files_shares_the_newest_snapshot(r: Rig)
     assert (point.call_id, point.label) == ("first file", "exact")
     assert await r.value("x", changes_variables=False) == 1
     assert await history.redo() is None, "a call has gone another way"
-    with pytest.raises(SandboxError, match="before call 'file 1': it was undone, and another call has run"):
+    with pytest.raises(SandboxError, match="before call 'file 1': the call was undone, and another"):
         await history.restore("file 1")
 
 
