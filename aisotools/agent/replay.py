@@ -182,21 +182,23 @@ class _AsRecorded(Policy):
 
 
 class RecordedApprover:
-    """Gives the recorded answers for calls that run in a sandbox, and denies everything else.
-
-    Attributes:
-        recorded: The recorded call for a call's id; `replay` sets it. Calls without an id in it are matched
-            with the first equal recorded call.
-    """
+    """Gives the recorded answers for calls that run in a sandbox, and denies everything else."""
 
     def __init__(self, transcript: Transcript) -> None:
         self._unmatched = list(transcript.calls)
         self._answers = deque(call for call in transcript.calls if call.name == "ask_user" and call.was_run)
-        self.recorded: Mapping[str, RecordedCall] = {}
+        self._recorded: Mapping[str, RecordedCall] = {}
+
+    def match_by_id(self, recorded: Mapping[str, RecordedCall]) -> None:
+        """Answer a call whose id is in `recorded` as that call; `replay` adds to it while it goes on.
+
+        Calls without an id in it are matched with the first equal recorded call.
+        """
+        self._recorded = recorded
 
     async def ask(self, request: ApprovalRequest) -> Approval:
         """Approve a call that ran when it was recorded, with the arguments that were approved then."""
-        recorded = self.recorded.get(request.call.id) or self._take_equal(request)
+        recorded = self._recorded.get(request.call.id) or self._take_equal(request)
         if recorded is None:
             return Approval("deny", reason="The record has no such call.")
         if not recorded.was_run:
@@ -239,7 +241,7 @@ async def replay(transcript: Transcript, session: Session) -> Replayed:
     cleaner = Cleaner(session.registry, str(session.workspace or ""))
     matcher = _CallMatcher(transcript.calls, cleaner)
     if isinstance(session.approver, RecordedApprover):
-        session.approver.recorded = matcher.recorded
+        session.approver.match_by_id(matcher.recorded)
     events: list[SessionEvent] = []
     stop_recording = session.subscribe(events.append)
     unsubscribe = session.subscribe(matcher.on_event)

@@ -294,9 +294,6 @@ class ResultStore(Mapping[str, StoredText]):
 
     The first `memory_bytes` are held in memory, the rest in files without a name, which vanish with the
     process however it ends. Above 256 MiB, 1,000 texts or 64 files the oldest texts are dropped.
-
-    Attributes:
-        folder: Where the files are; None for the system's folder of temporary files, which may be in memory.
     """
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES, budget: RetentionBudget | None = None) -> None:
@@ -306,7 +303,7 @@ class ResultStore(Mapping[str, StoredText]):
             memory_bytes: What may be held in memory, as it is there.
             budget: Is charged for it. When it is exceeded, the texts in memory move to files.
         """
-        self.folder: Path | None = None
+        self._folder: Path | None = None
         self._budget = budget or RetentionBudget()
         self._budget.on_excess(self._move_to_files)
         self._memory_left = memory_bytes
@@ -338,6 +335,13 @@ class ResultStore(Mapping[str, StoredText]):
         """Reference that the next text will get."""
         return f"r{self._added + 1}"
 
+    def write_files_to(self, folder: Path) -> None:
+        """Make files in `folder` from now on.
+
+        Before, they are made in the system's folder for temporary files, which may be in memory.
+        """
+        self._folder = folder
+
     def add(self, text: str, *, tool: str = "", call_id: str = "") -> str:
         """Store a text. Return its reference."""
         data = text.encode("utf-8", "surrogatepass")
@@ -358,7 +362,7 @@ class ResultStore(Mapping[str, StoredText]):
         return ref
 
     def _write(self, entry: _StoreEntry, data: bytes) -> None:
-        entry.file = tempfile.TemporaryFile(prefix="aisotools-", dir=self.folder)  # noqa: SIM115 - open until it is dropped
+        entry.file = tempfile.TemporaryFile(prefix="aisotools-", dir=self._folder)  # noqa: SIM115 - open until it is dropped
         entry.file.write(data)
         self._files += 1
 

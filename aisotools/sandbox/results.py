@@ -182,12 +182,17 @@ class PrintedOutput:
         has_raw: Whether any of it came from a descriptor, past the worker's own streams.
     """
 
-    def __init__(self, max_bytes: int) -> None:
-        """Accept `max_bytes` of the worker's own streams, and as much of what programs write past them."""
+    def __init__(self, max_bytes: int, max_raw_bytes: int | None = None) -> None:
+        """Accept no output yet.
+
+        Args:
+            max_bytes: How much of the worker's own streams will be accepted.
+            max_raw_bytes: How much of what programs write past them; None for `max_bytes`.
+        """
         self.dropped_bytes = 0
         self.has_raw = False
         self._text_left = max_bytes
-        self._raw_left = max_bytes
+        self._raw_left = max_bytes if max_raw_bytes is None else max_raw_bytes
         self._texts: dict[str, list[str]] = {"stdout": [], "stderr": []}
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
 
@@ -215,10 +220,7 @@ class PrintedOutput:
 
     def remainder(self) -> PrintedOutput:
         """Return an empty output with what is left of the caps, for what the call prints after its end."""
-        remainder = PrintedOutput(0)
-        remainder._text_left = self._text_left
-        remainder._raw_left = self._raw_left
-        return remainder
+        return PrintedOutput(self._text_left, self._raw_left)
 
     def _limit(self, left_bytes: int, text: str) -> tuple[str, int]:
         size = len(text) if text.isascii() else len(text.encode())

@@ -435,7 +435,7 @@ class Session:
             raise
         self.log_path = self._recording.path
         # Files of the system's folder for temporary ones may be in memory.
-        self._gate.results.folder = self._recording.path.parent
+        self._gate.results.write_files_to(self._recording.path.parent)
         self._loop = asyncio.get_running_loop()
         self._lease = lease
         self._unblock_imports = block_imports(lease.path)
@@ -636,7 +636,7 @@ class Session:
     async def branch(self, *, workspace: str | os.PathLike[str] | None = None) -> Session:
         """Open a second session from the state of this one, with copies of its workspace and variables.
 
-        What either does afterwards, the other does not see. What could not be copied is told by an event
+        What either does afterwards, the other does not see. What could not be copied is in an event
         `branch` among those of the new session.
 
         Args:

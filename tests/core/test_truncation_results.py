@@ -103,7 +103,7 @@ def test_control_characters_do_not_reach_the_model_and_stay_in_the_value() -> No
 def test_beyond_the_budget_texts_move_to_files_in_the_folder_and_stay_readable(tmp_path: Path) -> None:
     budget = RetentionBudget(100_000)
     store = ResultStore(budget=budget)
-    store.folder = tmp_path
+    store.write_files_to(tmp_path)
     refs = [store.add(f"{n}" + "x" * 20_000) for n in range(4)]
     assert 80_000 < budget.used_bytes <= 100_000
     refs.append(store.add("last" + "y" * 20_000))

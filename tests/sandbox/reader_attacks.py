@@ -313,7 +313,10 @@ ATTACKS: dict[str, Attack] = {
     ),
     "queue of POSIX": Attack(
         prepare="queue = ctypes.CDLL('librt.so.1', use_errno=True); name = f'/x{os.getpid()}{d}'.encode()\n"
-        "number = queue.mq_open(name, os.O_CREAT | os.O_RDWR | os.O_NONBLOCK, 0o600, None)",
+        "attributes = (ctypes.c_long * 8)(0, 1, 16)\n"
+        "number = queue.mq_open(name, os.O_CREAT | os.O_RDWR | os.O_NONBLOCK, 0o600, attributes)\n"
+        # A queue with a name outlives its process, and each user has room for few: leave none behind.
+        "queue.mq_unlink(name)",
         attempt="assert not queue.mq_send(number, b'x', 1, 0)",
         damage="queue.mq_receive(number, ctypes.create_string_buffer(9000), 9000, None) == 1",
         control="outside",

@@ -295,7 +295,8 @@ class Shared:
         message = struct.pack("q16s", 1, SECRET)
         self._made(self.libc.msgsnd(self.queue, message, 16, 0))
         self.mq = f"victim-{secrets.token_hex(8)}"
-        self._made(self.libc.mq_open(f"/{self.mq}".encode(), os.O_CREAT | os.O_RDWR, 0o600, None))
+        small = (ctypes.c_long * 8)(0, 1, 16)  # a user has room for ten queues of the default size
+        self._made(self.libc.mq_open(f"/{self.mq}".encode(), os.O_CREAT | os.O_RDWR, 0o600, small))
         self.posix = Path(f"/dev/shm/victim-{secrets.token_hex(8)}")
         self.posix.write_bytes(SECRET)
 

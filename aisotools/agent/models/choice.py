@@ -109,7 +109,7 @@ class Choice:
 
 
 class IntentChooser:
-    """Weighs the intents of some tools against requests."""
+    """Compares requests with the intents of some tools."""
 
     def __init__(self, intents: Sequence[Intent]) -> None:
         """Index the words of the intents."""
@@ -191,7 +191,7 @@ def _kind_terms(request: str) -> list[str]:
 
 
 def _remove_quoted(request: str) -> str:
-    """Return the text without quoted parts, which say fits_nothing about the intent."""
+    """Return the text without quoted parts, which say nothing about the intent."""
     for span in reversed(spans_of(request)):
         if span.kind in {"quoted", "file", "url", "glob"}:
             request = request[: span.start] + " " + request[span.end :]

@@ -68,7 +68,7 @@ def chat_messages(
 
 
 def answer_schema(tools: Sequence[ToolDefinition]) -> dict[str, Any]:
-    """JSON Schema of an answer: a call of one of the tools, or a text."""
+    """Return the JSON Schema of an answer: a call of one of the tools, or a text."""
     kinds: list[dict[str, Any]] = [
         {
             "type": "object",
@@ -184,7 +184,8 @@ class LocalModel:
             way: How to use it; without it `chat` if the file has a chat template, else `score`.
             threads: How many processor cores to use; at most four without it.
             engine: Does the work instead of a file; for tests.
-            notice: Is told the terms of the small model before its first use; standard error without it.
+            notice: Called with the terms of the small model before its first use; without it they are
+                written to standard error.
 
         Raises:
             UsageError: If there is no such file, or no such way.

@@ -28,7 +28,7 @@ ABSENT = -12.0
 """The logarithm of a probability that is too small to be reported."""
 
 _CONTEXT_TOKENS = 8192
-_TOLD_TOKENS = 300
+_REPORTED_TOKENS = 300
 _CHOOSING = 0
 _FILLING = 1
 
@@ -38,10 +38,17 @@ class CallerGone(Exception):
 
 
 class Engine(Protocol):
-    """The language model that a `LocalModel` uses."""
+    """The language model that a `LocalModel` uses.
+
+    Every method blocks until the model has answered, and raises `ModelError` if it fails.
+    """
 
     def next_words(self, prompt: str, words: Sequence[str]) -> list[float]:
-        """Return, for each word, the logarithm of the probability that it continues `prompt`."""
+        """Return the natural logarithm of the probability that each word continues `prompt`.
+
+        Returns:
+            One number for each word, in their order; `ABSENT` for one that the model does not expect.
+        """
 
     def pick(self, prompt: str, options: Sequence[str]) -> int:
         """Return the index of the option that is most likely to continue `prompt`."""
@@ -54,17 +61,22 @@ class Engine(Protocol):
         Args:
             messages: Each with `role` and `content`.
             schema: JSON Schema of the answer.
-            on_text: Called with each piece of text. An exception that it raises ends the answer.
+            on_text: Called with each piece of text. `CallerGone` raised by it ends the answer.
         """
 
 
 class XllamacppEngine:
-    """A GGUF file."""
+    """An engine that runs a GGUF file with xllamacpp, one request at a time, whichever thread asks."""
 
     def __init__(
         self, path: Path, *, threads: int | None = None, context_tokens: int = _CONTEXT_TOKENS
     ) -> None:
-        """Load the file; takes seconds, and the memory the file has.
+        """Load the file; takes seconds, and as much memory as the file has bytes.
+
+        Args:
+            path: A GGUF file.
+            threads: How many threads compute; by default one for each processor core, at most four.
+            context_tokens: How many tokens a prompt and its answer may have.
 
         Raises:
             ModelError: If the library is missing, or cannot load the file.
@@ -93,17 +105,26 @@ class XllamacppEngine:
             raise ModelError(f"{path} cannot be loaded as a model ({error}). Give a GGUF file.") from error
 
     def next_words(self, prompt: str, words: Sequence[str]) -> list[float]:
-        """Return, for each word, the logarithm of the probability that it continues `prompt`.
+        """Return the natural logarithm of the probability that each word continues `prompt`.
 
-        A word of several tokens counts by its first.
+        Returns:
+            One number for each word, in their order. A word of several tokens counts by its first; one
+            that is not among the likeliest tokens has `ABSENT`.
+
+        Raises:
+            ModelError: If the model gives no answer.
         """
-        answer = self._complete(prompt, slot=_CHOOSING, n_predict=1, n_probs=_TOLD_TOKENS)
+        answer = self._complete(prompt, slot=_CHOOSING, n_predict=1, n_probs=_REPORTED_TOKENS)
         content = (answer["choices"][0].get("logprobs") or {}).get("content") or [{}]
         logprobs = {one["token"]: one["logprob"] for one in content[0].get("top_logprobs", ())}
         return [_likeliest(f" {word}", logprobs) for word in words]
 
     def pick(self, prompt: str, options: Sequence[str]) -> int:
-        """Return the index of the option that the model writes after `prompt`; 0 if it writes none."""
+        """Return the index of the option that the model writes after `prompt`; 0 if it writes none.
+
+        Raises:
+            ModelError: If the model gives no answer.
+        """
         listed = " | ".join(_literal(f" {option}\n") for option in options)
         answer = self._complete(prompt, slot=_FILLING, n_predict=64, grammar=f"root ::= {listed}")
         text = str(answer["choices"][0].get("text", ""))
@@ -117,7 +138,14 @@ class XllamacppEngine:
     ) -> str:
         """Return the model's answer through its chat template, as JSON that fits `schema`.
 
-        `messages` have `role` and `content`; `on_text` is called with each piece of the answer.
+        Args:
+            messages: Each with `role` and `content`.
+            schema: JSON Schema of the answer.
+            on_text: Called with each piece of text. `CallerGone` raised by it ends the answer.
+
+        Raises:
+            ModelError: If the model fails.
+            CallerGone: If `on_text` has raised it.
         """
         pieces: list[str] = []
         failed: list[BaseException] = []
@@ -168,7 +196,7 @@ class XllamacppEngine:
 
 
 def _likeliest(word: str, logprobs: Mapping[str, float]) -> float:
-    """Return the log probability of the longest token that begins `word`; a shorter one may be ambiguous."""
+    """Return the log probability of the longest token that begins `word`; `ABSENT` if none of them does."""
     for length in range(len(word), 1, -1):
         if word[:length] in logprobs:
             return logprobs[word[:length]]
@@ -200,7 +228,10 @@ def folder() -> Path:
 
 
 def terms_due() -> bool:
-    """Return whether the terms have not been shown yet, and count them as shown."""
+    """Return whether the terms have not been shown yet, and count them as shown.
+
+    The note is an empty file in `folder`; where it cannot be written, the terms are due each time.
+    """
     mark = folder() / "gemma-terms-shown"
     try:
         mark.parent.mkdir(parents=True, exist_ok=True)
@@ -214,7 +245,7 @@ def terms_due() -> bool:
 
 @functools.cache
 def weights() -> Path:
-    """Return the path of the file, whose digest was checked.
+    """Return the path of the weights, put together at the first use; their digest was checked.
 
     Raises:
         ModelError: If the packages are missing, the disk is full, or the file is not the expected one.

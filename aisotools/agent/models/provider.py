@@ -59,7 +59,15 @@ _OPAQUE = ("id", "signature", "provider_name", "provider_details")
 
 
 def to_theirs(messages: Sequence[Message], instructions: str) -> list[theirs.ModelMessage]:
-    """Convert a conversation to pydantic-ai's messages."""
+    """Return a conversation as pydantic-ai's messages.
+
+    Args:
+        messages: The conversation. What was said between two answers becomes one request.
+        instructions: The system prompt, in every request; none if empty.
+
+    Returns:
+        Requests and answers; the last is a request, which may be empty.
+    """
     from pydantic_ai import messages as theirs
 
     history: list[theirs.ModelMessage] = []
@@ -117,7 +125,7 @@ def _their_images(images: Sequence[ImagePart]) -> list[Any]:
 
 
 def their_tool(tool: ToolDefinition) -> TheirDefinition:
-    """Convert a tool to pydantic-ai's definition."""
+    """Return a tool as pydantic-ai's definition."""
     from pydantic_ai.tools import ToolDefinition as TheirDefinition
 
     return TheirDefinition(
@@ -129,7 +137,12 @@ def their_tool(tool: ToolDefinition) -> TheirDefinition:
 
 
 def to_ours(piece: Any, calls: dict[int, int]) -> Iterator[ModelEvent]:
-    """Convert one piece of pydantic-ai's stream to events. `calls` numbers the calls as they begin."""
+    """Yield the events of one piece of pydantic-ai's stream: text, thinking, and the text of calls.
+
+    Args:
+        piece: The piece. One of an unknown kind has no events.
+        calls: The number of each call, from 0, by its index in the stream; a call that begins is added.
+    """
     if piece.event_kind == "part_start":
         part = piece.part
         if part.part_kind == "text" and part.content:
@@ -157,7 +170,7 @@ def to_ours(piece: Any, calls: dict[int, int]) -> Iterator[ModelEvent]:
 
 
 def our_call(part: Any) -> CallPart:
-    """Convert a call that was streamed completely."""
+    """Return a call that was streamed completely; its `flaw` says why its arguments cannot be parsed."""
     arguments = part.args
     if isinstance(arguments, Mapping):
         return CallPart(part.tool_call_id, part.tool_name, dict(arguments), opaque=_opaque(part))
@@ -176,7 +189,7 @@ def _opaque(part: Any) -> Mapping[str, Json]:
 
 
 def usage_of(whole: theirs.ModelResponse) -> Usage:
-    """Return the usage of an answer, with its cost where the price is known."""
+    """Return the tokens of an answer, and its cost in US dollars; None where the price is not known."""
     cost: float | None
     try:
         cost = float(whole.cost().total_price)
@@ -200,10 +213,14 @@ _REASONS: Mapping[str, FinishReason] = {
 
 
 def finished(whole: theirs.ModelResponse, *, ends_silently: bool = False) -> Finished:
-    """Return why an answer ended. `ends_silently` is for models that never report it.
+    """Return why an answer ended.
+
+    Args:
+        whole: The answer.
+        ends_silently: Whether its model never reports why; the end is then taken for a complete one.
 
     Raises:
-        ModelError: If it does not say, so was cut.
+        ModelError: If the answer does not say why it ended: it was cut. May be retried.
     """
     raw = str((whole.provider_details or {}).get("finish_reason", ""))
     if whole.finish_reason is None and not raw:
@@ -215,13 +232,13 @@ def finished(whole: theirs.ModelResponse, *, ends_silently: bool = False) -> Fin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """One provider.
+    """What it takes to reach one provider.
 
     Attributes:
         keys: Environment variables that may hold its key, the best first.
         library: What its client is imported as.
-        base_url: Environment variable that may hold another address.
-        needs_key: Whether nothing goes without a key.
+        base_url: Environment variable that may hold another address; empty if there is none.
+        needs_key: Whether it answers no request without a key.
     """
 
     keys: tuple[str, ...]
@@ -303,11 +320,11 @@ def provider_model(
 
 
 class ProviderModel:
-    """Any model of pydantic-ai as one of ours; see `provider_model`.
+    """Any model of pydantic-ai as a `Model`; see `provider_model`.
 
     Attributes:
         name: Such as `openai:gpt-5`.
-        context_tokens: How much it can read; None when that is not known.
+        context_tokens: How many tokens it can read; None when that is not known.
     """
 
     def __init__(
@@ -320,13 +337,13 @@ class ProviderModel:
         settings: Mapping[str, Any] | None = None,
         ends_silently: bool = False,
     ) -> None:
-        """Have `make` give the model at the first request.
+        """Store what the first request needs; nothing is imported or connected yet.
 
         Args:
             name: How it is called in records.
-            make: Gives the model of pydantic-ai.
-            secret: Taken out of every error.
-            context_tokens: How much it can read.
+            make: Returns the model of pydantic-ai; called at the first request.
+            secret: Text that is removed from every error.
+            context_tokens: How many tokens it can read.
             settings: For pydantic-ai's `ModelSettings`.
             ends_silently: Whether it never says why an answer ended, as pydantic-ai's own test models; any
                 other that does not say so was cut.
@@ -349,10 +366,18 @@ class ProviderModel:
     async def request(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, instructions: str = ""
     ) -> AsyncIterator[ModelEvent]:
-        """Ask the provider, once.
+        """Send one request to the provider, without retries.
+
+        Args:
+            messages: The conversation, which ends with what is to be answered.
+            tools: The tools that may be called.
+            instructions: The system prompt.
+
+        Yields:
+            The pieces of the answer as they arrive, then the complete calls, the usage, and `Finished`.
 
         Raises:
-            ModelError: If it gives no answer.
+            ModelError: If there is no answer, or it was cut; `retryable` says whether trying again may help.
         """
         from pydantic_ai import direct, models
 
@@ -381,7 +406,7 @@ class ProviderModel:
         yield finished(whole, ends_silently=self._ends_silently)
 
     async def close(self) -> None:
-        """Let go of connections; the next request opens new ones."""
+        """Close the connections; the next request opens new ones."""
         model, self._model = self._model, None
         provider = getattr(model, "provider", None)
         if provider is not None:
@@ -429,7 +454,7 @@ def _installed(library: str) -> bool:
 
 
 def _ask_key(prompt: str) -> str:
-    """Ask the person at the terminal for the key. Return an empty string if nobody can be asked."""
+    """Return the key that a person types, unseen; empty if nobody can be asked, or nothing is typed."""
     in_kernel = "ipykernel" in sys.modules
     if not (in_kernel or (sys.stdin is not None and sys.stdin.isatty())):
         return ""
@@ -466,5 +491,5 @@ def _their_model(provider: str, model: str, key: str, base_url: str | None) -> T
 
 
 def _finish_required() -> Any:
-    """Return the profile that requires a stream to report its end: a cut one must not pass for whole."""
+    """Return the profile of pydantic-ai by which a stream without a reported end is an error: it was cut."""
     return {"openai_chat_streaming_requires_finish_reason": True}

@@ -194,7 +194,7 @@ class _RemoteCall:
     """Base of both kinds of call: collects their output.
 
     Attributes:
-        interrupted: Set by the sandbox when it interrupts the call.
+        interrupted: Whether the sandbox has interrupted the call.
     """
 
     def __init__(self, link: RemoteLink, request: SandboxCall, listener: SandboxListener) -> None:
@@ -213,6 +213,10 @@ class _RemoteCall:
         self._spoken: Mapping[str, Any] = {}
         self._sent: list[tuple[str, PendingRequest]] = []
 
+    def mark_interrupted(self) -> None:
+        """Note that the call is being interrupted: its failure is then no error of the tool."""
+        self.interrupted = True
+
     def printed(self) -> dict[str, str]:
         """Return the output so far, by stream."""
         return self._printed.texts()
@@ -224,7 +228,7 @@ class _RemoteCall:
                 self._link.forget(request_id)
             else:
                 # The reply still matters: `wait_finished` waits for it after a timeout.
-                pending.on_output = lambda _kind, _content: None
+                pending.ignore_output()
 
     async def wait_finished(self, timeout_s: float) -> bool:
         """Wait until the kernel has finished the call. Return False after `timeout_s`."""

@@ -58,6 +58,10 @@ class PendingRequest:
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     left_bytes: int = _MAX_BYTES_PER_REQUEST
 
+    def ignore_output(self) -> None:
+        """Drop the output that arrives from now on; the reply is still awaited."""
+        self.on_output = lambda _kind, _content: None
+
 
 class RemoteLink:
     """A kernel that was started for one sandbox, and is ended with it.
@@ -66,7 +70,7 @@ class RemoteLink:
         kernel: Id of the kernel.
         shipped: Keys of the tools that were sent to it.
         lost: Done with the reason once the kernel is unusable.
-        info: Answer of `payload.hello`; untrusted.
+        info: What `payload.hello` answered, untrusted; empty before the kernel is prepared.
         own_kind: True if it claims to be a kernel of this package.
         banner: Its description of itself; untrusted.
     """
@@ -94,6 +98,10 @@ class RemoteLink:
     def connected(self) -> bool:
         """True if messages can be exchanged."""
         return self._socket is not None and not self.lost.done()
+
+    def set_prepared(self, info: Mapping[str, Any]) -> None:
+        """Note that the kernel is prepared for calls, and what `payload.hello` answered."""
+        self.info = info
 
     async def connect(self, timeout_s: float) -> None:
         """Connect, or connect again after the connection broke.

@@ -285,7 +285,7 @@ class RemoteSandbox:
         self, link: RemoteLink, cell: PythonCall | ToolCell, execution: asyncio.Future[KernelReply]
     ) -> bool:
         """Interrupt the kernel. Return whether the call ended within the grace period."""
-        cell.interrupted = True
+        cell.mark_interrupted()
         interrupting = asyncio.ensure_future(_interrupt(link))
         await asyncio.wait([execution], timeout=_INTERRUPT_GRACE_S)
         if execution.done():
@@ -310,7 +310,7 @@ class RemoteSandbox:
             task.cancel()
         cell, link = self._cell, self._link
         if cell is not None and link is not None:
-            cell.interrupted = True
+            cell.mark_interrupted()
             await _interrupt(link)
             if not await cell.wait_finished(_INTERRUPT_GRACE_S) and (
                 self._recovering is None or self._recovering.done()
@@ -411,7 +411,7 @@ class RemoteSandbox:
         link = RemoteLink(self._gateway, kernel)
         try:
             await link.connect(self._start_timeout_s)
-            link.info = await prepare_kernel(link, self._folder, self._start_timeout_s)
+            link.set_prepared(await prepare_kernel(link, self._folder, self._start_timeout_s))
             if link.own_kind:
                 # Its banner names its level, which it knows only now.
                 await link.request_info(self._start_timeout_s)

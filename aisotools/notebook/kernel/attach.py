@@ -158,14 +158,19 @@ class Attachment:
 
     Attributes:
         connection_file: For Jupyter clients, as in `jupyter console --existing FILE`.
-        ready: Resolved with that path once the kernel process accepts clients.
+        ready: Done once the kernel process accepts clients; fails with `UsageError` if it ends before.
     """
 
     def __init__(
-        self, session: Session, sandbox: LocalSandbox, channel: AttachSocket, pidfds: socket.socket
+        self,
+        session: Session,
+        sandbox: LocalSandbox,
+        channel: AttachSocket,
+        pidfds: socket.socket,
+        connection_file: Path,
     ) -> None:
         """Use `attach`."""
-        self.connection_file = Path()
+        self.connection_file = connection_file
         self._session = session
         self._channel = channel
         self._pidfds = pidfds
@@ -174,7 +179,7 @@ class Attachment:
         self._unsubscribe = session.subscribe(self._on_event)
         self._calls: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def start(self, process: subprocess.Popen[bytes], worker: int) -> None:
         """Serve the kernel process. `worker` is the pid of the session's worker."""
@@ -222,7 +227,8 @@ class Attachment:
 
     async def _hello(self, payload: Mapping[str, Any]) -> Any:
         if not self.ready.done():
-            self.ready.set_result(payload["connection_file"])
+            self.connection_file = Path(payload["connection_file"])  # as the kernel process has resolved it
+            self.ready.set_result(None)
         return {"level": self._session.level, "count": self._session.status().calls + 1}
 
     async def _execute(self, payload: Mapping[str, Any]) -> Any:
@@ -326,10 +332,10 @@ async def attach(
         )
     path = new_connection_file() if connection_file is None else connection_file
     sock, pidfds, process = _start_process(path, trust_output=trust_output)
-    attachment = Attachment(session, sandbox, await AttachSocket.open(sock), pidfds)
+    attachment = Attachment(session, sandbox, await AttachSocket.open(sock), pidfds, path)
     attachment.start(process, session.status().pid)
     try:
-        attachment.connection_file = Path(await asyncio.wait_for(attachment.ready, READY_TIMEOUT_S))
+        await asyncio.wait_for(attachment.ready, READY_TIMEOUT_S)
     except TimeoutError:
         await attachment.close()
         raise UsageError(f"The kernel process did not start within {READY_TIMEOUT_S:g} s.") from None

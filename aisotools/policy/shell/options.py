@@ -77,7 +77,10 @@ NO_EFFECT = CommandVerdict()
 
 
 def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
-    """Return the union: the worst effect, certain only if all are, and everything any of them lists."""
+    """Return one verdict for all of them: `NO_EFFECT` for none.
+
+    Its effect is the most severe, it is certain only if all are, and it lists in order what they list.
+    """
     relevant = [verdict for verdict in verdicts if verdict is not NO_EFFECT]
     if len(relevant) < 2:
         return relevant[0] if relevant else NO_EFFECT
@@ -95,24 +98,33 @@ def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
 
 
 def uncertain(reason: str, effect: Effect = Effect.LOCAL_MUTATION) -> CommandVerdict:
-    """Return the verdict that a command has at least `effect`, and possibly any other."""
+    """Return the verdict that a command has at least `effect`, and possibly any other.
+
+    Args:
+        reason: Why nothing more is known, as a clause about the command.
+        effect: The least effect.
+    """
     return CommandVerdict(effect=effect, certain=False, reasons=(reason,))
 
 
 def has_effect(effect: Effect, reason: str) -> CommandVerdict:
-    """Return the verdict that a command certainly has `effect`."""
+    """Return the certain verdict that a command has `effect`; `reason` is a clause about the command."""
     return CommandVerdict(effect=effect, reasons=(reason,))
 
 
 def reads(word: Word) -> CommandVerdict:
-    """Return the verdict on reading a path."""
+    """Return the verdict on reading the path `word`: no effect; standard input (`-`) is no path."""
     if word.display in {"-", UNKNOWN_WORDS}:
         return NO_EFFECT
     return CommandVerdict(reads=(word.display,))
 
 
 def opens(word: Word) -> CommandVerdict:
-    """Return the verdict on a path that bash itself opens for reading: bash connects to `/dev/tcp/...`."""
+    """Return the verdict on a path that bash itself opens for reading.
+
+    `/dev/tcp/host/port` and `/dev/udp/host/port` are connections to that host; a word that may become one of
+    them is uncertain.
+    """
     if socket := _SOCKET.fullmatch(word.display):
         return contacts(socket[1], "it opens a connection")
     # An unknown path could be /dev/tcp/...; a known beginning outside of /dev rules that out.
@@ -126,7 +138,13 @@ def _is_outside_dev(prefix: str) -> bool:
 
 
 def writes(word: Word, reason: str = "", effect: Effect = Effect.LOCAL_MUTATION) -> CommandVerdict:
-    """Return the verdict on writing a path; uncertain if the word does not say which path."""
+    """Return the verdict on writing a path; uncertain if the word does not say which path.
+
+    Args:
+        word: The path.
+        reason: A clause about the command; by default that it writes the path.
+        effect: The effect of writing it; a disk device is always destructive.
+    """
     path = word.display
     if word.text is not None and (path in _DISCARDED or _OUTPUT_DESCRIPTOR.fullmatch(path)):
         return NO_EFFECT
@@ -156,7 +174,7 @@ def contacts(host: str, reason: str) -> CommandVerdict:
 
 
 def host_from_operand(text: str) -> str:
-    """Return the host where one is expected: in a URL, or in `user@host:port/path`."""
+    """Return the host in an operand that names one: a URL, or `user@host:port/path`."""
     return host_of(text) or text.partition("/")[0].rpartition("@")[2]
 
 
@@ -276,7 +294,15 @@ def parse_options(
     posix: bool = False,
     separate_values: bool = False,
 ) -> ParsedCommand:
-    """Parse `words`, which begin with the program, by the options of a specification; see `CommandSpec`."""
+    """Return the options and operands of a command, and the doubts about them. Raises nothing.
+
+    Args:
+        words: The program and its arguments.
+        options: The options that it knows, as this module describes; `*` for any.
+        allow_dynamic: See `CommandSpec`.
+        posix: See `CommandSpec`.
+        separate_values: See `CommandSpec`.
+    """
     if options == "*":
         return ParsedCommand([], _likely_operands(words), [])
     table = parse_option_table(options)
@@ -389,7 +415,12 @@ def _next_value(rest: Iterator[Word], parsed: ParsedCommand) -> Word | None:
 
 
 def classify_by_spec(spec: CommandSpec, words: Words) -> CommandVerdict:
-    """Return the verdict on a command of a known program."""
+    """Return the verdict on a command of a known program: on its options, its operands and its own effect.
+
+    Args:
+        spec: What is known of the program.
+        words: The program and its arguments.
+    """
     if spec.classify is not None:
         return spec.classify(words)
     parsed = parse_options(
@@ -407,14 +438,14 @@ def classify_by_spec(spec: CommandSpec, words: Words) -> CommandVerdict:
 
 
 def option_verdict(parsed: ParsedCommand) -> CommandVerdict:
-    """Return the verdict on the options of a command, and on the doubts about parsing it."""
+    """Return the verdict on the options of a command; uncertain if there are doubts about parsing it."""
     verdicts = [uncertain(doubt) for doubt in parsed.doubts]
     verdicts += [role_verdict(option.role, option.value, option.name) for option in parsed.options]
     return merge(verdicts)
 
 
 def role_verdict(role: str, value: Word | None, name: str) -> CommandVerdict:
-    """Return the verdict on one option or operand.
+    """Return the verdict on one option or operand; uncertain for a role that is not in the table.
 
     Args:
         role: A letter of the table at the top of this module, or empty for harmless.

@@ -294,7 +294,7 @@ class PendingCall:
         future: Gets the pieces of the result, or `WorkerDied`.
         output: What it has printed so far.
         holds_main_thread: Whether it runs on the worker's main thread.
-        header: What the worker is told about who watches it.
+        header: What is sent to the worker about who watches it.
         emits: Which progress reports will still be delivered; None before the first one.
         dropped_emits: How many were not.
         exceeded_limit: The limit for which it was stopped, if it was.
@@ -309,6 +309,10 @@ class PendingCall:
     emits: _EmitLimits | None = None
     dropped_emits: int = 0
     exceeded_limit: LimitExceeded | None = None
+
+    def note_limit(self, exceeded: LimitExceeded) -> None:
+        """Note the limit for which it is being stopped; the first one counts."""
+        self.exceeded_limit = self.exceeded_limit or exceeded
 
     async def result(self, caps: OutputCaps) -> ToolResult:
         """Return the result of a call that has ended; a large one is decoded in steps.

@@ -3,8 +3,8 @@
 The fork is hostile like the worker. Who it is comes from the kernel (SO_PASSCRED), never from what it says,
 and is believed only if the process lies below the worker's supervisor; a pidfd then keeps the process id from
 being reused. What the fork shares with the live worker, or lacks (threads, child processes, sockets), is read
-from /proc and told as a label. Only the names of Python's threads, and which sockets are the worker's own,
-come from the worker: a lie there spoils nobody's label but its own.
+from /proc and reported as a label. Only the names of Python's threads, and which sockets are its own, come
+from the worker: a lie there spoils nobody's label but its own.
 """
 
 from __future__ import annotations

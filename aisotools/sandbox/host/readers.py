@@ -321,7 +321,7 @@ class Readers:
         readers = [reader for reader in self._readers if reader.calls or exceeded.limit == "memory_bytes"]
         for reader in readers:
             for call in reader.calls:
-                call.exceeded_limit = call.exceeded_limit or exceeded
+                call.note_limit(exceeded)
             reader.end(str(exceeded))
         return bool(readers)
 

@@ -342,7 +342,7 @@ class LocalSandbox:
             # Snapshots go before running code. The next check tells whether that was enough.
             return
         for call in connection.calls:
-            call.exceeded_limit = call.exceeded_limit or exceeded
+            call.note_limit(exceeded)
         if exceeded.limit in {"memory_bytes", "cpu_s"} or not connection.calls:
             # Memory must be freed now, and the kernel is about to kill for processor time.
             connection.worker_exited(str(exceeded))

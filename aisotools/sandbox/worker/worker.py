@@ -491,20 +491,25 @@ class Worker:
     def _start(self, frame: Frame) -> None:
         header = frame.header
         number, caps = header["id"], OutputCaps(**header["caps"])
+        watch, listener = header.get("watch"), None
+        if watch is not None:
+            listener = HostListener(
+                number=number, options=ExecuteOptions(**watch), send=self._send_display, inputs=self._inputs
+            )
         call = self._calls[number] = _Call(
             frame=frame,
             number=number,
             caps=caps,
             holds_main_thread=header["concurrency"] != "overlap",
-            record=CallRecord(call_id=str(number), stream_left=caps.stream_bytes, data_left=caps.data_bytes),
+            record=CallRecord(
+                call_id=str(number),
+                stream_left=caps.stream_bytes,
+                data_left=caps.data_bytes,
+                listener=listener,
+            ),
             cancellation=Cancellation(),
             attached=self._channel.descriptors.popleft() if header.get("attached") else None,
         )
-        options = header.get("watch")
-        if options is not None:
-            call.record.listener = HostListener(
-                number=number, options=ExecuteOptions(**options), send=self._send_display, inputs=self._inputs
-            )
         task = self._tasks[number] = asyncio.get_running_loop().create_task(self._run(call))
         task.add_done_callback(functools.partial(self._finish, call))
 

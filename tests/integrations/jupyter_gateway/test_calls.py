@@ -189,7 +189,7 @@ async def test_a_failed_python_call_has_its_error_and_an_interrupted_one_says_so
     result = call.result(await call.run())
     assert (result.is_error, result.value["error"]["ename"]) == (True, "E")
     assert result.content == "Traceback\nE: v"
-    call.interrupted = True
+    call.mark_interrupted()
     assert call.result(await call.run()).metadata["stopped"] is True
 
 

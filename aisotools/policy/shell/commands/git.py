@@ -126,7 +126,7 @@ _HARMLESS_SETTINGS = ("color.", "core.quotepath=", "core.quotePath=", "log.showS
 
 
 def _classify_git(words: Words) -> CommandVerdict:
-    """Judge the options before the subcommand, then the subcommand."""
+    """Return the verdict on a git command: on the options before the subcommand, and on the subcommand."""
     verdicts: list[CommandVerdict] = []
     rest = list(words[1:])
     while rest and rest[0].prefix.startswith("-"):
@@ -208,7 +208,7 @@ def _forces(word: Word) -> bool:
 
 
 def _list_or_create(parsed: ParsedCommand, noun: str) -> CommandVerdict:
-    """Classify `git branch` and `git tag`, which list, or create what their operands name."""
+    """Return the verdict on `git branch` and `git tag`, which list, or create what their operands name."""
     lists = parsed.has(
         "--list", "--contains", "--no-contains", "--merged", "--no-merged", "--points-at", "-l", "-n"
     )

@@ -70,7 +70,7 @@ def _classify_dd(words: Words) -> CommandVerdict:
 
 
 def _classify_compressor(words: Words) -> CommandVerdict:
-    """Classify compressors, which replace each file unless an option makes them print, list or test."""
+    """Return the verdict on a compressor, which replaces each file unless it is to print, list or test."""
     parsed = parse_options(words, _COMPRESS)
     prints = parsed.has("-c", "-l", "-t", "--stdout", "--to-stdout", "--list", "--test")
     if prints or not parsed.operands:
@@ -86,7 +86,7 @@ def _classify_unzip(words: Words) -> CommandVerdict:
 
 
 def _classify_tar(words: Words) -> CommandVerdict:
-    """Classify tar. Only a listing just reads, and even that can run programs or use another machine."""
+    """Return the verdict on tar: only a listing just reads, and even that can run programs or use a host."""
     lists = False
     doubts = []
     for position, word in enumerate(words[1:]):

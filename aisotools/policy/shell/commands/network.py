@@ -83,7 +83,7 @@ _DOCKER = (
 
 
 def _network_verdict(hosts: Words, program: str) -> CommandVerdict:
-    """Return the verdict that `program` uses the network, even if no host is named."""
+    """Return the verdict that `program` acts on another machine; uncertain if no host is named."""
     return CommandVerdict(
         effect=Effect.REMOTE_ACTION,
         certain=bool(hosts),
@@ -110,7 +110,7 @@ def _classify_wget(words: Words) -> CommandVerdict:
 
 
 def _classify_rsync(words: Words) -> CommandVerdict:
-    """Classify scp and rsync: paths with a colon are remote, and the last path is written."""
+    """Return the verdict on scp and rsync: paths with a colon are remote, and the last path is written."""
     parsed = parse_options(words, _RSYNC)
     verdicts = [
         has_effect(Effect.REMOTE_ACTION, f"{words[0].display} copies files"),
@@ -127,7 +127,7 @@ def _classify_rsync(words: Words) -> CommandVerdict:
 
 
 def _classify_ssh(words: Words) -> CommandVerdict:
-    """Classify ssh: the first operand is the host, the rest is a command that runs there."""
+    """Return the verdict on ssh: the first operand is the host, the rest is a command that runs there."""
     parsed = parse_options(words, _SSH, posix=True)
     host = parsed.operands[:1]
     verdicts = [_network_verdict(host, words[0].display), option_verdict(parsed)]
@@ -135,7 +135,7 @@ def _classify_ssh(words: Words) -> CommandVerdict:
 
 
 def _classify_lookup(words: Words) -> CommandVerdict:
-    """Classify ping, dig and similar: the first two operands are hosts, one of them perhaps a name server."""
+    """Return the verdict on ping, dig and similar: the first two operands are hosts or name servers."""
     operands = [word for word in words[1:] if not word.prefix.startswith(("-", "+"))]
     hosts = [
         contacts(word.display.lstrip("@") if word.text else "", "it asks the network")
@@ -145,7 +145,7 @@ def _classify_lookup(words: Words) -> CommandVerdict:
 
 
 def _classify_netcat(words: Words) -> CommandVerdict:
-    """Classify netcat and similar programs, which connect or listen, and can run a program on that."""
+    """Return the verdict on netcat and similar, which connect or listen, and can run a program on that."""
     operands = [word for word in words[1:] if word.text and not word.prefix.startswith("-")]
     verdicts = [_network_verdict(operands, "it")]
     if operands:

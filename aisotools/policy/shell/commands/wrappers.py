@@ -99,7 +99,7 @@ def _classify_env(words: Words) -> CommandVerdict:
 
 
 def _classify_shell_program(words: Words) -> CommandVerdict:
-    """Classify a shell: the text after -c is known, a script file or standard input is not."""
+    """Return the verdict on a shell: the text after -c is known, a script file or standard input is not."""
     name = (words[0].text or "").rpartition("/")[2]
     parsed = parse_options(
         words,
@@ -149,7 +149,7 @@ def _classify_command(words: Words) -> CommandVerdict:
 
 
 def _classify_text_runner(words: Words) -> CommandVerdict:
-    """Classify watch, su -c and similar, which take a command in one word or in several."""
+    """Return the verdict on watch, su -c and similar: they take a command in one word or in several."""
     text = " ".join(word.text or "" for word in words[1:] if not word.prefix.startswith("-"))
     doubt = uncertain(f"{words[0].display} runs a command in its own way")
     return merge([doubt, CommandVerdict(scripts=(text,))])
@@ -189,7 +189,7 @@ def _fill(word: Word, placeholder: str, beginning: str = "") -> Word:
 
 
 def _classify_find(words: Words) -> CommandVerdict:
-    """Judge the starting points, then the tests and actions, each with a fixed number of values."""
+    """Return the verdict on find: starting points, then tests and actions with a fixed number of values."""
     verdicts: list[CommandVerdict] = []
     rest = list(words[1:])
     found_prefix = "./"  # how every path that is found begins, so that none can be taken for an option
