@@ -296,19 +296,21 @@ ATTACKS: dict[str, Attack] = {
         "address = libc.shmat(number, None, 0) if number >= 0 else ctypes.c_void_p(-1).value",
         attempt="again = libc.shmat(number, None, 0)\nassert again != ctypes.c_void_p(-1).value\n"
         "ctypes.memmove(again, b'new', 3)",
-        damage="address != ctypes.c_void_p(-1).value and ctypes.string_at(address, 3) == b'new'",
+        damage="(address != ctypes.c_void_p(-1).value and ctypes.string_at(address, 3) == b'new', "
+        "libc.shmctl(number, 0, None))[0]",
         control="outside",
     ),
     "semaphore of System V": Attack(
         prepare="number = libc.semget(0, 1, 0o600)",
         attempt="assert not libc.semctl(number, 0, 16, 7)",
-        damage="libc.semctl(number, 0, 12) == 7",
+        damage="(libc.semctl(number, 0, 12) == 7, libc.semctl(number, 0, 0))[0]",
         control="outside",
     ),
     "queue of System V": Attack(
         prepare="number = libc.msgget(0, 0o600)",
         attempt="assert not libc.msgsnd(number, ctypes.create_string_buffer(b'\\1' + bytes(15)), 8, 0o4000)",
-        damage="libc.msgrcv(number, ctypes.create_string_buffer(32), 8, 0, 0o4000) == 8",
+        damage="(libc.msgrcv(number, ctypes.create_string_buffer(32), 8, 0, 0o4000) == 8, "
+        "libc.msgctl(number, 0, None))[0]",
         control="outside",
     ),
     "queue of POSIX": Attack(

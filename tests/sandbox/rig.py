@@ -29,6 +29,16 @@ UNHURRIED = StopTimeouts(kill_s=50, recover_s=50)
 PATIENT = StopTimeouts(interrupt_s=50, kill_s=50, recover_s=50)
 """The same for calls that can be interrupted: on a busy machine that takes its time too."""
 
+DEAF_ONCE = """
+import signal, time
+def miss(*_, handler=signal.getsignal(signal.SIGINT), signal=signal):
+    signal.signal(signal.SIGINT, handler)
+signal.signal(signal.SIGINT, miss)
+print('began', flush=True)
+time.sleep(100)
+"""
+"""Code that misses the first interrupt, as Python does when one arrives just before a system call."""
+
 
 @dataclass
 class ReportLog:

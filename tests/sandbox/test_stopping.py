@@ -16,7 +16,7 @@ from aisotools.sandbox.host.sandbox import StopTimeouts
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import tree
 from aisotools.tools.function import tool
-from tests.sandbox.rig import PATIENT, Rig, processes_of, rig, sleepers
+from tests.sandbox.rig import DEAF_ONCE, PATIENT, Rig, processes_of, rig, sleepers
 from tests.waiting import eventually, loop_turns
 
 DEADLINE_S = 0.2
@@ -266,6 +266,14 @@ async def test_an_interrupt_of_a_call_that_waits_for_its_turn(r: Rig) -> None:
     assert first.metadata["stopped"] is True
     for queued in (second, third):
         assert queued.content == "The call was interrupted before it ran."
+    assert await r.value("kept") == 1
+
+
+async def test_an_interrupt_that_is_not_noticed_is_repeated(r: Rig) -> None:
+    call = asyncio.create_task(r.python(DEAF_ONCE))
+    await printed(r, "began")
+    await r.kernel.interrupt()
+    assert (await call).metadata["stopped"] is True
     assert await r.value("kept") == 1
 
 

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import io
 import logging
+import math
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ from aisotools.sandbox.host.failures import (
 )
 from aisotools.sandbox.host.snapshots import SnapshotHistory, WokenReader
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
-from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD
+from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, INTERRUPT_REPEATS_S, unread_bytes
 from aisotools.sandbox.results import IN_READER
 
 _log = logging.getLogger(__name__)
@@ -173,6 +174,12 @@ class Reader:
         with contextlib.suppress(OSError):  # it has ended, or does not read: the caller waits, and ends it
             self._pipes.interrupts.write(INTERRUPT_RECORD.pack(call.number))
             signal.pidfd_send_signal(self._pidfd, signal.SIGINT)
+
+    def repeat_interrupt(self) -> None:
+        """Interrupt once more if the process has not noticed; see `INTERRUPT_REPEATS_S`."""
+        if not self.ended.done() and unread_bytes(self._pipes.interrupts.fileno()):
+            with contextlib.suppress(OSError):  # it has just ended
+                signal.pidfd_send_signal(self._pidfd, signal.SIGINT)
 
     def end(self, reason: str) -> None:
         """Kill the process, and fail the calls that it still runs. Ending twice is fine."""
@@ -462,4 +469,11 @@ async def interrupt_calls(reader: Reader, calls: Sequence[PendingCall], within_s
     """Interrupt `calls`, and wait for them to end."""
     for call in calls:
         reader.cancel_call(call)
-    await asyncio.wait([call.future for call in calls], timeout=within_s)
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + within_s
+    running = {call.future for call in calls}
+    for pause_s in (*INTERRUPT_REPEATS_S, math.inf):
+        _, running = await asyncio.wait(running, timeout=min(pause_s, ends_s - loop.time()))
+        if not running or loop.time() >= ends_s:
+            return
+        reader.repeat_interrupt()

@@ -17,11 +17,17 @@ Messages on the control socket (one JSON object per packet):
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import itertools
+import math
 import os
 import select
 import signal
 import socket
 import struct
+import sys
+import termios
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -33,6 +39,14 @@ from aisotools.sandbox.process.scratch import remove_folder
 
 INTERRUPT_RECORD = struct.Struct("=Q")
 """Written to the worker's pipe before each SIGINT: the number of the call that is to be interrupted."""
+
+INTERRUPT_REPEATS_S = (0.02, 0.04, 0.08, 0.16)
+"""Pauses after which SIGINT is sent once more, as long as its record has not been read.
+
+Race: Python notes a signal, and runs its handler between two instructions. A signal that arrives after the
+last look and before a system call, such as that of `time.sleep`, is only noted, and the call sleeps on. The
+next signal wakes it. The handler reads all records, so an unread one says that it has not run.
+"""
 
 _PACKET_BYTES = 1 << 16
 _END_TIMEOUT_S = 5.0  # for the whole tree; what the kernel still holds then is left to the janitor
@@ -109,6 +123,7 @@ class Supervisor:
         self._host = host
         self._children = ChildWatcher()
         self._frozen: set[int] = set()
+        self._repeats: list[float] = []  # when to look whether the worker has noticed its last interrupt
 
     def serve(self) -> NoReturn:
         """Watch until the host is gone or asks for the end; then leave nothing behind, and exit."""
@@ -126,11 +141,28 @@ class Supervisor:
             if watched is not None:
                 poll.register(watched, select.POLLIN)
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll()}
+            ready = {descriptor for descriptor, _ in poll.poll(self._until_repeat_ms())}
+            self._repeat_interrupt()
             if self._children.fileno() in ready:
                 self._report_death(self._children.reap())
             if host in ready or (self._control.fileno() in ready and not self._handle_request()):
                 self._finish()
+
+    def _until_repeat_ms(self) -> int | None:
+        """Return when the worker may have to be interrupted once more; None if it need not be."""
+        if not self._repeats:
+            return None
+        return max(0, math.ceil((self._repeats[0] - time.monotonic()) * 1000))
+
+    def _repeat_interrupt(self) -> None:
+        """Interrupt the worker once more if it is time, and it has not noticed; see `INTERRUPT_REPEATS_S`."""
+        if not self._repeats or time.monotonic() < self._repeats[0]:
+            return
+        if unread_bytes(self._interrupts):
+            del self._repeats[0]
+            tree.send_signal(self._worker, signal.SIGINT)
+        else:
+            self._repeats.clear()
 
     def _handle_request(self) -> bool:
         """Carry out one request. Return False if the tree is to end."""
@@ -148,6 +180,7 @@ class Supervisor:
             self._interrupt(request)
         elif op == "adopt":
             self._worker = request["worker"]
+            self._repeats.clear()
         else:
             self._manage_tree(request)
             self._send({"op": "done", "seq": request["seq"]})
@@ -162,6 +195,8 @@ class Supervisor:
         except BlockingIOError:
             return  # thousands unread: the worker does not handle interrupts at all, and the host will end it
         tree.send_signal(self._worker, signal.SIGINT)
+        now_s = time.monotonic()
+        self._repeats = [now_s + pause_s for pause_s in itertools.accumulate(INTERRUPT_REPEATS_S)]
         if request["holds"]:
             # Only the worker's own process group: a program that made a group of its own has left the
             # foreground, as `cmd &` does with job control, and a Ctrl-C would not reach it either.
@@ -234,6 +269,16 @@ class Supervisor:
             self._control.send(to_json(message))
         except (BrokenPipeError, ConnectionResetError):
             return  # the host is gone: there is nobody to tell, and the tree is about to end
+
+
+def unread_bytes(descriptor: int) -> int:
+    """Return how many bytes wait in a pipe, of which either end will do; 0 if it is none."""
+    count = bytearray(4)
+    try:
+        fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    except OSError:
+        return 0
+    return int.from_bytes(count, sys.byteorder)
 
 
 def _open_pidfd(pid: int) -> int | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import importlib
 import os
@@ -21,7 +20,6 @@ import pickle
 import selectors
 import signal
 import sys
-import termios
 import types
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from aisotools.core.protocols import Cancellation, OutputCaps, Tool, ToolContext
 from aisotools.core.types import Json, ToolResult
 from aisotools.sandbox.frames import BlockingChannel, Frame
-from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD
+from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, unread_bytes
 from aisotools.sandbox.results import STREAMS_TAKEN, ResultPieces, encode_result
 from aisotools.sandbox.worker.fork import ForkPoint, hide_snapshots_from_wait
 from aisotools.sandbox.worker.ipython import ZMQInteractiveShell, flush, strip_own_frames
@@ -409,7 +407,7 @@ class Worker:
             header: dict[str, Any] = {"id": call_id, "stream": stream, "text": text}
             # Order of output: programs have written to the pipe before this text was printed, and the host
             # has not read that yet. Say how much, so that it can deliver it first.
-            if unread := _unread_bytes(descriptor):
+            if unread := unread_bytes(descriptor):
                 header["after"] = unread
             self._channel.send("out", header)
             return
@@ -418,7 +416,7 @@ class Worker:
             data = data[os.write(descriptor, data) :]
 
     def _send_display(self, op: str, header: Mapping[str, Any], parts: tuple[bytes, ...]) -> None:
-        unread = {name: _unread_bytes(end) for name, end in _STREAM_DESCRIPTORS.items()}
+        unread = {name: unread_bytes(end) for name, end in _STREAM_DESCRIPTORS.items()}
         after = {name: count for name, count in unread.items() if count}
         self._send(op, {**header, "after": after} if after else header, parts)
 
@@ -610,16 +608,6 @@ class Worker:
         if formatter is None:
             return {"text/plain": repr(value)}
         return json_bundle(formatter.format(value)[0])
-
-
-def _unread_bytes(descriptor: int) -> int:
-    """Return how many bytes wait in a pipe; 0 if user code has put something else in its place."""
-    count = bytearray(4)
-    try:
-        fcntl.ioctl(descriptor, termios.FIONREAD, count)
-    except OSError:
-        return 0
-    return int.from_bytes(count, sys.byteorder)
 
 
 def _import_tool(path: str) -> Tool:

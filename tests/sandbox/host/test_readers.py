@@ -19,7 +19,7 @@ from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import FunctionTool, tool
 from tests.conftest import OpenSession
-from tests.sandbox.rig import PATIENT, Rig, open_files, processes_of, rig
+from tests.sandbox.rig import DEAF_ONCE, PATIENT, Rig, open_files, processes_of, rig
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(120)
@@ -256,6 +256,16 @@ async def test_stop_interrupts_it(tmp_path: Path, level: str) -> None:
         assert result.is_error
         assert result.metadata["stopped"]
         assert (await read(r, evaluate, code="1")).value == 1
+
+
+async def test_an_interrupt_that_is_not_noticed_is_repeated(tmp_path: Path) -> None:
+    async with rig(tmp_path, stop_timeouts=PATIENT) as r:
+        running = asyncio.ensure_future(
+            r.tool(work, {"code": DEAF_ONCE}, read_only=True, in_reader=True, call_id="long")
+        )
+        await eventually(lambda: r.reported.text("long"))
+        await r.kernel.interrupt()
+        assert (await running).metadata["stopped"]
 
 
 async def test_a_cancelled_caller_leaves_nothing_running(tmp_path: Path) -> None:

@@ -19,7 +19,13 @@ import pytest
 from aisotools.core.exceptions import ChannelError
 from aisotools.sandbox.process import supervisor, tree
 from aisotools.sandbox.process.scratch import make_scratch
-from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, ChildWatcher, Supervisor, parse_report
+from aisotools.sandbox.process.supervisor import (
+    INTERRUPT_RECORD,
+    ChildWatcher,
+    Supervisor,
+    parse_report,
+    unread_bytes,
+)
 from tests.sandbox.alone import in_one_thread
 from tests.waiting import wait_until
 
@@ -234,6 +240,42 @@ def test_a_call_that_does_not_hold_the_terminal_interrupts_the_worker_alone(tmp_
         os.kill(pids["member"], signal.SIGUSR1)
         wait_until(lambda: host.has("member.SIGUSR1"))
         assert not host.has("member.SIGINT")
+
+
+COUNTING = """
+import os, signal
+
+count = 0
+
+def note(*_):
+    global count
+    count += 1
+    open(f"SIGINT.{count}", "w").close()
+
+signal.signal(signal.SIGINT, note)
+open("worker", "w").write(str(os.getpid()))
+while True:
+    signal.pause()
+"""
+
+
+def test_an_interrupt_that_is_not_noticed_is_repeated(tmp_path: Path) -> None:
+    with supervised(tmp_path, (sys.executable, "-c", COUNTING)) as host:
+        host.pid("worker")
+        host.send("interrupt", number=7, holds=True, **SCOPE)
+        wait_until(lambda: host.has("SIGINT.2"))
+        assert INTERRUPT_RECORD.unpack(os.read(host.interrupts[0], 100)) == (7,)
+
+
+def test_bytes_that_wait_in_a_pipe_are_counted_at_either_end(tmp_path: Path) -> None:
+    ends = os.pipe()
+    assert [unread_bytes(end) for end in ends] == [0, 0]
+    os.write(ends[1], b"12345")
+    assert [unread_bytes(end) for end in ends] == [5, 5]
+    for end in ends:
+        os.close(end)
+    with (tmp_path / "file").open("wb") as file:
+        assert unread_bytes(file.fileno()) == 0
 
 
 def fill(pipe: int) -> None:
