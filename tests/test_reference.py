@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +75,45 @@ def test_the_diagram_shows_the_real_imports() -> None:
             if one is None or other is None or one == other:
                 continue
             assert (ids[one], ids[other]) in follows, f"{module.path}:{line} is not in the diagram"
+
+
+MOVED_ROW = re.compile(r"\| `(aisotools[\w.]*)` \| (removed|`aisotools[\w.]+`(?:, `aisotools[\w.]+`)*) \|")
+
+
+def moved_modules() -> Iterator[tuple[str, list[str]]]:
+    """The rows of the page of moved modules: the path before, and the paths now; none if it was removed."""
+    page = (reference.FOLDER / "moved-modules.md").read_text("utf-8")
+    for line in page.partition("|---|---|\n")[2].splitlines():
+        row = MOVED_ROW.fullmatch(line)
+        assert row is not None, f"not a row of the table: {line}"
+        yield row[1], re.findall(r"`(.+?)`", row[2])
+
+
+def path_of(module: str) -> Path | None:
+    """The file of a module or package of ours, or None."""
+    base = reference.PROJECT.joinpath(*module.split("."))
+    files = (base.with_name(f"{base.name}.py"), base / "__init__.py")
+    return next((file for file in files if file.is_file()), None)
+
+
+def test_every_module_that_moved_is_where_the_page_says() -> None:
+    rows = list(moved_modules())
+    assert len(rows) > 290
+    assert [before for before, _ in rows] == sorted({before for before, _ in rows}), "one row each, in order"
+    lost = [f"{before}: {name}" for before, now in rows for name in now if path_of(name) is None]
+    assert not lost, f"correct notebooks/reference/moved-modules.md: {', '.join(lost)}"
+
+
+def test_no_module_that_moved_is_still_there() -> None:
+    """What has the old path now, if anything, is a package."""
+    there = [before for before, _ in moved_modules() if (path := path_of(before)) and path.stem != "__init__"]
+    assert not there, f"remove from notebooks/reference/moved-modules.md: {', '.join(there)}"
+
+
+def test_a_module_that_does_not_exist_is_found() -> None:
+    assert path_of("aisotools.session.gate") is not None
+    assert path_of("aisotools.session") is not None
+    assert path_of("aisotools.session.gates") is None
 
 
 def test_every_name_in_the_walks_exists() -> None:
