@@ -305,8 +305,9 @@ def preview_of(arguments: Mapping[str, Json], own_path: str, workspace: Path | N
     path = arguments.get("path")
     operation = arguments.get("operation", "write")
     writes = operation == "write" and isinstance(arguments.get("content"), str)
-    edits = operation in {"write", "edit"} and _is_edits(arguments.get("edits"))
-    if not isinstance(path, str) or not (writes or edits):
+    if not isinstance(path, str):
+        return {}
+    if not writes and not (operation in {"write", "edit"} and _is_edits(arguments.get("edits"))):
         return {}
     try:
         before, exists = _read(workspace, path)

@@ -30,7 +30,6 @@ from aisotools.policy.rules import Policy, normalize_path
 from aisotools.workspace.candidates import OutOfSteps
 from aisotools.workspace.import_roots import (
     keep_block_first,
-    list_finders,
     list_package_files,
     refuse_import_root,
 )
@@ -98,6 +97,7 @@ class ImportRootWatch:
         self._remember()
 
     def _remember(self) -> None:
+        keep_block_first()
         self._search_path = _search_path()
         self._inits = list_package_files(self._workspace, self._environ)
 
@@ -109,8 +109,8 @@ class ImportRootWatch:
         Raises:
             WorkspaceRefused: Saying what has changed, and what to do.
         """
-        keep_block_first()
         if self._search_path != _search_path() or any(map(os.path.lexists, self._inits)):
+            keep_block_first()  # before what may be refused: the session stays open
             refuse_import_root(self._workspace, self._environ)
             self._remember()
 
@@ -121,7 +121,7 @@ def _search_path() -> tuple[Path | None, list[str], list[object]]:
         here = Path.cwd()
     except FileNotFoundError:
         here = None
-    return here, list(sys.path), list_finders()
+    return here, list(sys.path), list(sys.meta_path)
 
 
 # ---- protected files

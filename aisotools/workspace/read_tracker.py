@@ -92,7 +92,8 @@ class ReadCache:
         known = self._known.get(key)
         ranges = known.ranges if known is not None and known.digest == digest else ()
         if first_line <= last and (first_line, last) not in ranges:
-            ranges = _joined([*ranges, (first_line, last)])
+            new = (first_line, last)
+            ranges = _joined([*ranges, new]) if ranges else (new,)
         self._known[key] = _Known(digest, ranges, total)
 
     def note_edit(self, path: str, before: bytes, after: bytes) -> None:
