@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pydantic_core import from_json
 
-from aisotools.sandbox.parsing import STEP_BYTES, estimate_parse_s, parse_steps
+from aisotools.core.concurrency import at_once
+from aisotools.sandbox.parsing import MAX_KEYS, STEP_BYTES, estimate_parse_s, parse_steps
 
 
 def parsed(data: bytes) -> tuple[Any, int]:
@@ -163,6 +164,13 @@ def test_no_step_takes_long(data: bytes) -> None:
     finally:
         gc.enable()
     assert longest_s < 0.05
+
+
+def test_an_object_may_have_many_keys_and_no_more() -> None:
+    items = [b'"%x":0' % number for number in range(MAX_KEYS + 1)]
+    assert len(at_once(parse_steps(b"{" + b",".join(items[1:]) + b"}"))) == MAX_KEYS
+    with pytest.raises(ValueError, match="more than 250,000 keys; write it to a file"):
+        at_once(parse_steps(b"{" + b",".join(items) + b"}"))
 
 
 def test_estimate_is_of_the_right_order() -> None:

@@ -161,7 +161,8 @@ SCENARIOS: dict[str, Scenario] = {
     "result of long text": Scenario("RESULT'x' * 15_000_000", 2),
     "result that is a long text": Scenario("CONTENT'\\x1b[1mx' * 1_500_000", 2),
     "result that is too large": Scenario("RESULT'x' * 60_000_000", 2),
-    "result of many keys": Scenario("RESULT{'key %d' % n: n for n in range(500_000)}", 2),
+    "result of many keys": Scenario("RESULT{'key %d' % n: n for n in range(250_000)}", 2),
+    "result of too many keys": Scenario("RESULT{'%x' % n: 0 for n in range(1_200_000)}", 2),
     "data of escaped text": Scenario("DATA'\\n' * 7_000_000", 2),
     "metadata of many lists": Scenario("METADATA[[]] * 1_000_000", 2),
     "displays": Scenario(
