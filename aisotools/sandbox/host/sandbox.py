@@ -267,6 +267,7 @@ class LocalSandbox:
             if changes_variables:
                 # Once more: a reader that was made while the call ran sees a state in between.
                 self._readers.outdate()
+                self.variables.on_variables_changed()
 
     async def _result(
         self, connection: WorkerConnection, request: SandboxCall, pending: PendingCall

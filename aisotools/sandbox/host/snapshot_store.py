@@ -190,7 +190,7 @@ class SnapshotStore:
         retained = select_retained([one.number for one in self.snapshots])
         for old in [one for one in self.snapshots if one.number not in retained]:
             self.evict(old, "only some of the older snapshots are retained")
-        self._schedule_measurement()
+        self.schedule_measurement()
 
     def fork(self, connection: WorkerConnection, call_id: str) -> ForkSnapshot:
         """Request a fork of the present worker, and return it without adding it to the store.
@@ -227,11 +227,20 @@ class SnapshotStore:
     def _on_settled(self, snapshot: ForkSnapshot) -> None:
         if snapshot.drop_reason:
             self.evict(snapshot, snapshot.drop_reason)
-        elif snapshot.last_fork_s > self._slow_s:
+            return
+        if snapshot.last_fork_s > self._slow_s:
             self._calls_to_skip = _SKIPPED_CALLS - 1
+        # A measurement leaves out a snapshot that has not settled.
+        self.schedule_measurement()
 
-    def _schedule_measurement(self) -> None:
-        if self._measurement is None:
+    def schedule_measurement(self) -> None:
+        """Measure the snapshots a little later, and drop some if they take more memory than the budget.
+
+        A snapshot grows whenever the worker writes to memory that both share: measure after every call that
+        changes variables, because one that runs longer than the delay is measured too early by the
+        measurement that followed its fork.
+        """
+        if self._measurement is None and (self.snapshots or self.undone):
             self._measurement = asyncio.get_running_loop().call_later(_MEASURE_DELAY_S, self._measure)
 
     def _measure(self) -> None:
@@ -250,7 +259,7 @@ class SnapshotStore:
             self.evict(snapshot, "the snapshots together took too much memory")
         if evicted:
             # What the evicted ones shared with others may now be private memory of one of those.
-            self._schedule_measurement()
+            self.schedule_measurement()
 
     def drop_all_but_newest(self) -> bool:
         """Free memory by dropping every snapshot except the newest. Return whether any was dropped."""

@@ -177,6 +177,10 @@ class SnapshotHistory:
         if changes_variables or not self._store.share_newest(call_id):
             self._store.add(connection, call_id, is_present=not changes_variables)
 
+    def on_variables_changed(self) -> None:
+        """Have the memory of the snapshots measured: a call that may change variables has ended."""
+        self._store.schedule_measurement()
+
     def _attach(self, connection: WorkerConnection) -> None:
         """Keep snapshots of this tree of processes from now on, and of no other."""
         if connection is not self._connection:

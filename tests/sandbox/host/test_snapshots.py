@@ -356,6 +356,27 @@ async def test_memory_of_states_is_bounded(tmp_path: Path) -> None:
         assert await r.value("n") == 7
 
 
+async def test_memory_that_a_long_call_makes_a_snapshots_own_counts(tmp_path: Path) -> None:
+    """A call that writes to shared memory long after its fork: the snapshot is measured again when it ends."""
+    async with rig(tmp_path, snapshot_budget=MemoryBudget(max_bytes=40 << 20)) as r:
+        store = r.kernel.variables._store
+        go_on = r.workspace / "go_on"
+        new_block = "big = bytearray(b'x' * (30 << 20))"
+        await r.python(f"import os, time\n{new_block}", call_id="first")
+        await r.python(new_block, call_id="second")
+        wait = f"while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
+        call = asyncio.ensure_future(r.python(f"{wait}{new_block}", call_id="third"))
+        await eventually(lambda: len(store.pids()) == 3)
+        await settled(r)
+        # What followed the fork finds one block that is a snapshot's own, and so retains it.
+        await eventually(lambda: store._measurement is None)
+        assert calls(r) == ["first", "second", "third"]
+        go_on.touch()
+        await call
+        await eventually(lambda: "second" not in calls(r))
+        assert "too much memory" in store.eviction_reason("second")
+
+
 async def test_a_slow_fork_makes_some_calls_go_without(tmp_path: Path) -> None:
     async with rig(tmp_path, slow_fork_s=0.0) as r:
         for number in range(6):
