@@ -36,6 +36,9 @@ from aisotools.workspace.workspace import Workspace
 _DEFAULT_TIMEOUT_MS = 30_000
 _TIMEOUT_EXIT_CODE = 124
 """As GNU timeout reports it."""
+_KILLED_EXIT_CODE = 128 + signal.SIGKILL
+_CPU_TOLERANCE = 0.9
+"""The kernel compares processor time in ticks with the limit, and reports it more finely."""
 _DRAIN_S = 0.2
 """Wait for output after the command ended. A process that it left behind may hold the pipes open for ever."""
 _DEADLINE_MARGIN_S = 0.5
@@ -269,6 +272,7 @@ async def sandbox_bash(
     if background:
         return await _start_task(command, folder, context)
     started_s = time.monotonic()
+    processor_s = _processor_time_of_children_s()
     output = _Output(context.output_caps.stream_bytes)
     protocol = _CommandProtocol(output)
     process = await _spawn(command, folder, context, lambda: protocol)
@@ -288,6 +292,9 @@ async def sandbox_bash(
     code = _TIMEOUT_EXIT_CODE if timed_out else _exit_code(process.get_returncode())
     elapsed_ms = round((time.monotonic() - started_s) * 1000)
     result = _build_result(output, code, elapsed_ms, timeout if timed_out else None)
+    if code == _KILLED_EXIT_CODE:
+        used_s = _processor_time_of_children_s() - processor_s
+        result = explain_kill(result, used_s, _processor_time_limit_s())
     if _must_not_write(context):
         result = _explain_denial(result).with_metadata(read_only=True)
     return result.with_metadata(**{CAP: "shell"}, command=command, timed_out=timed_out, streams_taken=True)
@@ -310,6 +317,39 @@ def _explain_denial(result: ToolResult) -> ToolResult:
     if "ermission denied" not in result.content:
         return result
     note = "[it was classified read only, so it ran without the right to change files]"
+    return dataclasses.replace(result, content=f"{result.content}\n{note}")
+
+
+def _processor_time_of_children_s() -> float:
+    """Return the processor time of all programs of this process that have ended, in seconds."""
+    import resource  # not on Windows, where this module is imported for its schema only
+
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _processor_time_limit_s() -> int | None:
+    """Return RLIMIT_CPU in seconds; None for no limit."""
+    import resource
+
+    limit_s = resource.getrlimit(resource.RLIMIT_CPU)[0]
+    return None if limit_s == resource.RLIM_INFINITY else limit_s
+
+
+def explain_kill(result: ToolResult, used_s: float, limit_s: int | None) -> ToolResult:
+    """Return the result of a killed command, with a note if it had used up its processor time.
+
+    The kernel sends the same SIGKILL for a processor time limit as anybody else. Programs of commands that
+    ended meanwhile count too, so the note says what was used, and is a hint.
+
+    Args:
+        result: Of the command.
+        used_s: Processor time of the command and of others that ended meanwhile, in seconds.
+        limit_s: RLIMIT_CPU in seconds; None for no limit.
+    """
+    if limit_s is None or used_s < _CPU_TOLERANCE * limit_s:
+        return result
+    note = f"[killed after {used_s:.1f} s of processor time: CPU time limit exceeded]"
     return dataclasses.replace(result, content=f"{result.content}\n{note}")
 
 

@@ -357,6 +357,19 @@ def test_results_name_the_exit_code_the_timeout_and_what_was_dropped() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("used_s", "limit_s", "is_explained"),
+    [(1.0, 1, True), (0.95, 1, True), (0.8, 1, False), (0.0, 1, False), (100.0, None, False)],
+)
+def test_a_kill_is_explained_by_the_processor_time_used(
+    used_s: float, limit_s: int | None, is_explained: bool
+) -> None:
+    killed = ToolResult.error("[exit code 137]")
+    explained = shell.explain_kill(killed, used_s, limit_s)
+    assert ("CPU time limit exceeded" in explained.content) is is_explained
+    assert explained.content.startswith("[exit code 137]")
+
+
 def test_binary_output_is_left_out_for_the_model() -> None:
     output = shell._Output(1000)
     output.add("stdout", bytes(range(32)) * 4)

@@ -357,7 +357,7 @@ async def test_memory_of_states_is_bounded(tmp_path: Path) -> None:
 
 
 async def test_memory_that_a_long_call_makes_a_snapshots_own_counts(tmp_path: Path) -> None:
-    """A call that writes to shared memory long after its fork: the snapshot is measured again when it ends."""
+    """A call writes to shared memory long after its fork: the snapshot is measured again when it ends."""
     async with rig(tmp_path, snapshot_budget=MemoryBudget(max_bytes=40 << 20)) as r:
         store = r.kernel.variables._store
         go_on = r.workspace / "go_on"
