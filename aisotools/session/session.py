@@ -21,7 +21,7 @@ from aisotools.core.protocols import Approver, OutputCaps, StoredText
 from aisotools.core.sandboxes import Sandbox, SupportsLeastLevel
 from aisotools.core.truncation import DEFAULT_RETAINED_BYTES, RetentionBudget
 from aisotools.core.types import Json, Origin, ToolCall, ToolResult
-from aisotools.policy.config import user_allowed_names, user_policy, workspace_policy
+from aisotools.policy.config import user_allowed_names, user_policy
 from aisotools.policy.grants import Grants
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy
@@ -400,8 +400,6 @@ class Session:
             by_session = self._gate.allowed.names
             by_settings = user_allowed_names(self._environ, lease.path)
             self._gate.allowed.allow(by_settings)
-            # What lies in a workspace may be hostile and large: it is read in a thread.
-            narrowing = await asyncio.to_thread(workspace_policy, lease.path)
             parts = await build_environment(
                 WorkerSpec(
                     level=level,
@@ -416,7 +414,6 @@ class Session:
                 session_key=self.session_key,
                 environ=self._environ,
                 protect_notebooks=self._protect_notebooks,
-                workspace_policy=narrowing,
             )
             self._recording = record(
                 self._event_log,

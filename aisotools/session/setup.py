@@ -20,6 +20,7 @@ from aisotools.core.sandboxes import (
     SupportsRemoteLocation,
     SupportsSupervisor,
 )
+from aisotools.policy.config import workspace_policy
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.host.monitor import count_context_switches
@@ -86,23 +87,27 @@ async def build_environment(
     session_key: str,
     environ: Mapping[str, str],
     protect_notebooks: bool,
-    workspace_policy: Policy | None = None,
 ) -> SessionParts:
     """Make the sandbox, and the guards and the history around its calls. No worker is started.
 
     Raises:
         WorkspaceError: If checkpoints cannot be kept.
+        UsageError: If the workspace's own policy is not valid.
     """
     workspace = Path(spec.workspace)
+
+    def read_workspace() -> tuple[Policy | None, ProtectedFiles]:
+        return workspace_policy(workspace), ProtectedFiles(
+            workspace,
+            state_folder(environ) / "taken-away" / uuid.uuid4().hex[:12],
+            allowed=spec.allowed,
+            notebook=environ.get("JPY_SESSION_NAME", ""),
+            notebooks=protect_notebooks,
+        )
+
+    # In a thread: what lies in a workspace may be hostile and large.
+    narrowing, files = await asyncio.to_thread(read_workspace)
     sandbox = make_sandbox(spec, event_log)
-    files = await asyncio.to_thread(  # it reads the whole workspace
-        ProtectedFiles,
-        workspace,
-        state_folder(environ) / "taken-away" / uuid.uuid4().hex[:12],
-        allowed=spec.allowed,
-        notebook=environ.get("JPY_SESSION_NAME", ""),
-        notebooks=protect_notebooks,
-    )
 
     def activity() -> Mapping[tuple[int, int], int]:
         # A sandbox without processes of its own has nothing that could go on between calls.
@@ -119,7 +124,7 @@ async def build_environment(
             sandbox=sandbox,
             level=spec.level,
             workspace=workspace,
-            workspace_policy=workspace_policy,
+            workspace_policy=narrowing,
             can_undo=no_history.can_undo,
             describe_undo=no_history.describe,
             has_readers=has_readers,
@@ -142,7 +147,7 @@ async def build_environment(
         sandbox=sandbox,
         level=spec.level,
         workspace=workspace,
-        workspace_policy=workspace_policy,
+        workspace_policy=narrowing,
         guards=(read_guard, history, protection),
         on_read=read_guard.on_read,
         can_undo=history.can_undo,

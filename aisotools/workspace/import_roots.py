@@ -29,6 +29,7 @@ from __future__ import annotations
 import functools
 import importlib.machinery
 import logging
+import operator
 import os
 import sys
 import threading
@@ -37,7 +38,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from aisotools.core.exceptions import WorkspaceRefused
 
@@ -168,11 +169,8 @@ def _import_roots(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def _loaded_packages() -> Iterator[tuple[str, str]]:
     """Yield the packages of this process that are no part of another one, each with its folder."""
-    for name, module in tuple(sys.modules.items()):
-        # A namespace package has no file: it is a plain folder, in which anything may lie.
-        file = vars(module).get("__file__") if "." not in name and isinstance(module, ModuleType) else None
-        if isinstance(file, str) and file.endswith(_INITS):
-            yield name, _real_folder(file)
+    for name, file in _loaded().packages:
+        yield name, _real_folder(file)
 
 
 def _mapped_names() -> Iterator[tuple[str, str]]:
@@ -180,11 +178,7 @@ def _mapped_names() -> Iterator[tuple[str, str]]:
 
     The form is that of setuptools: `MAPPING` has one path for each name, `NAMESPACES` has several.
     """
-    holders: list[object] = list(list_finders())
-    for module_name, module in tuple(sys.modules.items()):
-        if module_name.startswith("__editable___") and module_name.endswith("_finder"):
-            holders.append(module)
-    for holder in holders:
+    for holder in (*list_finders(), *_loaded().editable_finders):
         for attribute in ("MAPPING", "NAMESPACES"):
             try:
                 mapping = getattr(holder, attribute, None)
@@ -195,6 +189,46 @@ def _mapped_names() -> Iterator[tuple[str, str]]:
                 for path in value if isinstance(value, list | tuple) else (value,):
                     if isinstance(path, str | os.PathLike):
                         yield str(name), os.path.realpath(os.fsdecode(path))
+
+
+class _Loaded(NamedTuple):
+    """What there is to know of the modules of this process.
+
+    Attributes:
+        names: Of all modules, in the order in which they were loaded.
+        modules: The modules themselves, in the same order.
+        packages: Name and `__init__` file of each package that is no part of another one.
+        editable_finders: Modules with the finders of editable installs.
+    """
+
+    names: tuple[str, ...]
+    modules: tuple[object, ...]
+    packages: tuple[tuple[str, str], ...]
+    editable_finders: tuple[object, ...]
+
+
+_last_loaded = _Loaded((), (), (), ())
+
+
+def _loaded() -> _Loaded:
+    # There may be thousands of modules, and they rarely change between two looks.
+    global _last_loaded  # noqa: PLW0603 - one value for this process, replaced as a whole
+    last = _last_loaded
+    loaded = sys.modules.copy()  # another thread may be importing
+    names, modules = tuple(loaded), tuple(loaded.values())
+    if names == last.names and all(map(operator.is_, modules, last.modules)):
+        return last
+    packages: list[tuple[str, str]] = []
+    editable_finders: list[object] = []
+    for name, module in loaded.items():
+        # A namespace package has no file: it is a plain folder, in which anything may lie.
+        file = vars(module).get("__file__") if "." not in name and isinstance(module, ModuleType) else None
+        if isinstance(file, str) and file.endswith(_INITS):
+            packages.append((name, file))
+        if name.startswith("__editable___") and name.endswith("_finder"):
+            editable_finders.append(module)
+    _last_loaded = _Loaded(names, modules, tuple(packages), tuple(editable_finders))
+    return _last_loaded
 
 
 @functools.lru_cache(maxsize=4096)

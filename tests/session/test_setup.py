@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.sandboxes import Sandbox, SandboxListener
 from aisotools.core.types import Effect, Facts
-from aisotools.policy.rules import Policy
+from aisotools.policy.config import WORKSPACE_FILE_NAME
 from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process.spawn import WorkerSpec
@@ -43,10 +42,8 @@ class RemoteFactory:
         return Detection("limited", ())
 
 
-async def build(
-    make_sandbox: SandboxFactory, tmp_path: Path, environ: Mapping[str, str], **options: Any
-) -> SessionParts:
-    (tmp_path / "workspace").mkdir()
+async def build(make_sandbox: SandboxFactory, tmp_path: Path, environ: Mapping[str, str]) -> SessionParts:
+    (tmp_path / "workspace").mkdir(exist_ok=True)
     return await build_environment(
         WorkerSpec(level="confined", workspace=str(tmp_path / "workspace"), limits=Limits()),
         make_sandbox,
@@ -54,7 +51,6 @@ async def build(
         session_key="k",
         environ=environ,
         protect_notebooks=True,
-        **options,
     )
 
 
@@ -73,15 +69,17 @@ def test_a_factory_says_which_levels_it_holds() -> None:
 async def test_on_this_machine_every_change_is_guarded_and_can_be_undone(
     tmp_path: Path, environ: Mapping[str, str]
 ) -> None:
-    policy = Policy(mode="plan")
-    parts = await build(FakeSandbox, tmp_path, environ, workspace_policy=policy)
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / WORKSPACE_FILE_NAME).write_text('mode = "plan"\n')
+    parts = await build(FakeSandbox, tmp_path, environ)
     try:
         assert isinstance(parts.history, WorkspaceHistory)
         reading, history, protection = parts.env.guards
         assert isinstance(reading, ReadGuard)
         assert (history, protection) == (parts.history, parts.protection)
         assert parts.env.on_read is not None
-        assert parts.env.workspace_policy is policy
+        assert parts.env.workspace_policy is not None
+        assert parts.env.workspace_policy.mode == "plan"
         assert parts.env.can_undo is not None
         assert parts.env.can_undo(CHANGE)
         assert (parts.env.level, parts.env.workspace) == ("confined", tmp_path / "workspace")
