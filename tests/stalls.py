@@ -1,14 +1,14 @@
 """The longest time for which an event loop stands still: `run` measures it.
 
 A loop stands still while its callbacks run: what they compute, what they wait for, and the time that other
-threads hold the interpreter's lock. What is left out is the time for which the thread of the loop could run
-and had no processor, which the kernel counts for each thread: it says how busy the machine is.
+threads hold the interpreter's lock. What is left out is the time for which the thread of the loop, or another
+thread that may hold that lock, could run and had no processor. The kernel counts that for each thread: it
+says how busy the machine is. What the thread of the loop has computed always counts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import selectors
 import sys
 import threading
@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -49,15 +50,14 @@ class WatchedSelector(selectors.DefaultSelector):
         self.stalls = stalls
         self.busy_since_s = 0.0
         self.stack = ""
-        self._waited_s = 0.0
-        self._schedstat = -1
+        self._times: dict[str, tuple[float, float]] = {}
 
     def select(self, timeout: float | None = None) -> Any:
         if self.busy_since_s and not self.stalls.is_paused:
             self._note(time.monotonic() - self.busy_since_s)
         self.busy_since_s, self.stalls.is_paused = 0.0, False
         events = super().select(timeout)
-        self._waited_s = self._read_wait_s()
+        self._times = _read_times()
         self.stack = ""
         self.busy_since_s = time.monotonic()
         return events
@@ -67,22 +67,26 @@ class WatchedSelector(selectors.DefaultSelector):
         stalls.longest_wall_s = max(stalls.longest_wall_s, wall_s)
         if wall_s <= stalls.longest_s:
             return
-        net_s = wall_s - (self._read_wait_s() - self._waited_s)
+        times = _read_times()
+        none = (0.0, 0.0)
+        waited_s = max(now[1] - self._times.get(thread, none)[1] for thread, now in times.items())
+        own = str(threading.get_native_id())
+        computed_s = times.get(own, none)[0] - self._times.get(own, none)[0]
+        net_s = max(computed_s, wall_s - waited_s)
         if net_s > stalls.longest_s:
             stalls.longest_s = net_s
             stalls.where.append((net_s, self.stack))
 
-    def _read_wait_s(self) -> float:
-        """Return for how long this thread has waited for a processor so far."""
-        if self._schedstat < 0:
-            self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-        return int(os.pread(self._schedstat, 100, 0).split()[1]) / 1e9
 
-    def close(self) -> None:
-        super().close()
-        if self._schedstat >= 0:
-            os.close(self._schedstat)
-            self._schedstat = -1
+def _read_times() -> dict[str, tuple[float, float]]:
+    """Return for how long each thread of this process has run, and waited for a processor, in seconds."""
+    times = {}
+    for thread in Path("/proc/self/task").iterdir():
+        # A thread may end between the listing and this.
+        with suppress(OSError):
+            ran, waited, _ = (thread / "schedstat").read_bytes().split()
+            times[thread.name] = int(ran) / 1e9, int(waited) / 1e9
+    return times
 
 
 def run(main: Callable[[Stalls], Coroutine[Any, Any, T]], *, with_stacks: bool = False) -> T:

@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -28,6 +29,7 @@ from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
 from aisotools.core.types import Facts, Json, ToolResult
 from aisotools.policy.prepared import PreparedCall
+from aisotools.sandbox.process.tree import TooManyProcesses
 from aisotools.session.event_log import EventLog
 from aisotools.session.sharing import LockToken, SharedWorkspace
 from aisotools.tools.adapter import undo_path
@@ -43,6 +45,9 @@ _MAX_LISTED = 20
 
 _INLINE_ENTRIES = 1_500
 """Up to so many files a checkpoint is taken on the event loop: a thread would take longer than the scan."""
+
+_INLINE_PROCESSES = 24
+"""Up to so many processes of a sandbox are stopped on the event loop while a checkpoint is taken."""
 
 _INLINE_BYTES = 1 << 20
 """If more than this has to be copied, the scan moves to a thread."""
@@ -250,7 +255,7 @@ class WorkspaceHistory:
     async def _scan(
         self, scan: Callable[..., T], call_id: str, *, inline: bool = True, frozen: bool = True
     ) -> T:
-        """Run `scan`, on the loop if the workspace is small, else in a thread.
+        """Run `scan`, on the loop if there are few files and few processes, else in a thread.
 
         Args:
             scan: Takes a callback for its `progress`.
@@ -259,14 +264,17 @@ class WorkspaceHistory:
             frozen: Whether the sandbox's processes are stopped meanwhile.
         """
         latest = self._checkpoints.latest
-        holding = self._shared.frozen if frozen else nullcontext
+
+        def holding(max_processes: float = math.inf) -> AbstractContextManager[None]:
+            return self._shared.frozen(max_processes) if frozen else nullcontext()
+
         is_small = latest is not None and latest.entries <= _INLINE_ENTRIES
         if inline and is_small and not self._checkpoints.is_busy:
             try:
-                with holding():
+                with holding(_INLINE_PROCESSES):
                     return scan(progress=_refuse_large)
-            except TooSlow:
-                pass  # something large is new: what was copied so far is kept, the rest goes to a thread
+            except (TooSlow, TooManyProcesses):
+                pass  # what was copied of a large new file so far is kept, the rest goes to a thread
         progress = _CopyProgress()
 
         def scan_in_thread() -> T:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import os
 import signal
 import threading
@@ -141,12 +142,19 @@ class SharedWorkspace:
         self.sandboxes: list[Sandbox] = []
 
     @contextmanager
-    def frozen(self) -> Iterator[None]:
-        """Stop all processes of all sandboxes within the context, as far as sandboxes have processes here."""
+    def frozen(self, max_processes: float = math.inf) -> Iterator[None]:
+        """Stop all processes of all sandboxes within the context, as far as sandboxes have processes here.
+
+        Raises:
+            TooManyProcesses: If one of them has more than `max_processes`. All of them run on.
+        """
         with ExitStack() as stack:
             for sandbox in tuple(self.sandboxes):
                 if isinstance(sandbox, SupportsSupervisor):
-                    stack.enter_context(freeze_tree(sandbox.supervisor, _snapshot_pids(sandbox)))
+                    snapshots = _snapshot_pids(sandbox)
+                    stack.enter_context(
+                        freeze_tree(sandbox.supervisor, snapshots, max_processes=max_processes)
+                    )
             yield
 
     async def settled(self) -> None:

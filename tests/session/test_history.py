@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
+import signal
+import threading
 from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
@@ -155,7 +158,7 @@ async def test_undo_is_refused_from_inside_a_call(open_session: OpenSession) -> 
 class SandboxAbove(FakeSandbox):
     """A sandbox that says its processes are those below this one."""
 
-    supervisor = 0
+    supervisor = worker_pid = 0
     worker_pid = 0
 
 
@@ -446,3 +449,36 @@ async def test_a_file_tool_forks_no_worker_and_its_undo_leaves_the_variables(
     undone = await session.undo()
     assert (undone.value["removed"], undone.value["variables"]) == (["2"], "")
     assert (await session.call("python", {"code": "x"})).content == "1"
+
+
+class Crowded(FakeSandbox):
+    """A sandbox with many processes."""
+
+    supervisor = worker_pid = 0
+
+
+@pytest.mark.parametrize("count", [3, 30])
+async def test_many_processes_are_stopped_in_a_thread(open_session: OpenSession, count: int) -> None:
+    """To look at each takes long: the loop goes on meanwhile."""
+    shell = await asyncio.create_subprocess_shell(
+        f"for n in $(seq {count}); do sleep 1000 & done; echo started; wait",
+        stdout=PIPE,
+        start_new_session=True,
+    )
+    try:
+        assert shell.stdout is not None
+        assert await shell.stdout.readline() == b"started\n"
+        session = open_session(policy=AUTO, sandbox=Crowded)
+        await write(session, "a", "1")
+        assert session._parts is not None
+        history, sandbox = session._parts.history, session._parts.env.sandbox
+        assert isinstance(history, WorkspaceHistory)
+        assert isinstance(sandbox, Crowded)
+        sandbox.supervisor = shell.pid
+        threads: list[int] = []
+        await history._scan(lambda progress: threads.append(threading.get_ident()), "call")
+        assert (threads == [threading.get_ident()]) is (count == 3)
+        sandbox.supervisor = 0
+    finally:
+        os.killpg(shell.pid, signal.SIGKILL)
+        await shell.wait()

@@ -48,6 +48,8 @@ _MAX_DESCRIPTORS = 4096
 _MAX_THREADS = 1024
 # Names in a label, and their length.
 _MAX_NAMES = 8
+# Children of a worker whose names are read: some of them turn out to be snapshots, which are not shown.
+_MAX_NAMED = 32
 _MAX_NAME_CHARS = 40
 # Entries of what a fork says it has lost, and their length.
 _MAX_LOSSES = 50
@@ -82,7 +84,7 @@ class ProcessCounts:
 
     Attributes:
         threads: Number of threads besides the first.
-        children: Names of the child processes, by process id.
+        children: Names of the child processes, by process id; of many children only the first are named.
     """
 
     threads: int = 0
@@ -172,7 +174,10 @@ def count_processes(pid: int, snapshot_pids: Collection[int]) -> ProcessCounts:
         # A thread may end between the listing and this.
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
             children.update(map(int, file.read().split()))
-    names = {child: "" if child in snapshot_pids else _process_name(child) for child in sorted(children)}
+    names = dict.fromkeys(sorted(children), "")
+    # A worker may have any number of children, and the loop waits: a label shows few of the names.
+    for child in [child for child in names if child not in snapshot_pids][:_MAX_NAMED]:
+        names[child] = _process_name(child)
     return ProcessCounts(threads=len(threads) - 1, children=names)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import hashlib
+import math
 import os
 import signal
 import time
@@ -373,9 +374,17 @@ def kill_all(find: Callable[[], set[int]], *, within_s: float) -> dict[int, int]
 # ---------------------------------------------------------------- freezing
 
 
+class TooManyProcesses(Exception):
+    """Raised by `freeze_tree` instead of stopping more processes than it may."""
+
+
 @contextmanager
 def freeze_tree(
-    root: int, exempt: Collection[int] = (), *, within_s: float = _FREEZE_TIMEOUT_S
+    root: int,
+    exempt: Collection[int] = (),
+    *,
+    within_s: float = _FREEZE_TIMEOUT_S,
+    max_processes: float = math.inf,
 ) -> Iterator[None]:
     """Stop everything below `root` inside the `with` block, and continue it afterwards.
 
@@ -386,11 +395,15 @@ def freeze_tree(
         root: The process above all; 0 for none.
         exempt: Processes that do nothing anyway.
         within_s: How long to wait until all have stopped.
+        max_processes: How many processes to look at. Each costs several system calls.
+
+    Raises:
+        TooManyProcesses: If there are more below `root`. All of them run on.
     """
     stopped: set[int] = set()
     try:
         if root:
-            _stop_descendants(root, stopped, exempt, within_s)
+            _stop_descendants(root, stopped, exempt, within_s, max_processes)
         yield
     finally:
         # Also after an error on the way: `stopped` was filled in place, before each signal was sent.
@@ -398,8 +411,11 @@ def freeze_tree(
             send_signal(pid, signal.SIGCONT)
 
 
-def _stop_descendants(root: int, stopped: set[int], exempt: Collection[int], within_s: float) -> None:
+def _stop_descendants(
+    root: int, stopped: set[int], exempt: Collection[int], within_s: float, max_processes: float
+) -> None:
     visited = set(exempt)
+    seen = 0
     moving: list[int] = []
     # Race: processes fork while they are being found. Each round finds what was started during the last one.
     for _ in range(_FREEZE_ROUNDS):
@@ -407,6 +423,9 @@ def _stop_descendants(root: int, stopped: set[int], exempt: Collection[int], wit
         if not new:
             break
         visited |= new
+        seen += len(new)
+        if seen > max_processes:
+            raise TooManyProcesses
         for pid in new:
             states = set(_thread_states(pid))
             if states <= _NOT_RUNNING:

@@ -175,6 +175,18 @@ def speaker(sock: ForkSocket, data: bytes) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", SPEAKER, str(number), data.hex()], pass_fds=[number])
 
 
+def test_of_many_children_only_some_are_named() -> None:
+    children = [subprocess.Popen(["sleep", "1000"]) for _ in range(40)]
+    try:
+        counts = fork_handle.count_processes(os.getpid(), {children[0].pid})
+        assert counts.children.keys() >= {child.pid for child in children}
+        assert 8 <= sum(map(bool, counts.children.values())) <= 32
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
 async def test_a_frame_and_no_byte_behind_it(sock: ForkSocket) -> None:
     sock.peer.sendall(encode("woke", {"lost": ["x"]}) + b"for the next reader")
     assert await sock.receive("woke", within_s=50) == {"lost": ["x"]}

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.sandbox.process.tree import descendants, find_background_processes, freeze_tree
+from aisotools.sandbox.process.tree import (
+    TooManyProcesses,
+    descendants,
+    find_background_processes,
+    freeze_tree,
+)
 from tests.waiting import process_state, wait_until
 
 SCRIPT = "while :; do echo x >> busy; done & (while :; do sleep 0.001; echo y >> lazy; done) & wait"
@@ -65,3 +70,12 @@ def test_background_processes_are_returned_with_their_names(busy: int) -> None:
     assert set(found.values()) <= {"sh", "sleep", "dash"}
     assert find_background_processes(0, 0) == {}
     assert descendants(0) == set()
+
+
+def test_of_too_many_processes_none_is_stopped(busy: int, tmp_path: Path) -> None:
+    before = sizes(tmp_path)
+    with pytest.raises(TooManyProcesses), freeze_tree(busy, max_processes=1):
+        pytest.fail("two processes were stopped")
+    wait_until(partial(grew, tmp_path, before))
+    with freeze_tree(busy, max_processes=24):
+        pass
