@@ -84,8 +84,8 @@ def _read_times() -> dict[str, tuple[float, float]]:
     for thread in Path("/proc/self/task").iterdir():
         # A thread may end between the listing and this.
         with suppress(OSError):
-            ran, waited, _ = (thread / "schedstat").read_bytes().split()
-            times[thread.name] = int(ran) / 1e9, int(waited) / 1e9
+            computed_ns, waited_ns, _ = (thread / "schedstat").read_bytes().split()
+            times[thread.name] = int(computed_ns) / 1e9, int(waited_ns) / 1e9
     return times
 
 
