@@ -486,6 +486,21 @@ async def test_siblings_fail_when_the_worker_is_killed(strict: Rig) -> None:
         assert "The variables were restored to what they were before this call." in lost.content
 
 
+async def test_a_stopped_call_is_stopped_also_when_its_worker_has_to_be_ended(strict: Rig) -> None:
+    @tool
+    def stuck() -> int:
+        """Cannot be interrupted."""
+        print("began", flush=True)
+        return sum(range(10**11))
+
+    call = asyncio.create_task(strict.tool(stuck))
+    await printed(strict, "began")
+    await strict.kernel.interrupt()
+    result = await call
+    assert result.metadata["worker_died"] is True
+    assert result.metadata["stopped"] is True
+
+
 async def test_a_tool_that_gives_what_it_has_is_still_an_error(r: Rig) -> None:
     call = asyncio.create_task(r.tool(polite))
     await printed(r, "began")

@@ -298,6 +298,7 @@ class PendingCall:
         emits: Which progress reports will still be delivered; None before the first one.
         dropped_emits: How many were not.
         exceeded_limit: The limit for which it was stopped, if it was.
+        is_interrupted: Whether somebody has asked to stop it.
     """
 
     call_id: str
@@ -309,6 +310,7 @@ class PendingCall:
     emits: _EmitLimits | None = None
     dropped_emits: int = 0
     exceeded_limit: LimitExceeded | None = None
+    is_interrupted: bool = False
 
     def note_limit(self, exceeded: LimitExceeded) -> None:
         """Note the limit for which it is being stopped; the first one counts."""

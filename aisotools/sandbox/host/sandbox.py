@@ -275,7 +275,9 @@ class LocalSandbox:
         try:
             result = await pending.result(request.output_caps)
         except WorkerDied as error:
-            return worker_died_result(error, await self._last_recovery())
+            died_result = worker_died_result(error, await self._last_recovery())
+            # A call that could not be interrupted is stopped all the same, with its worker.
+            return died_result.with_metadata(stopped=True) if pending.is_interrupted else died_result
         except ChannelError as error:
             died = WorkerDied(f"it sent a malformed result: {error}", last_words=connection.last_words)
             return worker_died_result(died, await self._end_worker(connection, str(died)))
@@ -331,7 +333,10 @@ class LocalSandbox:
         connection = self._connection
         if connection is None or not connection.calls:
             return
-        if not await self._interrupt_calls(connection, list(connection.calls)):
+        calls = list(connection.calls)
+        for call in calls:
+            call.is_interrupted = True
+        if not await self._interrupt_calls(connection, calls):
             await self._end_worker(connection, "a call could not be interrupted")
 
     # ---- limits
