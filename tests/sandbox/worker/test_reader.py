@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 import os
@@ -43,14 +44,20 @@ def play(who: Who, folder: Path, *arguments: str) -> Any:
     return json.loads(process.stdout)
 
 
-@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
-    ("who", "mode"),
+    ("who", "mode", "level"),
     [
-        ("root", "plan"),
-        ("plain", "safe"),
-        pytest.param("plain", "plan", marks=pytest.mark.slow),
-        pytest.param("plain", "auto", marks=pytest.mark.slow),
+        # Every attempt at each level, and as each user there is; the other combinations are slow.
+        ("root", "plan", "isolated"),
+        ("plain", "safe", "confined"),
+        pytest.param("plain", "safe", "isolated", marks=[pytest.mark.slow] if os.getuid() == 0 else []),
+        *(
+            pytest.param(who, mode, level, marks=pytest.mark.slow)
+            for who, mode, level in [
+                ("root", "plan", "confined"),
+                *itertools.product(["plain"], ["plan", "auto"], LEVELS),
+            ]
+        ),
     ],
 )
 def test_no_attempt_works_in_a_reader_and_each_works_where_changes_are_declared(
