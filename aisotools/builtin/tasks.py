@@ -202,9 +202,11 @@ class Task(asyncio.SubprocessProtocol):
         """
         pipe = self._transport.get_pipe_transport(0) if self._transport is not None and self.running else None
         if not isinstance(pipe, asyncio.WriteTransport) or pipe.is_closing():
-            raise ToolError(f"Task {self.id} takes no input: it is {self.state}, or its input was closed.")
+            reason = f"it is {self.state}, or its input was closed"
+            raise ToolError(f"Task {self.id} takes no input: {reason}. Start a new task.")
         if pipe.get_write_buffer_size() + len(text) > _BUFFER_BYTES:
-            raise ToolError(f"Task {self.id} does not read its input: {_BUFFER_BYTES:,} bytes are waiting.")
+            waiting = f"{_BUFFER_BYTES:,} bytes are waiting"
+            raise ToolError(f"Task {self.id} does not read its input: {waiting}. Read its output or stop it.")
         pipe.write(text.encode("utf-8", "replace"))
         if end:
             pipe.write_eof()

@@ -233,9 +233,10 @@ async def resolve_public(host: str, port: int, resolve: Resolve) -> Sequence[str
         try:
             addresses = await resolve(host, port)
         except (OSError, UnicodeError) as error:
-            raise ToolError(f"The host {host!r} cannot be resolved: {error}.") from None
+            message = f"The host {host!r} cannot be resolved: {error}. Check the spelling and the connection."
+            raise ToolError(message) from None
     if not addresses:
-        raise ToolError(f"The host {host!r} has no address.")
+        raise ToolError(f"The host {host!r} has no address. Check the spelling, or try another host.")
     for address in addresses:
         if not is_public(address):
             raise ToolError(

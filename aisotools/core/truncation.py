@@ -3,8 +3,9 @@
 Output that is too long is cut to a head and a tail with exact counts, stored whole, and read back by
 reference.
 
-`truncate_text` cuts a text that is complete, `HeadTailBuffer` one that is still coming. `truncate_result`
-cuts a result for a model and puts the whole of it into a `ResultStore`.
+`summarize_names` lists some of many names. `truncate_text` cuts a text that is complete, `HeadTailBuffer` one
+that is still coming. `truncate_result` cuts a result for a model and puts the whole of it into a
+`ResultStore`.
 `RetentionBudget` bounds the memory that events and results take in this process, measured by `size_of`.
 """
 
@@ -16,7 +17,7 @@ import enum
 import re
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -83,6 +84,13 @@ class Excerpt:
     shown_chars: int
     total_chars: int
     note: str
+
+
+def summarize_names(names: Sequence[str], max_names: int = 20) -> str:
+    """Return names in a line: at most `max_names`, and the number of the others."""
+    more = len(names) - max_names
+    listed = ", ".join(names[:max_names])
+    return f"{listed} and {more:,} more" if more > 0 else listed
 
 
 def truncate_text(text: str, max_chars: int, max_lines: int | None = None, hint: str = "") -> Excerpt | None:

@@ -56,11 +56,13 @@ def make_call(name: object, arguments: object = None, *, origin: str, call_id: o
         ValueError: If nobody of that kind makes calls.
     """
     if not isinstance(name, str):
-        raise TypeError(f"The name of a tool is text, not {type(name).__name__}.")
+        raise TypeError(
+            f"The name of a tool is text, not {type(name).__name__}; give a name that `%tools` lists."
+        )
     if origin not in get_args(Origin):
         raise ValueError(f"origin={origin!r}: use one of {', '.join(get_args(Origin))}.")
     if call_id is not None and not isinstance(call_id, str):
-        raise TypeError(f"A call's id is text, not {type(call_id).__name__}.")
+        raise TypeError(f"A call's id is text, not {type(call_id).__name__}; leave it out to have one made.")
     checked: Any = {} if arguments is None else arguments
     return ToolCall(call_id or uuid.uuid4().hex, name, checked, origin=cast("Origin", origin))
 
@@ -491,10 +493,9 @@ class Gate:
                 entered.append(guard)
             result = await self._run_unguarded(prepared, call, env, timeout_s, session_tool)
         finally:
-            # A cancelled call may have changed something too. Each guard that was entered runs to its end,
-            # however often the caller is cancelled meanwhile: it holds the workspace's lock.
-            for guard in reversed(entered):
-                result = await run_to_completion(guard.after(prepared, result))
+            # A cancelled call may have changed something too. All guards that were entered run to their end,
+            # however often the caller is cancelled meanwhile: the outermost holds the workspace's lock.
+            result = await run_to_completion(_leave(entered, prepared, result))
         assert result is not None
         return result
 
@@ -558,6 +559,25 @@ class Gate:
             ),
             emitter=emit,
         )
+
+
+async def _leave(
+    entered: Sequence[Guard], prepared: PreparedCall, result: ToolResult | None
+) -> ToolResult | None:
+    """Let each guard that was entered look at what the call did, the last one first. Return the last result.
+
+    Raises:
+        Exception: The first that a guard raised, after all others have run: none may keep what another holds.
+    """
+    failure: Exception | None = None
+    for guard in reversed(entered):
+        try:
+            result = await guard.after(prepared, result)
+        except Exception as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return result
 
 
 def _waves(decisions: Sequence[CallDecision | ToolResult]) -> Iterator[list[int]]:

@@ -27,6 +27,7 @@ from typing import Protocol, TypeVar
 from aisotools.core.events import CallEmitted, CheckpointTaken, Redone, Undone
 from aisotools.core.exceptions import SandboxError, UsageError, WorkspaceError
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableHistory, VariablePoint
+from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Facts, Json, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.sandbox.process.tree import TooManyProcesses
@@ -538,13 +539,6 @@ def list_uncovered(snapshot: Snapshot) -> tuple[str, ...]:
     if more > 0:
         paths.append(f"{more:,} more")
     return tuple(paths)
-
-
-def summarize_names(names: Sequence[str]) -> str:
-    """Return names in a line: at most 20, and the number of the others."""
-    more = len(names) - _MAX_LISTED
-    listed = ", ".join(names[:_MAX_LISTED])
-    return f"{listed} and {more:,} more" if more > 0 else listed
 
 
 def _describe_irreversible(prepared: PreparedCall, *, covered: bool) -> str:

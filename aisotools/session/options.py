@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aisotools.core.exceptions import UsageError, WorkspaceError, WorkspaceRefused
-from aisotools.core.protocols import Approver
+from aisotools.core.protocols import Approver, SupportsQuestions
 from aisotools.core.truncation import MIN_RETAINED_BYTES
 from aisotools.policy.rules import Policy
 from aisotools.tools.validation import short_repr
@@ -118,6 +118,10 @@ def require_approver(approver: object) -> None:
         raise TypeError(f"approver={approver.__name__}: give an approver, such as {approver.__name__}().")
     if approver is not None and not (isinstance(approver, Approver) and callable(approver.ask)):
         raise TypeError(f"approver={short_repr(approver)}: give an object with `async def ask(request)`.")
+    if hasattr(approver, "inquire") and not isinstance(approver, SupportsQuestions):
+        # The former name of the method. Nothing would call it, and a model's question would stay unanswered.
+        name = type(approver).__name__
+        raise TypeError(f"approver={name}: rename its `inquire(inquiry)` to `ask_user(question)`.")
 
 
 def is_number(value: object) -> bool:

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aisotools.core.truncation import HeadTailBuffer, looks_binary, strip_controls, truncate_text
+from aisotools.core.truncation import (
+    HeadTailBuffer,
+    looks_binary,
+    strip_controls,
+    summarize_names,
+    truncate_text,
+)
 
 NOTE = re.compile(
     r"\[(\d+) of (\d+) characters left out here: (?:of one line|lines (\d+) to (\d+) of (\d+))\]\n"
@@ -196,3 +202,15 @@ def test_buffer_keeps_no_more_than_twice_its_tail_in_memory() -> None:
     for size in (1_000_000, 1, 999, 1_000_000, 3):
         buffer.append(os.urandom(size))
         assert sum(len(piece) for _, piece in buffer._tail) < 2000
+
+
+# ---- names
+
+
+def test_names_in_a_line_are_bounded_and_the_others_counted() -> None:
+    assert summarize_names([]) == ""
+    assert summarize_names(["a", "b"]) == "a, b"
+    assert summarize_names(["a", "b", "c"], 2) == "a, b and 1 more"
+    many = [f"n{number}" for number in range(5_020)]
+    assert summarize_names(many[:20]).endswith("n18, n19")
+    assert summarize_names(many).endswith("n18, n19 and 5,000 more")

@@ -280,7 +280,8 @@ async def test_an_interrupt_that_is_not_noticed_is_repeated(r: Rig) -> None:
 async def test_an_interrupt_while_the_worker_starts(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         call = asyncio.create_task(r.python("1"))
-        await asyncio.sleep(0.002)
+        await eventually(lambda: r.kernel._connections)
+        assert r.reported.starts == []
         await r.kernel.interrupt()
         result = await call
         assert result.is_error

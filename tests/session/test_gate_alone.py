@@ -423,6 +423,54 @@ async def test_guards_look_after_a_cancelled_call() -> None:
     assert rig.events(CallFinished)[0].result.content == "The call was cancelled."
 
 
+class Slow(Watching):
+    """A guard whose `after` takes until it is released."""
+
+    def __init__(self, name: str, seen: list[str]) -> None:
+        super().__init__(name, seen)
+        self.reached, self.release = asyncio.Event(), asyncio.Event()
+
+    async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
+        self.reached.set()
+        await self.release.wait()
+        return await super().after(prepared, result)
+
+
+async def test_all_guards_look_after_a_call_whose_caller_is_cancelled_while_the_first_of_them_does() -> None:
+    seen: list[str] = []
+    slow = Slow("b", seen)
+    rig = Rig(changing())
+    rig.env = dataclasses.replace(rig.env, guards=(Watching("a", seen), slow))
+    running = asyncio.ensure_future(rig.run("write"))
+    await slow.reached.wait()
+    for _ in range(3):
+        running.cancel()
+        await asyncio.sleep(0)
+    slow.release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert seen[2:] == ["b after done", "a after done+b"]
+    assert rig.events(CallFinished)[0].result.content == "The call was cancelled."
+
+
+class Failing(Watching):
+    """A guard whose `after` fails."""
+
+    async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
+        await super().after(prepared, result)
+        raise SandboxError(f"{self.name} failed")
+
+
+async def test_a_guard_that_fails_afterwards_keeps_no_other_from_looking() -> None:
+    seen: list[str] = []
+    rig = Rig(changing())
+    guards = (Watching("a", seen), Failing("b", seen), Failing("c", seen))
+    rig.env = dataclasses.replace(rig.env, guards=guards)
+    result = await rig.run("write")
+    assert seen[3:] == ["c after done", "b after done", "a after done"]
+    assert (result.content, result.is_error, result.error_kind) == ("c failed", True, "environment")
+
+
 # ---- what is recorded
 
 

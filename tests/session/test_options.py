@@ -120,9 +120,26 @@ def test_the_notebook_has_a_workspace_of_its_own(
 # ---- what a session is given
 
 
+class FormerApprover(AllowAll):
+    """Answers questions by a method with its former name."""
+
+    async def inquire(self, inquiry: object) -> str | None:
+        """Answer."""
+        return str(inquiry)
+
+
+class BothApprover(FormerApprover):
+    """Has the method under both names, to serve two versions."""
+
+    async def ask_user(self, question: object) -> str | None:
+        """Answer."""
+        return str(question)
+
+
 @pytest.mark.parametrize(
     ("approver", "message"),
     [
+        (FormerApprover(), r"approver=FormerApprover: rename its `inquire\(inquiry\)` to `ask_user"),
         (AllowAll, r"approver=AllowAll: give an approver, such as AllowAll\(\)"),
         ("yes", "approver='yes': give an object with `async def ask"),
         (object(), "give an object with `async def ask"),
@@ -132,6 +149,7 @@ def test_object_that_is_no_approver_is_refused(approver: object, message: str) -
     with pytest.raises(TypeError, match=message):
         require_approver(approver)
     require_approver(AllowAll())
+    require_approver(BothApprover())
     require_approver(None)
 
 

@@ -132,7 +132,8 @@ class AisotoolsMagics(Magics):
 
         `-m MODEL` names the model, `-t TOOL,...` what it may call, `-o VAR` keeps the result,
         `--approve ask|auto|deny` decides about its calls, `--step` pauses before each of them, `--continue`
-        goes on with what was said before, `--background` ends the cell at once, `--vars` fills `{name}` in.
+        goes on with what was said before, `--max-steps N` limits the requests to the model, `--background`
+        ends the cell at once, `--vars` fills `{name}` in.
         """
         _refuse_plain_magic("%%agent", "await Agent(model, current_session()).run(task)")
 
@@ -187,7 +188,7 @@ _NO_TRACE = "No run was followed yet. `%%agent` follows its run, and so does `fo
 class ToolMagics(Magics):
     """Magics that make tools and show the last run."""
 
-    @magic_arguments()
+    @magic_arguments("%tool")
     @argument("--name", help="what the tool is called; the function's name without it")
     @argument("--effect", help="what it may do: read_only, remote_action, local_mutation or destructive")
     @argument("--host", action="store_true", help="run it in this process instead of the sandbox")

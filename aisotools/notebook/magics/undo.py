@@ -34,13 +34,21 @@ class UndoMagics(Magics):
     @no_var_expand
     @line_magic
     def undo(self, line: str) -> None:  # noqa: ARG002 - called by IPython with it
-        """Take back what the last calls changed: `%undo`, `%undo 3`, `%undo --to CALL`; `--force`."""
+        """Take back what the last calls changed: `%undo`, `%undo 3`, `%undo --to CALL`.
+
+        An undo that would overwrite what somebody else did, or that background processes might disturb, is
+        refused. With `--force` it overwrites it, and ends these processes.
+        """
         _refuse_plain_magic("undo", "await current_session().undo()")
 
     @no_var_expand
     @line_magic
     def redo(self, line: str) -> None:  # noqa: ARG002 - called by IPython with it
-        """Do again what was undone: `%redo`, `%redo 3`; `--force`."""
+        """Do again what was undone: `%redo`, `%redo 3`.
+
+        A redo that would overwrite what somebody else did, or that background processes might disturb, is
+        refused. With `--force` it overwrites it, and ends these processes.
+        """
         _refuse_plain_magic("redo", "await current_session().redo()")
 
     @no_var_expand

@@ -17,12 +17,13 @@ import select
 import signal
 import socket
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aisotools.core.exceptions import ChannelError, SandboxError
 from aisotools.core.sandboxes import VariableLabel, VariablePoint
+from aisotools.core.truncation import summarize_names
 from aisotools.sandbox.frames import Frame, FrameLimits, FrameReader, encode
 from aisotools.sandbox.process import tree
 
@@ -137,7 +138,7 @@ def label_snapshot(observation: ProcessObservation) -> tuple[VariableLabel, tupl
     elif foreign_threads > 0 and not _has_fork_safe(libraries):
         lost.append(f"{foreign_threads} threads of a library")
     if observation.counts.children:
-        lost.append(f"child processes: {_summarize(tuple(observation.counts.children.values()))}")
+        lost.append(f"child processes: {_summarize(observation.counts.children.values())}")
     lost += [f"{count} {kind}" for kind, count in sorted(observation.descriptors.items())]
     if observation.written_files:
         lost.append(f"what was written to open files: {_summarize(observation.written_files)}")
@@ -150,14 +151,12 @@ def label_snapshot(observation: ProcessObservation) -> tuple[VariableLabel, tupl
     return "partial" if lost else "exact", tuple(lost)
 
 
+def _summarize(names: Iterable[str]) -> str:
+    return summarize_names([*names], _MAX_NAMES)
+
+
 def _has_fork_safe(libraries: frozenset[str]) -> bool:
     return any(part in library for library in libraries for part in _FORK_SAFE_LIBRARIES)
-
-
-def _summarize(names: tuple[str, ...]) -> str:
-    more = len(names) - _MAX_NAMES
-    text = ", ".join(names[:_MAX_NAMES])
-    return f"{text} and {more} more" if more > 0 else text
 
 
 # ---- reading /proc
