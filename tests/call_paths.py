@@ -31,8 +31,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import aisotools
-from aisotools.policy.approvers import AllowAll
-from aisotools.session.session import Session
+from aisotools import AllowAll, Session  # importable so from every version, to compare them
 
 PACKAGE = str(Path(aisotools.__file__).parent) + os.sep
 ROUNDS = 7

@@ -123,6 +123,7 @@ FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {
     "sandbox.data": {"to_arrow": "polars: frames and series have it, other objects have not"},
     "sandbox.host.monitor": {"sysconf": "the module os, not on Windows"},
     "sandbox.process.tree": {"prctl": "the C library, on Linux alone"},
+    "session.options": {"inquire": "approvers of programs: a method under its former name"},
     "workspace.import_roots": {
         "find_spec": "finders of old kinds have none",
         "cached": "specs are made by finders of strangers, which may leave out anything",

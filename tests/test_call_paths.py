@@ -6,11 +6,9 @@ import asyncio
 
 from tests.call_paths import measure
 
-FIRST = {"read-only call": (40, 184, 118), "asked write": (61, 373, 287), "undo": (37, 252, 242)}
-"""Modules, functions and crossings of the first version, whose modules lay in one folder."""
-
-ROOM = 2
-"""For polls, and for other versions of Python, in which comprehensions are functions or are not."""
+FIRST = {"read-only call": (40, 184, 118), "asked write": (61, 369, 284), "undo": (34, 221, 220)}
+"""Modules, functions and crossings of the first version, whose modules lay in one folder: the output of
+`python -m tests.call_paths` there."""
 
 
 def test_the_path_of_a_call_is_two_thirds_of_the_first_version() -> None:
@@ -19,4 +17,4 @@ def test_the_path_of_a_call_is_two_thirds_of_the_first_version() -> None:
     assert measured.keys() == FIRST.keys()
     for name, figures in measured.items():
         for figure, first in zip(figures, FIRST[name], strict=True):
-            assert 0 < figure <= first * 2 / 3 + ROOM, (name, figures, FIRST[name])
+            assert 0 < figure <= first * 2 / 3, (name, figures, FIRST[name])

@@ -56,8 +56,9 @@ def add_parsers(commands: Any) -> None:
         commands,
         "call",
         "call a tool in a sandbox",
-        more="Whoever types a call has approved it: it runs without a question unless --ask is given. What "
-        "the policy denies is not run.",
+        more="Whoever types a call has approved it: in the sandbox it runs without a question unless --ask "
+        "is given. A question is asked before a tool runs on the host, destroys what undo cannot restore, or "
+        "writes a protected file. What the policy denies is not run.",
         epilog="Exit status: 0 for success, 1 if the call failed, 2 if its arguments are invalid, "
         f"{_DENIED_STATUS} if it was denied.",
     )

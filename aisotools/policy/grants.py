@@ -188,7 +188,15 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
     limit = f"up to {EFFECT_LABELS[prepared.effect]}"
     shape = shape_of(facts)
     if shape is not None:
-        scopes["shape"] = f"{name}{_describe(shape)}, {limit}"
+        limits = []
+        for limited, members in (
+            ("running only", shape.commands),
+            ("writing only to", shape.folders),
+            ("talking only to", shape.hosts),
+        ):
+            if members:
+                limits.append(f" {limited} {', '.join(sorted(members))}")
+        scopes["shape"] = f"{name}{','.join(limits)}, {limit}"
     if not facts.hosts and prepared.effect is not Effect.DESTRUCTIVE:
         scopes["tool"] = f"{name} with any arguments, {limit}, in the workspace"
     return scopes
@@ -198,17 +206,6 @@ def names_to_allow(paths: Sequence[str]) -> tuple[str, ...]:
     """Return the names that would allow all of these protected paths; none if one cannot be allowed."""
     names = [name_to_allow(normalize_path(path)) for path in paths]
     return tuple(dict.fromkeys(name for name in names if name)) if all(names) else ()
-
-
-def _describe(shape: Shape) -> str:
-    limits = []
-    if shape.commands:
-        limits.append(f" running only {', '.join(sorted(shape.commands))}")
-    if shape.folders:
-        limits.append(f" writing only to {', '.join(sorted(shape.folders))}")
-    if shape.hosts:
-        limits.append(f" talking only to {', '.join(sorted(shape.hosts))}")
-    return ",".join(limits)
 
 
 def _command_prefix(command: str) -> str:

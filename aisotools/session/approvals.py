@@ -75,7 +75,7 @@ class ApprovalManager:
         self._answer_timeout_s = answer_timeout_s
         self._event_log = event_log
         self._open: set[asyncio.Task[list[Approval]]] = set()
-        self._starting: set[asyncio.Future[object]] = set()
+        self._starting: set[asyncio.Future[Any]] = set()
 
     def interrupt(self) -> None:
         """Withdraw every open question."""
@@ -182,14 +182,10 @@ class ApprovalManager:
 
     def _start(self, sandbox: Sandbox) -> None:
         """Start the worker while the person thinks, so that an approved call need not wait for it."""
-        starting: asyncio.Future[object] = asyncio.ensure_future(sandbox.start())
+        # A worker that does not start is reported by the call that needs it, not here.
+        starting = asyncio.gather(sandbox.start(), return_exceptions=True)
         self._starting.add(starting)
-        starting.add_done_callback(self._on_started)
-
-    def _on_started(self, starting: asyncio.Future[object]) -> None:
-        self._starting.discard(starting)
-        if not starting.cancelled():
-            starting.exception()  # a worker that does not start is reported by the call that needs it
+        starting.add_done_callback(self._starting.discard)
 
     def _decide(
         self,
@@ -367,25 +363,19 @@ def _diff(path: str, before: str, after: str, *, exists: bool) -> dict[str, Json
         return _note(path, note)
     if before == after:
         return _note(path, "Nothing changes: the file holds this already." if exists else "An empty file.")
+    for lines in (old, new):
+        if lines[-1] == "":
+            lines.pop()  # what stands behind the last line end is no line
     if not exists:
-        lines, old = list(map("+".__add__, _drop_last_if_empty(new))), []
+        lines = list(map("+".__add__, new))
     else:
-        lines = list(
-            difflib.unified_diff(
-                _drop_last_if_empty(old), _drop_last_if_empty(new), lineterm="", n=_CONTEXT_LINES
-            )
-        )[2:]
+        lines = list(difflib.unified_diff(old, new, lineterm="", n=_CONTEXT_LINES))[2:]
     note = "A new file." if not exists else ""
     if exists and bool(before) and bool(after) and before.endswith("\n") != after.endswith("\n"):
         ends = "gains" if after.endswith("\n") else "loses"
         note = f"The file {ends} its line end at the very end."
     signs = Counter(map(operator.itemgetter(0), lines))
     return {"path": path, "lines": lines, "added": signs["+"], "removed": signs["-"], "note": note}
-
-
-def _drop_last_if_empty(lines: list[str]) -> list[str]:
-    """Return the lines without the empty one behind the last line end."""
-    return lines[:-1] if lines[-1] == "" else lines
 
 
 def _note(path: str, note: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import fnmatch
 import logging
 import os
 import sys
@@ -24,6 +25,7 @@ from typing import Protocol
 from aisotools.core.events import CallFinished, CallStarted, SessionEvent
 from aisotools.core.exceptions import SandboxError, WorkspaceRefused
 from aisotools.core.sandboxes import Sandbox
+from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Facts, ToolCall, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy, normalize_path
@@ -223,7 +225,7 @@ class Protection:
     async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
         """Restore what the call changed; see `Guard`."""
         async with self._lock:
-            declared = _declared_notebooks(prepared)
+            declared = frozenset(map(normalize_path, fnmatch.filter(prepared.facts.writes, "*.ipynb")))
             try:
                 changes = self._files.restore(declared, most_steps=_LOOP_STEPS)
             except OutOfSteps:
@@ -307,17 +309,8 @@ class Protection:
             self._idle_timer = None
 
 
-def _declared_notebooks(prepared: PreparedCall) -> frozenset[str]:
-    """Return the notebooks that the call declared it writes."""
-    notebooks = set()
-    for path in prepared.facts.writes:
-        if path.endswith(".ipynb"):
-            notebooks.add(normalize_path(path))
-    return frozenset(notebooks)
-
-
 def _summarize(changes: Sequence[ProtectedFileChange]) -> str:
-    return ", ".join(map(str, changes[:10])) + (f" and {len(changes) - 10} more" if len(changes) > 10 else "")
+    return summarize_names([str(change) for change in changes], 10)
 
 
 def _denied(

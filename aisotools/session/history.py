@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
@@ -265,21 +264,18 @@ class WorkspaceHistory:
             frozen: Whether the sandbox's processes are stopped meanwhile.
         """
         latest = self._checkpoints.latest
-
-        def holding(max_processes: float = math.inf) -> AbstractContextManager[None]:
-            return self._shared.frozen(max_processes) if frozen else nullcontext()
-
+        hold: Callable[..., AbstractContextManager[object]] = self._shared.frozen if frozen else nullcontext
         is_small = latest is not None and latest.entries <= _INLINE_ENTRIES
         if inline and is_small and not self._checkpoints.is_busy:
             try:
-                with holding(_INLINE_PROCESSES):
+                with hold(_INLINE_PROCESSES):
                     return scan(progress=_refuse_large)
             except (TooSlow, TooManyProcesses):
                 pass  # what was copied of a large new file so far is kept, the rest goes to a thread
         progress = _CopyProgress()
 
         def scan_in_thread() -> T:
-            with holding():
+            with hold():
                 return scan(progress=progress.update)
 
         scanning = asyncio.ensure_future(asyncio.to_thread(scan_in_thread))

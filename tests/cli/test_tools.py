@@ -85,6 +85,8 @@ def test_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("call", "file", "operation=fly", *place)[0] == 2
     assert run("call", "sandbox_write", "path=b.txt", "content=x", "--ask", *place)[0] == 3
     assert not (workspace / "b.txt").exists()
+    assert run("call", "sandbox_write", "path=conftest.py", "content=x", *place)[0] == 3, "it is protected"
+    assert not (workspace / "conftest.py").exists()
 
 
 REGISTRY = ToolRegistry([MockTool("from_registry")])

@@ -137,7 +137,7 @@ _SYSTEM = (
 _MAPPED_CODE = re.compile(r"^\S+ ..x\S \S+ \S+ \S+ +(/.*)$", re.MULTILINE)
 
 
-def is_below(path: str, folders: Iterable[str]) -> bool:
+def is_path_below(path: str, folders: Iterable[str]) -> bool:
     """Return whether `path` is one of `folders` or below one, by its spelling alone."""
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
@@ -172,12 +172,12 @@ def interpreter_paths() -> tuple[str, ...]:
     homes = tuple(_homes())  # may read the list of users
 
     def exposes_home(folder: str) -> bool:
-        return folder == "/" or any(is_below(home, (folder,)) for home in homes)
+        return folder == "/" or any(is_path_below(home, (folder,)) for home in homes)
 
     prefixes = [os.path.realpath(prefix) for prefix in (sys.prefix, sys.exec_prefix, sys.base_prefix)]
     prefixes += [sys.prefix, sys.base_prefix]
     for prefix in prefixes:
-        if exposes_home(prefix) and not is_below(prefix, system):
+        if exposes_home(prefix) and not is_path_below(prefix, system):
             raise SandboxError(
                 f"This Python lives in {prefix!r}, which holds a home folder, so a sandbox could read "
                 "everything in there. Use a Python in a virtual environment."
@@ -191,14 +191,14 @@ def interpreter_paths() -> tuple[str, ...]:
     executables = [os.path.realpath(sys.executable)] if sys.executable else []
     found: list[str] = []
     for path in (*system, *prefixes, *packages, own, *executables, *_mapped_libraries()):
-        if not is_below(path, found) and (path in system or not exposes_home(path)):
+        if not is_path_below(path, found) and (path in system or not exposes_home(path)):
             found.append(path)
     return tuple(found)
 
 
 def files_in_use(paths: Iterable[str]) -> tuple[str, ...]:
     """Return the files that a worker cannot do without, among those that `paths` cover."""
-    entries = [entry for entry in sys.path if entry and is_below(entry, paths)]
+    entries = [entry for entry in sys.path if entry and is_path_below(entry, paths)]
     return (sys.executable, os.__file__, __file__, *entries, *_mapped_libraries())
 
 
@@ -427,6 +427,6 @@ def verify_confinement(plan: Confinement) -> tuple[str, ...]:
         checks += [
             (f"files can still be made in {parent!r}", partial(_refused, _make_file, parent))
             for parent in sorted(parents)
-            if not is_below(parent, plan.writable)
+            if not is_path_below(parent, plan.writable)
         ]
     return tuple(sentence for sentence, holds in checks if not holds())

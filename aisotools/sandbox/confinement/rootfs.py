@@ -24,7 +24,7 @@ from typing import Literal
 
 from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.confinement import syscalls
-from aisotools.sandbox.confinement.levels import is_below
+from aisotools.sandbox.confinement.levels import is_path_below
 from aisotools.sandbox.confinement.protected_mounts import ProtectedNames, find_protected, plan_protection
 
 ALIAS = "/workspace"
@@ -363,15 +363,15 @@ def plan_root(
         else:
             binds[path] = Bind(path=path, folder=entry.kind == "folder", attributes=_SHOWN)
     for path, entry in readable.items():
-        if entry.kind != "link" and not is_below(path, writable) and path not in interpreter:
+        if entry.kind != "link" and not is_path_below(path, writable) and path not in interpreter:
             binds[path] = Bind(path=path, folder=entry.kind == "folder", attributes=_SHOWN, mapped=True)
     for path in writable:
         binds[path] = Bind(path=path, folder=True, attributes=_PLAIN, mapped=True)
     needed = tuple(_without_redundant(binds.values()))
-    at_alias = [path for path in (*(bind.path for bind in needed), *links) if is_below(path, (ALIAS,))]
+    at_alias = [path for path in (*(bind.path for bind in needed), *links) if is_path_below(path, (ALIAS,))]
     return RootPlan(
         binds=tuple(sorted(needed, key=lambda bind: bind.path.count("/"))),
-        links=tuple((path, target) for path, target in links.items() if not is_below(path, binds)),
+        links=tuple((path, target) for path, target in links.items() if not is_path_below(path, binds)),
         memory=tuple((path, memory_bytes) for path in PRIVATE_FOLDERS if path not in binds),
         workspace=workspace,
         alias=not at_alias,
@@ -578,7 +578,7 @@ def find_flaws(
     mounted = set()
     for path, options in read_mounts(mount_table):
         mounted.add(path)
-        if path not in mount_points and not is_below(path, shown):
+        if path not in mount_points and not is_path_below(path, shown):
             yield f"something is mounted at {path!r}"
         if path in read_only and "ro" not in options:
             yield f"{path!r} can be written"
