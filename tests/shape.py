@@ -7,6 +7,7 @@ shows, on small made-up packages, that every one of them can fail.
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import re
 import sys
@@ -264,8 +265,9 @@ Package = Mapping[str, Module]
 Rule = Callable[[Package], Iterator[Finding]]
 
 
+@functools.cache
 def read(folder: Path) -> Package:
-    """All Python files below `folder`, keyed by module name."""
+    """All Python files below `folder`, keyed by module name. A second call returns the same modules."""
     files = sorted(folder.rglob("*.py"))
     return parse({path.relative_to(folder.parent).as_posix(): path.read_text("utf-8") for path in files})
 
@@ -283,6 +285,12 @@ def parse(sources: Mapping[str, str]) -> Package:
         name = names[path].partition(".")[2]
         modules[name] = Module(name, path, source, tree, imports, mentions)
     return modules
+
+
+@functools.cache
+def nodes_of(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes of a module: each rule looks through them, and walking takes longer than looking."""
+    return tuple(ast.walk(tree))
 
 
 def _dotted(path: str) -> str:
@@ -306,7 +314,7 @@ def _imports(nodes: Iterable[tuple[ast.AST, bool]], package: str, known: set[str
 
 def _for_type_checkers(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
     """Yield the nodes under `if TYPE_CHECKING`, which `running` leaves out."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.If) and is_type_checking(node):
             yield from ((inner, True) for statement in node.body for inner in ast.walk(statement))
 
@@ -316,8 +324,8 @@ _MODULE_NAME = re.compile(rf"\b{ROOT}(?:\.\w+)+")
 
 def _named_in_texts(tree: ast.Module, known: set[str]) -> Iterator[Import]:
     """Yield the modules of the package that texts name; docstrings may speak of anything."""
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    docstrings = {id(node.value) for node in nodes_of(tree) if isinstance(node, ast.Expr)}
+    for node in nodes_of(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             for written in _MODULE_NAME.findall(node.value):
                 target = _defined_in(written, known)
@@ -515,7 +523,7 @@ def meanings(package: Package) -> Iterator[Finding]:
 
 def _definitions(module: Module) -> Iterator[tuple[str, str, int]]:
     """Yield name, kind and line of every class, and of the type aliases and public functions of a module."""
-    for node in ast.walk(module.tree):
+    for node in nodes_of(module.tree):
         if isinstance(node, ast.ClassDef):
             yield node.name, "class", node.lineno
     for statement in _top_level(module.tree.body):
@@ -566,7 +574,7 @@ def docstrings(package: Package) -> Iterator[Finding]:
             yield Finding(module.path, 1, "the module has no docstring; say in one sentence what it is for")
         inherited = {
             id(method)
-            for owner in ast.walk(module.tree)
+            for owner in nodes_of(module.tree)
             if isinstance(owner, ast.ClassDef)
             for method in owner.body
             for base in owner.bases
@@ -591,7 +599,7 @@ def _documented_methods(package: Package) -> dict[str, set[str]]:
             and ast.get_docstring(method) is not None
         }
         for module in package.values()
-        for owner in ast.walk(module.tree)
+        for owner in nodes_of(module.tree)
         if isinstance(owner, ast.ClassDef)
     }
 
@@ -618,7 +626,7 @@ def swallowing(package: Package) -> Iterator[Finding]:
     broad = {"", "Exception", "BaseException"}
     advice = "name the errors that may pass, or report this one"
     for module in package.values():
-        for node in ast.walk(module.tree):
+        for node in nodes_of(module.tree):
             if _swallowed(node) & broad:
                 yield Finding(
                     module.path, getattr(node, "lineno", 1), f"every error is swallowed here; {advice}"
@@ -707,7 +715,7 @@ _RIDDLE = re.compile(r"test_(what|who|how|why|when|where|which|it|they)(ever)?(_
 def names_of_tests(tests: Package) -> Iterator[Finding]:
     """The name of a test names the thing and says what is true of it."""
     for module in tests.values():
-        for node in ast.walk(module.tree):
+        for node in nodes_of(module.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _RIDDLE.match(node.name):
                 message = f"{node.name} does not name what it is about; begin with the thing"
                 yield Finding(module.path, node.lineno, message)
@@ -716,7 +724,7 @@ def names_of_tests(tests: Package) -> Iterator[Finding]:
 def undeclared(package: Package) -> Iterator[Finding]:
     """Members of our own objects are declared, not looked up with `getattr` or `hasattr`."""
     for module in package.values():
-        for node in ast.walk(module.tree):
+        for node in nodes_of(module.tree):
             called = _last_name(node.func) if isinstance(node, ast.Call) else ""
             if called not in {"getattr", "hasattr"} or not isinstance(node, ast.Call) or len(node.args) < 2:
                 continue
@@ -744,7 +752,7 @@ def _is_field_name(node: ast.expr, tree: ast.Module) -> bool:
     """Return whether `node` is `x.name`, with `x` one of `dataclasses.fields(...)`: a declared member."""
     match node:
         case ast.Attribute(value=ast.Name(id=field), attr="name"):
-            loops = (one for one in ast.walk(tree) if isinstance(one, ast.For | ast.comprehension))
+            loops = (one for one in nodes_of(tree) if isinstance(one, ast.For | ast.comprehension))
             over = [one.iter for one in loops if _last_name(one.target) == field]
             return bool(over) and all(
                 isinstance(one, ast.Call) and _last_name(one.func) == "fields" for one in over
@@ -763,10 +771,10 @@ def imports_by_name(package: Package) -> Iterator[Finding]:
             continue
         literal = {
             id(node.func)
-            for node in ast.walk(module.tree)
+            for node in nodes_of(module.tree)
             if isinstance(node, ast.Call) and _is_import_by_name(node)
         }
-        for node in ast.walk(module.tree):
+        for node in nodes_of(module.tree):
             renamed = isinstance(node, ast.alias) and node.name in IMPORTERS and node.asname
             used = isinstance(node, ast.Name | ast.Attribute) and _last_name(node) in IMPORTERS
             if renamed or (used and id(node) not in literal):
@@ -778,7 +786,7 @@ def constants(package: Package) -> Iterator[Finding]:
     """Each constant has a line of its own, with room for its unit and its reason."""
     advice = "give each a line of its own, with its unit or reason"
     for module in package.values():
-        classes = (node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
+        classes = (node for node in nodes_of(module.tree) if isinstance(node, ast.ClassDef))
         bodies = [module.tree.body, *(one.body for one in classes)]
         for statement in (statement for body in bodies for statement in _top_level(body)):
             targets = statement.targets if isinstance(statement, ast.Assign) else ()
@@ -794,7 +802,7 @@ _OPENINGS = re.compile(
 def contracts(package: Package) -> Iterator[Finding]:
     """A docstring says something, and that of a function what it does ("Return ...") or is ("True ...")."""
     for module in package.values():
-        for node in ast.walk(module.tree):
+        for node in nodes_of(module.tree):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
                 continue
             text = ast.get_docstring(node)
@@ -812,7 +820,7 @@ def contracts(package: Package) -> Iterator[Finding]:
 def words(package: Package) -> Iterator[Finding]:
     """A name says what the value is."""
     for module in package.values():
-        for node in ast.walk(module.tree):
+        for node in nodes_of(module.tree):
             name = _name(node)
             if name is not None and name.strip("_") in BANNED_WORDS:
                 message = f"{name!r} does not say what it is: message, payload, header, reason, result, ..."
@@ -834,7 +842,7 @@ def _name(node: ast.AST) -> str | None:
 def unused_declarations(package: Package) -> Iterator[str]:
     """Yield the rows of the tables above that allow what no module does any more."""
     texts = {
-        name: {ast.unparse(node) for node in ast.walk(module.tree) if isinstance(node, ast.expr)}
+        name: {ast.unparse(node) for node in nodes_of(module.tree) if isinstance(node, ast.expr)}
         for name, module in package.items()
         if name in {*FOREIGN_MEMBERS, *COMPUTED_MEMBERS, *IMPORTS_BY_NAME}
     }
