@@ -60,12 +60,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """The whole suite runs on all cores, a module to a process; what is named runs here, in order."""
+    """The whole suite runs in several processes, a module to a process; what is named runs here, in order."""
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     if "PYTEST_XDIST_WORKER" in os.environ:
         return  # one of those processes itself
     if whole and config.pluginmanager.hasplugin("xdist") and config.option.numprocesses is None:
-        config.option.numprocesses = max(2, min(4, os.cpu_count() or 1))
+        # One more than there are cores: a third of the time, tests wait for processes to start and to end.
+        config.option.numprocesses = 1 + max(1, min(4, os.cpu_count() or 1))
         config.option.dist = "loadfile"
 
 

@@ -180,8 +180,17 @@ answer = answer == [True, True]
 }
 
 
-@pytest.mark.parametrize("work", WORK)
-@pytest.mark.parametrize("who", ["root", "plain", "binder"])
+@pytest.mark.parametrize(
+    ("who", "work"),
+    [
+        # Large libraries as one user and in the simulation of Binder; as the others with the slow tests.
+        pytest.param(who, work, marks=pytest.mark.slow)
+        if (who == "plain" and work in {"matplotlib", "pandas"}) or (who == "root" and work == "matplotlib")
+        else (who, work)
+        for who in ("root", "plain", "binder")
+        for work in WORK
+    ],
+)
 def test_work(place: Places, who: Who, work: str) -> None:
     assert inside.run(WORK[work], who=who, workspace=str(place(who))).answer is True
 

@@ -72,6 +72,7 @@ class Scenario:
         prepare: Fills the workspace before the session is opened.
         visit: Fills the workspace of the open session, as a person may; checkouts of git are refused before.
         follow_up: What is done then.
+        is_variant: Whether it differs only in its values from another one, which runs by default.
     """
 
     code: str = "1 + 1"
@@ -79,11 +80,12 @@ class Scenario:
     prepare: Callable[[Path], None] | None = None
     visit: Callable[[Path], None] | None = None
     follow_up: Callable[[Session], Awaitable[None]] | None = None
+    is_variant: bool = False
 
     @property
     def is_slow(self) -> bool:
-        """Whether it takes more than a few seconds."""
-        return self.follow_up is not None
+        """Whether it runs with the slow tests: it takes many seconds, or another one is like it."""
+        return self.follow_up is not None or self.is_variant
 
 
 # ---- what is in a workspace
@@ -151,20 +153,26 @@ def _spawn(command: str, *, options: str = "", count: int = 200) -> Scenario:
 
 SCENARIOS: dict[str, Scenario] = {
     "emit of many lists": Scenario(EMIT.format(count=300, payload="{'a': [[]] * 40_000}")),
-    "emit of many objects": Scenario(EMIT.format(count=300, payload="{'a': [{'b': 1.5}] * 12_000}")),
-    "emit of wide text": Scenario(EMIT.format(count=300, payload="{'a': '\\U0001f600x' * 25_000}")),
+    "emit of many objects": Scenario(
+        EMIT.format(count=300, payload="{'a': [{'b': 1.5}] * 12_000}"), is_variant=True
+    ),
+    "emit of wide text": Scenario(
+        EMIT.format(count=300, payload="{'a': '\\U0001f600x' * 25_000}"), is_variant=True
+    ),
     "emits that are small": Scenario(EMIT.format(count=2_000, payload="{'n': n, 'text': 'x' * 3_000}"), 6),
     "result of many lists": Scenario("RESULT[[]] * 1_000_000", 2),
-    "result of many objects": Scenario("RESULT[{'a': n, 'b': 'x%d' % n} for n in range(500_000)]", 2),
-    "result of many floats": Scenario("RESULT[n + 0.5 for n in range(1_200_000)]", 2),
-    "result of many texts": Scenario("RESULT['x%d' % n for n in range(2_000_000)]", 2),
-    "result of long text": Scenario("RESULT'x' * 15_000_000", 2),
+    "result of many objects": Scenario(
+        "RESULT[{'a': n, 'b': 'x%d' % n} for n in range(500_000)]", 2, is_variant=True
+    ),
+    "result of many floats": Scenario("RESULT[n + 0.5 for n in range(1_200_000)]", 2, is_variant=True),
+    "result of many texts": Scenario("RESULT['x%d' % n for n in range(2_000_000)]", 2, is_variant=True),
+    "result of long text": Scenario("RESULT'x' * 15_000_000", 2, is_variant=True),
     "result that is a long text": Scenario("CONTENT'\\x1b[1mx' * 1_500_000", 2),
     "result that is too large": Scenario("RESULT'x' * 60_000_000", 2),
-    "result of many keys": Scenario("RESULT{'key %d' % n: n for n in range(250_000)}", 2),
+    "result of many keys": Scenario("RESULT{'key %d' % n: n for n in range(250_000)}", 2, is_variant=True),
     "result of too many keys": Scenario("RESULT{'%x' % n: 0 for n in range(1_200_000)}", 2),
-    "data of escaped text": Scenario("DATA'\\n' * 7_000_000", 2),
-    "metadata of many lists": Scenario("METADATA[[]] * 1_000_000", 2),
+    "data of escaped text": Scenario("DATA'\\n' * 7_000_000", 2, is_variant=True),
+    "metadata of many lists": Scenario("METADATA[[]] * 1_000_000", 2, is_variant=True),
     "displays": Scenario(
         "from IPython.display import display, HTML\nfor n in range(14): display(HTML('x' * 1_000_000))", 5
     ),

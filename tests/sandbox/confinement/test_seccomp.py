@@ -319,6 +319,7 @@ def test_far_jumps() -> None:
     }
     program = seccomp.compile_rules("x86_64", deep)
     run: Any = lambda number, argument: bpf.run(program, number, argument, architecture=0xC000003E).action  # noqa: E731 - a short name for this test
-    for number in numbers.values():
+    ordered = sorted(numbers.values())
+    for number in {*ordered[:10], *ordered[10:-10:12], *ordered[-10:]}:
         assert [run(number, argument) for argument in (0, 199, 200)] == [EPERM, EPERM, ALLOW]
     assert len(program) // 8 > 10_000
