@@ -391,10 +391,11 @@ class _ShellParser:
     def _handle_escape(self) -> None:
         following = self._text[self._position + 1 : self._position + 2]
         if following == "\n":
-            # Case: an operator is cut in two by the continuation; bash joins it before reading it.
-            previous = self._text[self._position - 1 : self._position]
+            # Case: an operator is cut in two by the continuation; bash joins it before reading it. At the
+            # very beginning there is none to be cut.
+            previous = self._text[self._position - 1 : self._position] if self._position else ""
             following = self._text[self._position + 2 : self._position + 3]
-            if not set("|&;<>()$").isdisjoint(previous + following):
+            if previous and not set("|&;<>()$").isdisjoint(previous + following):
                 self._parsed.add_doubt("a line is continued in the middle of an operator")
         else:
             self._add_piece("literal", following or "\\", quoted=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aisotools.core.types import Effect
@@ -220,9 +220,24 @@ def test_grouping_hides_nothing(command: str, group: str) -> None:
 
 
 @given(command=COMMANDS, noise=st.sampled_from(["", " ", "\n", "\t", "  # comment\n", "\\\n", ":;"]))
+@example(command="(cd src; ls)", noise="\\\n")
 def test_blanks_and_comments_before_it_change_nothing(command: str, noise: str) -> None:
     plain, noisy = classify_shell(command), classify_shell(noise + command)
     assert (noisy.effect, noisy.writes, noisy.hosts) == (plain.effect, plain.writes, plain.hosts)
+
+
+@given(
+    # Inside quotes it is another text, which other rules are about.
+    command=HARMFUL.filter(lambda command: "'" not in command and '"' not in command),
+    place=st.floats(0, 1),
+    count=st.integers(1, 3),
+)
+@settings(max_examples=300)
+@example(command="echo a >> file", place=0.53, count=1)
+@example(command="echo a || rm b", place=0.5, count=2)
+def test_a_line_that_is_continued_anywhere_hides_nothing(command: str, place: float, count: int) -> None:
+    position = int(len(command) * place)
+    assert not reads_only(command[:position] + "\\\n" * count + command[position:])
 
 
 @given(text=st.text(min_size=1))

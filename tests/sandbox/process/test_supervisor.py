@@ -69,7 +69,7 @@ class Supervised:
 
     def pid(self, name: str) -> int:
         path = self.folder / name
-        wait_until(path.exists)
+        wait_until(lambda: path.exists() and path.read_text())  # it is created before it is written
         return int(path.read_text())
 
     def pids(self) -> dict[str, int]:
