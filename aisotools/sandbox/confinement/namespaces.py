@@ -22,17 +22,16 @@ The network, as a boundary:
 - Nobody inside can change that: capabilities are gone before strangers' code runs, netlink and interface
   commands of ioctl are refused by the filter, and so is joining or making a namespace.
 - Buffers of TCP are made small, because their memory is the kernel's and no process's.
-- Race: none. Init switches it on, while the worker builds its root, and the worker waits for that before it
-  confines itself; the host's namespace was left before either was forked.
+- Race: init switches it on while the worker builds its root, in which /proc has no settings. So whatever
+  takes files is done before either is forked, and the worker waits for init before it confines itself; the
+  host's namespace was left before, too.
 - A failure: where the buffers cannot be made small, or the interface not switched on, it stays off, and
-  connections fail. An address that cannot be used at once is tried again for a tenth of a second.
-  `levels.verify` looks for a way out, and a worker that finds one does not start.
+  connections fail. `levels.verify` looks for a way out, and a worker that finds one does not start.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -40,8 +39,7 @@ import select
 import signal
 import socket
 import struct
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -64,9 +62,6 @@ _ALL_NAMESPACES = (
 _PR_SET_PDEATHSIG = 1
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
-# Together a tenth of a second, which a session waits where ::1 never comes.
-_LOOPBACK_ATTEMPTS = 21
-_LOOPBACK_PAUSE_S = 0.005
 # Least, first and largest size in bytes, of what one TCP connection may keep in each direction.
 _TCP_BUFFERS = "4096 65536 262144"
 _PR_SET_DUMPABLE = 4
@@ -232,47 +227,26 @@ def _enter_new_namespaces(identity: Identity) -> None:
     rootfs.make_mounts_private()
 
 
-def start_loopback(switch_on: Callable[[], None] | None = None) -> None:
-    """Switch on the one interface of a fresh network namespace, with the right to that, and check it.
-
-    Args:
-        switch_on: Does it; for tests.
+def prepare_loopback() -> None:
+    """Limit what connections of a fresh network namespace may keep, with the right to that.
 
     Raises:
-        OSError: The kernel refused, or an address of the interface cannot be used after a short time.
+        OSError: The kernel refused.
     """
-    for left in reversed(range(_LOOPBACK_ATTEMPTS)):
-        try:
-            (switch_on or _switch_on_loopback)()
-            for family, address in _loopback_addresses():
-                with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                    probe.bind((address, 0))
-                    probe.connect(probe.getsockname())  # 127.0.0.1 can be bound to while nothing is on
-        except OSError as error:
-            # Race: while other sessions start and end, ::1 was seen missing for a moment. What is forbidden
-            # stays so, and is not tried again.
-            if not left or error.errno in {errno.EPERM, errno.EACCES, errno.EROFS}:
-                raise
-            time.sleep(_LOOPBACK_PAUSE_S)
-        else:
-            return
-
-
-def _switch_on_loopback() -> None:
     for name in ("tcp_rmem", "tcp_wmem"):
         # Below here /proc shows the namespace of whoever looks.
         Path(f"/proc/sys/net/ipv4/{name}").write_text(_TCP_BUFFERS, "ascii")
+
+
+def switch_on_loopback() -> None:
+    """Switch on the one interface of a fresh network namespace, with the right to that. Uses no file.
+
+    Raises:
+        OSError: The kernel refused.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         # struct ifreq: name and flags. The kernel adds 127.0.0.1 and ::1 by itself.
         fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("=16sH22x", b"lo", _IFF_UP))
-
-
-def _loopback_addresses() -> Iterator[tuple[socket.AddressFamily, str]]:
-    yield socket.AF_INET, "127.0.0.1"
-    # The file is missing where the kernel has no IPv6.
-    with contextlib.suppress(FileNotFoundError):
-        if Path("/proc/sys/net/ipv6/conf/lo/disable_ipv6").read_text("ascii").strip() == "0":
-            yield socket.AF_INET6, "::1"
 
 
 def _write_id_tables(process: int | str, inner: tuple[int, int], outer: tuple[int, int]) -> None:
@@ -412,9 +386,14 @@ def _build(
         # The first process forked into a new process namespace is its process 1. That must not be the worker:
         # orphans go to process 1, and its end kills everything in there.
         network, switching_on = os.pipe()
+        # Where it cannot be had there is no network at all, as at the other levels.
+        has_loopback = False
+        with contextlib.suppress(OSError):
+            prepare_loopback()
+            has_loopback = True
         init = os.fork()
         if init == 0:
-            _run_init(adopted)
+            _run_init(adopted, has_loopback=has_loopback)
         # Only init may hold this end, or the worker would wait for itself.
         os.close(switching_on)
         worker = os.fork()
@@ -445,12 +424,13 @@ def _bind_to_supervisor(adopted: int) -> None:
     os.close(adopted)
 
 
-def _run_init(adopted: int) -> NoReturn:
+def _run_init(adopted: int, *, has_loopback: bool) -> NoReturn:
     try:
         # Here and not in the builder: under load it takes some milliseconds, in which the worker builds its
-        # root. Where it cannot be had there is no network at all, as at the other levels.
+        # root.
         with contextlib.suppress(OSError):
-            start_loopback()
+            if has_loopback:
+                switch_on_loopback()
         # It shares nothing with the worker: every descriptor is closed but the one it waits on. The end of
         # the pipe `network` among them tells the worker that the loopback is on.
         os.dup2(adopted, 0)
