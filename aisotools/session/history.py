@@ -44,7 +44,8 @@ _MAX_LISTED = 20
 """Names in one list of a message; the rest is counted."""
 
 _INLINE_ENTRIES = 1_500
-"""Up to so many files a checkpoint is taken on the event loop: a thread would take longer than the scan."""
+"""Up to so many files a checkpoint is taken on the event loop: a thread would take longer than the scan. One
+that is new or changed counts as 20."""
 
 _INLINE_PROCESSES = 24
 """Up to so many processes of a sandbox are stopped on the event loop while a checkpoint is taken."""
@@ -258,7 +259,7 @@ class WorkspaceHistory:
         """Run `scan`, on the loop if there are few files and few processes, else in a thread.
 
         Args:
-            scan: Takes a callback for its `progress`.
+            scan: Takes a callback for its `progress`, and, if it may run on the loop, `max_work`.
             call_id: The call whose progress it is.
             inline: Whether it may run on the loop at all.
             frozen: Whether the sandbox's processes are stopped meanwhile.
@@ -269,7 +270,7 @@ class WorkspaceHistory:
         if inline and is_small and not self._checkpoints.is_busy:
             try:
                 with hold(_INLINE_PROCESSES):
-                    return scan(progress=_refuse_large)
+                    return scan(progress=_refuse_large, max_work=_INLINE_ENTRIES)
             except (TooSlow, TooManyProcesses):
                 pass  # what was copied of a large new file so far is kept, the rest goes to a thread
         progress = _CopyProgress()

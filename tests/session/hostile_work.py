@@ -58,6 +58,13 @@ FORGED = {
     "CONTENT": TEXT_HEAD + ", ({value}).encode(), b'', b''",
 }
 """The four pieces of a forged result, one of them `value`."""
+FILES = """
+import os, shutil
+shutil.rmtree('many', ignore_errors=True)
+os.makedirs('many')
+for n in range({count}):
+    os.close(os.open('many/f%d' % n, os.O_CREAT | os.O_WRONLY))
+"""
 SPINNING = "while :; do :; done"
 
 
@@ -132,6 +139,14 @@ async def use_files(session: Session) -> None:
         assert not moved.is_error, moved.content
 
 
+async def write_files(session: Session) -> None:
+    """Go on where nothing can be undone."""
+    for number in range(3):
+        await _done(session, "sandbox_write", {"path": f"new-{number}.txt", "content": f"{number}\n"})
+    await _done(session, "sandbox_read", {"path": "new-0.txt"})
+    await _done(session, "python", {"code": "1 + 1"})
+
+
 async def use_tasks(session: Session) -> None:
     """Go on while the processes run."""
     for _ in range(3):
@@ -179,6 +194,9 @@ SCENARIOS: dict[str, Scenario] = {
     "printed in tiny pieces": Scenario(PRINT, 3),
     "printed text": Scenario("print('x' * 1_000_000)", 40),
     "long results": Scenario("'\\n'.join('y' * 40 for n in range(100_000))", 10),
+    "99,000 files in one folder": Scenario(FILES.format(count=99_000), follow_up=use_files),
+    "more files than are kept": Scenario(FILES.format(count=100_001), follow_up=write_files),
+    "1,000 files in one call": Scenario(FILES.format(count=1_000), 2),
     "100,000 files": Scenario(prepare=many_files, follow_up=use_files),
     "230 nested folders": Scenario(prepare=deep_folders, follow_up=use_files),
     "16 MiB of settings of git": Scenario(visit=large_config, follow_up=use_files),

@@ -476,7 +476,7 @@ async def test_many_processes_are_stopped_in_a_thread(open_session: OpenSession,
         assert isinstance(sandbox, Crowded)
         sandbox.supervisor = shell.pid
         threads: list[int] = []
-        await history._scan(lambda progress: threads.append(threading.get_ident()), "call")
+        await history._scan(lambda **_: threads.append(threading.get_ident()), "call")
         assert (threads == [threading.get_ident()]) is (count == 3)
         sandbox.supervisor = 0
     finally:

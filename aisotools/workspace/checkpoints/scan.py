@@ -22,7 +22,7 @@ import pathlib
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from aisotools.core.exceptions import WorkspaceError
@@ -34,6 +34,8 @@ RACY_NS = 20_000_000
 """Age below which a stamp is not trusted. Clocks of file systems tick every 4 to 10 ms."""
 
 _SYNCFS_FILES = 32  # above this one `syncfs` is faster than one `fdatasync` a file
+_NEW_WORK = 20
+"""Work for a new or changed entry, which is read and stored; a look at one that is known counts as 1."""
 _READ_ATTEMPTS = 3  # of a file that changes while it is read
 _MAX_LISTED = 100  # paths in `Snapshot.uncovered`
 
@@ -204,7 +206,12 @@ class Scanner:
         self._root = FolderState()
 
     def scan(
-        self, root: int, *, only: str | None = None, progress: ProgressCallback | None = None
+        self,
+        root: int,
+        *,
+        only: str | None = None,
+        progress: ProgressCallback | None = None,
+        max_work: float = math.inf,
     ) -> Snapshot:
         """Take a snapshot.
 
@@ -212,8 +219,10 @@ class Scanner:
             root: Descriptor of the folder, open for reading.
             only: Cover only the entry of this name, with everything below it.
             progress: Called while files are read; may raise `TooSlow`.
+            max_work: How many entries may be looked at; one that is new or changed counts as 20.
 
         Raises:
+            TooSlow: If it takes more than `max_work`, or `progress` raised it.
             WorkspaceError: If a content cannot be stored.
             OSError: If the folder itself cannot be read.
         """
@@ -223,6 +232,7 @@ class Scanner:
             racy_ns=self._clock() - RACY_NS,
             only=only,
             trust_stamps=self._trust_stamps,
+            work_left=max_work,
         )
         try:
             walk.visit(root, (), self._root)
@@ -344,6 +354,7 @@ class _Walk:
     racy_ns: int
     only: str | None
     trust_stamps: bool
+    work_left: float = math.inf
     entries: int = 0
     file_bytes: int = 0
     has_unkept: bool = False
@@ -356,6 +367,8 @@ class _Walk:
         folders: list[str] = []
         room = self.limits.entries - self.entries
         nodes = state.nodes
+        if len(nodes) > self.work_left:
+            raise TooSlow  # here, since nothing is counted for an entry that did not change
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = entry.name
@@ -380,6 +393,11 @@ class _Walk:
                     fresh[name] = status
                 if len(fresh) + len(folders) > room:
                     break  # do not collect more than the limit
+                if len(fresh) * _NEW_WORK + len(folders) > self.work_left:
+                    raise TooSlow
+        self.work_left -= unchanged + len(fresh) * _NEW_WORK + len(folders)
+        if self.work_left < 0:
+            raise TooSlow
         if unchanged + len(fresh) + len(folders) > room:
             raise _LimitExceeded(f"it holds more than {self.limits.entries:,} files and folders")
         if self.only is not None and not path:
@@ -582,15 +600,18 @@ class TrackedTree:
         finally:
             os.close(root)
 
-    def scan(self, progress: ProgressCallback | None = None) -> Snapshot:
-        """Take a snapshot.
+    def scan(self, progress: ProgressCallback | None = None, max_work: float = math.inf) -> Snapshot:
+        """Take a snapshot; see `Scanner.scan` for the arguments.
 
         Raises:
+            TooSlow: If it takes more than `max_work`, or `progress` raised it.
             WorkspaceError: If the folder cannot be read, or a content cannot be stored.
         """
         with self.opened() as root:
             try:
-                snapshot = self._scanner.scan(root, only=self.only or None, progress=progress)
+                snapshot = self._scanner.scan(
+                    root, only=self.only or None, progress=progress, max_work=max_work
+                )
             except OSError as error:
                 problem = f"The folder {str(self.path)!r} cannot be read: {error.strerror}."
                 raise WorkspaceError(problem) from error
@@ -605,18 +626,31 @@ class TrackedTree:
         """
         left_bytes, left_entries = self._limits.total_bytes, self._limits.entries
         with self.opened() as root:
-            for _, folders, names, folder in os.fwalk(".", dir_fd=root, follow_symlinks=False):
-                left_entries -= len(names)
-                most_entries -= len(names) + len(folders)
-                if most_entries < 0:
-                    raise TooSlow
-                for name in names:
-                    try:
-                        left_bytes -= os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
-                    except FileNotFoundError:
-                        continue
-                if left_bytes < 0 or left_entries < 0:
-                    return False
+            paths: list[TreePath] = [()]
+            while paths:
+                path = paths.pop()
+                most_entries -= len(path)  # each folder on the way is opened
+                try:
+                    folder = open_below(root, path)
+                except OSError:
+                    continue  # what is left out is named when a snapshot is taken
+                try:
+                    with os.scandir(folder) as entries:
+                        for entry in entries:
+                            most_entries -= 1
+                            if most_entries < 0:
+                                raise TooSlow
+                            if entry.is_dir():
+                                if not entry.is_symlink():
+                                    paths.append((*path, entry.name))
+                                continue
+                            left_entries -= 1
+                            with suppress(FileNotFoundError):
+                                left_bytes -= entry.stat(follow_symlinks=False).st_size
+                            if left_bytes < 0 or left_entries < 0:
+                                return False
+                finally:
+                    os.close(folder)
         return True
 
     def display_path(self, path: TreePath) -> str:

@@ -253,14 +253,15 @@ class Checkpoints:
 
     # ---- steps
 
-    def look(self, progress: ProgressCallback | None = None) -> Snapshot:
-        """Take a snapshot of the workspace outside of any step.
+    def look(self, progress: ProgressCallback | None = None, max_work: float = math.inf) -> Snapshot:
+        """Take a snapshot of the workspace outside of any step; see `Scanner.scan` for the arguments.
 
         Raises:
+            TooSlow: If it takes more than `max_work`, or `progress` raised it.
             WorkspaceError: If it cannot be stored.
         """
         with self._lock:
-            self.latest = self._workspace.scan(progress)
+            self.latest = self._workspace.scan(progress, max_work)
             return self.latest
 
     def begin(
@@ -272,6 +273,7 @@ class Checkpoints:
         outside: pathlib.Path | None = None,
         beyond: str = "",
         progress: ProgressCallback | None = None,
+        max_work: float = math.inf,
     ) -> Snapshot:
         """Begin a step before its call runs.
 
@@ -282,15 +284,17 @@ class Checkpoints:
             outside: A path outside the workspace that it changes as well.
             beyond: Description of effects that no undo reverts.
             progress: Called while files are read.
+            max_work: How much work each scan may be; see `Scanner.scan`.
 
         Raises:
+            TooSlow: If a scan takes more, or `progress` raised it. No step was begun then.
             WorkspaceError: If the state cannot be stored. The call must not run then.
         """
         with self._lock:
-            snapshot = self.look(progress)
+            snapshot = self.look(progress, max_work)
             before = {_WORKSPACE: snapshot.root}
             if outside is not None and (tree := self._track(outside)) is not None:
-                before[tree.key] = tree.scan().root
+                before[tree.key] = tree.scan(progress, max_work).root
             step = Checkpoint(
                 call_id=call_id,
                 name=name,
@@ -303,13 +307,16 @@ class Checkpoints:
             self._timeline.running[call_id] = step
             return snapshot
 
-    def end(self, call_id: str, progress: ProgressCallback | None = None) -> Checkpoint:
+    def end(
+        self, call_id: str, progress: ProgressCallback | None = None, max_work: float = math.inf
+    ) -> Checkpoint:
         """End a step after its call has run.
 
         Raises:
             WorkspaceError: If the state cannot be stored. The step is then part of the timeline with an
                 unknown end.
-            TooSlow: If `progress` raises it. The step is still running then.
+            TooSlow: If a scan takes more than `max_work`, or `progress` raised it. The step is still running
+                then.
         """
         with self._lock:
             step = self._timeline.running[call_id]
@@ -317,8 +324,10 @@ class Checkpoints:
                 after = {}
                 for key in step.before:
                     tree = self._tree(key)
-                    # Empty: the tree cannot be tracked any more.
-                    after[key] = "" if tree is None else tree.scan(progress).root
+                    snapshot = None if tree is None else tree.scan(progress, max_work)
+                    after[key] = "" if snapshot is None else snapshot.root  # empty: it is tracked no more
+                    if key == _WORKSPACE:
+                        self.latest = snapshot
                 step = replace(step, after=after)
             except TooSlow:
                 raise
