@@ -372,6 +372,11 @@ class AllowedName:
 
     def __post_init__(self) -> None:
         text: object = self.text
+        if isinstance(text, str) and text.lower().rpartition("/")[2] == ".git":
+            raise UsageError(
+                f"allow_protected: {text!r} stays protected: it leads git to settings of any kind. Give a "
+                "part of it, such as '.git/hooks' or '.git/config'."
+            )
         if not isinstance(text, str) or not _can_be_allowed(text):
             raise UsageError(
                 f"allow_protected: {text!r} is no protected name. Give a name such as 'conftest.py', a "
@@ -384,14 +389,20 @@ class AllowedName:
             )
 
     def covers(self, path: str) -> bool:
-        """Return whether `path`, relative to the workspace, is allowed by this."""
+        """Return whether this names `path`, relative to the workspace, or a folder above it."""
         path, text = path.lower(), self.text.lower()
         if text in PROTECTED_FOLDERS:
-            return path.endswith(f"/{text}") or path == text or f"/{text}/" in f"/{path}"
+            return f"/{path}".endswith(f"/{text}") or self.below(path) is not None
         if "/" in text:
             return path == text
         name = path.rpartition("/")[2]
         return name == text or (text in PROTECTED_NAMES and fnmatch.fnmatchcase(name, text))
+
+    def below(self, path: str) -> str | None:
+        """Return what of `path` is below the folder that this allows; None if it allows no folder above."""
+        folder = f"/{self.text.lower()}/"
+        _, found, rest = f"/{path.lower()}".partition(folder)
+        return rest if found and self.text.lower() in PROTECTED_FOLDERS else None
 
 
 def _can_be_allowed(text: str) -> bool:
@@ -439,7 +450,7 @@ class AllowedNames:
 
     def cover(self, path: str) -> bool:
         """Return whether a person has allowed `path`, relative to the workspace, to be written."""
-        return any(name.covers(path) for name in self._names.values())
+        return _is_covered(self._names.values(), path)
 
 
 def name_to_allow(path: str) -> str | None:
@@ -459,4 +470,25 @@ def name_to_allow(path: str) -> str | None:
 
 def allows(names: Iterable[str], path: str) -> bool:
     """Return whether one of the allowed `names` covers `path`, relative to the workspace."""
-    return any(AllowedName(name).covers(path) for name in names)
+    return _is_covered([AllowedName(name) for name in names], path)
+
+
+def _is_covered(names: Collection[AllowedName], path: str) -> bool:
+    """Return whether `names` cover `path`. What is protected by itself takes a name of its own.
+
+    A folder allows what makes it protected, and nothing that would be protected elsewhere, too: a repository
+    of git in an allowed `.vscode` would have programs run that `.vscode` does not say.
+    """
+    for name in names:
+        below = name.below(path)
+        if below is None:
+            if name.covers(path):
+                return True
+        elif not (is_candidate(below) or _may_be_of_repository(below)) or _is_covered(names, below):
+            return True
+    return False
+
+
+def _may_be_of_repository(path: str) -> bool:
+    """Return whether git obeys the file at `path` if one of the folders above it is a repository."""
+    return not _FILES_OF_GIT.isdisjoint(path.split("/"))

@@ -90,6 +90,28 @@ def settings(environ: Mapping[str, str], text: str) -> None:
     (folder / "aisotools.toml").write_text(text)
 
 
+@pytest.mark.parametrize("bare", [False, True])
+async def test_a_repository_in_an_allowed_folder_stays_harmless(
+    real_session: OpenSession, bare: bool
+) -> None:
+    session = at(real_session, allow_protected=[".vscode"])
+    assert session.workspace is not None
+    git = "." if bare else ".git"
+    bare_option = ["--bare"] if bare else []
+    made = await session.call(
+        "python",
+        {"code": f"import subprocess as s; s.run(['git', 'init', '-q', *{bare_option}, '.vs' 'code'])"},
+    )
+    assert not made.is_error, made.content
+    for name in ("config", "hooks/post-index-change"):
+        plant = f"open('.vs' 'code/{git}/{name}', 'w').write('[core]\\nfsmonitor = x\\n')"
+        result = await session.call("python", {"code": plant}, origin="person")
+        assert result.error_kind == "denied", result.content
+        planted = session.workspace / ".vscode" / git / name
+        assert not planted.exists() or b"fsmonitor" not in planted.read_bytes()
+    assert (await write(session, ".vscode/settings.json", "{}"))[0]
+
+
 async def test_a_persons_settings_allow_a_name_for_one_workspace(
     real_session: OpenSession, environ: Mapping[str, str], tmp_path: Path
 ) -> None:

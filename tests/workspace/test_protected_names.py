@@ -132,9 +132,43 @@ def test_files_that_an_allowed_name_covers(name: str, covered: list[str], not_co
         assert not AllowedName(name).covers(path), path
 
 
+@pytest.mark.parametrize(
+    ("names", "covered", "not_covered"),
+    [
+        (
+            [".vscode"],
+            [".vscode/tasks.json", "a/.vscode/b/.vscode/c", ".vscode"],
+            [
+                *(".vscode/.git/config", ".vscode/a/.git/hooks/x", ".vscode/config", ".vscode/a/b/CONFIG"),
+                *(".vscode/hooks/post-checkout", ".vscode/conftest.py", ".vscode/.aisotools.toml"),
+                *(".vscode/.idea/x", ".vscode/a/Makefile", ".VSCode/__pycache__/conftest.cpython-311.pyc"),
+            ],
+        ),
+        ([".git/hooks"], [".git/hooks/pre-commit"], [".git/hooks/conftest.py", ".git/config"]),
+        (
+            [".vscode", "conftest.py", ".idea"],
+            [".vscode/conftest.py", ".vscode/.idea/x", ".idea/.vscode/x/conftest.py"],
+            [".vscode/.git/config", ".vscode/tox.ini"],
+        ),
+        ([".vscode", ".vscode/.git/config"], [".vscode/.git/config"], [".vscode/.git/hooks/x"]),
+        ([".circleci", ".husky"], [".circleci/config.yml", ".husky/pre-commit"], [".circleci/config"]),
+    ],
+)
+def test_a_folder_allows_nothing_that_is_protected_elsewhere_too(
+    names: list[str], covered: list[str], not_covered: list[str]
+) -> None:
+    """A repository of git in an allowed folder would have programs run that nobody allowed."""
+    for path in covered:
+        assert allows(names, path), path
+        assert AllowedNames(names).cover(path), path
+    for path in not_covered:
+        assert not allows(names, path), path
+        assert not AllowedNames(names).cover(path), path
+
+
 NOT_TO_BE_ALLOWED = """
     * main.py *.py c* conftest.* /conftest.py a//conftest.py ../conftest.py a/../conftest.py ./conftest.py
-    n.ipynb a/ .aisotools.toml a/.AISOTOOLS.toml
+    .git a/.git .GIT n.ipynb a/ .aisotools.toml a/.AISOTOOLS.toml
 """
 
 
