@@ -96,37 +96,94 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 if TYPE_CHECKING:
-    # For type checkers and editors; tests/test_shape.py compares it with the table above.
-    from aisotools.agent.agent import Agent
-    from aisotools.agent.budgets import Budgets
-    from aisotools.agent.models.human import HumanModel
-    from aisotools.agent.models.local import LocalModel
-    from aisotools.agent.models.provider import provider_model
-    from aisotools.agent.models.replay import ReplayModel
-    from aisotools.agent.models.scripted import ScriptedModel
-    from aisotools.core.exceptions import AisotoolsError, ToolError, UnknownTool
-    from aisotools.core.messages import Model
-    from aisotools.core.protocols import Approver, Tool, ToolContext
-    from aisotools.core.types import (
-        Approval,
-        ApprovalRequest,
-        Decision,
-        Effect,
-        Facts,
-        ToolCall,
-        ToolDefinition,
-        ToolResult,
+    # For type checkers and editors; tests/test_shape.py compares it with the table above. `X as X` exports X
+    # to programs that are checked strictly.
+    from aisotools.agent.agent import Agent as Agent
+    from aisotools.agent.budgets import Budgets as Budgets
+    from aisotools.agent.models.human import HumanModel as HumanModel
+    from aisotools.agent.models.local import LocalModel as LocalModel
+    from aisotools.agent.models.provider import provider_model as provider_model
+    from aisotools.agent.models.replay import ReplayModel as ReplayModel
+    from aisotools.agent.models.scripted import ScriptedModel as ScriptedModel
+    from aisotools.core.exceptions import (
+        AisotoolsError as AisotoolsError,
     )
-    from aisotools.integrations.jupyter_gateway.sandbox import GatewaySandbox
-    from aisotools.notebook.approval.approver import NotebookApprover
-    from aisotools.notebook.current import current_session
-    from aisotools.policy.approvers import AllowAll, DenyAll, ScriptedApprover
-    from aisotools.policy.rules import Evaluation, Policy, Rule
-    from aisotools.policy.shell.classify import ShellReport, classify_shell
-    from aisotools.sandbox.limits import Limits
-    from aisotools.session.approvers import ConsoleApprover
-    from aisotools.session.pool import SessionPool
-    from aisotools.session.session import Session
-    from aisotools.testing.fakes import FakeSandbox, MockTool
-    from aisotools.tools.function import tool
-    from aisotools.tools.registry import ToolRegistry
+    from aisotools.core.exceptions import (
+        ToolError as ToolError,
+    )
+    from aisotools.core.exceptions import (
+        UnknownTool as UnknownTool,
+    )
+    from aisotools.core.messages import Model as Model
+    from aisotools.core.protocols import (
+        Approver as Approver,
+    )
+    from aisotools.core.protocols import (
+        Tool as Tool,
+    )
+    from aisotools.core.protocols import (
+        ToolContext as ToolContext,
+    )
+    from aisotools.core.types import (
+        Approval as Approval,
+    )
+    from aisotools.core.types import (
+        ApprovalRequest as ApprovalRequest,
+    )
+    from aisotools.core.types import (
+        Decision as Decision,
+    )
+    from aisotools.core.types import (
+        Effect as Effect,
+    )
+    from aisotools.core.types import (
+        Facts as Facts,
+    )
+    from aisotools.core.types import (
+        ToolCall as ToolCall,
+    )
+    from aisotools.core.types import (
+        ToolDefinition as ToolDefinition,
+    )
+    from aisotools.core.types import (
+        ToolResult as ToolResult,
+    )
+    from aisotools.integrations.jupyter_gateway.sandbox import GatewaySandbox as GatewaySandbox
+    from aisotools.notebook.approval.approver import NotebookApprover as NotebookApprover
+    from aisotools.notebook.current import current_session as current_session
+    from aisotools.policy.approvers import (
+        AllowAll as AllowAll,
+    )
+    from aisotools.policy.approvers import (
+        DenyAll as DenyAll,
+    )
+    from aisotools.policy.approvers import (
+        ScriptedApprover as ScriptedApprover,
+    )
+    from aisotools.policy.rules import (
+        Evaluation as Evaluation,
+    )
+    from aisotools.policy.rules import (
+        Policy as Policy,
+    )
+    from aisotools.policy.rules import (
+        Rule as Rule,
+    )
+    from aisotools.policy.shell.classify import (
+        ShellReport as ShellReport,
+    )
+    from aisotools.policy.shell.classify import (
+        classify_shell as classify_shell,
+    )
+    from aisotools.sandbox.limits import Limits as Limits
+    from aisotools.session.approvers import ConsoleApprover as ConsoleApprover
+    from aisotools.session.pool import SessionPool as SessionPool
+    from aisotools.session.session import Session as Session
+    from aisotools.testing.fakes import (
+        FakeSandbox as FakeSandbox,
+    )
+    from aisotools.testing.fakes import (
+        MockTool as MockTool,
+    )
+    from aisotools.tools.function import tool as tool
+    from aisotools.tools.registry import ToolRegistry as ToolRegistry

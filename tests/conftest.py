@@ -52,6 +52,22 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["IPYTHONDIR"] = folder.name
 
 
+LONG = (
+    "worker/test_reader.py",
+    "test_hostile_work.py",
+    "test_stopping.py",
+    "test_monitor.py",
+    "test_parsing.py",
+)
+"""Modules that take longest. They come first, or the whole suite would wait for one of them in the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long modules come first, in the processes that share the work."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: not item.path.as_posix().endswith(LONG))
+
+
 def pytest_collection_finish() -> None:
     """What was collected stays to the end: the garbage collector need not look through it again."""
     gc.collect()
@@ -68,6 +84,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         # One more than there are cores: a third of the time, tests wait for processes to start and to end.
         config.option.numprocesses = 1 + max(1, min(4, os.cpu_count() or 1))
         config.option.dist = "loadfile"
+        config.option.loadscopereorder = False  # they are in order; see below
 
 
 @pytest.fixture

@@ -680,14 +680,17 @@ def exemptions(package: Package) -> Iterator[Finding]:
 
 
 def typed_names(root: Module) -> dict[str, str]:
-    """The names under `if TYPE_CHECKING` of the package root, each with the module it comes from."""
+    """The names under `if TYPE_CHECKING` of the package root, each with the module it comes from.
+
+    Only those imported as themselves: to a type checker the others are private to the package.
+    """
     names: dict[str, str] = {}
     for node in root.tree.body:
         if isinstance(node, ast.If) and is_type_checking(node):
             for inner in node.body:
                 if isinstance(inner, ast.ImportFrom):
                     home = (inner.module or "").removeprefix(ROOT + ".")
-                    names |= {alias.asname or alias.name: home for alias in inner.names}
+                    names |= {alias.name: home for alias in inner.names if alias.asname == alias.name}
     return names
 
 

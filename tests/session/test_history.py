@@ -26,7 +26,6 @@ from aisotools.session.history import (
     UndoHistory,
     WorkspaceHistory,
     list_uncovered,
-    summarize_names,
 )
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox, MockTool
@@ -402,12 +401,6 @@ async def test_large_workspace_is_not_looked_at_again_before_its_first_checkpoin
     assert not history.can_undo(facts), "what was found then counts"
     (workspace / "c").unlink()
     assert history.can_undo(facts), "a small one is looked at"
-
-
-def test_long_lists_are_counted() -> None:
-    assert summarize_names(["a", "b"]) == "a, b"
-    assert summarize_names([str(n) for n in range(20)]).endswith("18, 19")
-    assert summarize_names([str(n) for n in range(1_025)]).endswith("18, 19 and 1,005 more")
 
 
 def test_files_outside_a_checkpoint_are_listed_with_their_reasons() -> None:
