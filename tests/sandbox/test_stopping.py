@@ -490,9 +490,13 @@ async def test_siblings_fail_when_the_worker_is_killed(strict: Rig) -> None:
 async def test_a_stopped_call_is_stopped_also_when_its_worker_has_to_be_ended(strict: Rig) -> None:
     @tool
     def stuck() -> int:
-        """Cannot be interrupted."""
-        print("began", flush=True)
-        return sum(range(10**11))
+        """Cannot be interrupted, whenever it is tried."""
+        while True:
+            try:
+                print("began", flush=True)
+                sum(range(10**11))
+            except KeyboardInterrupt:
+                pass
 
     call = asyncio.create_task(strict.tool(stuck))
     await printed(strict, "began")

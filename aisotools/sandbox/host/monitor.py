@@ -472,12 +472,15 @@ class ResourceMonitor:
 
     async def _sample(self) -> None:
         cost_s = 0.0
+        # On a busy machine the thread starts and answers late. What a process used meanwhile must count as
+        # used after this sample, or the kernel's kill for processor time would go without its reason.
+        sampled_s = time.monotonic()
         try:
             # The processes are hostile: one look at sixty forks of a gigabyte takes seconds.
             usage, cost_s = await asyncio.to_thread(self._measure)
             if self._stopped:
                 return
-            self._cpu_samples.append((usage.cpu_s, time.monotonic()))
+            self._cpu_samples.append((usage.cpu_s, sampled_s))
             exceeded = find_exceeded(usage, self._limits)
             if exceeded is not None:
                 self._on_exceeded(exceeded)

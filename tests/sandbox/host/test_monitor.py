@@ -23,7 +23,7 @@ from aisotools.sandbox.host.monitor import (
 )
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from tests.sandbox.rig import Rig, rig, rss_bytes
-from tests.waiting import eventually, file_times_advance
+from tests.waiting import HANG_S, eventually, file_times_advance
 
 MIB = 1 << 20
 
@@ -351,6 +351,29 @@ async def test_samples_are_taken_in_a_thread(tmp_path: Path) -> None:
     finally:
         monitor.stop()
     assert threading.get_ident() not in threads
+
+
+async def test_a_sample_whose_thread_is_late_counts_from_before_it() -> None:
+    """What a process uses while the thread waits for a processor may be what the kernel kills it for."""
+    measuring, release = threading.Event(), threading.Event()
+
+    def supervisor() -> int:
+        measuring.set()
+        release.wait(HANG_S)
+        return os.getpid()
+
+    monitor = ResourceMonitor(
+        supervisor, Limits(), folders=(), is_busy=lambda: True, on_exceeded=lambda _: None
+    )
+    try:
+        await eventually(measuring.is_set)
+        late_s = time.monotonic()
+        release.set()
+        await eventually(lambda: monitor._cpu_samples)
+    finally:
+        release.set()
+        monitor.stop()
+    assert monitor._cpu_samples[0][1] <= late_s
 
 
 def test_the_memory_of_a_process_that_may_not_be_looked_at(tmp_path: Path) -> None:
