@@ -43,6 +43,10 @@ class RegistryError(UsageError):
     """A tool cannot be registered or found."""
 
 
+_MAX_NAME_CHARS = 200
+"""Characters of a name in a message: a model may ask for a tool by a name of any length."""
+
+
 class UnknownTool(RegistryError, KeyError):
     """No tool of that name is registered.
 
@@ -65,7 +69,8 @@ class UnknownTool(RegistryError, KeyError):
             hint = "Registered tools: " + ", ".join(self.known) + "."
         else:
             hint = "No tools are registered."
-        return f"There is no tool named {self.name!r}. {hint}"
+        name = self.name if len(self.name) <= _MAX_NAME_CHARS else self.name[:_MAX_NAME_CHARS] + "..."
+        return f"There is no tool named {name!r}. {hint}"
 
 
 class ToolClash(RegistryError):

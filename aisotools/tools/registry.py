@@ -104,7 +104,8 @@ class ToolRegistry:
 
     def _unknown(self, name: str) -> UnknownTool:
         known = tuple(self._tools)
-        near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+        # A much longer name is like none, and comparing it would take seconds.
+        near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5) if len(str(name)) <= 200 else []
         return UnknownTool(str(name), tuple(near), known)
 
     def get(self, name: str) -> Tool | None:

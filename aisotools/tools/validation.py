@@ -108,7 +108,7 @@ def describe_problem(
         return f"{path} is missing"
     if kind == "extra_forbidden":
         known = list(parameters.get("properties", {}))
-        near = difflib.get_close_matches(str(loc[-1]), known, n=1) if len(loc) == 1 else []
+        near = difflib.get_close_matches(str(loc[-1])[:80], known, n=1) if len(loc) == 1 else []
         suggestion = f" (did you mean {near[0]}?)" if near else ""
         return f"{path} is not an argument{suggestion}"
     text = message[:_MAX_MESSAGE_CHARS]

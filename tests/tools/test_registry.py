@@ -53,6 +53,8 @@ def test_get_gives_none_and_brackets_raise() -> None:
         registry["fiel"]
     with pytest.raises(UnknownTool, match="Registered tools: file, python"):
         registry["zzz"]
+    with pytest.raises(UnknownTool, match=r"named 'fi(le){99}\.\.\.'. Registered tools: file, python"):
+        registry["fi" + "le" * 10_000_000]
     with pytest.raises(UnknownTool, match="No tools are registered"):
         ToolRegistry()["file"]
 
