@@ -156,7 +156,14 @@ _HOME = "your home folder"
 
 def _home(environ: Mapping[str, str]) -> Path:
     home = Path(environ.get("HOME", ""))
-    return home if home.is_absolute() else Path(pwd.getpwuid(os.geteuid()).pw_dir)
+    if home.is_absolute():
+        return home
+    try:
+        return Path(pwd.getpwuid(os.geteuid()).pw_dir)
+    except KeyError:  # as in containers that run under a bare number
+        raise WorkspaceError(
+            f"HOME is not set, and the user {os.geteuid()} has no account. Set HOME to a folder of your own."
+        ) from None
 
 
 def _trusted_folders(state_folder: Path, environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:

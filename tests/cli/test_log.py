@@ -129,22 +129,26 @@ def test_a_missing_file_is_an_error_of_one_line(environ: dict[str, str], tmp_pat
     assert "gone.jsonl" in lines[0]
 
 
-async def test_a_sound_ledger_is_shown_exported_and_verified(open_session: OpenSession) -> None:
+async def test_a_sound_ledger_is_shown_exported_and_verified(
+    open_session: OpenSession, environ: dict[str, str]
+) -> None:
     session = open_session(MockTool("look", result="seen"), approver=AllowAll(), session_key="mine")
     await session.call("look")
     await session.close()
     path = session.log_path
     assert path is not None
-    status, shown = run("show", str(path), environ={})
+    status, shown = run("show", str(path), environ=environ)
     assert status == 0
     assert any("look: ok" in line and "seen" in line for line in shown)
-    status, exported = run("export", str(path), environ={})
+    status, exported = run("export", str(path), environ=environ)
     assert status == 0
     assert [json.loads(line)["n"] for line in exported] == list(range(1, len(shown) + 1))
-    assert run("verify", str(path), environ={}) == (0, [f"{path}: {len(shown)} records are sound."])
+    assert run("verify", str(path), environ=environ) == (0, [f"{path}: {len(shown)} records are sound."])
 
 
-async def test_verify_names_damage_and_an_incomplete_last_line(open_session: OpenSession) -> None:
+async def test_verify_names_damage_and_an_incomplete_last_line(
+    open_session: OpenSession, environ: dict[str, str]
+) -> None:
     session = open_session(MockTool("look"), approver=AllowAll())
     await session.call("look")
     await session.close()
@@ -152,9 +156,9 @@ async def test_verify_names_damage_and_an_incomplete_last_line(open_session: Ope
     assert path is not None
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"n": 99')
-    status, lines = run("verify", str(path), environ={})
+    status, lines = run("verify", str(path), environ=environ)
     assert (status, lines[0]) == (0, "The last line is incomplete (8 bytes), as after a crash.")
     path.write_bytes(whole.replace(b"look", b"lock", 1))
-    status, lines = run("verify", str(path), environ={})
+    status, lines = run("verify", str(path), environ=environ)
     assert status == 1
     assert lines[0].startswith("DAMAGED: line 1")

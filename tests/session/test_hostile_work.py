@@ -19,7 +19,7 @@ BUDGET = 16 << 20
 # What the allocator keeps of what was there for a moment: the largest result takes about that much.
 SLACK = 40 << 20
 MAX_STALL_S = 0.05
-_RUNS = 3
+_RUNS = 5
 
 
 def run_calmest(name: str, folder: Path) -> dict[str, Any]:

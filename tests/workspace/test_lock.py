@@ -348,3 +348,20 @@ def test_threads(tmp_path: Path, state: Path) -> None:
     assert held_elsewhere(tmp_path, state) == os.getpid()
     claims[0].release()
     assert held_elsewhere(tmp_path, state) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="takes another user id")
+def test_a_user_without_an_account_needs_a_home() -> None:
+    code = """
+import os
+from aisotools.core.exceptions import WorkspaceError
+from aisotools.workspace.lock import state_folder
+os.setuid(2_000_111)
+try:
+    state_folder({})
+except WorkspaceError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    expected = "HOME is not set, and the user 2000111 has no account. Set HOME to a folder of your own.\n"
+    assert done.stdout == expected
