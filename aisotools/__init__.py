@@ -107,45 +107,19 @@ if TYPE_CHECKING:
     from aisotools.agent.models.scripted import ScriptedModel as ScriptedModel
     from aisotools.core.exceptions import (
         AisotoolsError as AisotoolsError,
-    )
-    from aisotools.core.exceptions import (
         ToolError as ToolError,
-    )
-    from aisotools.core.exceptions import (
         UnknownTool as UnknownTool,
     )
     from aisotools.core.messages import Model as Model
-    from aisotools.core.protocols import (
-        Approver as Approver,
-    )
-    from aisotools.core.protocols import (
-        Tool as Tool,
-    )
-    from aisotools.core.protocols import (
-        ToolContext as ToolContext,
-    )
+    from aisotools.core.protocols import Approver as Approver, Tool as Tool, ToolContext as ToolContext
     from aisotools.core.types import (
         Approval as Approval,
-    )
-    from aisotools.core.types import (
         ApprovalRequest as ApprovalRequest,
-    )
-    from aisotools.core.types import (
         Decision as Decision,
-    )
-    from aisotools.core.types import (
         Effect as Effect,
-    )
-    from aisotools.core.types import (
         Facts as Facts,
-    )
-    from aisotools.core.types import (
         ToolCall as ToolCall,
-    )
-    from aisotools.core.types import (
         ToolDefinition as ToolDefinition,
-    )
-    from aisotools.core.types import (
         ToolResult as ToolResult,
     )
     from aisotools.integrations.jupyter_gateway.sandbox import GatewaySandbox as GatewaySandbox
@@ -153,37 +127,15 @@ if TYPE_CHECKING:
     from aisotools.notebook.current import current_session as current_session
     from aisotools.policy.approvers import (
         AllowAll as AllowAll,
-    )
-    from aisotools.policy.approvers import (
         DenyAll as DenyAll,
-    )
-    from aisotools.policy.approvers import (
         ScriptedApprover as ScriptedApprover,
     )
-    from aisotools.policy.rules import (
-        Evaluation as Evaluation,
-    )
-    from aisotools.policy.rules import (
-        Policy as Policy,
-    )
-    from aisotools.policy.rules import (
-        Rule as Rule,
-    )
-    from aisotools.policy.shell.classify import (
-        ShellReport as ShellReport,
-    )
-    from aisotools.policy.shell.classify import (
-        classify_shell as classify_shell,
-    )
+    from aisotools.policy.rules import Evaluation as Evaluation, Policy as Policy, Rule as Rule
+    from aisotools.policy.shell.classify import ShellReport as ShellReport, classify_shell as classify_shell
     from aisotools.sandbox.limits import Limits as Limits
     from aisotools.session.approvers import ConsoleApprover as ConsoleApprover
     from aisotools.session.pool import SessionPool as SessionPool
     from aisotools.session.session import Session as Session
-    from aisotools.testing.fakes import (
-        FakeSandbox as FakeSandbox,
-    )
-    from aisotools.testing.fakes import (
-        MockTool as MockTool,
-    )
+    from aisotools.testing.fakes import FakeSandbox as FakeSandbox, MockTool as MockTool
     from aisotools.tools.function import tool as tool
     from aisotools.tools.registry import ToolRegistry as ToolRegistry

@@ -102,15 +102,34 @@ def difference(was: State, now: State) -> str:
     return ", ".join(part for part, differs in parts.items() if differs) + " changed"
 
 
+def stamps_changed(was: Glance, now: Glance) -> str:
+    """In a few words, which stamps of a file differ whose content does not; empty if none."""
+    if was == now or was is None or now is None:
+        return ""
+    names = ("mode", "inode", "size", "mtime", "ctime")
+    parts = [
+        f"{'target ' if number >= len(names) else ''}{names[number % len(names)]} {old} -> {new}"
+        for number, (old, new) in enumerate(zip(was, now, strict=False))
+        if old != new
+    ]
+    return f"its content is the same, but it was written, replaced or touched ({', '.join(parts)})"
+
+
 # ---------------------------------------------------------------- what is watched
 
 
 class Watch:
     """Some paths, and what they were when last looked at."""
 
-    def __init__(self, paths: Callable[[], Iterable[str]]) -> None:
-        """Look at all of them; `paths` is asked again each time, as there may be more or fewer."""
+    def __init__(self, paths: Callable[[], Iterable[str]], untouched: Iterable[str] = ()) -> None:
+        """Look at all of them.
+
+        Args:
+            paths: Asked again each time, as there may be more or fewer.
+            untouched: Those that must not even be written back: a new time or inode counts as a change.
+        """
         self._paths = paths
+        self._untouched = frozenset(untouched)
         self._glances: Mapping[str, Glance] = self._look()
         self._states = {path: state_of(path) for path in self._glances}
 
@@ -133,6 +152,8 @@ class Watch:
                 now = state_of(path)
                 change = difference(self._states.get(path, State()), now)
                 self._states[path] = now
+                if not change and path in self._untouched:
+                    change = stamps_changed(before.get(path), glances.get(path))
                 found += [f"{path}: {change}"] if change else []
         return found
 
@@ -142,10 +163,10 @@ class Watched:
     """What no test may change.
 
     Attributes:
-        files: Looked at after each test.
+        files: Looked at after each test; not even their times may change.
         folders: Likewise, with all that is below them.
-        checkout: The root of a git checkout, whose tracked files are looked at after each module of tests;
-            None for none. Without git, or where it is no checkout, nothing is looked at.
+        checkout: The root of a git checkout, whose tracked files are looked at after each module of tests,
+            with any new ones in its packages; None for none. Where it is no checkout, nothing is looked at.
     """
 
     files: tuple[Path, ...] = ()
@@ -164,6 +185,10 @@ class Watched:
         """The paths that are looked at after each module."""
         return () if self.checkout is None else tracked(self.checkout)
 
+    def new(self) -> tuple[str, ...]:
+        """The paths in the packages that git does not track, as they are now."""
+        return () if self.checkout is None else untracked(self.checkout)
+
 
 def usual() -> Watched:
     """What this project's own tests are kept from."""
@@ -178,8 +203,25 @@ def usual() -> Watched:
 
 
 def tracked(checkout: Path) -> tuple[str, ...]:
-    """Every file that git tracks there; none without git, or where this is no checkout."""
-    command = ["git", "-C", str(checkout), "ls-files", "-z"]
+    """Every file that git tracks there; none where this is no checkout.
+
+    Raises:
+        pytest.UsageError: It is a checkout, but git lists nothing, so that nothing would be watched.
+    """
+    listed = _listed(checkout)
+    if not listed and (checkout / ".git").exists():
+        raise pytest.UsageError(f"git lists no file of the checkout {checkout}: nothing there can be watched")
+    return listed
+
+
+def untracked(checkout: Path) -> tuple[str, ...]:
+    """Every file in the packages there that git neither tracks nor ignores."""
+    return _listed(checkout, "--others", "--exclude-standard", "--", "aisotools", "tests")
+
+
+def _listed(checkout: Path, *arguments: str) -> tuple[str, ...]:
+    # The checkout may belong to another user, which git refuses unless it is asked not to.
+    command = ["git", "-c", "safe.directory=*", "-C", str(checkout), "ls-files", "-z", *arguments]
     try:
         listed = subprocess.run(command, capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -200,8 +242,9 @@ class Guard:
     def __init__(self, watched: Watched) -> None:
         """Take down what everything is before the run."""
         many = watched.many()
-        self._few = Watch(watched.few)
-        self._many = Watch(lambda: many)
+        self._few = Watch(watched.few, untouched=map(str, watched.files))
+        # Asked for once: what a test removes from the index stays watched.
+        self._many = Watch(lambda: (*many, *watched.new()))
         self._last = ""
         self.found: list[str] = []
 

@@ -5,6 +5,9 @@ statement that is left out) are tried one after another, and the module's own te
 mutant that no own test notices is a survivor. The command prints the rate for each module and every survivor
 with its line, and exits with 1 when a module's rate is below the required one.
 
+A mutant can do anything, such as remove files that are not its own. So the tests run where only the folder
+for their temporary files can be changed, which takes Linux with Landlock.
+
 A survivor that behaves as the original does is listed in `tests/data/mutants.toml` with the reason, and not
 counted. The checkout is not touched: mutants are written into a temporary copy.
 
@@ -17,6 +20,7 @@ from __future__ import annotations
 import argparse
 import ast
 import concurrent.futures
+import functools
 import itertools
 import os
 import random
@@ -29,6 +33,8 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from aisotools.sandbox.confinement import landlock
 
 PROJECT = Path(__file__).resolve().parent.parent
 REASONS = PROJECT / "tests" / "data" / "mutants.toml"
@@ -46,6 +52,7 @@ MODULES = (
     "workspace/checkpoints/scan",
     "workspace/checkpoints/store",
     "workspace/checkpoints/timeline",
+    "workspace/checkpoints/tree",
     "agent/loop",
 )
 """The modules that decide; each is tried against `tests/<folder>/test_<module>*.py`."""
@@ -182,13 +189,31 @@ def _is_code(mutant: Mutant) -> bool:
     return True
 
 
+def confine(folder: Path) -> None:
+    """Let this process, and all that it starts, create, write, rename and remove files below `folder` alone.
+
+    Modes and times of files are not covered.
+
+    Raises:
+        OSError: The kernel offers no Landlock.
+    """
+    version = min(landlock.abi(), landlock.KNOWN_ABI)
+    changes = landlock.all_rights(version) & ~landlock.READ & ~landlock.Right.IOCTL_DEV
+    paths = (str(folder), *landlock.WRITABLE_DEVICES)
+    rules = landlock.Ruleset(files=changes, grants=tuple((path, changes) for path in paths))
+    landlock.enforce(rules, version)
+
+
 class Copy:
     """A copy of the checkout in which one module at a time is changed."""
 
     def __init__(self, top: Path, module: str) -> None:
         """Copy the checkout into a folder below `top`."""
         folder = self.folder = top / "copy"
-        self._scratch = top / "t"  # a short name: sockets lie below it
+        # All that the tests can change. The names are short: sockets lie below.
+        self._writable = top / "w"
+        self._scratch, self._cache = self._writable / "t", self._writable / "c"
+        self._cache.mkdir(parents=True)
         self.output = ""
         names = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -210,7 +235,7 @@ class Copy:
     def passes(self, source: str, timeout_s: float) -> bool | None:
         """Return whether the module's own tests pass with `source` as its text; None at the time limit."""
         self.target.write_text(source, "utf-8")
-        for path in (self.target.parent / "__pycache__").glob(f"{self.target.stem}.*.pyc"):
+        for path in self._cache.rglob(f"{self.target.stem}.*.pyc"):
             path.unlink()  # a mutant of the same size in the same second would count as unchanged
         plugins = itertools.chain.from_iterable(("-p", f"no:{name}") for name in _UNUSED_PLUGINS)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
@@ -219,6 +244,7 @@ class Copy:
             **os.environ,
             # The installed plugin imports the package before pytest reads its configuration.
             "PYTHONPATH": str(self.folder),
+            "PYTHONPYCACHEPREFIX": str(self._cache),
             "HYPOTHESIS_PROFILE": "mutants",
             "TMPDIR": str(self._scratch),
         }
@@ -230,6 +256,7 @@ class Copy:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 timeout=timeout_s,
+                preexec_fn=functools.partial(confine, self._writable),
                 check=False,
             )
         except subprocess.TimeoutExpired:

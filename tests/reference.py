@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import enum
 import inspect
@@ -243,14 +244,34 @@ def architecture_page() -> str:
         ),
         WALKS,
         "## Modules\n",
-        "| package | modules |",
-        "|---|---|",
+        (
+            "What each is for, in the first words of its docstring. Where everyday behaviour is, down to the "
+            "function, is a table in [CONTRIBUTING](../../CONTRIBUTING.md#where-is-).\n"
+        ),
     ]
     for box in sorted(members):
+        lines += [f"### {box}\n", f"{purpose(package()[box])}.\n", "| module | what it is for |", "|---|---|"]
         names = [name for name in members[box] if name != box]
-        shown = ", ".join(f"`{name.removeprefix(box + '.')}`" for name in names)
-        lines.append(f"| {box} | {shown} |")
-    return "\n".join(lines) + "\n"
+        lines += [f"| `{name.removeprefix(box + '.')}` | {_cell(package()[name])} |" for name in names]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+PURPOSE_CHARS = 110
+"""A first sentence that is longer is cut at the end of its first clause."""
+
+
+def purpose(module: shape.Module) -> str:
+    """Return the first sentence of a module's docstring without its full stop, or its first clause."""
+    paragraph = " ".join((ast.get_docstring(module.tree) or "").partition("\n\n")[0].split())
+    sentence = re.split(r"\.(?:\s|$)", paragraph, maxsplit=1)[0]
+    clauses = re.split(r"(?<=\w)[;:] ", sentence)
+    return clauses[0] if len(sentence) > PURPOSE_CHARS and len(clauses[0]) > 1 else sentence
+
+
+def _cell(module: shape.Module) -> str:
+    """Return the purpose of a module as a cell of a table, where a bar would end it."""
+    return purpose(module).replace("|", "\\|")
 
 
 WALKS = """\

@@ -106,6 +106,11 @@ OPTIONAL = frozenset(
 BANNED_WORDS = frozenset({"told", "gave", "heard", "ran", "kept", "said", "wish", "ticket"})
 """Names that were used for messages, headers, requests and results alike."""
 
+BANNED_MODULE_WORDS = frozenset(
+    {"awaited", "asking", "asked", "told", "given", "kept", "misc", "helpers", "utils", "common", "stuff"}
+)
+"""Words in names of modules that do not say what a module is about."""
+
 SHARED_NAMES: Mapping[str, tuple[str, str]] = {
     "main": ("", "the entry point of a program, by custom"),
     "add_parser": ("cli", "argparse's own name for adding a subcommand; each one adds itself"),
@@ -124,7 +129,6 @@ FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {
     "sandbox.data": {"to_arrow": "polars: frames and series have it, other objects have not"},
     "sandbox.host.monitor": {"sysconf": "the module os, not on Windows"},
     "sandbox.process.tree": {"prctl": "the C library, on Linux alone"},
-    "session.options": {"inquire": "approvers of programs: a method under its former name"},
     "workspace.import_roots": {
         "find_spec": "finders of old kinds have none",
         "cached": "specs are made by finders of strangers, which may leave out anything",
@@ -135,7 +139,6 @@ FOREIGN_MEMBERS: Mapping[str, Mapping[str, str]] = {
         "path": "loaders of files have it",
         "archive": "loaders of archives have it",
     },
-    "workspace.checkpoints.restore": {"O_PATH": "the module os, on Linux alone"},
     "workspace.checkpoints.scan": {"syncfs": "the C library, on Linux alone"},
     "workspace.dirfd": {"O_PATH": "the module os, on Linux alone"},
     "tools.results": {"tolist": _ARRAYS},
@@ -821,8 +824,11 @@ def contracts(package: Package) -> Iterator[Finding]:
 
 
 def words(package: Package) -> Iterator[Finding]:
-    """A name says what the value is."""
+    """A name says what the value is, and that of a module what it is about."""
     for module in package.values():
+        for word in sorted(BANNED_MODULE_WORDS.intersection(re.split(r"[._]", module.name))):
+            message = f"{word!r} does not say what the module is about: name it after its subject"
+            yield Finding(module.path, 1, message)
         for node in nodes_of(module.tree):
             name = _name(node)
             if name is not None and name.strip("_") in BANNED_WORDS:

@@ -1,9 +1,9 @@
-"""Places whose correctness depends on what happens at the same moment: forks, signals, crashes, confinement.
+"""Places whose correctness depends on what happens at the same moment: `python -m tests.sites` lists them.
 
-Code cannot show why such a place is right: the case it guards against happens between its lines, in another
-process or in the kernel. So each has a comment that names the case. `uncommented` finds those that have none;
-`python -m tests.structure --sites` lists all, each with the beginning of its comment. Whether the comment is
-about the case is for readers to judge.
+These are forks, signals, threads, crashes and confinement. Code cannot show why such a place is right: the
+case it guards against happens between its lines, in another process, another thread or the kernel. So each
+has a comment that names the case. `uncommented` finds those that have none; `main` prints all, each with its
+kind and the nearest line of its comment. Whether the comment is about the case is for readers to judge.
 """
 
 from __future__ import annotations
@@ -14,41 +14,39 @@ import re
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from tests.shape import Finding, Module, Package
+from tests.shape import Finding, Module, Package, read
+
+PACKAGE = Path(__file__).resolve().parent.parent / "aisotools"
 
 LINES_ABOVE = 6
 LINES_BELOW = 5  # where the handlers of an error say why
 MIN_WORDS = 4  # fewer name no case
 
-CALLS = frozenset(
+KINDS = {
     # processes begin, end, and are waited for
-    {
-        "fork",
-        "_exit",
-        "kill",
-        "killpg",
-        "execv",
-        "execve",
-        "execvpe",
-        "posix_spawn",
-        "Popen",
-        "setsid",
-    }
-    | {"setpgid", "prctl", "_prctl", "raise_signal"}
+    "process": frozenset(
+        {"fork", "register_at_fork", "_exit", "execv", "execve", "execvpe", "posix_spawn", "Popen", "setsid"}
+        | {"kill", "killpg", "setpgid", "prctl", "_prctl"}
+        | {"waitpid", "waitid", "wait3", "wait4", "pidfd_open", "pidfd_send_signal"}
+    ),
+    "signal": frozenset(
+        {"signal", "raise_signal", "set_wakeup_fd", "setitimer", "siginterrupt", "pthread_sigmask"}
+        | {"add_signal_handler"}
+    ),
+    # another thread hands something to the event loop, which may be closed meanwhile
+    "thread": frozenset({"call_soon_threadsafe"}),
     # descriptors change hands
-    | {"dup2", "send_fds", "recv_fds"}
-    # layers of confinement
-    | {"load_filter", "_load_filter"}
-    | {"waitpid", "waitid", "wait3", "wait4", "pidfd_open", "pidfd_send_signal", "unshare", "setns"}
-    # signals
-    | {"signal", "set_wakeup_fd", "setitimer", "siginterrupt", "pthread_sigmask", "add_signal_handler"}
-    # a file takes the place of another, or is locked
-    | {"rename", "replace", "link", "flock", "lockf"}
-    # a task is not cancelled half-way
-    | {"shield", "uncancel"}
-)
-"""Functions that begin, end, signal or confine processes, swap files, or hold off cancellation."""
+    "descriptor": frozenset({"dup2", "send_fds", "recv_fds"}),
+    # layers of confinement; also system calls by name
+    "confinement": frozenset({"load_filter", "_load_filter", "unshare", "setns"}),
+    # a file takes the place of another, loses its end, or is locked
+    "file": frozenset({"rename", "replace", "link", "truncate", "ftruncate", "flock", "lockf"}),
+    # a task is not cancelled half-way, or the cancellation of another is awaited
+    "cancellation": frozenset({"shield", "uncancel"}),
+}
+"""Functions whose effect depends on the moment, by kind. Handlers of `CancelledError` count as well."""
 
 OWNERS = {
     "fork": {"os"},
@@ -56,6 +54,7 @@ OWNERS = {
     "replace": {"os"},
     "rename": {"os"},
     "link": {"os"},
+    "truncate": {"os"},
 }
 """Of functions with common names: the modules whose functions they are."""
 
@@ -72,6 +71,7 @@ class Site:
     Attributes:
         line: Its first line.
         end: Its last line.
+        kind: What it is about, a key of `KINDS`.
         what: The call, or the error that it handles.
         first: First line of the function it stands in.
         last: Last line of that function.
@@ -79,6 +79,7 @@ class Site:
 
     line: int
     end: int
+    kind: str
     what: str
     first: int
     last: int
@@ -122,25 +123,50 @@ def sites(module: Module) -> Iterator[Site]:
         node, first, last = left.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first, last = node.lineno, node.end_lineno or last
-        if isinstance(node, ast.Call) and (called := _risky(node)):
-            yield Site(node.lineno, node.end_lineno or node.lineno, called, first, last)
-        elif isinstance(node, ast.ExceptHandler) and node.type and "CancelledError" in ast.unparse(node.type):
-            yield Site(node.lineno, node.lineno, f"`except {ast.unparse(node.type)}`", first, last)
+        if isinstance(node, ast.Call) and (found := _risky(node)):
+            kind, called = found
+            yield Site(node.lineno, node.end_lineno or node.lineno, kind, called, first, last)
+        elif isinstance(node, ast.ExceptHandler) and node.type and _is_cancellation(node.type):
+            what = f"`except {ast.unparse(node.type)}`"
+            yield Site(node.lineno, node.lineno, "cancellation", what, first, last)
         left += [(child, first, last) for child in ast.iter_child_nodes(node)]
 
 
-def _risky(call: ast.Call) -> str:
-    """Return what a call does that depends on the moment, or an empty text."""
+def _is_cancellation(error: ast.expr) -> bool:
+    return "CancelledError" in ast.unparse(error)
+
+
+def _risky(call: ast.Call) -> tuple[str, str] | None:
+    """Return the kind of a call that depends on the moment, and what it does."""
     owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    called = f"{owner}.{name}" if owner else name
     if name in CALLERS_OF_SYSTEM_CALLS:
         texts = [
             one.value for one in call.args if isinstance(one, ast.Constant) and isinstance(one.value, str)
         ]
-        return next((f"the system call {text}" for text in texts if SYSTEM_CALLS.fullmatch(text)), "")
+        system_call = next((text for text in texts if SYSTEM_CALLS.fullmatch(text)), None)
+        return None if system_call is None else ("confinement", f"the system call {system_call}")
+    if name == "suppress" and any(_is_cancellation(error) for error in call.args):
+        return "cancellation", f"`{ast.unparse(call)}`"
     to_path = len(call.args) == 1 and not isinstance(call.args[0], ast.Constant) and not call.keywords
     if name in {"replace", "rename"} and to_path:
-        return f"{owner}.{name}"  # of a path; of a text it takes two arguments
-    if name in CALLS and (owner in OWNERS[name] if name in OWNERS else True):
-        return f"{owner}.{name}" if owner else name
-    return ""
+        return "file", called  # of a path; of a text it takes two arguments
+    if owner in OWNERS.get(name, {owner}):
+        return next(((kind, called) for kind, names in KINDS.items() if name in names), None)
+    return None
+
+
+def print_sites(package: Package) -> None:
+    """Print each place: its file and line, its kind, what it does, and its comment."""
+    for module, site, comment in commented_sites(package):
+        print(f"{module.path}:{site.line}: {site.kind}: {site.what}: {comment or 'no comment'}")
+
+
+def main() -> None:
+    """Print each place of the package."""
+    print_sites(read(PACKAGE))
+
+
+if __name__ == "__main__":
+    main()

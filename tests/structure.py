@@ -3,7 +3,7 @@
 Prints what `tests/test_shape.py` holds the package to, and what only a figure can say: the entries of its
 root, modules and their sizes, class names with two meanings, members looked up without a declaration, words
 that name nothing, and how much of the code is comments and docstrings. `--list` adds each finding's line,
-`--sites` those of forks, signals, crashes and confinement whose case no comment names.
+`--sites` what `python -m tests.sites` prints: places of forks, signals, crashes and confinement.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
         folder = module.name.partition(".")[0] or "root"
         for token in tokenize.generate_tokens(io.StringIO(module.source).readline):
             comments[folder] += token.type == tokenize.COMMENT and not token.line[: token.start[1]].strip()
-        for node in ast.walk(module.tree):
+        for node in shape.nodes_of(module.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
                 text = ast.get_docstring(node)
                 docstrings += text is not None and len(text.splitlines())
@@ -63,8 +63,7 @@ def main() -> None:
         f"places of forks, signals, crashes and confinement: {count}, without a comment: {len(uncommented)}"
     )
     if "--sites" in sys.argv[1:]:
-        for module, site, comment in sites.commented_sites(package):
-            print(f"{module.path}:{site.line}: {site.what}: {comment or 'NO COMMENT'}")
+        sites.print_sites(package)
     if "--list" in sys.argv[1:]:
         rules: tuple[shape.Rule, ...]
         rules = (shape.sizes, shape.meanings, shape.undeclared, shape.words, shape.layers, shape.cycles)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 from tests.call_paths import measure
 
@@ -10,8 +11,9 @@ FIRST = {"read-only call": (40, 184, 118), "asked write": (61, 369, 284), "undo"
 """Modules, functions and crossings of the first version, whose modules lay in one folder: the output of
 `python -m tests.call_paths` there."""
 
-ROOM = 8
-"""A busy machine polls more often, and a user who is not root passes some functions more."""
+ROOM = (0, 2, 8) if os.geteuid() == 0 else (1, 8, 16)
+"""Modules, functions and crossings beyond that: a busy machine polls more often, and a user who is not root
+passes some functions more."""
 
 
 def test_the_path_of_a_call_is_two_thirds_of_the_first_version() -> None:
@@ -19,5 +21,5 @@ def test_the_path_of_a_call_is_two_thirds_of_the_first_version() -> None:
     measured = asyncio.run(measure())
     assert measured.keys() == FIRST.keys()
     for name, figures in measured.items():
-        for figure, first in zip(figures, FIRST[name], strict=True):
-            assert 0 < figure <= first * 2 / 3 + ROOM, (name, figures, FIRST[name])
+        for figure, first, room in zip(figures, FIRST[name], ROOM, strict=True):
+            assert 0 < figure <= first * 2 / 3 + room, (name, figures, FIRST[name])

@@ -37,6 +37,10 @@ OVERWRITES = "decoy.write_text('root::0:0')"
 ACTS = {
     "test_overwrites": (OVERWRITES, "decoy: its content changed"),
     "test_appends": ("decoy.open('a').write('evil')", "decoy: its content changed"),
+    "test_writes_back": (
+        "decoy.write_bytes(decoy.read_bytes())",
+        "decoy: its content is the same, but it was",
+    ),
     "test_opens": ("decoy.chmod(0o666)", "decoy: its mode changed"),
     "test_removes": ("decoy.unlink()", "decoy: it is gone"),
     "test_links": ("decoy.symlink_to(here / 'else')", "decoy: it is new"),
@@ -102,7 +106,7 @@ def test_one_change_fails_a_run_in_which_every_test_passes(tmp_path: Path) -> No
 
 
 def test_a_run_that_changes_nothing_passes(tmp_path: Path) -> None:
-    modules = {"test_a": INNOCENT, "test_b": guilty("decoy.read_text(); decoy.touch()", "test_reads")}
+    modules = {"test_a": INNOCENT, "test_b": guilty("decoy.read_text()", "test_reads")}
     for more in ((), ("-n", "2")):
         status, output = run(suite(tmp_path / f"suite{len(more)}", **modules), *more)
         assert status == 0, output
@@ -125,6 +129,38 @@ def test_change_of_a_tracked_file_is_reported_with_the_test_module(tmp_path: Pat
     assert "Changed while the tests of test_a.py ran, before test_a.py::test_innocent ended: " in output
     assert "tracked.py: it is gone" in output
     assert "other.py" not in output, "git does not track it"
+
+
+@pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["here", "elsewhere"])
+def test_a_new_file_in_a_package_of_the_checkout_is_reported(tmp_path: Path, more: tuple[str, ...]) -> None:
+    act = "(here / 'checkout' / 'tests').mkdir(); (here / 'checkout' / 'tests' / 'new.py').write_text('evil')"
+    folder = suite(tmp_path / "suite", test_a=guilty(act) + INNOCENT)
+    status, output = run(folder, *more)
+    assert status == 1, output
+    assert f"{folder}/checkout/tests/new.py: it is new" in output
+
+
+def test_a_checkout_of_another_user_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = suite(tmp_path / "suite") / "checkout"
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    refused = subprocess.run(["git", "ls-files"], cwd=checkout, capture_output=True, text=True, check=False)
+    assert "dubious ownership" in refused.stderr
+    assert tracked(checkout) == (f"{checkout}/tracked.py",)
+
+
+def test_files_with_fixed_stamps_report_a_replacement_by_their_like(tmp_path: Path) -> None:
+    path, other = tmp_path / "file", tmp_path / "other"
+    for each in (path, other):
+        each.write_text("same")
+    status = path.stat()
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    watch = Watch(Watched(files=(path,)).few, untouched=[str(path)])
+    assert watch.changes() == []
+    other.replace(path)
+    (change,) = watch.changes()
+    assert "its content is the same" in change
+    assert f"inode {status.st_ino} -> {path.stat().st_ino}" in change
+    assert watch.changes() == []
 
 
 @pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["here", "elsewhere"])
@@ -156,11 +192,16 @@ def test_this_run_is_watched(pytestconfig: pytest.Config) -> None:
     assert pytestconfig.pluginmanager.has_plugin("host_guard")
 
 
-def test_without_git_nothing_is_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_checkout_nothing_is_tracked_and_without_git_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert tracked(tmp_path) == ()
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert tracked(ROOT) == ()
+    assert tracked(tmp_path) == ()
+    (tmp_path / ".git").mkdir()
+    with pytest.raises(pytest.UsageError, match="git lists no file"):
+        tracked(tmp_path)
 
 
 def test_change_is_reported_once_and_a_new_time_not_at_all(tmp_path: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from aisotools.sandbox.confinement import landlock
 from tests import mutation
 
 SOURCE = textwrap.dedent(
@@ -30,6 +33,50 @@ SOURCE = textwrap.dedent(
 
 
 RULES = "def double(n):\n    return n + n\n\n\ndef unseen(n):\n    return n < 1\n"
+
+
+DAMAGE = """
+import os, shutil
+from pathlib import Path
+
+def test_damage(tmp_path):
+    (tmp_path / "own").write_text("x")
+    os.rename(tmp_path / "own", tmp_path / "moved")
+    (tmp_path / "moved").unlink()
+    for harm in (
+        lambda path: path.write_text("x"), Path.unlink, lambda path: path.rename(tmp_path / "stolen"),
+        lambda path: shutil.rmtree(path.parent), lambda path: path.with_name("new").touch(),
+    ):
+        try:
+            harm(Path({decoy!r}))
+        except OSError:
+            continue
+        raise SystemExit(3)
+"""
+
+
+@pytest.mark.skipif(landlock.abi() < 1, reason="the kernel offers no Landlock")
+@pytest.mark.parametrize("is_confined", [True, False])
+def test_mutants_change_only_their_own_folder(tmp_path: Path, is_confined: bool) -> None:
+    """The control shows that unconfined it can."""
+    decoy = tmp_path / "apart" / "decoy"
+    decoy.parent.mkdir()
+    decoy.write_text("as it was")
+    writable = tmp_path / "w"
+    writable.mkdir()
+    code = tmp_path / "test_damage.py"
+    code.write_text(DAMAGE.format(decoy=str(decoy)))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    run = subprocess.run(
+        [*command, f"--basetemp={writable}/t", "-c", "/dev/null", str(code)],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(writable)},
+        capture_output=True,
+        check=False,
+        preexec_fn=(lambda: mutation.confine(writable)) if is_confined else None,
+    )
+    assert (run.returncode == 0) is is_confined, run.stdout.decode()
+    assert (decoy.exists() and decoy.read_text() == "as it was") is is_confined
 
 
 def test_every_kind_of_decision_is_changed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import pydoc
@@ -263,6 +264,52 @@ def test_every_path_in_contributing_exists() -> None:
     assert len(paths) > 40
     example_of_a_name = {"aisotools/a/b.py", "tests/a/test_b.py"}
     assert [path for path in paths if not (ROOT / path).exists()] == sorted(example_of_a_name)
+
+
+def places(text: str) -> Iterator[tuple[str, str]]:
+    """Each module in the table "Where is ...?" with each name that it is said to define, or an empty one."""
+    table = text.partition("### Where is ...?")[2].partition("\n## ")[0]
+    for path, names in re.findall(r"`(aisotools/[\w/]+\.py)`(?: \(([^)]*)\))?", table):
+        for name in re.findall(r"`([\w.]+)`", names) or [""]:
+            yield path, name
+
+
+def lost_places(text: str) -> list[str]:
+    """The places of the table that are not there."""
+    return [f"{path}: {name}" for path, name in places(text) if not is_defined(ROOT / path, name)]
+
+
+def is_defined(path: Path, name: str) -> bool:
+    """Whether the module is there and defines `name`, a function or class or a member of a class."""
+    if not path.is_file():
+        return False
+    node: ast.AST | None = ast.parse(path.read_text("utf-8"))
+    for part in filter(None, name.split(".")):
+        kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        body = getattr(node, "body", ())
+        node = next((one for one in body if isinstance(one, kinds) and one.name == part), None)
+    return node is not None
+
+
+def test_every_place_of_everyday_behaviour_is_there() -> None:
+    table = CONTRIBUTING.partition("### Where is ...?")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 30
+    assert [row for row in rows if "`aisotools/" not in row] == []
+    assert lost_places(CONTRIBUTING) == [], "correct the table in CONTRIBUTING.md"
+
+
+@pytest.mark.parametrize(
+    ("cell", "lost"),
+    [
+        ("`aisotools/session/gate.py` (`Gate.run`, `make_call`)", []),
+        ("`aisotools/session/gates.py`", ["aisotools/session/gates.py: "]),
+        ("`aisotools/session/gate.py` (`Gate.jump`)", ["aisotools/session/gate.py: Gate.jump"]),
+        ("`aisotools/session/gate.py` (`Gate.run`, `jump`)", ["aisotools/session/gate.py: jump"]),
+    ],
+)
+def test_a_place_that_is_not_there_is_found(cell: str, lost: list[str]) -> None:
+    assert lost_places(f"### Where is ...?\n\n| what | {cell} |\n\n## Rules\n") == lost
 
 
 @pytest.mark.parametrize(

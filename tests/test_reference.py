@@ -151,3 +151,23 @@ def closed(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
 
 def test_a_circle_is_seen() -> None:
     assert ("a", "a") in closed({("a", "b"), ("b", "c"), ("c", "a")})
+
+
+def test_every_module_on_the_page_says_what_it_is_for() -> None:
+    short = [name for name, one in reference.package().items() if len(reference.purpose(one).split()) < 3]
+    assert [name for name in short if name in reference.groups(reference.package()) and "." in name] == []
+
+
+@pytest.mark.parametrize(
+    ("docstring", "purpose"),
+    [
+        ("Cut long output. Pure.\n\nMore of it.", "Cut long output"),
+        ("Cut\nlong output.", "Cut long output"),
+        ("Read `.gitignore` files.", "Read `.gitignore` files"),
+        (f"Cut long output: {'and more ' * 20}.", "Cut long output"),
+        (f"Cut long output {'and more ' * 20}.", f"Cut long output {'and more ' * 20}"),
+    ],
+)
+def test_the_purpose_of_a_module(docstring: str, purpose: str) -> None:
+    module = shape.parse({"aisotools/__init__.py": f'"""{docstring}"""\n'})[""]
+    assert reference.purpose(module) == purpose

@@ -180,7 +180,7 @@ def test_rows_that_are_missing_gone_or_misspelled_are_seen() -> None:
     assert missing(Claim(section="B", text="Four"), found)
     assert missing(Claim(section="B", text="Three", levels=("confined", "guarded")), found)
     assert exists("test_security_claims.py::test_rows_that_are_missing_gone_or_misspelled_are_seen")
-    assert exists("policy/test_bounded_toml.py::test_bounds")
+    assert exists("policy/test_config_toml.py::test_bounds")
     assert not exists("test_security_claims.py::test_nothing")
     assert not exists("test_security_claims.py::exists")
     assert not exists("nowhere/test_nothing.py::test_nothing")

@@ -608,3 +608,19 @@ def test_undeclared(source: str, fine: bool) -> None:
 )
 def test_words(source: str, fine: bool) -> None:
     assert (broken(shape.words, {"core/types.py": source}) == []) is fine
+
+
+@pytest.mark.parametrize(
+    ("path", "fine"),
+    [
+        ("core/utils.py", False),
+        ("notebook/magics/awaited.py", False),
+        ("core/misc/__init__.py", False),
+        ("core/path_helpers.py", False),
+        ("_common.py", False),
+        ("core/types.py", True),
+        ("policy/shell/coreutils.py", True),
+    ],
+)
+def test_words_in_names_of_modules(path: str, fine: bool) -> None:
+    assert (broken(shape.words, {path: "x = 1"}) == []) is fine

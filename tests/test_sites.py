@@ -46,6 +46,17 @@ def found(source: str) -> list[str]:
         ("await asyncio.shield(task)", "asyncio.shield"),
         ("try:\n    x()\nexcept asyncio.CancelledError:\n    raise", "`except asyncio.CancelledError`"),
         ("try:\n    x()\nexcept (OSError, CancelledError):\n    raise", "`except (OSError, CancelledError)`"),
+        ("os.register_at_fork(before=stop)", "os.register_at_fork"),
+        ("loop.call_soon_threadsafe(wake)", "loop.call_soon_threadsafe"),
+        ("os.truncate(path, 0)", "os.truncate"),
+        ("os.ftruncate(file, 0)", "os.ftruncate"),
+        ("with suppress(CancelledError):\n    x()", "`suppress(CancelledError)`"),
+        (
+            "with contextlib.suppress(OSError, asyncio.CancelledError):\n    x()",
+            "`contextlib.suppress(OSError, asyncio.CancelledError)`",
+        ),
+        ("with contextlib.suppress(OSError):\n    x()", ""),
+        ("series.truncate(before=1)", ""),
         ("text.replace('a', 'b')", ""),
         ("dataclasses.replace(row, a=1)", ""),
         ("series.rename(None)", ""),
@@ -90,3 +101,21 @@ FORK = "os.fork()"
 )
 def test_comments_count_close_by_in_the_same_function(source: str, fine: bool) -> None:
     assert found(source) == [] if fine else found(source) == ["os.fork"]
+
+
+def test_the_listing_shows_place_kind_and_comment(capsys: pytest.CaptureFixture[str]) -> None:
+    source = (
+        f"def f():\n    # Race: the parent may have ended.\n    {FORK}\n\ndef g():\n    os.truncate(p, 0)\n"
+    )
+    sites.print_sites(shape.parse({"aisotools/__init__.py": "", "aisotools/core.py": source}))
+    assert capsys.readouterr().out.splitlines() == [
+        "aisotools/core.py:3: process: os.fork: Race: the parent may have ended.",
+        "aisotools/core.py:6: file: os.truncate: no comment",
+    ]
+
+
+def test_the_command_lists_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    sites.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("aisotools/sandbox/process/forkserver.py:") for line in lines)
+    assert {line.split(": ")[1] for line in lines} == set(sites.KINDS)

@@ -33,6 +33,14 @@ async def eventually(holds: Callable[[], Any], *, hang_s: float = HANG_S) -> Non
         await asyncio.sleep(0.002)
 
 
+async def as_soon_as(holds: Callable[[], Any], *, hang_s: float = HANG_S) -> None:
+    """Return in the very turn of the loop in which `holds()`; raise `AssertionError` if it never does."""
+    ends_s = time.monotonic() + hang_s
+    while not holds():
+        assert time.monotonic() < ends_s, "it did not come about"
+        await asyncio.sleep(0)
+
+
 async def loop_turns(count: int = 10) -> None:
     """Let everything that is ready in the loop run, with what that makes ready in turn, `count` times."""
     for _ in range(count):

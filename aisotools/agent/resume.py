@@ -37,7 +37,7 @@ from aisotools.core.events import (
     SessionEvent,
     conversation_of,
 )
-from aisotools.core.exceptions import AisotoolsError, LedgerError, UsageError
+from aisotools.core.exceptions import AisotoolsError, LedgerError, UsageError, as_clause
 from aisotools.core.messages import AssistantMessage, Message, Model, ToolMessage, message_to_json
 from aisotools.core.redaction import REDACTED
 from aisotools.core.types import Effect, Json, Remember, ToolCall
@@ -172,7 +172,9 @@ def resumed(path_or_key: str | os.PathLike[str], environ: Mapping[str, str] | No
     path = _path_of(path_or_key, os.environ if environ is None else environ)
     verification = verify(path)
     if verification.problems:
-        raise LedgerError(f"{path} is not resumed, it is damaged: {'; '.join(verification.problems)}.")
+        raise LedgerError(
+            f"{path} is not resumed, it is damaged: {as_clause('; '.join(verification.problems))}."
+        )
     if verification.torn_bytes:
         raise LedgerError(
             f"{path} is not resumed, its last line is unfinished ({verification.torn_bytes} bytes), as a "

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from typing import Annotated
 
 from pydantic import Field
@@ -26,6 +28,9 @@ from aisotools.workspace.read_tracker import FileTouch
 from aisotools.workspace.workspace import Workspace
 
 MAX_FILES = 100
+# The policy parses a patch on the event loop. These take it some 10 ms.
+_MAX_LINES = 10_000
+_MAX_HUNKS = 1_000
 _MAX_FUZZ = 2
 """Context lines at either end of a hunk that may differ, as in GNU patch."""
 _MAX_PLACES = 50_000
@@ -80,11 +85,13 @@ class FilePatch:
         return self.new or self.old or ""
 
 
-def parse_patch(text: str) -> list[FilePatch]:
+@lru_cache(maxsize=1)  # what a call changes is asked for several times before it is made
+def parse_patch(text: str) -> tuple[FilePatch, ...]:
     """Parse a unified diff.
 
     Raises:
-        ToolError: If it is malformed; the message names the line.
+        ToolError: If it is malformed; the message names the line. Or if it is so long that parsing it would
+            hold up the event loop, on which the policy looks at it.
     """
     if text.lstrip().startswith("*** Begin Patch"):
         raise ToolError(
@@ -92,11 +99,21 @@ def parse_patch(text: str) -> list[FilePatch]:
         )
     if "GIT binary patch" in text or re.search(r"^Binary files .* differ$", text, re.MULTILINE):
         raise ToolError("Binary patches cannot be applied. Write the file with python.")
-    files = list(_DiffParser(text).files())
+    if (count := text.count("\n")) > _MAX_LINES:
+        raise ToolError(
+            f"The patch has {count:,} lines; at most {_MAX_LINES:,} are applied at once. Split it."
+        )
+    if (count := text.count("\n@@")) > _MAX_HUNKS:
+        raise ToolError(
+            f"The patch has {count:,} hunks; at most {_MAX_HUNKS:,} are applied at once. Split it."
+        )
+    files = tuple(islice(_DiffParser(text).files(), MAX_FILES + 1))
     if not files:
         raise ToolError("The patch names no file. A unified diff begins with '--- a/file' and '+++ b/file'.")
     if len(files) > MAX_FILES:
-        raise ToolError(f"The patch changes {len(files)} files; at most {MAX_FILES} are changed at once.")
+        raise ToolError(
+            f"The patch changes more than {MAX_FILES} files; at most {MAX_FILES} are changed at once."
+        )
     paths: set[str] = set()
     for path in (path for file in files for path in {file.old, file.new} if path is not None):
         if path in paths:
@@ -202,15 +219,19 @@ class _DiffParser:
         line = int(header[1]) if header is not None else 0
         expected = (int(header[2] or 1), int(header[4] or 1)) if header is not None else None
         self._index += 1
+        missing = expected
         rows: list[tuple[str, str]] = []
         sides_without_newline: set[str] = set()
-        while self._index < len(self._lines) and not self._hunk_ends(rows, expected):
+        while self._index < len(self._lines) and not self._hunk_ends(missing):
             row = self._line
             if row.startswith("\\"):  # "\\ No newline at end of file" is about the line before it
                 last = rows[-1][0] if rows else "-"
                 sides_without_newline |= {"+", "-"} if last == " " else {last}
             else:
-                rows.append((row[:1] or " ", row[1:]))
+                kind = row[:1] or " "
+                rows.append((kind, row[1:]))
+                if missing is not None:
+                    missing = missing[0] - (kind != "+"), missing[1] - (kind != "-")
             self._index += 1
         while rows and expected is None and rows[-1] == (" ", ""):
             rows.pop()  # an empty line between two hunks of unknown length belongs to neither
@@ -227,17 +248,20 @@ class _DiffParser:
             new_lacks_newline="+" in sides_without_newline,
         )
 
-    def _hunk_ends(self, rows: Sequence[tuple[str, str]], expected: tuple[int, int] | None) -> bool:
+    def _hunk_ends(self, missing: tuple[int, int] | None) -> bool:
+        """Return whether the hunk ends before this line.
+
+        Args:
+            missing: How many lines before and after the change have still to come, if the header says so.
+        """
         row = self._line
         if row.startswith("\\"):
             return False
         if row.startswith(("@@", "diff --git ")) or row[:1] not in {" ", "+", "-", ""}:
             return True
-        old_count = sum(kind != "+" for kind, _ in rows)
-        new_count = sum(kind != "-" for kind, _ in rows)
-        if expected is None or (old_count >= expected[0] and new_count >= expected[1]):
+        if missing is None or (missing[0] <= 0 and missing[1] <= 0):
             # Models miscount: a row that still looks like part of the hunk is one.
-            return self._is_header() or (expected is not None and not row)
+            return self._is_header() or (missing is not None and not row)
         # Rows are missing, so "--- x" and "+++ y" may be a deleted and an added line. They are a file header
         # only if a hunk follows.
         following = self._lines[self._index + 2] if self._index + 2 < len(self._lines) else ""
@@ -426,16 +450,16 @@ class _FileChange:
         return "changed" if self.patch.old == self.patch.new else "renamed"
 
 
-def _parse_arguments(arguments: Mapping[str, Json]) -> list[FilePatch]:
+def _parse_arguments(arguments: Mapping[str, Json]) -> tuple[FilePatch, ...]:
     patch = arguments.get("patch")
-    return parse_patch(patch) if isinstance(patch, str) else []
+    return parse_patch(patch) if isinstance(patch, str) else ()
 
 
 def _facts(arguments: Mapping[str, Json]) -> Facts:
     try:
         files = _parse_arguments(arguments)
     except ToolError:
-        files = []  # the call itself reports what is wrong
+        files = ()  # the call itself reports what is wrong
     paths = tuple(dict.fromkeys(path for file in files for path in (file.old, file.new) if path))
     deletes = any(file.new is None for file in files)
     return Facts(

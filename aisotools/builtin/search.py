@@ -1,7 +1,7 @@
-"""Search a workspace: file names by glob, lines by regular expression.
+"""Search a workspace for file names and lines, less what its `.gitignore` files exclude.
 
-Every search is bounded in files, bytes, matches and line length, and says what it skipped. Files that the
-workspace's `.gitignore` files exclude are skipped unless asked for; the rules follow git.
+File names are found by glob, lines by regular expression. Every search is bounded in files, bytes, matches
+and line length, and says what it skipped. Ignored files are searched when asked for; the rules follow git.
 """
 
 from __future__ import annotations

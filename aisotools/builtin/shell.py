@@ -1,4 +1,4 @@
-"""The tool `sandbox_bash`: run a shell command in the sandbox.
+"""The tool `sandbox_bash`: run a shell command in the sandbox, and stop it at its timeout.
 
 A command that was classified read only is started without the right to change files: a wrong classification
 makes it fail, not write.
@@ -10,6 +10,7 @@ import asyncio
 import codecs
 import dataclasses
 import errno
+import mmap
 import os
 import signal
 import subprocess
@@ -23,12 +24,12 @@ from pydantic import Field
 
 from aisotools.builtin import tasks
 from aisotools.builtin.file_operations import translate_errors
-from aisotools.core.exceptions import ToolError
+from aisotools.core.exceptions import ToolError, WorkerBroken
 from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP, HeadTailBuffer, looks_binary
 from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.sandbox.confinement import landlock
-from aisotools.sandbox.process.tree import CALL_MARK, call_mark
+from aisotools.sandbox.process.tree import CALL_MARK, call_mark, unreaped
 from aisotools.tools.adapter import register_builtin
 from aisotools.tools.function import tool
 from aisotools.workspace.workspace import Workspace
@@ -36,6 +37,11 @@ from aisotools.workspace.workspace import Workspace
 _DEFAULT_TIMEOUT_MS = 30_000
 _TIMEOUT_EXIT_CODE = 124
 """As GNU timeout reports it."""
+_NO_EXIT_CODE = -1
+_LOST_STATUS = (
+    "[the command ended, and whether it succeeded is not known: code in this Python ignores SIGCHLD, or "
+    "waits for children that are not its own, and has taken the exit status]"
+)
 _KILLED_EXIT_CODE = 128 + signal.SIGKILL
 _CPU_TOLERANCE = 0.9
 """The kernel compares processor time in ticks with the limit, and reports it more finely."""
@@ -43,6 +49,7 @@ _DRAIN_S = 0.2
 """Wait for output after the command ended. A process that it left behind may hold the pipes open for ever."""
 _DEADLINE_MARGIN_S = 0.5
 _READ_BYTES = 1 << 16
+_STACK_BYTES = 1 << 20  # of a thread that starts one program
 _STREAMS = ("stdout", "stderr")
 
 
@@ -73,7 +80,7 @@ def spawn_read_only(
     if stdin != subprocess.DEVNULL:
         raise subprocess.SubprocessError("a read-only program takes no input")
     scratch = [env["TMPDIR"]] if env.get("TMPDIR") else []  # programs such as `tac` use temporary files
-    outcome: list[subprocess.Popen[bytes] | Exception] = []
+    outcome: list[subprocess.Popen[bytes] | BaseException] = []
 
     # Landlock restricts the calling thread for good, and what it starts. So a thread of its own gives up the
     # rights, starts the program and ends; the worker's other threads keep theirs. Restricting the child
@@ -99,15 +106,31 @@ def spawn_read_only(
                     start_new_session=True,
                 )
             )
-        except Exception as error:  # raised again in the thread that waits
+        except BaseException as error:  # raised again in the thread that waits
             outcome.append(error)
 
     thread = threading.Thread(target=start, name="read-only-spawn")
-    thread.start()
+    size_bytes = threading.stack_size(_STACK_BYTES)  # user code may have chosen one that cannot be had
+    try:
+        thread.start()
+    except RuntimeError:
+        # Python says "can't start new thread" for both. Which of them it was is tried out.
+        raise _explain_no_thread() from None
+    finally:
+        threading.stack_size(size_bytes)
     thread.join()
-    if isinstance(outcome[0], Exception):
+    if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return ReadOnlyProcess(outcome[0], protocol)
+
+
+def _explain_no_thread() -> OSError:
+    """Return why a thread could not be started: for lack of memory, or of processes."""
+    try:
+        mmap.mmap(-1, 2 * _STACK_BYTES).close()
+    except (OSError, ValueError):
+        return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    return OSError(errno.EAGAIN, f"fork: {os.strerror(errno.EAGAIN)}")
 
 
 class ReadOnlyProcess(asyncio.SubprocessTransport):
@@ -289,7 +312,9 @@ async def sandbox_bash(
             _kill_group(process.get_pid())
         await asyncio.wait([protocol.drained], timeout=_DRAIN_S)
         process.close()
-    code = _TIMEOUT_EXIT_CODE if timed_out else _exit_code(process.get_returncode())
+    # Whatever number there is for a program whose exit status was lost, it is made up.
+    status = None if process.get_pid() in unreaped else process.get_returncode()
+    code = _TIMEOUT_EXIT_CODE if timed_out else _exit_code(status)
     elapsed_ms = round((time.monotonic() - started_s) * 1000)
     result = _build_result(output, code, elapsed_ms, timeout if timed_out else None)
     if code == _KILLED_EXIT_CODE:
@@ -376,7 +401,7 @@ async def _spawn(
             "command holds a NUL character, which bash cannot take. Write it as $'\\0' in printf."
         )
     shell = ("/bin/bash", "-c", command)
-    env = {**os.environ, CALL_MARK: call_mark(context.call_id)}
+    env = _environment(context)
     try:
         if _must_not_write(context):
             return spawn_read_only(shell, cwd=folder, env=env, stdin=stdin, protocol=protocol())
@@ -384,7 +409,13 @@ async def _spawn(
             protocol, *shell, stdin=stdin, cwd=folder, env=env, start_new_session=True
         )
         return transport
+    except ProcessLookupError:
+        # It was started: only its end could not be watched any more, as its status had been taken already.
+        raise ToolError(f"What the command printed was lost, and it may have run. {_LOST_STATUS}") from None
     except OSError as error:
+        if error.errno in {errno.EACCES, errno.EPERM, errno.EBADF}:
+            # Bash can be started by every worker that has not given up the right to, or lost its descriptors.
+            raise WorkerBroken(f"An earlier call has left it unable to start programs: {error}.") from None
         if error.errno == errno.E2BIG:
             raise ToolError(
                 f"command is too long for bash ({len(command.encode()):,} bytes). Write it to a file with "
@@ -394,6 +425,23 @@ async def _spawn(
     except subprocess.SubprocessError as error:
         message = f"The command was not started: its right to change files could not be taken away: {error}"
         raise ToolError(message, recoverable=False) from None
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise WorkerBroken(f"An earlier call has left it unable to start programs: {reason}.") from error
+
+
+def _environment(context: ToolContext) -> dict[str, str]:
+    """Return the environment of a command: the worker's, without what bash itself would obey."""
+    try:
+        env = {name: value for name, value in os.environ.items() if not _obeyed_by_bash(name)}
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise WorkerBroken(f"An earlier call has replaced os.environ: {reason}.") from error
+    return env | {CALL_MARK: call_mark(context.call_id)}
+
+
+def _obeyed_by_bash(name: str) -> bool:
+    return name in {"BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS"} or name.startswith("BASH_FUNC_")
 
 
 class _Output:
@@ -441,7 +489,7 @@ class _CommandProtocol(asyncio.SubprocessProtocol):
 def _exit_code(status: int | None) -> int:
     """Return the exit code as a shell reports it: 128 plus the signal number if a signal ended it."""
     if status is None:
-        return -1
+        return _NO_EXIT_CODE
     return status if status >= 0 else 128 - status
 
 
@@ -468,6 +516,8 @@ def _build_result(output: _Output, code: int, elapsed_ms: int, timeout_ms: int |
         pieces.append(f"[of {total} {buffer.dropped_bytes} bytes were dropped; write such output to a file]")
     if timeout_ms is not None:
         pieces.append(f"[timed out after {timeout_ms} ms; the command and all it started was stopped]")
+    elif code == _NO_EXIT_CODE:
+        pieces.append(_LOST_STATUS)
     elif code:
         pieces.append(f"[exit code {code}]")
     failed = code != 0

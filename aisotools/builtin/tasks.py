@@ -21,6 +21,7 @@ from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP, HeadTailBuffer
 from aisotools.core.types import Effect, Json, ToolResult
+from aisotools.sandbox.process.tree import unreaped
 from aisotools.sandbox.worker.worker import register_announcer
 from aisotools.tools.adapter import register_builtin
 from aisotools.tools.function import tool
@@ -80,6 +81,7 @@ class Task(asyncio.SubprocessProtocol):
         self._spilled = 0
         self._transport: asyncio.SubprocessTransport | None = None
         self._exited = False
+        self._is_status_lost = False
         self._drained = False
         self._stopped = False
         # A worker may be replaced by a fork of itself (undo, crash recovery). The fork has a copy of this
@@ -110,6 +112,7 @@ class Task(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         """Note that the process ended; output may still follow."""
         self._exited = True
+        self._is_status_lost = self.pid in unreaped  # then the one of the transport is made up
         self._elapsed_s = time.monotonic() - self._started_s
         self._changed.set()
 
@@ -134,7 +137,7 @@ class Task(asyncio.SubprocessProtocol):
     def exit_code(self) -> int | None:
         """Exit code as a shell reports it; None while the process runs, or if it is not known."""
         status = self._transport.get_returncode() if self._transport is not None and self._exited else None
-        if status is None:
+        if status is None or self._is_status_lost:
             return None
         return status if status >= 0 else 128 - status
 
@@ -145,6 +148,8 @@ class Task(asyncio.SubprocessProtocol):
             return "running"
         if not self._exited:
             return "lost with an earlier worker"
+        if self._is_status_lost and not self._stopped:
+            return "ended, and its exit code is not known: code in this Python has taken it"
         return "stopped" if self._stopped else f"ended with exit code {self.exit_code}"
 
     @property

@@ -20,7 +20,7 @@ from urllib.parse import urljoin
 
 from pydantic import Field
 
-from aisotools.core.exceptions import ToolError
+from aisotools.core.exceptions import ToolError, as_clause
 from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP
 from aisotools.core.types import Effect, Facts, Json, ToolResult
@@ -158,7 +158,7 @@ def parse_url(text: str, ports: frozenset[int] = frozenset({80, 443})) -> Target
         host = url.raw_host.decode("ascii").lower().rstrip(".")
         port = url.port or {"http": 80, "https": 443}.get(url.scheme, 0)
     except (httpx2.InvalidURL, UnicodeError, ValueError) as error:
-        raise ToolError(f"{shown} is not a URL: {error}.") from None
+        raise ToolError(f"{shown} is not a URL: {as_clause(error)}.") from None
     if url.scheme not in {"http", "https"}:
         raise ToolError(f"{shown} is not on the web: only http and https are fetched.")
     # Parsers disagree about '@' and backslashes in the authority: refuse what could be read in two ways.

@@ -196,8 +196,8 @@ def doctor(host: Host, *, as_json: bool = False) -> int:
     host.echo("")
     if not holds:
         host.echo(_wrapped(NO_SANDBOX) + "\n")
-    host.echo(_wrapped(f"{'It' if holds else '`limited`'} protects: {protects}"))
-    host.echo(_wrapped(f"It does not protect: {leaves_open}"))
+    host.echo(_wrapped(f"What {'it' if holds else '`limited`'} ensures: {protects}"))
+    host.echo(_wrapped(f"What it leaves open: {leaves_open}"))
     host.echo("\n" + ", ".join(f"{name} {number}" for name, number in versions.items()))
     return 0 if holds else 1
 

@@ -125,9 +125,9 @@ def resolve_model(name: str) -> Model:
         return ReplayModel(read_transcript(rest).answers)
     if kind == "local":
         return _local(rest)
-    from aisotools.agent.models.provider import KINDS, provider_model
+    from aisotools.agent.models.provider import MODEL_PROVIDERS, provider_model
 
-    if kind not in KINDS or not rest:
+    if kind not in MODEL_PROVIDERS or not rest:
         raise UsageError(f"There is no model {name!r}. Give one of {_MODELS}.")
     return provider_model(name)
 

@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from aisotools.core.exceptions import UsageError
+from aisotools.core.exceptions import UsageError, as_clause
 from aisotools.core.protocols import Tool
 from aisotools.core.types import ToolResult
 from aisotools.notebook.magics.arguments import CallLine, parse_call
@@ -86,7 +86,7 @@ def import_tools(reference: str) -> Iterable[Tool]:
     try:
         tools: Iterable[Tool] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"--tools {reference!r} cannot be imported: {error}.") from None
+        raise UsageError(f"--tools {reference!r} cannot be imported: {as_clause(error)}.") from None
     return tools
 
 

@@ -21,10 +21,16 @@ and its class says whose mistake it is::
     └── SandboxError            our own environment failed, or cannot do what was asked
         ├── LevelUnavailable    this machine cannot hold the level that was demanded
         ├── WorkerDied          the worker ended in the middle of something
+        ├── WorkerBroken        the worker cannot run calls any more, and is replaced
         └── ChannelError        the worker broke the protocol of the call channel
 """
 
 from __future__ import annotations
+
+
+def as_clause(message: object) -> str:
+    """Return a message without the full stops at its end, for a sentence that goes on after it."""
+    return str(message).rstrip(" .")
 
 
 class AisotoolsError(Exception):
@@ -43,7 +49,7 @@ class RegistryError(UsageError):
     """A tool cannot be registered or found."""
 
 
-_MAX_NAME_CHARS = 200
+MAX_NAME_CHARS = 200
 """Characters of a name in a message: a model may ask for a tool by a name of any length."""
 
 
@@ -69,7 +75,7 @@ class UnknownTool(RegistryError, KeyError):
             hint = "Registered tools: " + ", ".join(self.known) + "."
         else:
             hint = "No tools are registered."
-        name = self.name if len(self.name) <= _MAX_NAME_CHARS else self.name[:_MAX_NAME_CHARS] + "..."
+        name = self.name if len(self.name) <= MAX_NAME_CHARS else self.name[:MAX_NAME_CHARS] + "..."
         return f"There is no tool named {name!r}. {hint}"
 
 
@@ -151,6 +157,10 @@ class WorkerDied(SandboxError):
     def __init__(self, message: str, *, last_words: str = "") -> None:
         super().__init__(message)
         self.last_words = last_words
+
+
+class WorkerBroken(SandboxError):
+    """What a worker needs to run calls at all does not work in it any more: it has to be replaced."""
 
 
 class ChannelError(SandboxError):

@@ -1,4 +1,4 @@
-"""Redaction of secrets in everything that is written to disk.
+"""Mask secrets, such as API keys, in everything that is written to disk, and in the trace.
 
 Secrets are recognised by their shape, such as API keys, and by parameters that a tool's schema declares
 secret. This is a safety net: a secret of an unknown shape in an undeclared parameter is not recognised.

@@ -52,7 +52,10 @@ class SandboxStatus:
         alive: True while a worker is up.
         pid: Process id of the worker, or 0.
         generation: Number of workers so far.
-        memory_bytes: PSS of the worker's process tree, or 0 without a worker.
+        memory_bytes: Memory of the worker's process tree, or 0 without a worker. Pages that several small
+            processes share are shared out among them (PSS). A process above 128 MiB counts with all that is
+            resident, shared or not, since its PSS takes long to read: so this is never less than the PSS of
+            all, and forks of a large process count whole. The limit `memory_bytes` is held by the PSS.
         age_s: Seconds since the worker started.
     """
 

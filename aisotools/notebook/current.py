@@ -33,7 +33,7 @@ from aisotools.session.session import Session
 from aisotools.tools.adapter import source_of
 from aisotools.tools.registry import ToolRegistry
 
-MODES = ("plan", "safe", "auto")
+_MODES = ("plan", "safe", "auto")
 _LIMIT_NAMES = tuple(field.name for field in dataclasses.fields(Limits))
 _DEFAULT: Final = Limits()
 
@@ -42,7 +42,7 @@ class AisoTools(Configurable):
     """The settings of the notebook's own session."""
 
     mode: Any = Enum(
-        MODES,
+        _MODES,
         default_value=None,
         allow_none=True,
         help="What runs unasked: plan, safe or auto. None takes the mode of aisotools.toml, else safe. "

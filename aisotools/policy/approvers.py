@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.protocols import Approver, SupportsBatch, SupportsQuestions, UserQuestion
@@ -24,12 +25,15 @@ NO_APPROVER_REASON = (
 # ---- stock approvers
 
 
+_APPROVED = Approval("approve")
+
+
 class AllowAll:
     """Approves everything. For programs that trust what they call."""
 
     async def ask(self, request: ApprovalRequest) -> Approval:  # noqa: ARG002 - named by the contract
         """Approve `request`."""
-        return Approval("approve")
+        return _APPROVED
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,36 @@ async def request_approvals(approver: Approver | None, requests: Sequence[Approv
     return _checked_batch(answers, len(requests))
 
 
+@runtime_checkable
+class _SupportsInquire(Protocol):
+    """An approver of the first version, in which `ask_user` was called `inquire`."""
+
+    async def inquire(self, inquiry: UserQuestion) -> str | None:
+        """Return the answer, or None if nobody answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class _InquireAdapter:
+    """Puts questions to an approver of the first version. They have the attributes that they had then."""
+
+    approver: _SupportsInquire
+
+    async def ask_user(self, question: UserQuestion) -> str | None:
+        return await self.approver.inquire(question)
+
+
+def has_former_method(approver: object) -> bool:
+    """Return whether an approver takes questions by `inquire` alone, the former name of `ask_user`."""
+    return isinstance(_question_recipient(approver), _InquireAdapter)
+
+
+def _question_recipient(approver: object) -> SupportsQuestions | None:
+    """Return who takes questions for `approver`; None if it takes none."""
+    if isinstance(approver, SupportsQuestions):
+        return approver
+    return _InquireAdapter(approver) if isinstance(approver, _SupportsInquire) else None
+
+
 async def ask_question(approver: Approver | None, question: UserQuestion) -> str | None:
     """Put a model's question to `approver`, if it supports questions, within `question.timeout_s` seconds.
 
@@ -143,11 +177,12 @@ async def ask_question(approver: Approver | None, question: UserQuestion) -> str
     Returns:
         The answer; None if there is none in time, or none of the choices.
     """
-    if approver is None or not isinstance(approver, SupportsQuestions):
+    recipient = _question_recipient(approver)
+    if recipient is None:
         return None
     try:
         async with asyncio.timeout(question.timeout_s):
-            answer = await approver.ask_user(question)
+            answer = await recipient.ask_user(question)
     except Exception:
         return None  # a failure of the approver is no answer
     return _checked_answer(answer, question)

@@ -30,7 +30,7 @@ _MAX_JSON_CONTAINERS = 1 << 20
 _MAX_JSON_ITEMS = 1 << 23
 # Dimensions that numpy supports.
 _MAX_DIMENSIONS = 32
-KINDS = ("text", "bytes", "json", "npy", "arrow")
+PAYLOAD_KINDS = ("text", "bytes", "json", "npy", "arrow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Payload:
     """One packed value.
 
     Attributes:
-        kind: Its format, one of `KINDS`.
+        kind: Its format, one of `PAYLOAD_KINDS`.
         data: The bytes.
         form: For Arrow: `frame`, `series` or `table`; for npy: `array` or `scalar`.
     """
@@ -245,11 +245,11 @@ def _read_npy(name: str, payload: Payload) -> Any:
     file = io.BytesIO(payload.data)
     version = npy.read_magic(file)
     if version not in {(1, 0), (2, 0)}:
-        raise ValueError(f"npy version {version}")
+        raise ValueError(f"its npy format is {version[0]}.{version[1]}, and only 1.0 and 2.0 can be read")
     read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read_header(file, max_header_size=10_000)
     if dtype.hasobject or not dtype.itemsize:
-        raise ValueError("it holds objects, or nothing at all")
+        raise ValueError("its elements are Python objects, or have no size")
     # A dimension of 0 makes any product 0: both products are checked, so that no shape claims more than the
     # data.
     if len(shape) > _MAX_DIMENSIONS or math.prod(shape) * dtype.itemsize != len(payload.data) - file.tell():

@@ -1,4 +1,4 @@
-"""The call channel: frames over a Unix socket between the host and a worker.
+"""The messages between host and worker: frames over a Unix socket, encoded and parsed.
 
 A frame is a fixed prefix, a JSON header and raw binary parts::
 
@@ -31,6 +31,12 @@ from aisotools.tools.results import gc_paused
 
 _PREFIX = struct.Struct("!II")
 _RECV_BYTES = 1 << 18
+LARGE_BYTES = 1 << 15
+"""From this size on a frame may have thousands of objects, and the collector pauses until it was handled.
+
+Most of them are dropped then. The collector would find no garbage before, and count all of them as older
+objects: a hundred such frames are worth a full collection, for which the event loop stands still.
+"""
 # More objects and lists in one header would take the host more than some milliseconds to parse. Printed text
 # of which each character is a bracket has half as many.
 _MAX_CONTAINERS = 1 << 17
@@ -95,17 +101,17 @@ def encode(op: str, header: Mapping[str, Any] | None = None, parts: Iterable[byt
 
 
 class FrameReader:
-    """Parses a stream of bytes into frames. Does no I/O."""
+    """Parses a stream of bytes into frames. Does no I/O.
+
+    Attributes:
+        pending_bytes: Number of bytes of an incomplete frame that have arrived.
+    """
 
     def __init__(self, limits: FrameLimits | None = None) -> None:
         self._limits = limits or LIMITS
         self._buffer = bytearray()
         self._broken = False
-
-    @property
-    def pending_bytes(self) -> int:
-        """Number of bytes of an incomplete frame that have arrived."""
-        return len(self._buffer)
+        self.pending_bytes = 0
 
     @property
     def missing_bytes(self) -> int:
@@ -133,6 +139,8 @@ class FrameReader:
             self._broken = True
             self._buffer.clear()
             raise
+        finally:
+            self.pending_bytes = len(self._buffer)
         return frames
 
     def _next(self) -> Frame | None:
@@ -177,8 +185,7 @@ def _parse_header(data: bytes) -> dict[str, Any]:
     if len(data) > _MAX_CONTAINERS and data.count(b"[") + data.count(b"{") > _MAX_CONTAINERS:
         raise ChannelError(f"a frame's header has more than {_MAX_CONTAINERS} objects and lists")
     try:
-        # Of what a large header holds most is dropped at once, before it is worth a collection.
-        with gc_paused() if len(data) > _RECV_BYTES // 8 else nullcontext():
+        with gc_paused() if len(data) > LARGE_BYTES else nullcontext():
             header = from_json(data, allow_inf_nan=False, cache_strings="keys")
     except (ValueError, RecursionError) as error:
         raise ChannelError(f"a frame's header is not JSON: {str(error)[:200]}") from None

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from aisotools.core.concurrency import at_once
-from aisotools.core.exceptions import ChannelError
+from aisotools.core.exceptions import ChannelError, as_clause
 from aisotools.core.protocols import OutputCaps
 from aisotools.core.types import ErrorKind, MimeBundle, ToolResult, Truncation
 from aisotools.sandbox.frames import LIMITS
@@ -54,6 +54,13 @@ _UNCOUNTED_BYTES = 1 << 18
 _MAX_CONTAINERS = 1 << 18
 _MAX_ITEMS = 1 << 22
 _TEXT_STEP_BYTES = 1 << 20
+_PLAIN_STEP_BYTES = 16 << 20
+
+MAX_MIME_TYPES = 100
+"""Types in the data of one result. Whoever shows or records a result looks at each."""
+
+# Names of types that are listed as left out.
+_MAX_LISTED_TYPES = 20
 
 ResultPieces = tuple[bytes, bytes, bytes, bytes]
 """Head, value, data and metadata; a piece that is missing is empty."""
@@ -89,7 +96,9 @@ def encode_result(result: ToolResult, caps: OutputCaps) -> ResultPieces:
     room -= len(value)
     data, dropped = _encode_data(json_bundle(result.data), min(caps.data_bytes, room))
     if dropped:
-        notes["data_dropped"] = dropped
+        more = len(dropped) - _MAX_LISTED_TYPES
+        listed = [mime[:_NOTE_CHARS] for mime in dropped[:_MAX_LISTED_TYPES]]
+        notes["data_dropped"] = [*listed, f"{more:,} more"] if more > 0 else listed
     room -= len(data)
     metadata = {k: v for k, v in result.metadata.items() if k != STREAMS_TAKEN}
     metadata_piece = _to_json({**metadata, **notes}) if metadata or notes else b""
@@ -153,7 +162,7 @@ def _encode_data(bundle: MimeBundle, max_bytes: int) -> tuple[bytes, list[str]]:
     sizes = {mime: len(_to_json(value)) + len(mime) + 8 for mime, value in bundle.items()}
     room = max_bytes - 2
     for mime in sorted(sizes, key=sizes.__getitem__):
-        if sizes[mime] <= room:
+        if sizes[mime] <= room and len(selected) < MAX_MIME_TYPES:
             selected[mime] = bundle[mime]
             room -= sizes[mime]
     data = _to_json(selected) if selected else b""
@@ -273,6 +282,12 @@ def result_steps(
     if problem or not isinstance(data, dict | None):
         data = None
         notes["data_dropped"] = problem or "The data is no object."
+    elif data and len(data) > MAX_MIME_TYPES:
+        notes["data_dropped"] = (
+            f"The data has {len(data):,} MIME types; {MAX_MIME_TYPES} are passed on. "
+            "Write large results to a file in the workspace and return its path."
+        )
+        data = None
     metadata, problem = None, ""
     if pieces[3]:
         metadata, problem = yield from _decode(pieces[3], "metadata", _metadata_bytes(caps))
@@ -313,7 +328,8 @@ def _content(head: Mapping[str, Any], value: Any, caps: OutputCaps) -> str:
 def _decode_head(data: bytes, caps: OutputCaps) -> Generator[None, None, dict[str, Any]]:
     head, problem = yield from _decode(data, "head", 8 * max(caps.kept_chars, caps.content_chars) + 4096)
     if problem:
-        raise ChannelError(f"the head of a result cannot be read: {problem[:200]}")
+        # What to do about a value or data that is too large is of no use here: no tool makes heads.
+        raise ChannelError(f"the head of a result was refused: {as_clause(problem.partition('. ')[0][:200])}")
     if not isinstance(head, dict):
         raise ChannelError("the head of a result is no object")
     kind = head.setdefault("kind", "text")
@@ -344,11 +360,12 @@ def _decode(
             return from_json(data, allow_inf_nan=False, cache_strings="keys"), ""
         return (yield from parse_steps(data)), ""
     except ValueError as error:
-        return None, f"The {piece} cannot be read: {str(error)[:200]}."
+        return None, f"The {piece} cannot be read: {as_clause(str(error)[:200])}."
 
 
 def _decode_text(data: bytes) -> Generator[None, None, str]:
-    if len(data) <= _TEXT_STEP_BYTES:
+    # Plain text is copied as it is, in some milliseconds; pieces would be copied once more.
+    if len(data) <= _TEXT_STEP_BYTES or (len(data) <= _PLAIN_STEP_BYTES and data.isascii()):
         return data.decode("utf-8", "replace")
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     texts = []

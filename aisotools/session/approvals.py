@@ -1,4 +1,4 @@
-"""Approvals: asking a person about calls, one or several at a time, and turning the answers into decisions.
+"""Ask a person about calls, with a diff of what would change, and turn the answers into decisions.
 
 An answer settles exactly what was asked. Edited arguments are a new call: validated and checked against the
 policy once more, but not asked about again, since they are the answerer's own.
@@ -129,7 +129,7 @@ class ApprovalManager:
             needs_sandbox = needs_sandbox or request.facts.runs_in == "sandbox"
         if approver is not None and needs_sandbox:
             self._start(env.sandbox)
-        answers = [Approval("cancel", reason="The call was cancelled.")] * len(requests)
+        answers = [_CANCELLED] * len(requests)
         try:
             answers = await self._ask(approver, requests)
         finally:
@@ -272,6 +272,7 @@ def _decide_edited(
 # folder that hostile code may write to. It is read within bounds, and never through a link that leads out of
 # the workspace. If it cannot be read, the preview says so and the call is asked about anyway.
 
+_CANCELLED = Approval("cancel", reason="The call was cancelled.")
 MAX_BYTES = 1 << 20
 """Longer files are not compared."""
 

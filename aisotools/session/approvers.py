@@ -222,6 +222,7 @@ async def run_blocking(function: Callable[[], _T]) -> _T:
             except BaseException as caught:
                 error = caught
             leaving.acquire()
+            # Race: the loop may have been closed meanwhile; the RuntimeError is dropped above.
             loop.call_soon_threadsafe(settle, value, error)
 
     thread = threading.Thread(target=work, name="aisotools-asking", daemon=True)

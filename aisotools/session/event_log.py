@@ -10,8 +10,9 @@ Mechanism
     printed output and reports are dropped, then values and data of results, then whole events. Listeners get
     each event whole, when it happens: the ledger has on disk what is dropped here, but for output and values.
 Race window
-    The events of a call are charged some milliseconds after its end. Until then the call, and whoever gets
-    its result, hold the same anyway. Charging and dropping are one step.
+    The events of a call are charged some milliseconds after its end, those of one whose result was cut at
+    once. Until then the call, and whoever gets its result, hold the same anyway. Charging and dropping are
+    one step.
 When it fails
     A reader of old events finds `EventsDropped` in their place, and `DROPPED` in the metadata of a result,
     and says so. Nothing is decided on dropped events: what needs one that is missing refuses.
@@ -22,10 +23,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 from aisotools.core.events import (
     OUTPUT_KINDS,
@@ -43,7 +45,7 @@ from aisotools.core.events import (
 from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.truncation import Retained, RetentionBudget, size_of
 from aisotools.core.types import Json, ToolResult
-from aisotools.session.progress import ProgressTracker
+from aisotools.policy.prompts import visible
 
 _log = logging.getLogger(__name__)
 
@@ -73,15 +75,30 @@ Listener = Callable[[SessionEvent], None]
 """Called with every event as it happens, on the session's event loop."""
 
 
+_Stored: TypeAlias = SessionEvent | tuple[float, str, str, str]
+"""An event; of a `CallOutput` its time, call, stream, and text."""
+
+
+def _pack(event: CallOutput) -> _Stored:
+    return event.time_s, event.call_id, event.stream, event.text
+
+
+def _unpack(stored: _Stored) -> SessionEvent:
+    if isinstance(stored, tuple):
+        time_s, call_id, stream, text = stored
+        return CallOutput(time_s=time_s, call_id=call_id, stream=stream, text=text)
+    return stored
+
+
 class EventView(Sequence[SessionEvent]):
     """A read-only view of the events of a session. It grows as events are added.
 
     When the session has dropped events, the first one is `EventsDropped` and stands for all of them.
     """
 
-    def __init__(self, retained: Callable[[], Sequence[SessionEvent]]) -> None:
-        """Show what `retained` returns."""
-        self._retained = retained
+    def __init__(self, stored: Callable[[], Sequence[_Stored]]) -> None:
+        """Show what `stored` returns."""
+        self._stored = stored
 
     def __repr__(self) -> str:
         return f"<{len(self)} events>"
@@ -92,11 +109,11 @@ class EventView(Sequence[SessionEvent]):
     def __getitem__(self, index: slice) -> Sequence[SessionEvent]: ...
     def __getitem__(self, index: int | slice) -> SessionEvent | Sequence[SessionEvent]:
         """Return the event at a position, or a tuple of those in a slice."""
-        events = self._retained()
-        return tuple(events[index]) if isinstance(index, slice) else events[index]
+        stored = self._stored()
+        return tuple(map(_unpack, stored[index])) if isinstance(index, slice) else _unpack(stored[index])
 
     def __len__(self) -> int:
-        return len(self._retained())
+        return len(self._stored())
 
 
 class _RetainedEvents:
@@ -104,12 +121,16 @@ class _RetainedEvents:
 
     Dropped are, in this order: what calls printed and reported; the values and data of results, whose text
     stays; whole events.
+
+    Printed text is stored as tuples of plain values, which the garbage collector does not visit. A call may
+    print tens of thousands of pieces; with an object for each of them a full collection took 70 ms, for which
+    the event loop stood still.
     """
 
     def __init__(self, budget: RetentionBudget) -> None:
         self._budget = budget
         # By number, in order. Removing one from the middle of a list would move all the others.
-        self._events: dict[int, SessionEvent] = {}
+        self._events: dict[int, _Stored] = {}
         self._sizes: dict[int, int] = {}
         self._outputs: deque[int] = deque()
         self._results: deque[int] = deque()
@@ -119,7 +140,7 @@ class _RetainedEvents:
         self._unmeasured: dict[str, list[int]] = {}
         self._finished: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._listed: list[SessionEvent] | None = None
+        self._listed: list[_Stored] | None = None
         self._dropped_kinds: set[str] = set()
         self._dropped_bytes = 0
         self._dropped_until_s = 0.0
@@ -128,10 +149,10 @@ class _RetainedEvents:
 
     def add(self, event: SessionEvent) -> None:
         self._last_number = number = self._last_number + 1
-        self._events[number] = event
+        self._events[number] = _pack(event) if isinstance(event, CallOutput) else event
         self._sizes[number] = 0
         if self._listed is not None:
-            self._listed.append(event)
+            self._listed.append(self._events[number])
         if event.kind in OUTPUT_KINDS:
             self._outputs.append(number)
             self._charge((number,))
@@ -140,7 +161,8 @@ class _RetainedEvents:
         numbers.append(number)
         if isinstance(event, CallFinished):
             self._finished.append(event.call_id)
-            if len(self._finished) >= _MOST_UNMEASURED_RESULTS:
+            # One that was cut may have left megabytes elsewhere; measuring it takes little of its time.
+            if event.result.truncation or len(self._finished) >= _MOST_UNMEASURED_RESULTS:
                 self._charge_finished()
             elif self._timer is None:
                 try:
@@ -166,25 +188,26 @@ class _RetainedEvents:
     def _charge(self, numbers: Sequence[int]) -> None:
         """Measure and charge events. What they have in common counts once, with the last of them."""
         parts: list[object] = []
+        event: SessionEvent | None = None  # the last of them
         last = charged = 0
         for number in numbers:
-            event = self._events.get(number)
-            if event is not None:  # else it was dropped before it was measured
-                last = number
+            stored = self._events.get(number)
+            if stored is not None:  # else it was dropped before it was measured
+                last, event = number, _unpack(stored) if isinstance(stored, tuple) else stored
                 self._sizes[number] = _EVENT_BYTES
                 charged += _EVENT_BYTES
                 parts += _variable_parts(event)
-        if not last:
+        if event is None:
             return
         limit_bytes = self._budget.limit_bytes // _LARGEST_SHARE
         size = size_of(parts, limit_bytes, max_containers=_MOST_CONTAINERS)
         if size > limit_bytes:
-            event = self._without_bulk(self._events[last])
-            if event is not self._events[last]:
-                self._events[last], self._listed = event, None
-                parts = [*_variable_parts(event)]
+            reduced = self._without_bulk(event)
+            if reduced is not event:
+                self._events[last], self._listed = reduced, None
+                parts = [*_variable_parts(reduced)]
             size = size_of(parts)
-        elif size > _BULKY_BYTES and isinstance(self._events[last], CallFinished):
+        elif size > _BULKY_BYTES and isinstance(event, CallFinished):
             self._results.append(last)
         self._sizes[last] += size
         self._budget.charge(charged + size)
@@ -193,8 +216,8 @@ class _RetainedEvents:
         self._charge_finished()
         return Retained(self._budget.used_bytes, self._budget.limit_bytes, self.dropped)
 
-    def list(self) -> list[SessionEvent]:
-        """Return the retained events, the oldest first."""
+    def list(self) -> list[_Stored]:
+        """Return the retained events as they are stored, the oldest first."""
         if self._listed is None:
             self._listed = list(self._events.values())
             if self.dropped:
@@ -219,9 +242,10 @@ class _RetainedEvents:
             self._drop(next(iter(self._events)))
 
     def _drop(self, number: int) -> None:
-        event = self._events.pop(number, None)
-        if event is None:
+        stored = self._events.pop(number, None)
+        if stored is None:
             return
+        event = _unpack(stored)
         size = self._sizes.pop(number)
         self._budget.release(size)
         self._listed = None
@@ -232,10 +256,10 @@ class _RetainedEvents:
 
     def _empty(self, number: int) -> None:
         """Replace a bulky result by one without bulk."""
-        event = self._events.get(number)
-        if event is None:
+        stored = self._events.get(number)
+        if stored is None:
             return
-        event = self._without_bulk(event)
+        event = self._without_bulk(_unpack(stored))
         size = _EVENT_BYTES + size_of(_variable_parts(event))
         self._budget.release(self._sizes[number] - size)
         self._events[number], self._sizes[number], self._listed = event, size, None
@@ -301,11 +325,13 @@ class EventLog:
 
     Attributes:
         events: The events so far. When the budget is exceeded, the oldest are dropped.
+        budget: What the session may retain; others that retain something for it charge it as well.
     """
 
     def __init__(self, budget: RetentionBudget | None = None) -> None:
         """Start empty; `budget` is what the session may retain, by default one of its own."""
-        self._retained = _RetainedEvents(budget or RetentionBudget())
+        self.budget = budget or RetentionBudget()
+        self._retained = _RetainedEvents(self.budget)
         self._listeners: list[tuple[Listener, tuple[type[SessionEvent], ...]]] = []
         self.events = EventView(self._retained.list)
         self._progress = ProgressTracker()
@@ -367,3 +393,110 @@ class EventLog:
     def lost(self, generation: int, reason: str) -> None:
         """Record that a worker ended by itself, and its variables with it."""
         self.add(SandboxLost, generation=generation, reason=reason)
+
+
+# ---- progress bars
+
+_MAX_LINE_CHARS = 500
+"""Longer lines are not read as bars."""
+
+_MAX_STREAMS = 32
+"""Streams watched at once; the one watched for longest is dropped."""
+
+_MIN_INTERVAL_S = 0.1
+"""Time between two reports of one stream; a bar that is complete is reported at once."""
+
+_NUMBER = r"\d{1,15}(?:\.\d{1,6})?[kMGTPE]?"
+# Every repetition is bounded and no text can match in two ways, so hostile output cannot make this slow.
+_BAR = re.compile(
+    rf"(?:(?P<label>[^|\r\n]{{0,100}}?):\s{{1,4}})?\s{{0,4}}(?P<percent>\d{{1,3}})%\|[^|]{{0,300}}\|\s{{0,4}}"
+    rf"(?P<done>{_NUMBER})[A-Za-z]{{0,12}}/(?P<total>{_NUMBER})[A-Za-z]{{0,12}}"
+    r"\s\[(?P<times>[^\],]{0,40})(?:,\s{0,12}(?P<rate>[^\],]{1,40}))?[^\]]{0,100}\]"
+)
+_RATE = re.compile(rf"(?P<number>{_NUMBER})\s?(?P<over>[A-Za-z ]{{1,20}})/(?P<under>[A-Za-z ]{{1,20}})")
+_FACTORS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+
+Progress = dict[str, Json]
+"""`done` and `total`; where the bar shows them, `label`, `unit` and `rate` in units per second."""
+
+
+def parse_bar(line: str) -> Progress | None:
+    """Return the numbers of the progress bar that `line` draws, or None if it draws none."""
+    if "%|" not in line or len(line) > _MAX_LINE_CHARS:
+        return None
+    match = _BAR.fullmatch(line.strip())
+    if match is None:
+        return None
+    progress: Progress = {"done": _parse_number(match["done"]), "total": _parse_number(match["total"])}
+    if match["label"]:
+        progress["label"] = visible(match["label"], "")
+    rate = _RATE.fullmatch((match["rate"] or "").strip())
+    if rate is not None:
+        number = _parse_number(rate["number"])
+        inverse = rate["over"] == "s"  # seconds per item, which tqdm shows for slow loops
+        progress["unit"] = (rate["under"] if inverse else rate["over"]).strip()
+        if not inverse:
+            progress["rate"] = number
+        elif number:
+            progress["rate"] = round(1 / number, 6)
+    return progress
+
+
+def _parse_number(text: str) -> float | int:
+    factor = _FACTORS.get(text[-1])
+    if factor is not None:
+        return float(text[:-1]) * factor
+    return float(text) if "." in text else int(text)
+
+
+class BarReader:
+    """Reads the progress bars of one stream of one call."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start at the beginning of a line. `clock` returns the time in seconds."""
+        self._clock = clock
+        self._line = ""
+        self._reported: Progress | None = None
+        self._reported_s = float("-inf")
+
+    def feed(self, text: str) -> Progress | None:
+        """Read printed text. Return the progress of the newest bar if a report of it is due."""
+        if not self._line and "\r" not in text and "%|" not in text:
+            return None
+        lines = re.split(r"[\r\n]+", (self._line + text)[-4 * _MAX_LINE_CHARS :])
+        self._line = "" if text.endswith("\n") else lines[-1][-_MAX_LINE_CHARS:]
+        progress = next((parsed for line in reversed(lines) if (parsed := parse_bar(line))), None)
+        if progress is None or progress == self._reported:
+            return None
+        complete = progress["done"] == progress["total"]
+        if not complete and self._clock() - self._reported_s < _MIN_INTERVAL_S:
+            return None
+        self._reported, self._reported_s = progress, self._clock()
+        return progress
+
+
+class ProgressTracker:
+    """Reads the progress bars of all calls of a session, as numbers.
+
+    tqdm and similar libraries draw one line again and again behind a carriage return, in the worker's
+    interpreter or in a program that it started. The host reads the bars from the printed text, which is
+    hostile input like all output: patterns, line lengths and the number of watched streams are bounded.
+    """
+
+    def __init__(self) -> None:
+        """Start without streams."""
+        self._readers: dict[tuple[str, str], BarReader] = {}
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def feed(self, call_id: str, stream: str, text: str) -> Progress | None:
+        """Read what a call printed to one of its streams. Return its progress if a report of it is due."""
+        reader = self._readers.get((call_id, stream))
+        if reader is None:
+            if "%|" not in text:
+                return None
+            while len(self._readers) >= _MAX_STREAMS:
+                del self._readers[next(iter(self._readers))]
+            reader = self._readers[call_id, stream] = BarReader()
+        return reader.feed(text)

@@ -1,4 +1,4 @@
-"""The gate: every call of a session passes through `Gate.run`, in this order and no other.
+"""The gate: `Gate.run` decides about every call of a session, runs it and records it.
 
     resolve the name → validate → classify → policy → ask → re-check → run under a deadline → cap → record
 
@@ -20,7 +20,7 @@ from typing import Any, cast, get_args
 
 from aisotools.core.concurrency import run_to_completion
 from aisotools.core.events import CallDecided, CallEmitted, CallFinished, CallRequested, CallStarted
-from aisotools.core.exceptions import SandboxError, ToolError, UnknownTool
+from aisotools.core.exceptions import ArgumentError, SandboxError, ToolError, UnknownTool, as_clause
 from aisotools.core.protocols import Approver, OutputCaps, StoredText, Tool, ToolContext, UserQuestion
 from aisotools.core.sandboxes import SandboxCall
 from aisotools.core.truncation import ResultStore, RetentionBudget, truncate_result
@@ -35,6 +35,7 @@ from aisotools.session.guards import CallEnvironment, Guard
 from aisotools.session.transfer import TransferTool
 from aisotools.tools.adapter import broken_tool_result, exception_result, validate_value
 from aisotools.tools.registry import ToolRegistry
+from aisotools.tools.validation import check_size
 from aisotools.workspace.protected_names import AllowedNames
 
 _CANCEL_GRACE_S = 0.2
@@ -315,8 +316,14 @@ class Gate:
 
     def _record_request(self, call: ToolCall) -> tuple[ToolCall, float]:
         """Record the request. Return the call with arguments that its caller cannot change any more."""
+        arguments: Mapping[str, Json] = {}
         try:
+            check_size(call.name, call.arguments)
             arguments = copy.deepcopy(call.arguments)
+        except ArgumentError:
+            # Neither copied nor recorded, and `prepare` refuses the call for it.
+            self._event_log.add(CallRequested, call.id, call=dataclasses.replace(call, arguments=arguments))
+            return call, time.monotonic()
         except Exception:
             arguments = call.arguments  # what cannot be copied is no JSON; validation refuses it
         call = dataclasses.replace(call, arguments=arguments)
@@ -342,7 +349,7 @@ class Gate:
             _log.exception("The call %s of %s failed in the gate itself", call.id, call.name)
             result = ToolResult.error(
                 f"{call.name} could not be run, by a fault in aisotools or a part given to it: "
-                f"{type(error).__name__}: {error}. The log has the whole story.",
+                f"{type(error).__name__}: {as_clause(error)}. The log has the whole story.",
                 recoverable=False,
                 error_kind="environment",
             )
@@ -371,6 +378,7 @@ class Gate:
         tool = self.registry[call.name] if tool is None else tool
         # Before the session is open nothing can run: the preview assumes a sandbox that has readers.
         has_readers = env is None or env.has_readers
+        check_size(tool.name, call.arguments)
         return prepare_call(tool, call, policy, level, can_undo, has_readers=has_readers)
 
     def _decide(

@@ -143,15 +143,15 @@ _LOOP_STEPS = 1_000
 """Work that a look at the protected files may do on the event loop: 2 to 5 ms. A look that needs more,
 or that finds anything to restore, is done again in a thread."""
 
-Activity = Callable[[], Mapping[tuple[int, int], int]]
-"""Returns how often each thread of the sandbox has run so far, by process and thread id."""
+Activity = Callable[[], Mapping[tuple[int, int], int] | None]
+"""Returns how often each thread of the sandbox has run so far, by process and thread id; None if unknown."""
 
 PROTECTED = "protected"
 """Key in a result's metadata: the protected files that the call changed."""
 
 
 class Protection:
-    """A guard  for the protected files of one workspace.
+    """A guard for the protected files of one workspace, and for the mode of its folder.
 
     It follows the session's events as well, since calls that only read use the sandbox too.
     """
@@ -251,6 +251,8 @@ class Protection:
         """Restore what background processes changed after the last call, once the sandbox is closed."""
         async with self._lock:
             if not self._any_call_finished or self._idle_activity is not None:
+                if self._files.root_mode is not None:
+                    self._files.root_mode.accept()
                 return
             changes = await asyncio.to_thread(self._files.restore)
         if changes:
@@ -265,9 +267,14 @@ class Protection:
             OutOfSteps: If it takes more than `most_steps`, or something must be restored; the check stays
                 pending.
         """
-        differs = self._files.differs(most_steps=most_steps)
         idle = self._idle_activity is not None and self._activity() == self._idle_activity
-        if differs and (idle or not self._any_call_finished):
+        accepts, mode = idle or not self._any_call_finished, self._files.root_mode
+        # First: the mode of the folder is put back by every look at the files in it.
+        with suppress(OSError):  # there is no folder: so it has no mode
+            if accepts and mode is not None and os.lstat(mode.path).st_mode != mode.value:
+                mode.accept()
+        differs = self._files.differs(most_steps=most_steps)
+        if differs and accepts:
             self._files.accept(most_steps=most_steps)
         elif differs and most_steps != float("inf"):
             raise OutOfSteps
@@ -294,7 +301,7 @@ class Protection:
     def _record_restored(
         self,
         restoring: asyncio.Future[tuple[ProtectedFileChange, ...]],
-        activity: Mapping[tuple[int, int], int],
+        activity: Mapping[tuple[int, int], int] | None,
         timer: asyncio.TimerHandle | None,
     ) -> None:
         if restoring.cancelled() or restoring.exception() is not None:

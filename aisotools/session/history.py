@@ -37,18 +37,24 @@ from aisotools.workspace.checkpoints.scan import ProgressCallback, Snapshot, Too
 from aisotools.workspace.checkpoints.store import Store
 from aisotools.workspace.checkpoints.timeline import Checkpoint, Direction, UndoResult
 from aisotools.workspace.diff import Changes, changes_between
+from aisotools.workspace.lock import RootMode
 from aisotools.workspace.paths import printable
 from aisotools.workspace.read_tracker import ReadCache
 
 _MAX_LISTED = 20
+# Changes in the memory that checkpoints take are charged when they come to more than this.
+_CHARGED_STEP_BYTES = 64 << 10
 """Names in one list of a message; the rest is counted."""
+
+_CHECKPOINTS_SHARE = 4
+"""What a scan remembers of the workspace has at most this part of the session's budget. More is in a file."""
 
 _INLINE_ENTRIES = 1_500
 """Up to so many files a checkpoint is taken on the event loop: a thread would take longer than the scan. One
 that is new or changed counts as 20."""
 
-_INLINE_PROCESSES = 24
-"""Up to so many processes of a sandbox are stopped on the event loop while a checkpoint is taken."""
+_INLINE_THREADS = 64
+"""Processes with up to so many threads are stopped on the event loop while a checkpoint is taken."""
 
 _INLINE_BYTES = 1 << 20
 """If more than this has to be copied, the scan moves to a thread."""
@@ -192,6 +198,8 @@ class WorkspaceHistory:
         self._first_root = ""
         self._fits_at_first = False
         self._undone_variables: list[tuple[str, ...]] = []
+        self._charged_bytes = 0
+        self._checkpoints.limit_memory(event_log.budget.limit_bytes // _CHECKPOINTS_SHARE)
 
     def __repr__(self) -> str:
         return f"<WorkspaceHistory of {self._checkpoints!r}>"
@@ -199,6 +207,8 @@ class WorkspaceHistory:
     def close(self) -> None:
         """Release the workspace; the last session on it closes its checkpoints."""
         self._shared.release(self._sandbox)
+        self._event_log.budget.release(self._charged_bytes)
+        self._charged_bytes = 0
 
     # -- guard: around each call
 
@@ -246,11 +256,16 @@ class WorkspaceHistory:
         call = prepared.original
         try:
             await self._scan(functools.partial(self._checkpoints.end, call.id), call.id)
+            if self._checkpoints.has_excess:
+                await asyncio.to_thread(self._checkpoints.drop_old)
         except WorkspaceError as error:
             if result is not None:
                 result = result.with_metadata(undo=f"This call cannot be undone: {error}")
         finally:
             self._shared.lock.leave(self._tokens.pop(call.id))
+        mode = self._checkpoints.root_mode
+        if mode is not None and mode.notes and result is not None:
+            result = _add_notes(result, mode)
         return result
 
     async def _scan(
@@ -267,27 +282,34 @@ class WorkspaceHistory:
         latest = self._checkpoints.latest
         hold: Callable[..., AbstractContextManager[object]] = self._shared.frozen if frozen else nullcontext
         is_small = latest is not None and latest.entries <= _INLINE_ENTRIES
-        if inline and is_small and not self._checkpoints.is_busy:
-            try:
-                with hold(_INLINE_PROCESSES):
-                    return scan(progress=_refuse_large, max_work=_INLINE_ENTRIES)
-            except (TooSlow, TooManyProcesses):
-                pass  # what was copied of a large new file so far is kept, the rest goes to a thread
-        progress = _CopyProgress()
+        try:
+            if inline and is_small and not self._checkpoints.is_busy:
+                try:
+                    with hold(_INLINE_THREADS):
+                        return scan(progress=_refuse_large, max_work=_INLINE_ENTRIES)
+                except (TooSlow, TooManyProcesses):
+                    pass  # what was copied of a large new file so far is kept, the rest goes to a thread
+            progress = _CopyProgress()
 
-        def scan_in_thread() -> T:
-            with hold():
-                return scan(progress=progress.update)
+            def scan_in_thread() -> T:
+                with hold():
+                    return scan(progress=progress.update)
 
-        scanning = asyncio.ensure_future(asyncio.to_thread(scan_in_thread))
-        while not (await asyncio.wait([scanning], timeout=_PROGRESS_INTERVAL_S))[0]:
-            self._event_log.add(
-                CallEmitted,
-                call_id,
-                name="checkpoint",
-                payload={"done_bytes": progress.done, "total_bytes": progress.total},
-            )
-        return scanning.result()
+            scanning = asyncio.ensure_future(asyncio.to_thread(scan_in_thread))
+            while not (await asyncio.wait([scanning], timeout=_PROGRESS_INTERVAL_S))[0]:
+                self._event_log.add(
+                    CallEmitted,
+                    call_id,
+                    name="checkpoint",
+                    payload={"done_bytes": progress.done, "total_bytes": progress.total},
+                )
+            return scanning.result()
+        finally:
+            # All sessions on this workspace share the checkpoints, and each is charged for them.
+            memory_bytes = self._checkpoints.memory_bytes
+            if abs(memory_bytes - self._charged_bytes) > _CHARGED_STEP_BYTES:
+                self._event_log.budget.charge(memory_bytes - self._charged_bytes)
+                self._charged_bytes = memory_bytes
 
     def _path_outside(self, prepared: PreparedCall) -> Path | None:
         """Return the path outside the workspace that a host tool says it changes, if it can be covered."""
@@ -430,6 +452,9 @@ class WorkspaceHistory:
         finally:
             self._shared.lock.leave(token)
         result = _move_result(moved, variables)
+        mode = self._checkpoints.root_mode
+        if mode is not None and mode.notes:
+            result = _add_notes(result, mode)
         self._event_log.add(
             Undone if way == "undo" else Redone,
             call_ids=tuple(ids),
@@ -523,6 +548,13 @@ def _refuse_large(done: int, total: int) -> None:
 
 
 # -- messages
+
+
+def _add_notes(result: ToolResult, mode: RootMode) -> ToolResult:
+    """Return a result that says what became of the mode of the workspace's folder."""
+    notes, mode.notes = mode.notes, []
+    content = "\n".join([result.content, *(f"[{note}]" for note in notes)]).lstrip("\n")
+    return dataclasses.replace(result, content=content).with_metadata(workspace_mode=notes)
 
 
 def list_uncovered(snapshot: Snapshot) -> tuple[str, ...]:

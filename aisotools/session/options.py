@@ -1,4 +1,4 @@
-"""Checks of the options of a session, and the claim of its workspace.
+"""Check the options of a new session, and claim its workspace.
 
 A wrong option is refused when the session is created, in terms of the argument that was given.
 """
@@ -6,18 +6,21 @@ A wrong option is refused when the session is created, in terms of the argument 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aisotools.core.exceptions import UsageError, WorkspaceError, WorkspaceRefused
-from aisotools.core.protocols import Approver, SupportsQuestions
+from aisotools.core.protocols import Approver
 from aisotools.core.truncation import MIN_RETAINED_BYTES
+from aisotools.policy.approvers import has_former_method
 from aisotools.policy.rules import Policy
 from aisotools.tools.validation import short_repr
 from aisotools.workspace.lock import (
     WorkspaceLease,
     claim_default_workspace,
     claim_workspace,
+    put_back_mode,
     refuse_workspace,
     state_folder,
 )
@@ -42,6 +45,7 @@ def open_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) 
     if folder is None:
         claim = claim_default_workspace(Path.cwd(), _notebook_stem(environ), state)
         try:
+            put_back_mode(claim.path, state)
             refuse_workspace(claim.path, state_folder=state, level=level, environ=environ)
         except WorkspaceRefused:
             claim.release()
@@ -49,6 +53,7 @@ def open_workspace(folder: Path | None, level: str, environ: Mapping[str, str]) 
         return claim
     created = _create(folder)
     try:
+        put_back_mode(folder.resolve(), state)
         refuse_workspace(folder.resolve(), state_folder=state, level=level, environ=environ)
         claim = claim_workspace(folder, state)
         if not claim.ours:
@@ -109,7 +114,7 @@ def require_type(value: object, kind: type, name: str, such_as: str, *, optional
 
 
 def require_approver(approver: object) -> None:
-    """Require None or an approver.
+    """Require None or an approver. Warn the caller's caller if it has a method under its former name.
 
     Raises:
         TypeError: Saying what to give instead.
@@ -118,10 +123,13 @@ def require_approver(approver: object) -> None:
         raise TypeError(f"approver={approver.__name__}: give an approver, such as {approver.__name__}().")
     if approver is not None and not (isinstance(approver, Approver) and callable(approver.ask)):
         raise TypeError(f"approver={short_repr(approver)}: give an object with `async def ask(request)`.")
-    if hasattr(approver, "inquire") and not isinstance(approver, SupportsQuestions):
-        # The former name of the method. Nothing would call it, and a model's question would stay unanswered.
+    if has_former_method(approver):
         name = type(approver).__name__
-        raise TypeError(f"approver={name}: rename its `inquire(inquiry)` to `ask_user(question)`.")
+        warnings.warn(
+            f"approver={name}: rename its method `inquire(inquiry)` to `ask_user(question)`.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
 
 
 def is_number(value: object) -> bool:

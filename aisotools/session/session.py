@@ -117,8 +117,10 @@ class Session:
             approval_timeout_s: Seconds that a person has to answer; None waits for ever.
             allow_protected: Protected names that may be written all the same, such as `conftest.py`, a folder
                 such as `.vscode`, or the path of one such file. Programs outside the sandbox may run them.
-            retained_bytes: Memory of this process that events and results may take; beyond it long results
-                move to files and the oldest events are dropped, which `events` and `status` say.
+            retained_bytes: Memory of this process that events, results and checkpoints may take; beyond it
+                long results move to files and the oldest events are dropped, which `events` and `status` say.
+                A look at the workspace takes up to 1 KiB more for each file while it lasts, undo and a list
+                of changes up to 2 KiB for each that changed.
 
         Raises:
             UsageError: If one of `allow_protected` is no protected name.

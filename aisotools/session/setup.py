@@ -103,13 +103,14 @@ async def build_environment(
             allowed=spec.allowed,
             notebook=environ.get("JPY_SESSION_NAME", ""),
             notebooks=protect_notebooks,
+            environ=environ,
         )
 
     # In a thread: what lies in a workspace may be hostile and large.
     narrowing, files = await asyncio.to_thread(read_workspace)
     sandbox = make_sandbox(spec, event_log)
 
-    def activity() -> Mapping[tuple[int, int], int]:
+    def activity() -> Mapping[tuple[int, int], int] | None:
         # A sandbox without processes of its own has nothing that could go on between calls.
         return count_context_switches(sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0)
 
@@ -131,8 +132,10 @@ async def build_environment(
         )
         return SessionParts(env=env, protection=protection, reads=reads, history=no_history)
     read_guard = ReadGuard(reads)
+    shared = share(workspace, state_folder(environ), sandbox)
+    files.root_mode = shared.checkpoints.root_mode
     history = WorkspaceHistory(
-        share(workspace, state_folder(environ), sandbox),
+        shared,
         sandbox=sandbox,
         event_log=event_log,
         reads=reads,

@@ -7,9 +7,7 @@ for them, and undo waits for all calls, so that each checkpoint shows the change
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
-import os
 import signal
 import threading
 from collections import deque
@@ -23,6 +21,7 @@ from aisotools.core.exceptions import UsageError
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshotProcesses, SupportsSnapshots, SupportsSupervisor
 from aisotools.sandbox.process.tree import descendants, find_background_processes, freeze_tree, send_signal
 from aisotools.workspace.checkpoints.timeline import Checkpoints
+from aisotools.workspace.lock import checkpoint_folder
 
 
 @dataclass(slots=True, eq=False)
@@ -113,10 +112,14 @@ class WorkspaceLock:
             # The head of the queue gets the lock, and with it whoever waits next to it for the same holder.
             while self._waiting and self._holder in {None, self._waiting[0][0]}:
                 holder, loop, granted = self._waiting.popleft()
-                if not loop.is_closed():  # waiters of a closed loop cannot continue
-                    self._holder = holder
-                    self._count += 1
+                # Race: another thread may close its loop at any moment; waiters of a closed loop cannot
+                # continue, and must not be given the lock.
+                try:
                     loop.call_soon_threadsafe(_grant, granted)
+                except RuntimeError:
+                    continue
+                self._holder = holder
+                self._count += 1
 
 
 def _grant(granted: asyncio.Future[None]) -> None:
@@ -142,19 +145,17 @@ class SharedWorkspace:
         self.sandboxes: list[Sandbox] = []
 
     @contextmanager
-    def frozen(self, max_processes: float = math.inf) -> Iterator[None]:
+    def frozen(self, max_threads: float = math.inf) -> Iterator[None]:
         """Stop all processes of all sandboxes within the context, as far as sandboxes have processes here.
 
         Raises:
-            TooManyProcesses: If one of them has more than `max_processes`. All of them run on.
+            TooManyProcesses: If one of them has more than `max_threads`. All of them run on.
         """
         with ExitStack() as stack:
             for sandbox in tuple(self.sandboxes):
                 if isinstance(sandbox, SupportsSupervisor):
                     snapshots = _snapshot_pids(sandbox)
-                    stack.enter_context(
-                        freeze_tree(sandbox.supervisor, snapshots, max_processes=max_processes)
-                    )
+                    stack.enter_context(freeze_tree(sandbox.supervisor, snapshots, max_threads=max_threads))
             yield
 
     async def settled(self) -> None:
@@ -215,7 +216,7 @@ def share(workspace: Path, state_folder: Path, sandbox: Sandbox) -> SharedWorksp
         UsageError: If the workspace is open with another state folder.
     """
     resolved = workspace.resolve()
-    folder = state_folder / "checkpoints" / hashlib.sha256(os.fsencode(resolved)).hexdigest()[:32]
+    folder = checkpoint_folder(resolved, state_folder)
     with _SHARED_LOCK:
         shared = _SHARED.get(resolved)
         if shared is None:

@@ -1,4 +1,4 @@
-"""The state of a session at one moment."""
+"""The state of a session at one moment: what `%sandbox status` says of its level, limits and memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SessionStatus:
         calls: Number of calls that reached the gate.
         workspace: The folder that tools may change; empty before the session is open.
         alive: Whether a worker is up.
-        memory_bytes: Memory of the worker.
+        memory_bytes: Memory of the worker and its processes, at most; see `SandboxStatus.memory_bytes`.
         age_s: Seconds since the worker started.
         pid: The worker's process id, or 0.
         generation: Number of workers so far.
@@ -91,7 +91,7 @@ def missing_levels(level: str | None, found: Detection) -> tuple[str, ...]:
 def describe_retained(retained: Retained) -> str:
     """Return in one line what the host retains for a session, and what was dropped."""
     limit = _format_amount("limit_bytes", retained.limit_bytes)
-    text = f"{retained.used_bytes / (1 << 20):.1f} MiB of {limit} for events and results"
+    text = f"{retained.used_bytes / (1 << 20):.1f} MiB of {limit} for events, results and checkpoints"
     if retained.dropped_events:
         text += f"; {retained.dropped_events:,} events dropped: over the session's budget"
     return text

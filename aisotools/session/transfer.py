@@ -22,10 +22,11 @@ from aisotools.core.exceptions import ToolError, UsageError, WorkspaceError
 from aisotools.core.protocols import OutputCaps, Tool, ToolContext, ToolPayload
 from aisotools.core.sandboxes import Sandbox, SupportsSnapshots, VariableCopy
 from aisotools.core.types import Effect, Json, ToolResult
-from aisotools.sandbox.data import KINDS, MAX_BYTES, Payload, pack, unpack
+from aisotools.sandbox.data import MAX_BYTES, PAYLOAD_KINDS, Payload, pack, unpack
 from aisotools.session.history import UndoHistory, list_uncovered
 from aisotools.workspace.checkpoints.restore import restore
-from aisotools.workspace.checkpoints.store import Store, TreeReader, encode_folder
+from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.tree import TreeReader, encode_folder
 from aisotools.workspace.paths import printable
 
 _MAX_BRANCHES = 999
@@ -281,7 +282,7 @@ def _parse_payload(name: str, value: object) -> Payload:
     head, separator, encoded = value.partition("\n") if isinstance(value, str) else ("", "", "")
     kind, _, form = head.partition("/")
     try:
-        if not separator or kind not in KINDS or len(encoded) > MAX_BYTES * 4 // 3 + 4:
+        if not separator or kind not in PAYLOAD_KINDS or len(encoded) > MAX_BYTES * 4 // 3 + 4:
             raise ValueError
         return Payload(kind=kind, data=base64.b64decode(encoded, validate=True), form=form[:40])
     except ValueError:

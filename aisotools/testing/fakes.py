@@ -340,6 +340,7 @@ class _Worker:
         call = request.call
 
         def emit(name: str, payload: Mapping[str, Json]) -> None:
+            # Called on any thread: a tool may work in threads of its own, and listeners expect the loop's.
             self._loop.call_soon_threadsafe(self._listener.emitted, call.id, name, _json_copy(payload))
 
         return ToolContext(

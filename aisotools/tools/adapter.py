@@ -1,7 +1,7 @@
-"""Use the optional members of a `Tool`, with the cautious default where a tool does not have one.
+"""Validate arguments and find out what a call does, with a cautious default where a tool does not say.
 
-`aisotools.core.protocols` declares them as `Supports...` Protocols. This module also renames tools, and
-knows the built-in ones by identity.
+The optional members of tools are declared in `aisotools.core.protocols`, as `Supports...` Protocols. This
+module also renames tools, and knows the built-in ones by identity.
 """
 
 from __future__ import annotations
@@ -162,14 +162,20 @@ def exception_result(error: BaseException) -> ToolResult:
         return ToolResult.error(str(error), error_kind="invalid")
     if isinstance(error, SystemExit):
         return ToolResult.error(f"The tool tried to exit ({error.code!r}). Only the call was ended.")
+    headline = "".join(traceback.format_exception_only(error)).strip()
+    stack = format_tool_frames(error)
+    content = f"{headline}\n\n{stack}" if stack else headline
+    return ToolResult.error(content).with_metadata(exception=type(error).__name__)
+
+
+def format_tool_frames(error: BaseException) -> str:
+    """Return the tool's part of the traceback, without the exception itself; empty if it has no part."""
     frames = traceback.extract_tb(error.__traceback__)
     # The outermost frames are this package calling the tool. They tell its author nothing.
     package = f"{Path(__file__).parents[1]}/"
     first = next((n for n, f in enumerate(frames) if not f.filename.startswith(package)), len(frames))
-    headline = "".join(traceback.format_exception_only(error)).strip()
     stack = "".join(traceback.format_list(frames[first:])).rstrip()
-    content = f"{headline}\n\nTraceback (most recent call last):\n{stack}" if stack else headline
-    return ToolResult.error(content).with_metadata(exception=type(error).__name__)
+    return f"Traceback (most recent call last):\n{stack}" if stack else ""
 
 
 def broken_tool_result(name: str, error: Exception) -> ToolResult:

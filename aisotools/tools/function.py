@@ -1,4 +1,4 @@
-"""`@tool`: make a tool of a function.
+"""`@tool`: make a tool of a Python function.
 
 A function tool runs in the sandbox unless it is declared with `runs_in="host"`. It is pickled by value at
 each call, so that it has the current state of what it refers to; built-in tools are sent by import path.

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from aisotools.core.exceptions import RegistryError, ToolClash, UnknownTool
+from aisotools.core.exceptions import MAX_NAME_CHARS, RegistryError, ToolClash, UnknownTool
 from aisotools.core.protocols import Tool
 from aisotools.core.types import Json, ToolDefinition
 from aisotools.tools.adapter import (
@@ -105,7 +105,8 @@ class ToolRegistry:
     def _unknown(self, name: str) -> UnknownTool:
         known = tuple(self._tools)
         # A much longer name is like none, and comparing it would take seconds.
-        near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5) if len(str(name)) <= 200 else []
+        is_comparable = len(str(name)) <= MAX_NAME_CHARS
+        near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5) if is_comparable else []
         return UnknownTool(str(name), tuple(near), known)
 
     def get(self, name: str) -> Tool | None:

@@ -19,6 +19,7 @@ from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Json
 from aisotools.tools.results import ReturnType, declared_return_type
 from aisotools.tools.validation import (
+    MAX_PROBLEMS,
     describe_problem,
     invalid_arguments_error,
     not_an_object_error,
@@ -187,11 +188,15 @@ class FunctionSchema:
         try:
             return self.model.model_validate(dict(arguments))
         except ValidationError as error:
+            errors = error.errors(include_url=False, include_context=False)
+            # Twice as many as are listed, since some have the same description.
+            described = errors[: 2 * MAX_PROBLEMS]
             problems = [
                 describe_problem(e["loc"], e["type"], e["msg"], e.get("input"), self.parameters)
-                for e in error.errors(include_url=False, include_context=False)
+                for e in described
             ]
-            raise invalid_arguments_error(self.name, problems, self.parameters) from None
+            more = len(errors) - len(described)
+            raise invalid_arguments_error(self.name, problems, self.parameters, more=more) from None
 
     def _dump(self, valid: BaseModel) -> dict[str, Json]:
         try:

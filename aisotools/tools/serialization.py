@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from aisotools.core.exceptions import SignatureError
+from aisotools.core.exceptions import SignatureError, as_clause
 
 MAX_PAYLOAD_BYTES = 32 << 20
 """The largest pickle of one function, with the data it refers to."""
@@ -57,9 +57,9 @@ def pickle_by_value(name: str, value: object) -> bytes:
             _pickler()(buffer).dump(value)
         except Exception as error:
             raise SignatureError(
-                f"Tool {name} cannot be sent to the sandbox: {type(error).__name__}: {error}. It refers to "
-                "an object that exists only in this process. Create that inside the function, or use "
-                "runs_in='host'.",
+                f"Tool {name} cannot be sent to the sandbox: {type(error).__name__}: {as_clause(error)}. "
+                "It refers to an object that exists only in this process. Create that inside the function, "
+                "or use runs_in='host'.",
             ) from error
         finally:
             for module in modules:

@@ -18,10 +18,22 @@ from typing import Any
 from aisotools.core.exceptions import ArgumentError, ToolError
 from aisotools.core.types import Json
 
-MAX_ARGUMENT_BYTES = 24 << 20
-"""The largest arguments of one call, encoded as JSON."""
+MAX_ARGUMENT_BYTES = 4 << 20
+"""The largest arguments of one call, encoded as JSON. The event loop copies, checks and records them: of this
+size that takes some 25 ms in its longest step."""
 
-_MAX_PROBLEMS = 8  # one message lists this many; the model corrects them and tries again
+MAX_ARGUMENT_NAMES = 1_000
+"""Names of arguments in one call."""
+
+MAX_ARGUMENT_VALUES = 20_000
+"""Values in the arguments of one call, at any depth."""
+
+MAX_ARGUMENT_CONTAINERS = 2_000
+"""Lists and objects among these values."""
+
+MAX_PROBLEMS = 8
+"""Problems that one message lists; the model corrects them and tries again."""
+
 _MAX_MESSAGE_CHARS = 300
 _MAX_HINTED_ARGUMENTS = 20
 _MAX_HINTED_VALUES = 12
@@ -56,11 +68,54 @@ def encode_arguments(tool: str, arguments: Mapping[str, Any]) -> bytes:
     except (ValueError, TypeError, RecursionError) as error:
         raise not_json_error(tool, error) from None
     if len(encoded) > MAX_ARGUMENT_BYTES:
-        raise ArgumentError(
-            f"The arguments of {tool} have {len(encoded):,} bytes as JSON; a call takes at most "
-            f"{MAX_ARGUMENT_BYTES:,}. Write the data to a file in parts and pass its path.",
-        )
+        raise _too_large_error(tool, f"{len(encoded):,} bytes as JSON")
     return encoded
+
+
+def check_size(tool: str, arguments: object) -> None:
+    """Refuse arguments that would hold up the event loop, before anything reads or copies them.
+
+    Raises:
+        ArgumentError: If they exceed one of the limits above.
+    """
+    chars = values = containers = 0
+    todo: list[object] = [arguments]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, str | bytes):
+            chars += len(item)
+        elif isinstance(item, Mapping | list | tuple):
+            containers += 1
+            values += len(item)
+            if item is arguments and values > MAX_ARGUMENT_NAMES:
+                raise _too_many_error(tool, f"{values:,} names", MAX_ARGUMENT_NAMES)
+            if values <= MAX_ARGUMENT_VALUES:
+                if isinstance(item, Mapping):
+                    todo += item
+                    todo += item.values()
+                else:
+                    todo += item
+        if values > MAX_ARGUMENT_VALUES:
+            raise _too_many_error(tool, f"more than {MAX_ARGUMENT_VALUES:,} values", MAX_ARGUMENT_VALUES)
+        if containers > MAX_ARGUMENT_CONTAINERS:
+            what = f"more than {MAX_ARGUMENT_CONTAINERS:,} lists and objects"
+            raise _too_many_error(tool, what, MAX_ARGUMENT_CONTAINERS)
+        if chars > MAX_ARGUMENT_BYTES:
+            raise _too_large_error(tool, f"more than {MAX_ARGUMENT_BYTES:,} characters")
+
+
+def _too_many_error(tool: str, what: str, limit: int) -> ArgumentError:
+    return ArgumentError(
+        f"The arguments of {tool} have {what}; a call takes at most {limit:,}. "
+        "Write the data to a file and pass its path."
+    )
+
+
+def _too_large_error(tool: str, what: str) -> ArgumentError:
+    return ArgumentError(
+        f"The arguments of {tool} have {what}; a call takes at most {MAX_ARGUMENT_BYTES:,} bytes as JSON. "
+        "Write the data to a file in parts and pass its path."
+    )
 
 
 def not_json_error(tool: str, error: Exception) -> ArgumentError:
@@ -81,13 +136,21 @@ def not_an_object_error(tool: str, arguments: object, parameters: Mapping[str, J
 
 
 def invalid_arguments_error(
-    tool: str, problems: Sequence[str], parameters: Mapping[str, Json]
+    tool: str, problems: Sequence[str], parameters: Mapping[str, Json], *, more: int = 0
 ) -> ArgumentError:
-    """Build the error for arguments with these problems; its message ends with the expected arguments."""
+    """Build the error for arguments with these problems; its message ends with the expected arguments.
+
+    Args:
+        tool: Name of the tool.
+        problems: Descriptions of problems.
+        parameters: JSON Schema of all arguments.
+        more: Number of further problems, which nobody has described.
+    """
     unique = list(dict.fromkeys(problems))
-    listed = "; ".join(unique[:_MAX_PROBLEMS])
-    more = f"; and {len(unique) - _MAX_PROBLEMS} more" if len(unique) > _MAX_PROBLEMS else ""
-    return ArgumentError(f"The arguments of {tool} do not fit: {listed}{more}. {signature_hint(parameters)}")
+    listed = "; ".join(unique[:MAX_PROBLEMS])
+    more += max(len(unique) - MAX_PROBLEMS, 0)
+    listed += f"; and {more:,} more" if more else ""
+    return ArgumentError(f"The arguments of {tool} do not fit: {listed}. {signature_hint(parameters)}")
 
 
 def describe_problem(
@@ -193,7 +256,7 @@ def _validated(
     plain: dict[str, Json] = from_json(encode_arguments(tool, arguments))
     errors: list[Any] = []
     try:
-        for error in islice(validator(schema).iter_errors(plain), _MAX_PROBLEMS):
+        for error in islice(validator(schema).iter_errors(plain), MAX_PROBLEMS):
             errors.append(error)  # noqa: PERF402 - a list comprehension would lose them at _BudgetExceeded
     except _BudgetExceeded:
         # Only schemas of other people have a budget. Their server validates the call again.
@@ -294,6 +357,10 @@ def _describe_error(error: Any, schema: Mapping[str, Json]) -> list[str]:
     if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
         known = set(error.schema.get("properties", {}))
         extra = [n for n in error.instance if n not in known]
-        return [describe_problem((*loc, n), "extra_forbidden", "", None, schema) for n in extra]
+        # Only what is listed is worth the search for a name that is near; of the others the number counts.
+        described = [
+            describe_problem((*loc, n), "extra_forbidden", "", None, schema) for n in extra[:MAX_PROBLEMS]
+        ]
+        return described + [f"{str(n)[:80]} is not an argument" for n in extra[MAX_PROBLEMS:]]
     message = f"does not fit {error.validator} {short_repr(error.validator_value)}"
     return [describe_problem(loc, str(error.validator), message, error.instance, schema)]

@@ -21,13 +21,21 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aisotools.workspace.dirfd import DIRECTORY_FLAGS, WALK_FLAGS
-from aisotools.workspace.protected_names import REPOSITORY_PARTS, ROOT_ZONE, Zone, is_repository
+from aisotools.workspace.dirfd import DIRECTORY_FLAGS, WALK_FLAGS, open_unlocked
+from aisotools.workspace.git_named_files import NamedFiles
+from aisotools.workspace.protected_names import (
+    FILES_OF_GIT,
+    REPOSITORY_PARTS,
+    ROOT_ZONE,
+    Zone,
+    fold_name,
+    is_repository,
+)
 
 MAX_FOLDERS = 200_000
 """Folders of a workspace that are scanned."""
@@ -123,12 +131,16 @@ class CandidateScan:
         files: The files by path, relative to the workspace.
         folders: Status of the folders by path, each ending with a slash unless it is the workspace. Empty
             if there are more than `MAX_LISTED_FOLDERS`, or one may still change under the same change time.
+        repositories: The folders that git takes for a repository, each ending with a slash.
         unwatched: Why the walk is incomplete, and where; empty if it reached every folder.
+        is_closed: Whether the workspace itself could not be opened, so that nothing is known of its files.
     """
 
+    repositories: list[str] = field(default_factory=list)
     files: dict[str, CandidateFile] = field(default_factory=dict)
     folders: dict[str, os.stat_result] = field(default_factory=dict)
     unwatched: str = ""
+    is_closed: bool = False
 
     @property
     def complete(self) -> bool:
@@ -156,6 +168,15 @@ class CandidateScanner:
         self._max_folders = max_folders
         self._max_path_chars = MAX_PATH_BYTES - len(os.fsencode(root)) - 2
         self._listings: dict[tuple[int, int], Listing] = {}
+        self._named = _NamedEntries()
+
+    def name(self, named: NamedFiles) -> bool:
+        """Count these files as candidates, too; return whether they are others than before."""
+        entries = _NamedEntries.of(named)
+        if entries == self._named:
+            return False
+        self._named, self._listings = entries, {}  # listings hold only what counted
+        return True
 
     def __repr__(self) -> str:
         return f"<CandidateScanner of {self._root!r}: {len(self._listings)} listings>"
@@ -166,10 +187,17 @@ class CandidateScanner:
         Raises:
             OutOfSteps: If it takes more than `steps`. The next walk begins anew, but finds listings cached.
         """
-        walk = _CandidateWalk(self._listings, self._max_folders, self._max_path_chars, steps)
+        walk = _CandidateWalk(self._listings, self._max_folders, self._max_path_chars, steps, self._named)
         try:
-            with suppress(OSError):  # without a workspace all files are gone
-                walk.run(os.open(self._root, DIRECTORY_FLAGS))
+            with suppress(FileNotFoundError, NotADirectoryError):  # without a workspace all files are gone
+                try:
+                    root = os.open(self._root, DIRECTORY_FLAGS)
+                except PermissionError:
+                    root = open_unlocked(self._root)
+                walk.run(root)
+        except OSError as error:
+            walk.result.unwatched = f"a folder of its own that cannot be opened ({error.strerror})"
+            walk.result.is_closed = True
         except OutOfSteps:
             self._listings = (self._listings | walk.listings) if len(self._listings) < _MAX_LISTINGS else {}
             raise
@@ -185,6 +213,7 @@ class _CandidateWalk:
     _max_folders: int
     _max_path_chars: int
     _steps: Steps
+    _named: _NamedEntries
     result: CandidateScan = field(default_factory=CandidateScan)
     listings: dict[tuple[int, int], Listing] = field(default_factory=dict)
     _folders: int = 0
@@ -222,6 +251,8 @@ class _CandidateWalk:
             raise
         self._stack.append(_OpenFolder(folder, key, path, listing, iter(listing.folders)))
         self._remember(path, key, listing, status)
+        if listing.zone.repository:
+            self.result.repositories.append(path)
         for name in listing.files:
             self._steps.take()
             self._add_file(folder, path, name, listing.zone)
@@ -252,6 +283,8 @@ class _CandidateWalk:
         if len(path) > self._max_path_chars:
             raise _Incomplete(f"a folder whose path has more than {MAX_PATH_BYTES} bytes", frame.path)
         above = frame.listing.zone.enter(name)
+        if self._named.folders and fold_name(path) in self._named.folders:
+            above = above.as_protected()
         try:
             status = os.stat(name, dir_fd=frame.folder, follow_symlinks=False)
         except OSError:
@@ -310,21 +343,23 @@ class _CandidateWalk:
         files: list[str] = []
         maybe: list[str] = []
         parts: set[str] = set()
+        named = self._named.names.get(fold_name(path), ())
         self._steps.take(4)
         with os.scandir(folder) as entries:
             for count, entry in enumerate(entries):
                 if count % _BATCH == _BATCH - 1:
                     self._steps.take(_BATCH // 4)
                 name = entry.name
-                if len(name) < 10 and name.lower() in REPOSITORY_PARTS:
-                    parts.add(name.lower())
+                folded = name.lower() if name.isascii() else fold_name(name)
+                if len(folded) < 10 and folded in REPOSITORY_PARTS:
+                    parts.add(folded)
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(name)
                     if len(folders) > self._max_folders:
                         raise _Incomplete(f"more than {self._max_folders} folders", path)
-                elif above.holds_candidate(name):
+                elif above.holds_folded_candidate(folded, link=entry.is_symlink()) or folded in named:
                     files.append(name)
-                elif _OF_REPOSITORY.holds_candidate(name):
+                elif folded in FILES_OF_GIT:
                     maybe.append(name)
                 if len(files) > MAX_CANDIDATES:
                     raise _Incomplete(f"more than {MAX_CANDIDATES} notebooks and protected files", path)
@@ -335,7 +370,20 @@ class _CandidateWalk:
         return Listing(status.st_ctime_ns, clean, above, zone, tuple(folders), tuple(files))
 
 
-_OF_REPOSITORY = ROOT_ZONE.as_repository()
+@dataclass(frozen=True, slots=True)
+class _NamedEntries:
+    """Files that settings of git name, as a walk looks them up: by their folder, which ends with a slash."""
+
+    folders: frozenset[str] = frozenset()
+    names: Mapping[str, set[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, named: NamedFiles) -> _NamedEntries:
+        names: dict[str, set[str]] = {}
+        for path in named.files:
+            folder, slash, name = fold_name(path).rpartition("/")
+            names.setdefault(folder + slash, set()).add(name)
+        return cls(frozenset(fold_name(f"{path}/") for path in named.folders), names)
 
 
 class _Incomplete(Exception):

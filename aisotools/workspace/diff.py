@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.checkpoints.store import Node, NodeChange, Store, TreePath, TreeReader
+from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.tree import Node, NodeChange, TreePath, TreeReader
 from aisotools.workspace.paths import printable
 
 MAX_DIFFS = 50

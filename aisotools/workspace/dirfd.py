@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from aisotools.core.exceptions import WorkspaceError
@@ -187,6 +188,30 @@ def open_directory(directory: int, name: str) -> int:
     return os.open(name, READ_FLAGS | os.O_DIRECTORY, dir_fd=directory)
 
 
+def change_mode(place: int, mode: int) -> None:
+    """Set the permission bits of a folder that was opened with `WALK_FLAGS`."""
+    # A descriptor that is good for walking alone changes no mode itself.
+    os.chmod(f"/proc/self/fd/{place}" if hasattr(os, "O_PATH") else place, mode)  # noqa: PTH101 - no path
+
+
+def open_unlocked(name: str, parent: int | None = None) -> int:
+    """Open a folder, and let its owner read and change it from now on, even if its mode allowed nothing.
+
+    Args:
+        name: Its name in `parent`, or its path.
+        parent: Descriptor of the folder around it.
+
+    Raises:
+        OSError: If there is no such folder, or it belongs to another user.
+    """
+    place = os.open(name, WALK_FLAGS, dir_fd=parent)
+    try:
+        change_mode(place, stat.S_IMODE(os.fstat(place).st_mode) & 0o777 | stat.S_IRWXU)
+        return os.open(".", DIRECTORY_FLAGS, dir_fd=place)
+    finally:
+        os.close(place)
+
+
 # ---- files
 
 
@@ -304,3 +329,16 @@ def _write_file(folder: int, name: str, data: bytes, status: os.stat_result) -> 
                 os.fchown(file, status.st_uid, status.st_gid)
         os.fchmod(file, stat.S_IMODE(status.st_mode))
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def stamps_maps(path: Path) -> bool:
+    """Return whether the file system at `path` updates the times of files written through memory maps."""
+    try:
+        device = path.stat().st_dev
+        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    except OSError:
+        return True
+    number = f"{os.major(device)}:{os.minor(device)}".encode()
+    mounts = [line.split() for line in lines]
+    kinds = {fields[fields.index(b"-") + 1] for fields in mounts if fields[2] == number}
+    return not kinds & {b"tmpfs", b"ramfs", b"devtmpfs"}

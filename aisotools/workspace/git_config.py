@@ -159,12 +159,16 @@ def _sensitive_settings(data: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
         if setting is None or section is None:
             raise _Malformed
         key, value = setting[1].lower(), (setting[2] or b"").strip(b" \t")
-        if not _is_harmless(*section, key, value):
+        if not is_harmless_setting(*section, key, value):
             found.append((*section, key, value))
     return found
 
 
-def _is_harmless(section: bytes, name: bytes, key: bytes, value: bytes) -> bool:
+def is_harmless_setting(section: bytes, name: bytes, key: bytes, value: bytes) -> bool:
+    """Return whether git runs nothing, and reads nothing further, because of this setting.
+
+    Section and key are in lower case; `name` is the subsection.
+    """
     if (section, key) in _TEXTS:
         return not name
     if section == b"remote":

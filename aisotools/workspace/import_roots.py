@@ -4,12 +4,14 @@ Threat: code in the sandbox writes `numpy.py`, `jsonschema.py` or `__init__.py` 
 next `python` that a person starts, looks for modules. The next import runs it outside the sandbox.
 
 Mechanism: a workspace is refused if it is or contains a folder that modules are imported from, if it belongs
-to a package, if the finder of an editable install maps a name to it, or if it lies below such a folder under
-a name that could be imported. `refuse_import_root` looks when a session opens, before each worker starts and
-before each call that may change something, since `sys.path`, the finders, the current folder and the files
-change. Besides, `block_imports` keeps this process from importing modules out of an open workspace: a hook
-of `sys.path_hooks` passes over the entries of `sys.path` that lie there, so that the same name is found
-elsewhere, and a finder, first on `sys.meta_path`, refuses what any other finder locates there.
+to a package, if the finder of an editable install maps a name to it, if a link in such a folder makes it part
+of a module, or if it lies below such a folder under a name that could be imported. The folder of a person's
+own packages counts before it exists, as Python uses it as soon as it does. `refuse_import_root` looks when a
+session opens, before each worker starts and before each call that may change something, since `sys.path`, the
+finders, the current folder and the files change. Besides, `block_imports` keeps this process from importing
+modules out of an open workspace: a hook of `sys.path_hooks` passes over the entries of `sys.path` that lie
+there, so that the same name is found elsewhere, and a finder, first on `sys.meta_path`, refuses what any
+other finder locates there.
 
 Race window: a file that is written after one look and imported before the next is stopped only by the block.
 The block does not see what a finder locates that other code has put before it, until the next call or the
@@ -34,8 +36,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
@@ -86,7 +87,12 @@ OWN_IMPORTS = frozenset(
 )
 """Names that this package imports, some of them late and only if they are installed."""
 
-_INITS = tuple("__init__" + suffix for suffix in importlib.machinery.all_suffixes())
+_MAPPINGS = ("MAPPING", "NAMESPACES", "_redirections", "known_source_files")
+"""Attributes of such finders: of setuptools, of editables (hatchling, PDM), and of scikit-build-core."""
+
+_MAX_PARTS = 100  # of a namespace that are searched for modules
+_SUFFIXES = tuple(importlib.machinery.all_suffixes())
+_INITS = tuple("__init__" + suffix for suffix in _SUFFIXES)
 _log = logging.getLogger(__name__)
 
 
@@ -119,6 +125,7 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
     for root, description in _import_roots(os.environ if environ is None else environ):
         relation = _relation(real, root)
         if not relation:
+            _refuse_linked(real, root, f"{refusal}{description} ({root})")
             continue
         folder = Path(root)
         would_do = (folder if folder.is_dir() else folder.parent) / "workspace" / "mine"
@@ -134,6 +141,44 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
                 f"{refusal}it lies in the folder {name!r} of {description} ({root}), and {reason}. "
                 f"Use a folder of another name, such as {str(would_do)!r}."
             )
+
+
+def _refuse_linked(workspace: str, root: str, refusal: str) -> None:
+    """Raise if a link in an import root makes the workspace, or something in it, part of a module.
+
+    Raises:
+        WorkspaceRefused: Saying which one.
+    """
+    for link, target in _links_in(root):
+        relation = _relation(workspace, target)
+        name = _first_below(root, link).partition(".")[0]
+        is_module = link.endswith(_SUFFIXES)
+        reason = f"{link} is a module" if is_module else _why_importable(name, root)
+        if relation and reason and (relation == "contains" or not is_module):
+            raise WorkspaceRefused(
+                f"{refusal} has a link {link!r} to {target!r}, which it {relation}, and {reason}. "
+                "Use a folder made for this, such as ./workspace/mine."
+            )
+
+
+def _links_in(root: str) -> Iterator[tuple[str, str]]:
+    """Yield the links to folders and modules in an import root, each with the real path that it leads to.
+
+    The strict form of setuptools' editable installs has a folder of its own, with links at any depth.
+    """
+    strict = root.rpartition("/")[2].startswith("__editable__.")
+    folders = [root]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    if entry.is_symlink():
+                        if entry.name.endswith(_SUFFIXES) or entry.is_dir():
+                            yield entry.path, os.path.realpath(entry.path)
+                    elif strict and entry.is_dir():
+                        folders.append(entry.path)
+        except OSError:  # no folder, or a link in a circle
+            continue
 
 
 def _relation(workspace: str, folder: str) -> str:
@@ -156,6 +201,9 @@ def _import_roots(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     candidates: list[tuple[str, str]] = [("", "the current folder")]
     candidates += [(entry, "an entry of PYTHONPATH") for entry in entries]
     candidates += [(str(entry), "an entry of sys.path") for entry in sys.path]
+    if base := environ.get("PYTHONUSERBASE") or (environ.get("HOME") and f"{environ['HOME']}/.local"):
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        candidates.append((f"{base}/lib/python{version}/site-packages", "the folder of your own packages"))
     seen = set()
     for entry, description in candidates:
         try:
@@ -176,10 +224,11 @@ def _loaded_packages() -> Iterator[tuple[str, str]]:
 def _mapped_names() -> Iterator[tuple[str, str]]:
     """Yield the names that finders of editable installs map to paths, each with one real path.
 
-    The form is that of setuptools: `MAPPING` has one path for each name, `NAMESPACES` has several.
+    Of setuptools, `MAPPING` has one path for each name, `NAMESPACES` has several. Others have the `__init__`
+    file of a package, which stands for its folder.
     """
     for holder in (*list_finders(), *_loaded().editable_finders):
-        for attribute in ("MAPPING", "NAMESPACES"):
+        for attribute in _MAPPINGS:
             try:
                 mapping = getattr(holder, attribute, None)
             except Exception:  # finders are written by strangers
@@ -188,7 +237,8 @@ def _mapped_names() -> Iterator[tuple[str, str]]:
             for name, value in tuple(mapping.items()) if isinstance(mapping, Mapping) else ():
                 for path in value if isinstance(value, list | tuple) else (value,):
                     if isinstance(path, str | os.PathLike):
-                        yield str(name), os.path.realpath(os.fsdecode(path))
+                        folder, _, last = os.fsdecode(path).rpartition("/")
+                        yield str(name), os.path.realpath(folder if last in _INITS else path)
 
 
 class _Loaded(NamedTuple):
@@ -197,7 +247,7 @@ class _Loaded(NamedTuple):
     Attributes:
         names: Of all modules, in the order in which they were loaded.
         modules: The modules themselves, in the same order.
-        packages: Name and `__init__` file of each package that is no part of another one.
+        packages: Name and `__init__` file of each package that is no part of another one with such a file.
         editable_finders: Modules with the finders of editable installs.
     """
 
@@ -221,8 +271,10 @@ def _loaded() -> _Loaded:
     packages: list[tuple[str, str]] = []
     editable_finders: list[object] = []
     for name, module in loaded.items():
-        # A namespace package has no file: it is a plain folder, in which anything may lie.
-        file = vars(module).get("__file__") if "." not in name and isinstance(module, ModuleType) else None
+        # A namespace package has no file: it is a plain folder, which may hold anything. Its packages count.
+        outer = loaded.get(name.rpartition(".")[0])
+        inner = isinstance(outer, ModuleType) and isinstance(vars(outer).get("__file__"), str)
+        file = vars(module).get("__file__") if not inner and isinstance(module, ModuleType) else None
         if isinstance(file, str) and file.endswith(_INITS):
             packages.append((name, file))
         if name.startswith("__editable___") and name.endswith("_finder"):
@@ -248,22 +300,43 @@ def _why_importable(name: str, root: str) -> str:
         return "the standard library has a module of that name"
     if name in OWN_IMPORTS:
         return "aisotools imports a module of that name"
-    if name.isidentifier() and _is_installed(name):
+    if name.isidentifier() and _is_installed(name, root):
         return "a module of that name is installed"
     return ""
 
 
-def _is_installed(name: str) -> bool:
-    """Return whether a finder of this process knows a module of this name. Nothing is imported."""
+def _is_installed(name: str, root: str) -> bool:
+    """Return whether a finder knows more of this name than a plain folder in `root`. Nothing is imported."""
     for finder in list_finders():
         try:
             spec = finder.find_spec(name, None)
+            if spec is None:
+                continue
+            if spec.origin is not None:
+                return True
+            folders = [os.path.realpath(place) for place in spec.submodule_search_locations or ()]
         except Exception:  # finders are written by strangers, too
             _log.debug("The finder %r failed for %r", finder, name, exc_info=True)
             continue
-        if spec is not None and spec.origin is not None:
+        here = os.path.realpath(f"{root}/{name}")
+        if any(_has_modules(folder) for folder in folders if folder != here):
             return True
     return False
+
+
+def _has_modules(folder: str, depth: int = 3) -> bool:
+    """Return whether a part of a namespace has modules, so that it is no plain folder of the same name."""
+    inner: list[str] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(_SUFFIXES):
+                    return True
+                if depth and entry.is_dir():
+                    inner.append(entry.path)
+    except OSError:
+        return False
+    return any(_has_modules(path, depth - 1) for path in inner[:_MAX_PARTS])
 
 
 def list_package_files(workspace: Path, environ: Mapping[str, str]) -> list[str]:
@@ -276,6 +349,9 @@ def list_package_files(workspace: Path, environ: Mapping[str, str]) -> list[str]
     for root, _ in _import_roots(environ):
         if _relation(real, root) == "lies in":
             files += [f"{root}/{_first_below(root, real)}/{init}" for init in _INITS]
+        for link, target in _links_in(root):
+            if _relation(real, target) in {"is", "lies in"}:
+                files += [f"{link}/{init}" for init in _INITS]
     return files
 
 

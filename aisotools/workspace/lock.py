@@ -1,4 +1,4 @@
-"""Selection of workspace folders, and the lock that lets one process change a workspace.
+"""Selection of workspace folders, their modes, and the lock that lets one process change a workspace.
 
 A workspace is handed to code that nobody has read, so a folder is refused when what lies in it would later
 be run or trusted outside the sandbox: an interpreter, this package, the state folder, Jupyter's own folders,
@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import pwd
 import site
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceError, WorkspaceRefused
-from aisotools.workspace.dirfd import LOCK_FLAGS
+from aisotools.workspace.dirfd import LOCK_FLAGS, WALK_FLAGS, change_mode
 from aisotools.workspace.import_roots import refuse_import_root
 
 SCAN_DEPTH = 4
@@ -33,7 +35,7 @@ SCAN_ENTRIES = 5_000
 SERVER_ROOT = "AISOTOOLS_SERVER_ROOT"
 """Environment variable with the root folder of the kernel's Jupyter server."""
 
-NUMBERS = 100
+_NUMBER_LIMIT = 100
 """Limit of numbered default workspaces beside one notebook."""
 
 _MARKS = {
@@ -219,6 +221,163 @@ def _find_mark(path: Path) -> tuple[str, Path] | None:
     return None
 
 
+# ---- the mode of the folder itself
+
+_log = logging.getLogger(__name__)
+_RECORD = "mode"
+
+
+def checkpoint_folder(workspace: Path, state_folder: Path) -> Path:
+    """Return the folder of the checkpoints of a workspace, which is given by its real path."""
+    digest = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
+    return state_folder / "checkpoints" / digest
+
+
+class RootMode:
+    """The mode of a workspace's own folder, which is put back whenever it has changed.
+
+    Threat: at level `isolated` code in the sandbox may change modes, also that of the workspace itself. A
+    folder without the rights of its owner could not be used any more, by any session or undo.
+
+    Mechanism: the mode is remembered when a session opens. Whoever opens the folder or is about to use it
+    compares it, and calls `put_back` if it differs. What a person changes between two calls is accepted, as
+    long as the owner may read, write and enter. Until the last session is closed the mode is also in a file
+    of the state folder, so that the next session can put it back if this process is killed.
+    Race: a process of the sandbox may change it again at any time while it runs. It is stopped while
+    checkpoints are taken and files are restored.
+    Failure: what cannot be put back is said in `notes`, and what needs the folder fails.
+
+    Attributes:
+        path: Real path of the folder.
+        value: Its type and mode as they should be, as in `os.stat_result.st_mode`.
+        notes: What was put back or could not be, in sentences, until somebody has said so.
+    """
+
+    def __init__(self, path: Path, record: Path, is_used: Callable[[], bool]) -> None:
+        """Remember the mode of a folder.
+
+        Args:
+            path: Its real path.
+            record: File with the mode that an earlier session remembered and did not put back.
+            is_used: Returns whether a call runs that may change the folder: then no mode is accepted.
+        """
+        self.path = str(path)
+        self.notes: list[str] = []
+        self._record = record
+        self._is_used = is_used
+        status = path.stat()
+        self._identity = status.st_dev, status.st_ino
+        earlier = _read_mode(record)
+        self.value = status.st_mode if earlier is None else stat.S_IFDIR | earlier
+        self._write()
+
+    def __repr__(self) -> str:
+        return f"<RootMode {self.value & 0o7777:o} of {self.path!r}>"
+
+    def put_back(self) -> None:
+        """Put the mode back, if it has changed, and note that."""
+        try:
+            folder = os.open(self.path, WALK_FLAGS)
+        except OSError:
+            return  # it is gone, as whoever opens it says
+        try:
+            status = os.fstat(folder)
+            if (status.st_dev, status.st_ino) != self._identity:
+                # A sandbox cannot do that: a person has put another folder there.
+                self._identity, self.value = (status.st_dev, status.st_ino), status.st_mode
+                self._write()
+            if status.st_mode == self.value:
+                return
+            note = f"The mode of the workspace's folder had become {status.st_mode & 0o7777:03o}"
+            try:
+                change_mode(folder, self.value & 0o7777)
+            except OSError as error:
+                note += f", and could NOT be put back to {self.value & 0o7777:03o}: {error.strerror}."
+            else:
+                note += f". It was put back to {self.value & 0o7777:03o}."
+        finally:
+            os.close(folder)
+        _log.warning("%s: %s", self.path, note)
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def accept(self) -> None:
+        """Remember the mode that a person has given the folder. Put back one that would make it unusable."""
+        try:
+            status = os.lstat(self.path)
+        except OSError:
+            return  # it is gone, as whoever opens it says
+        if status.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            self.put_back()
+        elif not self._is_used():
+            self._identity, self.value = (status.st_dev, status.st_ino), status.st_mode
+            self._write()
+
+    def close(self) -> None:
+        """Put the mode back, once nothing of the sandbox runs any more, and forget it."""
+        self.put_back()
+        with suppress(OSError):
+            self._record.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        # Disk full: only a session after a crash would have needed it. A crash in between leaves no number.
+        with suppress(OSError):
+            self._record.touch(0o600)
+            self._record.write_text(f"{self.value & 0o7777:04o}\n")
+
+
+def _read_mode(record: Path) -> int | None:
+    """Return the mode in a file; None if there is none."""
+    try:
+        text = record.read_text("ascii")
+        return int(text, 8) & 0o7777 if text.endswith("\n") else None
+    except (OSError, ValueError):
+        return None
+
+
+def put_back_mode(workspace: Path, state_folder: Path) -> None:
+    """Put back the mode of a folder that an earlier session has left changed, because its process was killed.
+
+    A folder that has been a workspace, is ours, and that not even its owner may list or enter, gets the
+    rights of its owner back: earlier versions did not remember its mode.
+
+    Args:
+        workspace: Real path of the folder.
+        state_folder: Where aisotools keeps its state.
+    """
+    folder = checkpoint_folder(workspace, state_folder)
+    try:
+        found = os.lstat(workspace).st_mode
+        mode = _read_mode(folder / _RECORD)
+        readable = stat.S_IRUSR | stat.S_IXUSR
+        if mode is None and found & readable != readable and folder.is_dir():
+            mode = found & 0o7777 | stat.S_IRWXU
+        if mode is None or mode == found & 0o7777 or not stat.S_ISDIR(found):
+            return
+        place = os.open(workspace, WALK_FLAGS)
+        try:
+            change_mode(place, mode)
+        finally:
+            os.close(place)
+    except OSError:
+        return  # there is no such folder, or it is not ours: `refuse_workspace` says so
+    _log.warning("%s: an earlier session left mode %03o; it is %03o again.", workspace, found & 0o7777, mode)
+
+
+def watch_mode(workspace: Path, checkpoints: Path, is_used: Callable[[], bool]) -> RootMode | None:
+    """Return the mode of a workspace, to be put back from now on; None if there is no such folder.
+
+    Args:
+        workspace: Real path of the folder.
+        checkpoints: Folder of its checkpoints.
+        is_used: Returns whether a call runs that may change the workspace.
+    """
+    try:
+        return RootMode(workspace, checkpoints / _RECORD, is_used)
+    except OSError:
+        return None
+
+
 # ---- locks
 
 
@@ -261,13 +420,13 @@ def claim_default_workspace(base: Path, stem: str, state_folder: Path) -> Worksp
     Raises:
         WorkspaceRefused: If all numbers are taken, or the folder cannot be made.
     """
-    for number in range(1, NUMBERS):
+    for number in range(1, _NUMBER_LIMIT):
         claim = claim_workspace(default_workspace(base, stem, number=number), state_folder)
         if claim.ours:
             return claim
     raise WorkspaceRefused(
-        f"Other processes hold all of the {NUMBERS - 1} workspaces of {stem!r}. End some, or give another "
-        "folder with Session(workspace=...).",
+        f"Other processes hold all of the {_NUMBER_LIMIT - 1} workspaces of {stem!r}. End some, or give "
+        "another folder with Session(workspace=...).",
     )
 
 
@@ -280,6 +439,7 @@ class _ProcessLocks:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._locks: dict[Path, tuple[int, int]] = {}  # workspace -> descriptor, claims
+        # Fork: a child that kept the descriptors would hold the locks after this process has ended.
         os.register_at_fork(after_in_child=self._forget)
 
     def take(self, workspace: Path, state_folder: Path) -> int | None:
@@ -304,6 +464,8 @@ class _ProcessLocks:
                     f"The folder {str(state_folder)!r} cannot hold locks: {error.strerror}. "
                     "Set XDG_STATE_HOME to a folder on a local disk.",
                 ) from error
+            # Crash: the file still has the number of an earlier holder, which may have more digits. Race:
+            # between the two calls the file is empty; who fails to get the lock then names no process.
             os.ftruncate(lock, 0)
             os.pwrite(lock, str(os.getpid()).encode(), 0)
             self._locks[workspace] = lock, 1

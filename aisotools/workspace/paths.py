@@ -26,7 +26,7 @@ from pathlib import Path
 from aisotools.core.exceptions import PathOutside, WorkspaceError
 from aisotools.workspace.dirfd import WALK_FLAGS
 
-ALIAS = ("workspace",)
+_ALIAS_COMPONENTS = ("workspace",)
 """Components of the path under which every workspace may be addressed, wherever it lies."""
 
 MAX_LINKS = 40
@@ -146,9 +146,9 @@ def printable(name: str) -> str:
 
 def _components(path: str) -> list[str]:
     """Split a path into names; a final `.` asks for a directory."""
-    names = path.split("/")
-    if "" in names or "." in names:
-        names = [name for name in names if name not in {"", "."}]
+    names = [*filter(None, path.split("/"))]
+    if "." in names:
+        names = [name for name in names if name != "."]
     return [*names, "."] if path == "." or path.endswith(("/", "/.")) else names
 
 
@@ -177,7 +177,7 @@ class _PathWalk:
 
     def run(self, *, follow: bool, make_parents: bool) -> ResolvedPath:
         """Walk all components and return the resolved path."""
-        self._todo = self._beneath(self._path, (*self._root.spellings, ALIAS))[::-1]
+        self._todo = self._beneath(self._path, (*self._root.spellings, _ALIAS_COMPONENTS))[::-1]
         try:
             self._open.append(os.open(self._root.path, WALK_FLAGS))
         except (FileNotFoundError, NotADirectoryError):

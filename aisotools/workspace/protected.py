@@ -22,8 +22,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Collection, Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterator, Mapping, Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +39,11 @@ from aisotools.workspace.candidates import (
     Steps,
 )
 from aisotools.workspace.dirfd import (
+    CREATE_FLAGS,
     DIRECTORY_FLAGS,
+    READ_FLAGS,
     FileSnapshot,
+    open_unlocked,
     read_file,
     replace_file,
 )
@@ -53,8 +55,9 @@ from aisotools.workspace.git_config import (
     is_harmless_strategy_options,
     is_harmless_todo,
 )
-from aisotools.workspace.protected_names import AllowedNames, zone_of
-from aisotools.workspace.quarantine import Quarantine
+from aisotools.workspace.git_named_files import GitNamedFiles
+from aisotools.workspace.lock import RootMode
+from aisotools.workspace.protected_names import AllowedNames, fold_name, zone_of
 
 FILE_BYTES = 16 << 20
 """Size of the largest file that is copied; a larger one is watched, but cannot be restored."""
@@ -79,7 +82,7 @@ _ACTIONS: dict[DifferenceKind, str] = {
 
 
 def _is_notebook(path: str) -> bool:
-    return path.lower().endswith(".ipynb")
+    return fold_name(path).endswith(".ipynb")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,7 @@ def _is_expected(change: ProtectedFileChange) -> bool:
     Both write bytecode of protected modules, and write it again where it is missing: nothing is lost by its
     removal, so that no call has to fail for it.
     """
-    zone, name = zone_of(change.path), change.path.rpartition("/")[2]
+    zone, name = zone_of(change.path), fold_name(change.path).rpartition("/")[2]
     return change.restored and zone.bytecode and zone.is_compiled(name)
 
 
@@ -127,6 +130,7 @@ class ProtectedFiles:
 
     Attributes:
         allowed: Protected names that a person has allowed; a change counts at once.
+        root_mode: Mode of the workspace's folder, which every scan puts back; None if nobody watches it.
         unwatched: Why the last scan did not reach every folder, and where; empty if it did.
         scan_duration_s: Duration of the last scan in seconds.
     """
@@ -139,6 +143,7 @@ class ProtectedFiles:
         allowed: AllowedNames | None = None,
         notebook: str = "",
         notebooks: bool = True,
+        environ: Mapping[str, str] | None = None,
         most_folders: int = MAX_FOLDERS,
         file_bytes: int = FILE_BYTES,
     ) -> None:
@@ -151,6 +156,8 @@ class ProtectedFiles:
             notebook: Path of the notebook that is open here, if it is known.
             notebooks: Whether to protect notebooks at all. Not where Jupyter writes them all the time, as in
                 the folder of the notebook that this session is the kernel of.
+            environ: Says where a person's own settings of git are, which may name files in the workspace;
+                without it they are not read.
             most_folders: Folders that are scanned.
             file_bytes: Size of the largest file that is copied.
         """
@@ -159,6 +166,8 @@ class ProtectedFiles:
         self._file_bytes = file_bytes
         self._quarantine = Quarantine(quarantine)
         self._scanner = CandidateScanner(self._root, max_folders=most_folders)
+        self._git = GitNamedFiles(self._root, environ or {})
+        self._git_differs = False  # what it has read is not what the settings are now
         self._lock = threading.Lock()
         self._copies: dict[str, FileSnapshot] = {}
         self._judged: dict[str, FileSnapshot] = {}  # new files that were found harmless, without content
@@ -167,6 +176,7 @@ class ProtectedFiles:
             {os.path.relpath(notebook, workspace)} if notebook and notebooks else set()
         )
         self._allowed_names = self.allowed.names
+        self.root_mode: RootMode | None = None
         self.unwatched = ""
         self.scan_duration_s = 0.0
         self._settled: tuple[tuple[str, Stamp], ...] = ()
@@ -265,6 +275,11 @@ class ProtectedFiles:
                 if most_steps != float("inf"):
                     raise OutOfSteps
                 self._follow_allowed()
+            if self._git_differs:
+                if most_steps != float("inf"):
+                    raise OutOfSteps
+                self._git_differs = False
+                self._follow_git()
             yield Steps(most_steps)
         finally:
             self._lock.release()
@@ -296,6 +311,17 @@ class ProtectedFiles:
         time, so nothing can be new without being noticed. It takes no lock, since it reads one reference to
         what nobody changes any more.
         """
+        # Settings of git outside the workspace are the person's own: they may be links, and need not exist.
+        for path, known in self._git.stamps.items():
+            try:
+                status = os.stat(path)  # noqa: PTH116 - a Path takes longer
+            except (OSError, ValueError):
+                now = None
+            else:
+                now = status.st_ino, status.st_dev, status.st_ctime_ns
+            if now != known:
+                self._git_differs = True
+                return False
         settled = self._settled
         if not settled or self.allowed.names != self._allowed_names:
             return False
@@ -313,7 +339,12 @@ class ProtectedFiles:
     def _scan(self, steps: Steps) -> CandidateScan:
         self._settled = ()
         started_s = time.monotonic()
+        with suppress(OSError):  # without a folder there is no mode
+            if self.root_mode is not None and os.lstat(self._root).st_mode != self.root_mode.value:
+                self.root_mode.put_back()
         scan = self._scanner.scan(steps)
+        if scan.repositories and self._scanner.name(self._git.of_repositories(scan.repositories)):
+            scan = self._scanner.scan(steps)  # a new repository, for which a person's settings name hooks
         if scan.unwatched:
             # The walk did not reach everything, but what is known is looked up by its path.
             for path in self._copies.keys() - scan.files.keys():
@@ -336,6 +367,27 @@ class ProtectedFiles:
             del self._copies[path]
         scan = self._scan(Steps())
         self._adopt(scan, {path for path in scan.files if before.cover(path)})
+
+    def _follow_git(self) -> None:
+        """Protect what a person's own settings of git name since they changed, as it is now."""
+        before = self._scan(Steps())
+        scan = self._name(before, Steps())
+        self._adopt(scan, scan.files.keys() - before.files.keys())
+
+    def _name(self, scan: CandidateScan, steps: Steps) -> CandidateScan:
+        """Read the settings of git, and scan again if they name other files than before."""
+        for _ in range(_ROUNDS):  # what is named may be a link, or a repository
+            settings, links = [], []
+            for path, file in scan.files.items():
+                if stat.S_ISLNK(file.status.st_mode):
+                    links.append(path)
+                name = path.rpartition("/")[2]
+                if file.zone.is_git_settings(name) or fold_name(name) == ".git":
+                    settings.append(path)
+            if not self._scanner.name(self._git.read(settings, links, scan.repositories)):
+                break
+            scan = self._scan(steps)
+        return scan
 
     @staticmethod
     def _checkpointed(files: Collection[str]) -> Iterator[str]:
@@ -360,7 +412,8 @@ class ProtectedFiles:
         for path, copy in self._copies.items():
             file = scan.files.get(path)
             if file is None:
-                differing[path] = "removed"
+                if not scan.is_closed:
+                    differing[path] = "removed"
                 continue
             if copy.clean and copy.matches(file.status):
                 continue
@@ -394,7 +447,7 @@ class ProtectedFiles:
         """Return whether the file makes nothing run: a sample of a hook, or plain settings of git."""
         if not stat.S_ISREG(found.status.st_mode):
             return False
-        *above, name = path.lower().split("/")
+        *above, name = fold_name(path).split("/")
         if file.zone.is_git_settings(name):
             return is_harmless_config(found.data, known)
         if file.zone.is_rebase_todo(name):
@@ -416,6 +469,7 @@ class ProtectedFiles:
     def _copy_files(self, scan: CandidateScan, steps: Steps | None = None) -> None:
         used_bytes = 0
         copies = {}
+        scan = self._name(scan, steps or Steps())
         for path, file in scan.files.items():
             if _is_notebook(path) and path not in self._protected_notebooks:
                 continue
@@ -480,7 +534,10 @@ class ProtectedFiles:
     def _parent(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
         """Open the folder of `path`; yield its descriptor and the last name. `make` creates folders."""
         *above, name = path.split("/")
-        folder = os.open(self._root, DIRECTORY_FLAGS)
+        try:
+            folder = os.open(self._root, DIRECTORY_FLAGS)
+        except PermissionError:
+            folder = open_unlocked(self._root)
         try:
             for part in above:
                 inner = self._open_folder(folder, part, make=make)
@@ -493,6 +550,8 @@ class ProtectedFiles:
     def _open_folder(self, folder: int, name: str, *, make: bool) -> int:
         try:
             return os.open(name, DIRECTORY_FLAGS, dir_fd=folder)
+        except PermissionError:
+            return open_unlocked(name, folder)
         except OSError:
             if not make:
                 raise
@@ -501,3 +560,81 @@ class ProtectedFiles:
             self._quarantine.take(folder, name)
         os.mkdir(name, dir_fd=folder)
         return os.open(name, DIRECTORY_FLAGS, dir_fd=folder)
+
+
+# ---- what was found in the place of protected files
+
+MAX_QUARANTINE_FILES = 100
+"""Files in one quarantine; beyond that files are removed without a copy."""
+
+MAX_QUARANTINE_BYTES = 64 << 20
+"""Size of one quarantine; beyond that files are removed without a copy."""
+
+MAX_COPY_BYTES = 16 << 20
+"""What is kept of one file, from its beginning."""
+
+_CHUNK_BYTES = 1 << 20
+_MAX_NAME_CHARS = 80
+
+
+class Quarantine:
+    """Keeps copies of what one session found in the place of protected files, in a private folder.
+
+    Threat: the content that a worker planted is evidence, and may also be a person's own work, so it is kept.
+    But a process in the sandbox may still have the file open, and would go on writing to whatever is kept.
+
+    Mechanism: content is copied, never moved. The copy is a new file that no process of the sandbox has open,
+    it holds at most `MAX_COPY_BYTES` of each file, and all copies of one quarantine together at most
+    `MAX_QUARANTINE_BYTES`, in at most `MAX_QUARANTINE_FILES` files. Then the name is removed from the
+    workspace. The copies end in `.kept`, and their folder is readable for its owner alone, so that nothing
+    runs them by accident.
+    Race: a file that grows while it is copied is cut off at the bound; one that is replaced meanwhile is
+    removed under its name all the same, and the copy is of what was opened.
+    Failure: a disk that is full costs the copy, not the removal. A link, a FIFO, a socket or a device has no
+    content to keep. A folder is left to the caller.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Use `folder`; it is created with the first file."""
+        self._folder = folder
+        self._files = 0
+        self._bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<Quarantine {self._folder}: {self._files} files, {self._bytes} bytes>"
+
+    def take(self, folder: int, name: str) -> str:
+        """Copy the file `name` of the open directory `folder`, within the bounds, and remove it.
+
+        Returns:
+            The path of the copy; empty if there was no content to keep, or no room for it.
+
+        Raises:
+            FileNotFoundError: If there is nothing of that name.
+            OSError: If it cannot be removed.
+        """
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        saved_as = ""
+        if stat.S_ISREG(status.st_mode) and status.st_size > 0 and self._files < MAX_QUARANTINE_FILES:
+            with suppress(OSError):
+                saved_as = self._copy(folder, name)
+        os.unlink(name, dir_fd=folder)
+        return saved_as
+
+    def _copy(self, folder: int, name: str) -> str:
+        left = min(MAX_COPY_BYTES, MAX_QUARANTINE_BYTES - self._bytes)
+        if left <= 0:
+            return ""
+        plain = "".join(char if char.isalnum() or char in "._-" else "_" for char in name)
+        place = self._folder / f"{self._files + 1:03d}-{plain[:_MAX_NAME_CHARS]}.kept"
+        with os.fdopen(os.open(name, READ_FLAGS, dir_fd=folder), "rb", buffering=0) as source:
+            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+                return ""  # race: it was a regular file a moment ago
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(os.open(place, CREATE_FLAGS, 0o600), "wb", buffering=0) as copy:
+                self._files += 1
+                while left > 0 and (part := source.read(min(left, _CHUNK_BYTES))):
+                    copy.write(part)
+                    self._bytes += len(part)
+                    left -= len(part)
+        return str(place)

@@ -3,210 +3,146 @@
 Threat: code in the sandbox writes in its workspace, and a person uses the same folder. Pytest imports
 `conftest.py`, git runs hooks, an editor runs tasks, a build tool obeys its file, all without being told to.
 
-What belongs here: a file that a tool finds by its name, in the folder where it is used or above, and that can
-make the tool run a program, load a module, or obey other settings that do. What does not: files that a person
-names to run them (scripts, notebooks, a Dockerfile), text that only a model reads (`AGENTS.md`), and settings
-of style alone (`.editorconfig`). Files of continuous integration are here although they run elsewhere: the
-next push runs them with the secrets of the repository. Virtual environments are here by `pyvenv.cfg`, without
-which editors and `uv` do not take a folder for one.
+The criterion: a file that a tool finds by its name, in the folder where it is used or above, and that can
+make the tool run a program, load a module, or obey other settings that do. It does not hold for files that a
+person names to run them (scripts, notebooks), text that only a model reads (`AGENTS.md`), and settings of
+style alone (`.editorconfig`). Files of continuous integration are protected although they run elsewhere: the
+next push runs them with the secrets of the repository. Virtual environments are protected by `pyvenv.cfg`,
+without which editors and `uv` do not take a folder for one. The list is in
+`aisotools.workspace.protected_groups`.
 
 Python loads the compiled form of a module in place of its source, without a look at the source if the form
-says so. So whatever is protected as `conftest.py` is protected as `__pycache__/conftest.*.pyc` as well.
+says so. So whatever is protected as `conftest.py` is protected as `__pycache__/conftest.*.pyc` as well. A
+folder `tasks` with an `__init__` is a module of the same name, which Python prefers to `tasks.py` beside it:
+its `__init__` is protected in each of its forms, and so is a link in the place of the folder. Python and Node
+also run a folder with the name of a file of code, beginning with one file in it (`setup.py/__main__.py`,
+`gulpfile.js/index.js`), which is protected.
 
-Mechanism: names are compared in lower case, since some file systems ignore case. A repository of git is
-recognized by what it holds (`HEAD` with `objects` and `refs`, or `HEAD` with `commondir`), whatever its name;
-links and plain files in the place of a protected folder count as the folder does. Matching is by sets and by
-one expression of fixed size for each name, so that it takes the same time for each entry of a folder.
+Mechanism: names are compared as file systems compare them that ignore case; see `fold_name`. A repository of
+git is recognized by what it holds (`HEAD` with `objects` and `refs`, or `HEAD` with `commondir`), whatever
+its name; links and plain files in the place of a protected folder count as the folder does. Matching is by
+sets and expressions of fixed size, so that it takes about the same time for each entry of a folder.
 A person can allow a name for one workspace; see `AllowedNames`. The workspace's own policy cannot be
 allowed: it narrows what may run.
-Failure: a name that is missing here is written like any other file. The list can only follow the tools.
+Failure: a name that is missing in the list is written like any other file.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Iterable
+import unicodedata
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from aisotools.core.exceptions import UsageError
+from aisotools.workspace.protected_groups import EXCEPTIONS, PROTECTED_GROUPS
 
-PROTECTED_NAMES = (
-    # Python: test runners, installers, checkers, debuggers, the start of the interpreter
-    "conftest.py",
-    "pytest.ini",
-    ".pytest.ini",
-    "pytest.toml",
-    ".pytest.toml",
-    "tox.ini",
-    "tox.toml",
-    "toxfile.py",
-    "setup.cfg",
-    "setup.py",
-    "pyproject.toml",
-    "noxfile.py",
-    "dodo.py",
-    "fabfile.py",
-    "tasks.py",
-    "sitecustomize.py",
-    "usercustomize.py",
-    "*.pth",
-    "pyvenv.cfg",
-    ".python-version",
-    ".pdbrc",
-    ".coveragerc",
-    ".coveragerc.toml",
-    "mypy.ini",
-    ".mypy.ini",
-    ".flake8",
-    ".pylintrc",
-    ".pylintrc.toml",
-    "pylintrc",
-    "pylintrc.toml",
-    "jupyter*_config.py",
-    "jupyter*_config.json",
-    "ipython*_config.py",
-    "nbgrader_config.py",
-    "matplotlibrc",
-    "hatch.toml",
-    "pixi.toml",
-    "pipfile",
-    # Build tools and package managers
-    "makefile",
-    "gnumakefile",
-    "justfile",
-    ".justfile",
-    "taskfile.yml",
-    "taskfile.yaml",
-    "rakefile",
-    "gemfile",
-    "cmakepresets.json",
-    "build.rs",
-    ".latexmkrc",
-    "latexmkrc",
-    "package.json",
-    ".npmrc",
-    ".yarnrc",
-    ".yarnrc.yml",
-    ".pnpmfile.cjs",
-    ".pnp.cjs",
-    ".eslintrc.js",
-    ".eslintrc.cjs",
-    ".mocharc.*",
-    ".bazelrc",
-    ".tool-versions",
-    "mise.toml",
-    ".mise.toml",
-    "uv.toml",
-    # Git and continuous integration
-    ".gitconfig",
-    ".pre-commit-config.yaml",
-    "lefthook.yml",
-    ".lefthook.yml",
-    ".gitlab-ci.yml",
-    ".travis.yml",
-    ".drone.yml",
-    ".woodpecker.yml",
-    "azure-pipelines.yml",
-    "jenkinsfile",
-    # Shells, editors, debuggers, other interpreters and agents
-    ".env",
-    ".envrc",
-    ".bashrc",
-    ".bash_profile",
-    ".bash_login",
-    ".profile",
-    ".zshrc",
-    ".zshenv",
-    ".zprofile",
-    ".zlogin",
-    ".exrc",
-    ".vimrc",
-    ".nvimrc",
-    ".nvim.lua",
-    ".dir-locals.el",
-    ".dir-locals-2.el",
-    ".gdbinit",
-    ".lldbinit",
-    ".rprofile",
-    ".renviron",
-    ".rdata",
-    ".octaverc",
-    ".irbrc",
-    ".pryrc",
-    ".rspec",
-    ".proverc",
-    ".ghci",
-    "*.code-workspace",
-    "*.sublime-project",
-    ".mcp.json",
-    ".aider.conf.yml",
-    "opencode.json",
-    # Our own
-    ".aisotools.toml",
-)
+PROTECTED_NAMES = tuple(name for group in PROTECTED_GROUPS for name in group.names)
 """Names of such files, in any folder. The letter case of a file does not matter."""
 
-PROTECTED_FOLDERS = (
-    ".git/hooks",
-    ".githooks",
-    ".husky",
-    ".github/workflows",
-    ".github/actions",
-    ".gitea/workflows",
-    ".forgejo/workflows",
-    ".circleci",
-    ".ipython",
-    ".jupyter",
-    ".vscode",
-    ".idea",
-    ".zed",
-    ".helix",
-    ".vs",
-    ".devcontainer",
-    ".mvn",
-    ".claude",
-    ".codex",
-    ".cursor",
-    ".gemini",
-    ".opencode",
-    ".windsurf",
-    ".roo",
-    ".kiro",
-    ".amazonq",
-    ".qwen",
-    ".continue",
-)
+PROTECTED_FOLDERS = tuple(folder for group in PROTECTED_GROUPS for folder in group.folders)
 """Folders that hold such files under any name, wherever they are."""
 
-PROTECTED_PATHS = (
-    ".cargo/config",
-    ".cargo/config.toml",
-    ".hg/hgrc",
-    ".jj/repo/config.toml",
-    ".sl/config",
-)
+PROTECTED_PATHS = tuple(path for group in PROTECTED_GROUPS for path in group.paths)
 """Files that are protected in one folder only, wherever that folder is."""
 
 ALWAYS_PROTECTED = ".aisotools.toml"
 """The one name that cannot be allowed."""
 
-_EXACT_NAMES = frozenset(name for name in PROTECTED_NAMES if "*" not in name)
-_matches_glob = re.compile("|".join(fnmatch.translate(name) for name in PROTECTED_NAMES if "*" in name)).match
+
+def fold_name(name: str) -> str:
+    """Return a name, or a path, as a file system compares it that ignores case.
+
+    Those also take other letters for the same (the long s, the sign for kelvin), and leave out characters
+    that nobody can see.
+    """
+    if name.isascii():
+        return name.lower()
+    visible = "".join(char for char in name if not _is_ignorable(char))
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", visible).casefold())
+
+
+def _is_ignorable(char: str) -> bool:
+    return unicodedata.category(char) == "Cf" or any(first <= char <= last for first, last in _IGNORABLE)
+
+
+_IGNORABLE = (
+    ("\u034f", "\u034f"),
+    ("\u115f", "\u1160"),
+    ("\u17b4", "\u17b5"),
+    ("\u180b", "\u180f"),
+    ("\u3164", "\u3164"),
+    ("\ufe00", "\ufe0f"),
+    ("\uffa0", "\uffa0"),
+    ("\U000e0000", "\U000e0fff"),
+)  # of the property Default_Ignorable_Code_Point, what is not in category Cf
+
+
+def name_matcher(names: Iterable[str]) -> Callable[[str], bool]:
+    """Return a function that says whether a name in lower case is one of `names` or fits a glob of them.
+
+    It is asked about every entry of a folder. Globs that are one ending are found by the last dot of the
+    name, and the others are tried only on names with their first letter, or with more than one dot.
+    """
+    names = tuple(names)
+    exact = frozenset(name for name in names if "*" not in name)
+    endings: dict[str, tuple[str, ...]] = {}
+    others: dict[str, list[str]] = {}
+    for glob in names:
+        ending = glob[1:]
+        if glob.startswith("*") and "*" not in ending and "." in ending:
+            last = ending[ending.rindex(".") :]
+            endings[last] = (*endings.get(last, ()), ending)
+        elif "*" in glob:
+            others.setdefault(glob[0], []).append(fnmatch.translate(glob))
+    by_first = {first: re.compile("|".join(globs)).match for first, globs in others.items() if first != "*"}
+    of_any_first = re.compile("|".join(others.get("*", ["(?!)"]))).match  # of `*.x.*`: two dots at least
+
+    def matches(name: str) -> bool:
+        if name in exact:
+            return True
+        if name.endswith(endings.get(name[name.rfind(".") :], ())):
+            return name not in EXCEPTIONS
+        with_this_first = by_first.get(name[:1])
+        if with_this_first is not None and with_this_first(name):
+            return name not in EXCEPTIONS
+        return name.count(".") > 1 and of_any_first(name) is not None
+
+    return matches
+
+
+_is_protected_name = name_matcher(PROTECTED_NAMES)
 _FOLDERS = frozenset(PROTECTED_FOLDERS)
-_PATHS = frozenset(PROTECTED_PATHS)
+_MODULES = frozenset(
+    name.removesuffix(".py") for name in PROTECTED_NAMES if name.endswith(".py") and "*" not in name
+)
+_BYTECODE_FOLDER = "__pycache__"
+_NEVER_IMPORTED = frozenset(("conf",))
+"""Modules that programs only read by their path, and whose folders are named like many others."""
+_PACKAGES = frozenset(name for name in _MODULES - _NEVER_IMPORTED if name.isidentifier())
+_PLACES_OF_INIT = _PACKAGES | {f"{name}/{_BYTECODE_FOLDER}" for name in _PACKAGES}
+_INIT = "__init__"
+_CODE = (".py", ".js", ".cjs", ".mjs", ".ts", ".cts", ".mts")
+_FIRST_FILES = frozenset((_INIT, "__main__", "index"))
+"""Names without endings of the file with which Python and Node begin in a folder."""
+_PATHS = frozenset((*PROTECTED_PATHS, *(f"{name}/{_INIT}.py" for name in _PACKAGES)))
 _LEADING_PARTS = frozenset(
     path[:end]
-    for path in (*PROTECTED_FOLDERS, *PROTECTED_PATHS)
+    for path in (*PROTECTED_FOLDERS, *_PATHS, *(f"{place}/" for place in _PLACES_OF_INIT))
     for end in range(len(path))
     if path[end] == "/"
 )  # of which `.github` is one, and `.jj/repo`
 _FIRST_PARTS = frozenset(part for part in (*_LEADING_PARTS, *PROTECTED_FOLDERS) if "/" not in part)
-_MODULES = frozenset(name.removesuffix(".py") for name in _EXACT_NAMES if name.endswith(".py"))
-_BYTECODE_FOLDER = "__pycache__"
+_ORDINARY_PARTS = _PACKAGES | {
+    *(".config", "base", "classic", "custom_theme", "debian", "full", "overrides", "profiles", "tools")
+}
+"""Of these folders, which other files are named after as well: only a link in the place of one counts."""
 _COMPILED = (".pyc", ".pyo", ".so", ".pyd")
 _SETTINGS_OF_GIT = frozenset(("config", "config.worktree"))
-_FILES_OF_GIT = _SETTINGS_OF_GIT | {"commondir", "hooks", "rebase-merge", "rebase-apply", "sequencer"}
+FILES_OF_GIT = _SETTINGS_OF_GIT | {"commondir", "hooks", "rebase-merge", "rebase-apply", "sequencer"}
+"""Names, in lower case, that count directly in a repository of git."""
+
 _FOLDERS_OF_MODULES = frozenset(("modules", "worktrees"))
 _FOLDERS_OF_REFERENCES = frozenset(("refs", "logs", "objects"))  # a branch may be named "config"
 _TODO = "git-rebase-todo"
@@ -234,6 +170,7 @@ class Zone:
             that waits; empty elsewhere.
         modules: True where repositories of submodules and of further worktrees lie.
         bytecode: True directly in a folder of bytecode.
+        code: True directly in a folder that has the name of a protected file of code.
     """
 
     first: str = ""
@@ -243,11 +180,13 @@ class Zone:
     operation: str = ""
     modules: bool = False
     bytecode: bool = False
+    code: bool = False
 
     def enter(self, name: str) -> Zone:
         """Return the zone of the subfolder `name`."""
-        name = name.lower()
-        if self is ROOT_ZONE and name not in _FIRST_PARTS and name != _BYTECODE_FOLDER:
+        name = fold_name(name)
+        code = name.endswith(_CODE) and _is_protected_name(name)
+        if self is ROOT_ZONE and name not in _FIRST_PARTS and name != _BYTECODE_FOLDER and not code:
             return self
         hooks = self.hooks or (self.repository and name == "hooks")
         modules = (self.repository and name in _FOLDERS_OF_MODULES) or (
@@ -262,64 +201,75 @@ class Zone:
             operation=name if self.repository and name in _FILES_OF_OPERATIONS else "",
             modules=modules,
             bytecode=name == _BYTECODE_FOLDER,
+            code=code,
         )
         return ROOT_ZONE if zone == ROOT_ZONE else zone
+
+    def as_protected(self) -> Zone:
+        """Return the zone of a folder in which everything is protected, whatever its name."""
+        return replace(self, inside=True)
 
     def as_repository(self) -> Zone:
         """Return the zone of a folder that is a repository by what it holds."""
         return replace(self, repository=True)
 
-    def holds_candidate(self, name: str) -> bool:
-        """Return whether an entry `name` that is no folder may have to be protected."""
-        name = name.lower()
-        if (
-            name in _EXACT_NAMES
-            or name in _FIRST_PARTS
-            or name.endswith(".ipynb")
-            or name == _BYTECODE_FOLDER
-        ):
+    def holds_candidate(self, name: str, *, link: bool = False) -> bool:
+        """Return whether an entry `name` that is no folder, and perhaps a link, may have to be protected."""
+        return self.holds_folded_candidate(fold_name(name), link=link)
+
+    def holds_folded_candidate(self, name: str, *, link: bool = False) -> bool:
+        """Return the same for a name that `fold_name` gave."""
+        if _is_protected_name(name) or name.endswith(".ipynb") or name == _BYTECODE_FOLDER:
+            return True
+        if name in _FIRST_PARTS and (link or name not in _ORDINARY_PARTS):
             return True
         if self.is_compiled(name):
             return True
+        if self is ROOT_ZONE:
+            return False
         path = f"{self.first}/{name}"
-        if self is not ROOT_ZONE and (
+        return (
             self.inside
-            or (self.repository and name in _FILES_OF_GIT)
-            or (self.operation and name in _FILES_OF_OPERATIONS[self.operation])
+            or (self.code and name.partition(".")[0] in _FIRST_FILES)
+            or (self.repository and name in FILES_OF_GIT)
+            or bool(self.operation and name in _FILES_OF_OPERATIONS[self.operation])
             or path in _FOLDERS
             or path in _PATHS
             or path in _LEADING_PARTS
-        ):
-            return True
-        return _matches_glob(name) is not None
+        )
 
     def is_git_settings(self, name: str) -> bool:
         """Return whether the entry `name` holds settings of git."""
-        return self.repository and name.lower() in _SETTINGS_OF_GIT
+        return self.repository and fold_name(name) in _SETTINGS_OF_GIT
 
     def is_rebase_todo(self, name: str) -> bool:
         """Return whether the entry `name` is what a rebase does next."""
-        return self.operation == "rebase-merge" and name.lower() == _TODO
+        return self.operation == "rebase-merge" and fold_name(name) == _TODO
 
     def is_merge_strategy(self, name: str) -> bool:
         """Return whether the entry `name` holds the strategy with which a rebase merges."""
-        return self.operation.startswith("rebase-") and name.lower() == _STRATEGY
+        return self.operation.startswith("rebase-") and fold_name(name) == _STRATEGY
 
     def is_strategy_options(self, name: str) -> bool:
         """Return whether the entry `name` holds the options of the strategy with which a rebase merges."""
-        return self.operation.startswith("rebase-") and name.lower() == _STRATEGY_OPTIONS
+        return self.operation.startswith("rebase-") and fold_name(name) == _STRATEGY_OPTIONS
 
     def is_sequencer_options(self, name: str) -> bool:
         """Return whether the entry `name` holds the options of a series of commits that git picks."""
-        return self.operation == "sequencer" and name.lower() == "opts"
+        return self.operation == "sequencer" and fold_name(name) == "opts"
 
     def is_compiled(self, name: str) -> bool:
         """Return whether Python may load the entry `name` in place of a protected module.
 
         Any file of the module in a folder of bytecode counts, as test runners add their own endings.
+
+        Args:
+            name: The name as `fold_name` gave it.
         """
-        name = name.lower()
-        return (self.bytecode or name.endswith(_COMPILED)) and name.partition(".")[0] in _MODULES
+        if not (self.bytecode or name.endswith(_COMPILED)):
+            return False
+        module = name.partition(".")[0]
+        return module in _MODULES or (module == _INIT and self.first in _PLACES_OF_INIT)
 
 
 ROOT_ZONE = Zone()
@@ -346,13 +296,13 @@ def is_candidate(path: str) -> bool:
 
 def is_protected(path: str) -> bool:
     """Return whether no call may write the file at `path`, whatever its content."""
-    zone, name = zone_of(path), path.rpartition("/")[2].lower()
+    zone, name = zone_of(path), fold_name(path.rpartition("/")[2])
     return (
         zone.inside
-        or name in _EXACT_NAMES
+        or _is_protected_name(name)
         or f"{zone.first}/{name}" in _PATHS
         or zone.is_compiled(name)
-        or _matches_glob(name) is not None
+        or (zone.code and name.partition(".")[0] in _FIRST_FILES)
     )
 
 
@@ -380,7 +330,8 @@ class AllowedName:
         if not isinstance(text, str) or not _can_be_allowed(text):
             raise UsageError(
                 f"allow_protected: {text!r} is no protected name. Give a name such as 'conftest.py', a "
-                "folder such as '.vscode', or the path of such a file in the workspace."
+                "folder such as '.vscode', or the path of such a file in the workspace. A file that your "
+                "settings of git name is protected until they no longer name it."
             )
         if text.lower().rpartition("/")[2] == ALWAYS_PROTECTED:
             raise UsageError(
@@ -390,7 +341,7 @@ class AllowedName:
 
     def covers(self, path: str) -> bool:
         """Return whether this names `path`, relative to the workspace, or a folder above it."""
-        path, text = path.lower(), self.text.lower()
+        path, text = fold_name(path), self.text.lower()
         if text in PROTECTED_FOLDERS:
             return f"/{path}".endswith(f"/{text}") or self.below(path) is not None
         if "/" in text:
@@ -401,7 +352,7 @@ class AllowedName:
     def below(self, path: str) -> str | None:
         """Return what of `path` is below the folder that this allows; None if it allows no folder above."""
         folder = f"/{self.text.lower()}/"
-        _, found, rest = f"/{path.lower()}".partition(folder)
+        _, found, rest = f"/{fold_name(path)}".partition(folder)
         return rest if found and self.text.lower() in PROTECTED_FOLDERS else None
 
 
@@ -412,7 +363,7 @@ def _can_be_allowed(text: str) -> bool:
     parts = lowered.split("/")
     if not all(parts) or {".", ".."} & set(parts) or "*" in lowered or lowered.endswith(".ipynb"):
         return False
-    return is_candidate(lowered)
+    return zone_of(lowered).holds_candidate(parts[-1], link=True)
 
 
 class AllowedNames:
@@ -459,7 +410,7 @@ def name_to_allow(path: str) -> str | None:
     None if it lies outside the workspace, or must stay protected.
     """
     zone, last = zone_of(path), path.rpartition("/")[2]
-    name = path if zone.inside or f"{zone.first}/{last.lower()}" in _PATHS else last
+    name = path if zone.inside or zone.code or f"{zone.first}/{fold_name(last)}" in _PATHS else last
     if path.startswith(("/", "..")):
         return None
     try:
@@ -491,4 +442,4 @@ def _is_covered(names: Collection[AllowedName], path: str) -> bool:
 
 def _may_be_of_repository(path: str) -> bool:
     """Return whether git obeys the file at `path` if one of the folders above it is a repository."""
-    return not _FILES_OF_GIT.isdisjoint(path.split("/"))
+    return not FILES_OF_GIT.isdisjoint(path.split("/"))

@@ -51,9 +51,24 @@ def cancelled_at(coroutine: Coroutine[Any, Any, T], point: int, seen: list[int])
     raise AssertionError("too many await points")
 
 
+async def something_later() -> None:
+    """Wait for what comes about some turns of the loop later: long enough to be cancelled meanwhile."""
+    loop = asyncio.get_running_loop()
+    arrival = loop.create_future()
+
+    def approach(turns: int) -> None:
+        if turns:
+            loop.call_soon(approach, turns - 1)
+        elif not arrival.done():
+            arrival.set_result(None)
+
+    approach(10)
+    await arrival
+
+
 class SlowApprover:
     async def ask(self, request: ApprovalRequest) -> Approval:
-        await asyncio.sleep(0.001)
+        await something_later()
         return Approval("approve")
 
 
@@ -64,14 +79,14 @@ class SlowStepper:
 
 
 async def slowly(arguments: Any, context: ToolContext) -> str:
-    await asyncio.sleep(0.001)
+    await something_later()
     return "done"
 
 
 @tool(effect=Effect.READ_ONLY)
 async def in_sandbox(n: int) -> int:
     """Wait a little and give `n` back."""
-    await asyncio.sleep(0.001)
+    await asyncio.sleep(0)
     return n
 
 

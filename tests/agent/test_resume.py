@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +25,8 @@ from aisotools.session.ledger import verify
 from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from tests.conftest import OpenSession
-from tests.waiting import HANG_S, wait_until
+from tests.sandbox.rig import processes_of
+from tests.waiting import eventually, wait_until
 
 VALUES: list[Json] = [None, 5, "x", [], {}]
 
@@ -68,20 +67,11 @@ def killed(tmp_path: Path) -> Mapping[str, str]:
 
 async def opened(folder: Path, environ: Mapping[str, str]) -> Session:
     """The session again, as soon as nothing of the killed host is left."""
-    ends_s = time.monotonic() + HANG_S
-    while time.monotonic() < ends_s:
-        session = Session(folder / "work", session_key="mine", approver=DenyAll(), environ=environ)
-        try:
-            await session.start()
-        except Exception:
-            await session.close()
-            await asyncio.sleep(0.1)
-            continue
-        if session.log_path == folder / "state/aisotools/ledger/mine.jsonl":
-            return session
-        await session.close()
-        await asyncio.sleep(0.1)
-    raise AssertionError("the session cannot be opened again")
+    await eventually(lambda: processes_of(folder / "work") == [])
+    session = Session(folder / "work", session_key="mine", approver=DenyAll(), environ=environ)
+    await session.start()
+    assert session.log_path == folder / "state/aisotools/ledger/mine.jsonl"
+    return session
 
 
 async def test_a_killed_host_is_gone_on_from(killed: Mapping[str, str], tmp_path: Path) -> None:

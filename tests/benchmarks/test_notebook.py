@@ -11,7 +11,7 @@ import re
 import pytest
 
 from tests.benchmarks.figures import Figure, show
-from tests.e2e.asking import ASK, SETUP
+from tests.e2e.cards import ASK, SETUP
 from tests.e2e.conftest import Opener, browser, lab, open_notebook
 
 __all__ = ["browser", "lab", "open_notebook"]

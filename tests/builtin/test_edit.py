@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aisotools.builtin.edit import Replacement, Text, apply_edits, edit
 from aisotools.core.exceptions import ToolError

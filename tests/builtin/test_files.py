@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from aisotools.builtin import file_operations
 from aisotools.builtin.files import file, sandbox_read, sandbox_write

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import difflib
 import stat
+import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aisotools.builtin import patch as patch_module
 from aisotools.builtin.patch import FilePatch, Hunk, apply_hunks, apply_patch, parse_patch
@@ -187,8 +187,43 @@ def test_copies_are_refused_with_the_tool_to_use() -> None:
 def test_the_number_of_files_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patch_module, "MAX_FILES", 1)
     one = "--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-a\n+b\n"
-    with pytest.raises(ToolError, match="changes 2 files; at most 1"):
+    with pytest.raises(ToolError, match="changes more than 1 files; at most 1"):
         parse_patch(one.format("x") + one.format("y"))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("@@ -1,20000 +1,20000 @@\n" + "-a\n+b\n" * 20_000, r"40,003 lines; at most 10,000"),
+        ("@@ -1 +1 @@\n-a\n+b\n" * 2_000, r"2,000 hunks; at most 1,000"),
+        ("@@\n-a\n" * 2_000, r"2,000 hunks; at most 1,000"),
+    ],
+    ids=["lines", "hunks", "hunks without numbers"],
+)
+def test_patch_that_takes_long_to_parse_is_refused(body: str, message: str) -> None:
+    with pytest.raises(ToolError, match=message):
+        parse_patch(f"--- a/f\n+++ b/f\n{body}")
+
+
+def test_rows_of_a_hunk_are_counted_once() -> None:
+    """The number of steps grows with the number of rows, and not with its square."""
+
+    def steps(count: int) -> int:
+        text = f"--- a/f\n+++ b/f\n@@ -1,{count} +1,{count} @@\n" + "-a\n+b\n" * count
+        events = 0
+
+        def note(*_: object) -> None:
+            nonlocal events
+            events += 1
+
+        sys.setprofile(note)
+        try:
+            parse_patch(text)
+        finally:
+            sys.setprofile(None)
+        return events
+
+    assert steps(2_000) < 2.2 * steps(1_000)
 
 
 def test_quoted_paths_and_time_stamps_in_headers() -> None:

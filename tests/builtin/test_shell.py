@@ -7,7 +7,6 @@ import itertools
 import os
 import shlex
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +54,11 @@ def running(mark: str) -> list[int]:
 
 async def settled(mark: str, count: int) -> bool:
     """Whether there are so many such processes, now or later."""
-    with suppress(AssertionError):
+    try:
         await eventually(lambda: len(running(mark)) == count)
-    return len(running(mark)) == count
+    except AssertionError:
+        return False
+    return True
 
 
 async def gone(mark: str) -> bool:

@@ -97,13 +97,13 @@ def test_doctor_tells_level_probes_and_limits(stage: Stage) -> None:
     assert "Sandbox level: confined" in stage.output
     assert "  yes  landlock    ABI 7" in stage.lines
     assert "  no   namespaces  EPERM" in stage.lines
-    assert f"It protects: {protects}" in stage.sentences
-    assert f"It does not protect: {leaves_open}" in stage.sentences
+    assert f"What it ensures: {protects}" in stage.sentences
+    assert f"What it leaves open: {leaves_open}" in stage.sentences
     assert "limited" not in stage.output
 
 
 def test_doctor_says_beside_a_level_what_it_would_take(stage: Stage) -> None:
-    probes = (Probe("confined", True, "no way out"), Probe("isolated", False, "unshare: EPERM"))
+    probes = (Probe("confined", True, "the self-test passed"), Probe("isolated", False, "unshare: EPERM"))
     assert main.main(["doctor"], stage.host(detect=lambda: Detection("confined", probes))) == 0
     failed = stage.lines.index("  no   isolated  unshare: EPERM")
     beside = stage.lines[failed + 1]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aisotools.agent.models.provider import KINDS
+from aisotools.agent.models.provider import MODEL_PROVIDERS
 from aisotools.agent.models.scripted import ScriptedModel
 from aisotools.cli import main, run
 from aisotools.core.events import (
@@ -182,7 +182,7 @@ def test_an_unknown_model_lists_the_forms_that_work(name: str) -> None:
     listed = str(error.value).partition("Give one of ")[2].removesuffix(".")
     forms = {form.partition(":")[0] for form in re.split(r", | or ", listed)}
     assert forms == {"openai", "anthropic", "google", "ollama", "local", "scripted", "replay"}
-    assert forms - {"local", "scripted", "replay"} <= {*KINDS}
+    assert forms - {"local", "scripted", "replay"} <= {*MODEL_PROVIDERS}
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_tools_as_a_table_and_one_in_full() -> None:
         (("tools", "--format", "xml"), "--format takes"),
         (("call", "sandbox_bsh"), "sandbox_bash"),
         (("call", "file", "operation"), "is not key=value. Usage: aisotools call NAME"),
-        (("call", "file", "--json", "["), "--json wants an object"),
+        (("call", "file", "--json", "["), "--json takes an object"),
     ],
 )
 def test_mistakes_are_reported(

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 
 import pytest
 
-from aisotools.core.concurrency import run_to_completion
+from aisotools.core import concurrency
+from aisotools.core.concurrency import TICK_S, LoopTicker, at_once, in_steps, run_to_completion, with_ticks
+from tests.waiting import LoopClock, loop_turns
 
 
 async def test_work_is_carried_through_however_often_the_waiting_task_is_cancelled() -> None:
@@ -37,3 +40,142 @@ async def test_without_a_cancellation_there_is_the_result_or_the_error() -> None
     assert await run_to_completion(fine()) == 7
     with pytest.raises(ValueError, match="no"):
         await run_to_completion(failing())
+
+
+async def test_an_error_of_work_that_was_cancelled_meanwhile_is_retrieved() -> None:
+    go, problems = asyncio.Event(), []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
+
+    async def failing() -> None:
+        await go.wait()
+        raise ValueError("no")
+
+    waiting = asyncio.ensure_future(run_to_completion(failing()))
+    await loop_turns()
+    waiting.cancel()
+    await loop_turns()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    del waiting
+    await loop_turns()
+    assert problems == []
+
+
+# ---- ticks
+
+
+async def test_the_ticker_wakes_the_loop_until_the_outermost_block_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, wakes = LoopClock(), []
+    schedule = LoopTicker._schedule
+
+    def counted(ticker: LoopTicker) -> None:
+        wakes.append(ticker)
+        schedule(ticker)
+
+    monkeypatch.setattr(LoopTicker, "_schedule", counted)
+    ticker = LoopTicker()
+    with ticker:
+        with ticker:
+            await clock.advance(TICK_S)
+            assert len(wakes) == 1, "once for both blocks"
+        for number in (2, 3):
+            await clock.advance(TICK_S)
+            assert len(wakes) == number
+    await clock.advance(10 * TICK_S)
+    assert len(wakes) == 3
+    with ticker:
+        await clock.advance(TICK_S)
+    assert len(wakes) == 4, "it can be used again"
+
+
+async def test_ticks_come_while_work_goes_on_and_the_result_at_its_end() -> None:
+    clock, go, ticks = LoopClock(), asyncio.Event(), []
+
+    async def work() -> str:
+        await go.wait()
+        return "result"
+
+    waiting = asyncio.ensure_future(with_ticks(work(), 100, lambda: ticks.append(1)))
+    await loop_turns()
+    assert ticks == []
+    for number in (1, 2):
+        await clock.advance(101)
+        assert len(ticks) == number
+    go.set()
+    assert await waiting == "result"
+    await clock.advance(1000)
+    assert len(ticks) == 2
+
+
+async def test_an_error_of_work_with_ticks_is_raised() -> None:
+    async def failing() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await with_ticks(failing(), 100, lambda: None)
+
+
+async def test_cancelled_waiting_with_ticks_ends_after_the_work() -> None:
+    began, go, ended = asyncio.Event(), asyncio.Event(), []
+
+    async def work() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await go.wait()
+            ended.append(True)
+
+    waiting = asyncio.ensure_future(with_ticks(work(), 100, lambda: None))
+    await began.wait()
+    waiting.cancel()
+    await loop_turns()
+    assert not waiting.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ended == [True]
+
+
+# ---- steps
+
+
+def counting(steps: list[int], count: int = 6) -> Generator[None, None, str]:
+    for number in range(count):
+        steps.append(number)
+        yield
+    return "counted"
+
+
+async def test_the_loop_goes_on_whenever_a_step_has_taken_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+
+    class Clock:
+        def monotonic(self) -> float:
+            return float(len(steps))  # a step takes a second
+
+    monkeypatch.setattr(concurrency, "time", Clock())
+    waiting = asyncio.ensure_future(in_steps(counting(steps), step_s=2))
+    seen = []
+    while not waiting.done():
+        await asyncio.sleep(0)
+        seen.append(len(steps))
+    assert await waiting == "counted"
+    assert seen[:3] == [2, 4, 6]
+
+
+async def test_quick_work_in_steps_takes_no_break() -> None:
+    steps: list[int] = []
+    waiting = asyncio.ensure_future(in_steps(counting(steps), step_s=1000))
+    await asyncio.sleep(0)
+    assert waiting.done()
+    assert (waiting.result(), len(steps)) == ("counted", 6)
+
+
+def test_work_at_once_has_the_same_result() -> None:
+    steps: list[int] = []
+    assert at_once(counting(steps)) == "counted"
+    assert len(steps) == 6

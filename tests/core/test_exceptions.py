@@ -1,12 +1,22 @@
 from __future__ import annotations
 
+import ast
 import inspect
+import itertools
 import pickle
+from pathlib import Path
 
 import pytest
 
 from aisotools.core import exceptions
-from aisotools.core.exceptions import AisotoolsError, SignatureError, ToolError, UnknownTool, WorkerDied
+from aisotools.core.exceptions import (
+    AisotoolsError,
+    SignatureError,
+    ToolError,
+    UnknownTool,
+    WorkerDied,
+    as_clause,
+)
 
 ALL = [kind for _, kind in inspect.getmembers(exceptions, inspect.isclass)]
 
@@ -48,3 +58,57 @@ def test_kinds_that_others_may_catch() -> None:
 def test_unknown_tool_is_reported_with_advice(error: UnknownTool, message: str) -> None:
     assert str(error).startswith(f"There is no tool named {error.name!r}.")
     assert str(error).endswith(message)
+
+
+@pytest.mark.parametrize(
+    ("message", "clause"),
+    [("a b", "a b"), ("a b.", "a b"), ("a b...", "a b"), ("a. b. ", "a. b"), ("", ""), ("a.b", "a.b")],
+)
+def test_a_clause_has_no_full_stop_at_its_end(message: str, clause: str) -> None:
+    assert as_clause(message) == as_clause(ToolError(message)) == clause
+
+
+WITHOUT_FULL_STOPS = {
+    *("OSError", "OverflowError", "ValueError", "TypeError", "ImportError", "AttributeError", "SyntaxError"),
+    *("TimeoutExpired", "SubprocessError", "RecursionError", "UnicodeError", "UnicodeDecodeError"),
+    *("PatternError", "JSONDecodeError", "error"),
+}
+"""Exceptions of Python, whose messages are no sentences."""
+
+
+def find_double_stops(source: str) -> list[int]:
+    """Return the lines at which a message that may be a sentence is put before a full stop as it is."""
+    lines = []
+    for handler in ast.walk(ast.parse(source)):
+        if not isinstance(handler, ast.ExceptHandler) or handler.name is None:
+            continue
+        kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        names = {ast.unparse(kind).rpartition(".")[2] for kind in kinds if kind is not None}
+        if names <= WITHOUT_FULL_STOPS:
+            continue
+        for text in ast.walk(handler):
+            parts = text.values if isinstance(text, ast.JoinedStr) else []
+            for value, rest in itertools.pairwise(parts):
+                if (
+                    isinstance(value, ast.FormattedValue)
+                    and value.conversion < 0
+                    and ast.unparse(value.value) in {handler.name, f"str({handler.name})"}
+                    and isinstance(rest, ast.Constant)
+                    and str(rest.value).startswith(".")
+                ):
+                    lines.append(value.lineno)
+    return lines
+
+
+def test_messages_of_ours_are_not_followed_by_a_second_full_stop() -> None:
+    attempt = "try:\n    f()\nexcept {kind} as error:\n    raise X(f'it failed: {{{value}}}. Try again')\n"
+    assert find_double_stops(attempt.format(kind="SandboxError", value="error")) == [4]
+    assert find_double_stops(attempt.format(kind="(OSError, Exception)", value="error")) == [4]
+    assert find_double_stops(attempt.format(kind="OSError", value="error")) == []
+    assert find_double_stops(attempt.format(kind="SandboxError", value="as_clause(error)")) == []
+    package = Path(exceptions.__file__).parents[1]
+    found = {}
+    for path in package.rglob("*.py"):
+        if lines := find_double_stops(path.read_text()):
+            found[str(path.relative_to(package))] = lines
+    assert found == {}

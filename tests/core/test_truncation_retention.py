@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 
@@ -129,3 +130,40 @@ def test_a_holder_may_charge_while_it_frees() -> None:
     budget.on_excess(reclaim)
     budget.charge(101)
     assert budget.used_bytes <= 100
+
+
+def test_memory_that_is_freed_goes_back_to_the_system_in_steps() -> None:
+    returned: list[int] = []
+    budget = RetentionBudget(64 << 20, lambda: returned.append(budget.used_bytes))
+    budget.charge(20 << 20)
+    budget.release(7 << 20)
+    budget.charge(1)
+    assert returned == [], "too little"
+    budget.release(1 << 20)
+    assert returned == [], "who frees it may hold it for a moment more"
+    budget.charge(1)
+    budget.charge(1)
+    assert returned == [(12 << 20) + 1]
+
+
+HOLES = """
+from aisotools.core.truncation import return_free_memory
+def resident():
+    return int(open('/proc/self/statm').read().split()[1]) * 4096
+texts = ['x' * 100_000 for n in range(400)]
+full = resident()
+del texts[:-1]
+kept = resident()
+return_free_memory()
+print((full - kept) >> 20, (kept - resident()) >> 20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries have no such function")
+def test_free_memory_below_what_is_in_use_goes_back() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HOLES], capture_output=True, text=True, check=True, timeout=50
+    )
+    without, with_it = map(int, done.stdout.split())
+    assert without < 10
+    assert with_it > 30

@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
-from tests.e2e.asking import MANY, a_card, ready
+from tests.e2e.cards import MANY, a_card, ready
 from tests.e2e.conftest import Opener
 from tests.e2e.test_looks import SIGHTS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from tests.e2e.asking import a_card, goes_on, takes_clicks
+from tests.e2e.cards import a_card, goes_on, takes_clicks
 from tests.e2e.conftest import Lab, NotebookPage, Opener
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]

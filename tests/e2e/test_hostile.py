@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Request, expect
 
-from tests.e2e.asking import ASK, SETUP
+from tests.e2e.cards import ASK, SETUP
 from tests.e2e.conftest import NotebookPage, Opener
 from tests.e2e.payloads import payloads
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from tests.e2e.asking import ASK, MANY, a_card, ready
+from tests.e2e.cards import ASK, MANY, a_card, ready
 from tests.e2e.conftest import Opener
 
 pytestmark = [

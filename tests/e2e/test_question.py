@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import expect
 
-from tests.e2e.asking import a_card, ready, takes_clicks
+from tests.e2e.cards import a_card, ready, takes_clicks
 from tests.e2e.conftest import Opener
 
 pytestmark = [

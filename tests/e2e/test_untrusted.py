@@ -7,7 +7,7 @@ import json
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.e2e.asking import a_card
+from tests.e2e.cards import a_card
 from tests.e2e.conftest import Lab, Opener
 
 pytestmark = [

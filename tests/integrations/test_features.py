@@ -30,8 +30,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 from mcp import Client, types
 from mcp.server.mcpserver import MCPServer
-from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults
-from pydantic_ai import Tool as PydanticTool
+from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, Tool as PydanticTool
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from smolagents import AgentImage

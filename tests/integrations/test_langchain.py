@@ -11,8 +11,7 @@ import pytest
 pytest.importorskip("langchain_core")
 
 from langchain_core.messages import AIMessage, ToolMessage
-from langchain_core.tools import ToolException
-from langchain_core.tools import tool as their_tool
+from langchain_core.tools import ToolException, tool as their_tool
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.types import Effect, ToolResult

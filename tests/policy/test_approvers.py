@@ -236,3 +236,27 @@ async def test_a_single_request_is_never_a_batch() -> None:
 
     (answer,) = await request_approvals(Both("alone"), [a_request()])
     assert (answer.outcome, answer.reason) == ("deny", "alone")
+
+
+class FormerApprover(AllowAll):
+    """Answers questions by the method that the first version called, which reads what a question had then."""
+
+    async def inquire(self, inquiry: Any) -> str | None:
+        """Answer with everything that the question says."""
+        return f"{inquiry.id} {inquiry.text} {inquiry.choices} {inquiry.agent_id!r} {inquiry.timeout_s}"
+
+
+class BothApprover(FormerApprover):
+    """Has the method under both names, to serve two versions."""
+
+    async def ask_user(self, question: UserQuestion) -> str | None:
+        """Answer."""
+        return f"new {question.text}"
+
+
+async def test_an_approver_with_the_former_name_of_the_method_answers() -> None:
+    question = UserQuestion(id="q1", text="Which?", agent_id="a", timeout_s=5.0)
+    assert await ask_question(FormerApprover(), question) == "q1 Which? () 'a' 5.0"
+    assert await ask_question(BothApprover(), question) == "new Which?"
+    limited = UserQuestion(id="q1", text="Which?", choices=("x", "y"))
+    assert await ask_question(FormerApprover(), limited) is None, "its answer is checked like any other"

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.types import Decision, Effect, Facts, ToolCall
@@ -49,7 +48,7 @@ def test_rules_of_a_file_decide() -> None:
     ("text", "message"),
     [
         ("a", "is not TOML"),
-        ("colour = 'red'", "unknown keys: colour. Known: mode, rule"),
+        ("colour = 'red'", r"unknown keys: colour. Known: mode, rule\.$"),
         ("mode = 'wild'", "mode 'wild' is not one of plan, safe, auto"),
         ("rule = 3", r"\[\[rule\]\]"),
         ("[[rule]]\ncolour = 1", "rule 1 has unknown keys: colour"),
@@ -190,3 +189,12 @@ def test_another_denying_rule_never_loosens(
     deny = [Rule(tool=rule.tool, when=rule.when, decision=Decision.DENY) for rule in more]
     stricter = Policy(mode=policy.mode, rules=[*policy.rules, *deny])
     assert stricter.check(made, facts).decision >= policy.check(made, facts).decision
+
+
+def test_every_key_of_the_own_file_is_named_where_one_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "aisotools.toml").write_text("colour = 'red'\n[settings]\nmode = 'plan'\n")
+    with pytest.raises(UsageError, match=r"colour\. Known: mode, rule, settings, allow_protected\.$"):
+        user_policy({"JUPYTER_CONFIG_DIR": str(tmp_path)})
+    (tmp_path / ".aisotools.toml").write_text("settings = 1\n")
+    with pytest.raises(UsageError, match=r"unknown keys: settings\. Known: mode, rule\.$"):
+        workspace_policy(tmp_path)

@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aisotools.core.types import Decision, Effect, Facts, Remember, ToolCall
 from aisotools.policy.grants import Grant, Grants, Shape, names_to_allow, remember_scopes, shape_of

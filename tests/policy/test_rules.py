@@ -3,8 +3,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aisotools.core.types import Decision, Effect, Facts, Origin, ToolCall
 from aisotools.policy.rules import (

@@ -76,6 +76,7 @@ class Rig:
         *,
         stop_timeouts: StopTimeouts = UNHURRIED,
         slow_fork_s: float = 60,
+        readable: tuple[str, ...] = (),
         **options: Any,
     ) -> None:
         self.workspace = workspace
@@ -88,6 +89,7 @@ class Rig:
             workspace=str(workspace),
             limits=limits or Limits(),
             tool_modules=WORKER_MODULES,
+            readable=readable,
         )
         self.kernel = LocalSandbox(
             self.wanted, self.reported, stop_timeouts=stop_timeouts, slow_fork_s=slow_fork_s, **options

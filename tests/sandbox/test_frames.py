@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pydantic_core import PydanticSerializationError
 
 from aisotools.core.exceptions import ChannelError

@@ -5,14 +5,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pydantic_core import to_json
 
-from aisotools.core.exceptions import ChannelError
+from aisotools.core.exceptions import ChannelError, WorkerDied
 from aisotools.core.protocols import OutputCaps
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import LIMITS
+from aisotools.sandbox.host.failures import worker_died_result
 from aisotools.sandbox.results import VALUE_DROPPED, PrintedOutput, cut, encode_result, result_from_worker
 
 CAPS = OutputCaps()
@@ -26,6 +26,25 @@ def printed(cap: int = 1 << 20) -> PrintedOutput:
 def there(result: ToolResult, caps: OutputCaps = CAPS, output: PrintedOutput | None = None) -> ToolResult:
     """The result as it arrives."""
     return result_from_worker(encode_result(result, caps), caps, output or printed())
+
+
+@pytest.mark.parametrize("count", [100, 101, 10_000])
+def test_data_of_many_types_is_cut_in_the_worker_and_refused_by_the_host(count: int) -> None:
+    """A worker of ours sends a hundred, and says how many more there were."""
+    data = {f"text/x-{number}": "x" for number in range(count)}
+    result = there(ToolResult(content="", data=data))
+    assert len(result.data) == 100
+    dropped = result.metadata.get("data_dropped", [])
+    assert len(dropped) == (0 if count == 100 else min(count - 100, 21))
+    if count == 10_000:
+        assert dropped[-1] == "9,880 more"
+    head = to_json({"content": "x"})
+    forged = result_from_worker((head, b"", to_json(data), b""), CAPS, printed())
+    if count > 100:
+        assert forged.data == {}
+        assert forged.metadata["data_dropped"].startswith(
+            f"The data has {count:,} MIME types; 100 are passed on. Write"
+        )
 
 
 values = st.recursive(
@@ -223,6 +242,24 @@ HEAD: dict[str, Any] = {"content": "c", "kind": "text"}
 
 def pieces(head: Any = HEAD, value: bytes = b"", data: bytes = b"", metadata: bytes = b"") -> list[bytes]:
     return [head if isinstance(head, bytes) else json.dumps(head).encode(), value, data, metadata]
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (b"[" * 400_000, "the head of a result was refused: The head has too many parts"),
+        (b"{", "the head of a result was refused: The head cannot be read: EOF while parsing"),
+    ],
+)
+def test_head_that_is_refused_is_named_in_one_clause(head: bytes, reason: str) -> None:
+    """It becomes a part of a sentence that ends with a full stop, and that asks the worker for nothing."""
+    with pytest.raises(ChannelError) as raised:
+        result_from_worker(pieces(head), CAPS, printed())
+    assert str(raised.value).startswith(reason)
+    assert not str(raised.value).endswith(".")
+    assert "instead" not in str(raised.value)
+    content = worker_died_result(WorkerDied(f"it sent a malformed result: {raised.value}"), None).content
+    assert ".." not in content
 
 
 @pytest.mark.parametrize(

@@ -462,10 +462,56 @@ async def test_a_sync_tool_among_async_ones(r: Rig) -> None:
     await printed(r, "began")
     result = await r.tool(block, {"seconds": 100}, timeout_s=0.2)
     assert "block timed out after 0.2 s" in result.content
-    assert "KeyboardInterrupt" in result.content
+    assert "\nThe call was interrupted.\nTraceback" in result.content
+    assert "KeyboardInterrupt" not in result.content
     assert result.metadata["state_kept"] is True
     (r.workspace / "go").touch()
     assert (await sibling).content == "done"
+
+
+@tool
+async def crowd(count: int, steps: int, waits: bool) -> int:
+    """Start tasks that never end, each of which computes for a while whenever it is its turn."""
+    import asyncio
+
+    async def busy() -> None:
+        while True:
+            sum(range(steps))
+            await asyncio.sleep(0)
+
+    tasks = [asyncio.create_task(busy()) for _ in range(count)]  # the loop refers to what is ready
+    if waits:
+        print("began")
+        await asyncio.sleep(1000)
+    return len(tasks)
+
+
+@pytest.mark.parametrize("how", ["timeout", "stop"])
+async def test_a_call_with_hundreds_of_busy_tasks_is_stopped_and_the_next_one_works(r: Rig, how: str) -> None:
+    """The tasks share the loop of the worker. The loop of the host has no part in it."""
+    call = asyncio.create_task(
+        r.tool(
+            crowd,
+            {"count": 240, "steps": 1_000, "waits": True},
+            timeout_s=0.5 if how == "timeout" else 100,
+        )
+    )
+    await printed(r, "began")
+    if how == "stop":
+        await r.kernel.interrupt()
+    assert (await call).is_error
+    assert await r.value("1 + 1") == 2
+
+
+async def test_busy_tasks_that_a_call_left_hold_no_other_call_beyond_its_timeout(strict: Rig) -> None:
+    """One turn of the worker's loop takes a minute: no call gets a turn, and each still ends in time."""
+    r = strict
+    assert (await r.tool(crowd, {"count": 240, "steps": 20_000_000, "waits": False})).content == "240"
+    stopped = await r.tool(until_released, timeout_s=0.2)
+    assert "timed out after 0.2 s" in stopped.content
+    assert await r.value("1 + 1") == 2
+    (r.workspace / "go").touch()
+    assert (await r.tool(until_released)).content == "done"
 
 
 async def test_siblings_fail_when_the_worker_is_killed(strict: Rig) -> None:

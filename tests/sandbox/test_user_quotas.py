@@ -178,7 +178,8 @@ def test_a_sandbox_leaves_others_their_share(quota: str, place: Places) -> None:
 def test_the_attempts_succeed_where_nothing_confines(quota: str, place: Places) -> None:
     if quota in what_fails("nothing", None, place("plain")):
         pytest.skip(f"{quota}: not to be had on this machine in any case")
-    assert quota in what_fails(quota, None, place("plain"))
+    # At that moment another test of the same user may give back what it held.
+    assert any(quota in what_fails(quota, None, place("plain")) for _ in range(5))
 
 
 async def test_another_session_starts_and_keeps_its_undo(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 `python -m tests.session.hostile_work` runs all of them and prints a table; with names, only those.
 `python -m tests.session.hostile_work --one NAME FOLDER [BUDGET]` runs one here and prints a JSON object:
-resident memory before and after in bytes, what the session says that it retains, how many events it has
-dropped, and for how long the event loop stood still at most, in seconds (see `tests.stalls`).
+resident memory before, after and at most meanwhile in bytes, what the session says that it retains, how many
+events it has dropped, and for how long the event loop stood still at most, in seconds (see `tests.stalls`).
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ TEXT_HEAD = "json.dumps({{'content': '', 'value_is_text': True, 'content_key': '
 FORGED = {
     "RESULT": HEAD + ", json.dumps({value}).encode(), b'', b''",
     "DATA": HEAD + ", b'', json.dumps({{'text/plain': {value}}}).encode(), b''",
+    "TYPES": HEAD + ", b'', json.dumps({value}).encode(), b''",
     "METADATA": HEAD + ", b'', b'', json.dumps({{'m': {value}}}).encode()",
     "CONTENT": TEXT_HEAD + ", ({value}).encode(), b'', b''",
 }
@@ -80,6 +81,7 @@ class Scenario:
         visit: Fills the workspace of the open session, as a person may; checkouts of git are refused before.
         follow_up: What is done then.
         is_variant: Whether it differs only in its values from another one, which runs by default.
+        files: How many files are in the workspace, if they are many.
     """
 
     code: str = "1 + 1"
@@ -88,6 +90,7 @@ class Scenario:
     visit: Callable[[Path], None] | None = None
     follow_up: Callable[[Session], Awaitable[None]] | None = None
     is_variant: bool = False
+    files: int = 0
 
     @property
     def is_slow(self) -> bool:
@@ -124,14 +127,43 @@ def many_repositories(folder: Path) -> None:
         (folder / f"r{number}" / ".git" / "config").write_text("[core]\n" + "\tbare = false\n" * 4600)
 
 
+_LARGE: list[dict[str, Any]] = []
+"""Arguments that are larger than a call takes, and the largest that it takes, once they are built."""
+
+
+def large_arguments(_folder: Path) -> None:
+    _LARGE[:] = [
+        {f"name{n}": n for n in range(200_000)},
+        {"code": [[n] for n in range(21_000)]},
+        {"code": {f"k{n}": {"b": n} for n in range(21_000)}},
+        {"code": "x = 1\n" * 4_000_000},
+        {f"name{n}": n for n in range(1_000)},
+        {f"name{n}": list(range(18)) for n in range(1_000)},
+        {"code": [str(n) for n in range(19_000)]},
+        {"code": "#" * ((4 << 20) - 100)},
+    ]
+
+
+_PATCHES = [
+    f"--- a/f\n+++ b/f\n{body}"
+    for body in (
+        "@@ -1,4990 +1,4990 @@\n" + "-a\n+b\n" * 4_990,
+        "@@ -1,9000 +1,9000 @@\n" + " a\n" * 9_000,
+        "@@\n" + "-a\n+b\n" * 4_990,
+        "@@ -1 +1 @@\n-a\n+b\n" * 1_000,
+        "@@ -1 +1 @@\n-a\n+b\n" * 100_000,
+        "@@ -1,400000 +1,400000 @@\n" + "-a\n" * 400_000,
+    )
+] + ["".join(f"--- a/f{n}\n+++ b/f{n}\n@@ -1 +1 @@\n-a\n+b\n" for n in range(40_000))]
+"""The largest patches that are parsed, and larger ones."""
+
+
 # ---- what is done with it
 
 
 async def use_files(session: Session) -> None:
     """Use everything that looks at the whole workspace."""
-    for number in range(3):
-        await _done(session, "sandbox_write", {"path": f"new-{number}.txt", "content": f"{number}\n"})
-    await _done(session, "sandbox_read", {"path": "new-0.txt"})
+    await write_files(session)
     await _done(session, "python", {"code": "open('new-1.txt', 'a').write('more')"})
     await _done(session, "sandbox_bash", {"command": "echo more >> new-2.txt"})
     await session.changes()
@@ -154,6 +186,23 @@ async def use_tasks(session: Session) -> None:
         await _done(session, "sandbox_read", {"path": "new.txt"})
         await _done(session, "python", {"code": "1 + 1"})
     await session.undo()
+
+
+async def use_large_arguments(session: Session) -> None:
+    """Call with all of `_LARGE`."""
+    for arguments in _LARGE:
+        for tool in ("python", "sandbox_read", "no such tool"):
+            result = await session.call(tool, arguments, origin="model")
+            assert len(result.content) < 2_000
+            await asyncio.sleep(0)  # a call that is refused at once does not wait for anything
+
+
+async def use_large_patches(session: Session) -> None:
+    """Call with all of `_PATCHES`. The file is not there, so each of them is refused in the end."""
+    for patch in _PATCHES:
+        result = await session.call("apply_patch", {"patch": patch}, origin="model")
+        assert result.is_error
+        await asyncio.sleep(0)
 
 
 async def _done(session: Session, name: str, arguments: dict[str, Any]) -> None:
@@ -187,6 +236,12 @@ SCENARIOS: dict[str, Scenario] = {
     "result of many keys": Scenario("RESULT{'key %d' % n: n for n in range(250_000)}", 2, is_variant=True),
     "result of too many keys": Scenario("RESULT{'%x' % n: 0 for n in range(1_200_000)}", 2),
     "data of escaped text": Scenario("DATA'\\n' * 7_000_000", 2, is_variant=True),
+    "data of many types": Scenario("TYPES{'text/x-%d' % n: 'x' for n in range(200_000)}", 2),
+    "display of many types": Scenario(
+        "from IPython.display import display\n"
+        "for n in range(3): display({'text/x-%d' % n: 'x' for n in range(60_000)}, raw=True)",
+        2,
+    ),
     "metadata of many lists": Scenario("METADATA[[]] * 1_000_000", 2, is_variant=True),
     "displays": Scenario(
         "from IPython.display import display, HTML\nfor n in range(14): display(HTML('x' * 1_000_000))", 5
@@ -194,10 +249,10 @@ SCENARIOS: dict[str, Scenario] = {
     "printed in tiny pieces": Scenario(PRINT, 3),
     "printed text": Scenario("print('x' * 1_000_000)", 40),
     "long results": Scenario("'\\n'.join('y' * 40 for n in range(100_000))", 10),
-    "99,000 files in one folder": Scenario(FILES.format(count=99_000), follow_up=use_files),
-    "more files than are kept": Scenario(FILES.format(count=100_001), follow_up=write_files),
+    "99,000 files in one folder": Scenario(FILES.format(count=99_000), follow_up=use_files, files=99_000),
+    "more files than are kept": Scenario(FILES.format(count=100_001), follow_up=write_files, files=100_001),
     "1,000 files in one call": Scenario(FILES.format(count=1_000), 2),
-    "100,000 files": Scenario(prepare=many_files, follow_up=use_files),
+    "100,000 files": Scenario(prepare=many_files, follow_up=use_files, files=100_000),
     "230 nested folders": Scenario(prepare=deep_folders, follow_up=use_files),
     "16 MiB of settings of git": Scenario(visit=large_config, follow_up=use_files),
     "300 repositories": Scenario(visit=many_repositories, follow_up=use_files),
@@ -206,6 +261,8 @@ SCENARIOS: dict[str, Scenario] = {
     "200 processes in sessions of their own": _spawn(SPINNING, options=", start_new_session=True"),
     "200 processes that print": _spawn("while :; do echo yyyyyyyyyyyyyyyyyyyyyyyy; done"),
     "100 processes that fork": _spawn("while :; do /bin/true; done", count=100),
+    "arguments that are too large": Scenario(prepare=large_arguments, follow_up=use_large_arguments),
+    "patches that are large": Scenario(follow_up=use_large_patches),
     "honest work": Scenario("total = sum(range(1000))\nprint('done', total)\n{'total': total}", 50),
 }
 
@@ -252,6 +309,7 @@ async def measure(name: str, folder: Path, retained_bytes: int, stalled: stalls.
             stalled.is_paused = True
             scenario.visit(workspace)
         before = await _resident_bytes(stalled)
+        _forget_peak()
         contents = []
         for number in range(scenario.times):
             # The calls of a worker are numbered from 1, and two were made above.
@@ -265,6 +323,7 @@ async def measure(name: str, folder: Path, retained_bytes: int, stalled: stalls.
         assert retained is not None
         found = {
             "before": before,
+            "peak": _peak_bytes(),
             "after": await _resident_bytes(stalled),
             "events": len(session.events),
             "works": works,
@@ -285,6 +344,15 @@ async def _resident_bytes(stalled: stalls.Stalls) -> int:
     return resident
 
 
+def _forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+
+
 def run_alone(
     name: str, folder: Path, budget: int = 64 << 20, *, with_stacks: bool = False
 ) -> dict[str, Any]:
@@ -301,9 +369,10 @@ def run_alone(
 def report(name: str, found: dict[str, Any]) -> str:
     """Return the figures of a scenario in a line."""
     grown_mib = (found["after"] - found["before"]) / (1 << 20)
+    peak_mib = (found["peak"] - found["before"]) / (1 << 20)
     return (
         f"{name:40} {found['stall_s'] * 1000:7.1f} {found['wall_s'] * 1000:7.1f} {grown_mib:+8.1f} "
-        f"{found['charged'] / (1 << 20):8.1f} {found['dropped']:8}"
+        f"{peak_mib:+8.1f} {found['charged'] / (1 << 20):8.1f} {found['dropped']:8}"
     )
 
 
@@ -314,7 +383,7 @@ def main(arguments: list[str]) -> None:
         work = partial(measure, name, Path(folder), int(budget))
         print(json.dumps(stalls.run(work, with_stacks=bool(more))))
         return
-    print(f"{'':40} stall ms wall ms grown MiB charged MiB dropped")
+    print(f"{'':40} stall ms wall ms    grown     peak  charged MiB, dropped")
     for name in arguments or SCENARIOS:
         with tempfile.TemporaryDirectory() as folder:
             found = run_alone(name, Path(folder), with_stacks=True)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from aisotools.core.events import (
 )
 from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.truncation import RetentionBudget
-from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult
+from aisotools.core.types import Decision, Effect, Json, ToolCall, ToolResult, Truncation
 from aisotools.session.event_log import DROPPED, EventLog
 
 
@@ -208,6 +209,17 @@ def test_events_of_many_calls_in_progress_count_all_the_same() -> None:
     assert budget.used_bytes > 740 * 10_000
 
 
+async def test_a_result_that_was_cut_is_charged_at_once() -> None:
+    """Several of them within a moment would be far above the budget before any was measured."""
+    budget = RetentionBudget()
+    log = EventLog(budget)
+    cut = Truncation(total_chars=1_000_000, shown_chars=1, ref="r1")
+    finished(log, "a", content="t", value="x" * 1_000_000)
+    assert budget.used_bytes < 10_000
+    finished(log, "b", content="t", value="y" * 1_000_000, truncation=cut)
+    assert budget.used_bytes > 2_000_000
+
+
 def test_events_of_a_call_in_progress_may_be_dropped() -> None:
     budget = RetentionBudget(1 << 20)
     log = EventLog(budget)
@@ -249,3 +261,17 @@ def test_small_events_are_charged_within_a_factor_of_two_of_what_they_take() -> 
     )
     print(f"\ngrown / charged: {float(done.stdout):.2f}")
     assert 0.5 <= float(done.stdout) <= 2
+
+
+def test_printed_text_is_nothing_that_the_garbage_collector_visits() -> None:
+    """Tens of thousands of pieces would make each full collection, and with it the event loop, slow."""
+    log = EventLog()
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(1000):
+        log.output("1", ("stdout", "stderr")[number % 2], f"piece {number}")
+    gc.collect()
+    assert len(gc.get_objects()) - before < 100
+    texts = [event.text for event in log.events if isinstance(event, CallOutput)]
+    assert texts == [f"piece {number}" for number in range(1000)]
+    assert log.events[-1] == log.events[999:][0]

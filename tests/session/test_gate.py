@@ -22,7 +22,7 @@ from aisotools.core.events import (
     CallStarted,
     SessionEvent,
 )
-from aisotools.core.exceptions import PathOutside, ToolError
+from aisotools.core.exceptions import ArgumentError, PathOutside, ToolError
 from aisotools.core.protocols import OutputCaps, ToolContext
 from aisotools.core.sandboxes import SandboxListener
 from aisotools.core.types import (
@@ -128,6 +128,41 @@ async def test_wrong_arguments_are_told_before_anybody_is_asked(
     assert (result.is_error, result.error_kind, result.recoverable) == (True, "invalid", True)
     assert (mock.calls, approver.requests) == ([], [])
     assert kinds(session) == ["call_requested", "call_finished"]
+
+
+class Counted(dict[str, Any]):
+    """Counts how often it is copied."""
+
+    copies = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        Counted.copies += 1
+        return dict(self)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one call", "in a batch"])
+async def test_arguments_that_are_too_large_are_refused_and_neither_copied_nor_recorded(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    monkeypatch.setattr(Counted, "copies", 0)
+    session = open_session(policy=Policy(mode="auto"))
+    session.registry.register(reading())
+    arguments = Counted({f"name{number}": number for number in range(2_000)})
+    if many:
+        (result,) = await session.call_many([ToolCall("c1", "mock", arguments)])
+    else:
+        result = await session.call("mock", arguments, call_id="c1")
+    assert result.content == (
+        "The arguments of mock have 2,000 names; a call takes at most 1,000. "
+        "Write the data to a file and pass its path."
+    )
+    assert (result.is_error, result.recoverable, result.error_kind) == (True, True, "invalid")
+    (requested,) = [event for event in session.events if isinstance(event, CallRequested)]
+    assert (requested.call.name, requested.call.arguments) == ("mock", {})
+    assert Counted.copies == 0
+    with pytest.raises(ArgumentError, match="have 2,000 names"):
+        session.explain(ToolCall("c2", "mock", arguments))
+    assert (await session.call("mock", {"x": 1}, call_id="c1")).is_error  # the id is used
 
 
 async def test_an_id_runs_at_most_once(open_session: OpenSession) -> None:

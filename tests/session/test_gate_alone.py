@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from aisotools.builtin.files import file
 from aisotools.core.events import (
     ApprovalAnswered,
     CallDecided,
@@ -545,6 +546,14 @@ async def test_a_request_to_the_sandbox_says_what_may_be_done_and_how_much_may_c
     assert (read.read_only, write.read_only, unenforced.read_only) == (True, False, False)
     assert (read.in_reader, write.in_reader, unenforced.in_reader) == (True, False, False)
     assert (read.timeout_s, read.output_caps) == (5, OutputCaps(content_chars=999))
+
+
+async def test_a_request_says_whether_variables_may_change() -> None:
+    """Our own file tool alone is known to leave them as they are: before it no snapshot of them is needed."""
+    rig, sandbox = with_sandbox(ToolResult.text("out"), file, changing(runs_in="sandbox"))
+    await rig.run("file", {"operation": "write", "path": "a", "content": "1"})
+    await rig.run("write")
+    assert [request.changes_variables for request in sandbox.requests] == [False, True]
 
 
 async def test_a_tool_of_the_session_has_caps_of_its_own_and_receives_the_result() -> None:

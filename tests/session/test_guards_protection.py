@@ -72,6 +72,29 @@ async def test_every_end_of_a_call(session: Session, way: str) -> None:
     assert not (await session.call("python", {"code": "2"}, origin="person")).is_error
 
 
+async def test_hooks_that_a_persons_settings_name_are_put_back(
+    real_session: OpenSession, tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    """Those of a repository above the workspace, and those of the person, found by the environment."""
+    environ = {**environ, "GIT_CONFIG_GLOBAL": str(tmp_path / "personal")}
+    workspace = tmp_path / "workspace"
+    (workspace / "shared").mkdir(parents=True)
+    (workspace / "shared/x.cfg").write_text("[user]\n\tname = x\n")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/config").write_text("[core]\n\thooksPath = workspace/scripts\n")
+    (tmp_path / "personal").write_text(f"[include]\n\tpath = {workspace}/shared/x.cfg\n")
+    session = real_session(policy=Policy(mode="auto"), level="confined", environ=environ)
+    code = (
+        "import os; os.mkdir('scripts'); open('scripts/pre-commit', 'w').write('evil')\n"
+        "open('shared/x.cfg', 'a').write('evil'); open('shared/other.cfg', 'w').write('ordinary')"
+    )
+    result = await session.call("python", {"code": code}, origin="person", timeout_s=HANG_S)
+    assert result.metadata["protected"] == ["scripts/pre-commit", "shared/x.cfg"]
+    assert not (workspace / "scripts/pre-commit").exists()
+    assert (workspace / "shared/x.cfg").read_text() == "[user]\n\tname = x\n"
+    assert (workspace / "shared/other.cfg").exists()
+
+
 async def test_a_cancelled_call(session: Session) -> None:
     code = f"{PLANT}\nimport time; time.sleep(1000)"
     call = asyncio.create_task(python(session, code, timeout_s=1000))
@@ -181,7 +204,9 @@ async def test_a_person_edits_between_calls(session: Session) -> None:
 
 
 async def test_calls_side_by_side(session: Session) -> None:
-    commands = [f"n=conf; echo {number} > ${{n}}test.py; sleep 0.2" for number in range(4)]
+    # Each plants its file while all four run.
+    meet = "while [ ! -e 0 ] || [ ! -e 1 ] || [ ! -e 2 ] || [ ! -e 3 ]; do sleep 0.01; done"
+    commands = [f"touch {number}; {meet}; n=conf; echo {number} > ${{n}}test.py" for number in range(4)]
     results = await asyncio.gather(
         *(session.call("sandbox_bash", {"command": command}, origin="person") for command in commands)
     )
@@ -191,7 +216,8 @@ async def test_calls_side_by_side(session: Session) -> None:
 
 async def test_sessions_side_by_side_on_one_workspace(session: Session, real_session: OpenSession) -> None:
     other = real_session(policy=Policy(mode="auto"), level="confined")
-    await asyncio.gather(python(session, PLANT), python(other, "import time; time.sleep(0.3)"))
+    # Calls that change one workspace take turns, so that neither has to last.
+    await asyncio.gather(python(session, PLANT), python(other, PLANT))
     assert not evil(session)
 
 
@@ -202,16 +228,16 @@ class Idling:
         (folder / "workspace").mkdir()
         self.file = folder / "workspace" / "conftest.py"
         self.file.write_text("original")
-        self.switches = 1
+        self.switches: int | None = 1
         self.asked = asyncio.Event()
         files = ProtectedFiles(folder / "workspace", folder / "quarantine")
         self.protection = Protection(files, self.activity)
         tool = MockTool("m", effect=Effect.LOCAL_MUTATION)
         self.prepared = prepare_call(tool, ToolCall("1", "m", {}), Policy(), "confined")
 
-    def activity(self) -> Mapping[tuple[int, int], int]:
+    def activity(self) -> Mapping[tuple[int, int], int] | None:
         self.asked.set()
-        return {(1, 1): self.switches}
+        return None if self.switches is None else {(1, 1): self.switches}
 
     async def run_call(self) -> None:
         self.start_call()
@@ -254,11 +280,25 @@ async def test_edit_while_the_sandbox_runs_is_restored_and_refuses_one_call(idli
     await idling.run_call()
     await idling.become_idle()
     idling.file.write_text("evil")
-    idling.switches += 1
+    idling.switches = 2
     with pytest.raises(SandboxError, match=r"an earlier call left running .* 'conftest.py'"):
         await idling.run_call()
     assert idling.file.read_text() == "original"
     await idling.protection.before(idling.prepared)
+
+
+@pytest.mark.parametrize("is_known_later", [False, True])
+async def test_edit_is_restored_if_nobody_knows_whether_the_sandbox_ran(
+    idling: Idling, is_known_later: bool
+) -> None:
+    idling.switches = None if is_known_later else 1
+    await idling.run_call()
+    await idling.become_idle()
+    idling.switches = 1 if is_known_later else None
+    idling.file.write_text("evil")
+    with pytest.raises(SandboxError, match=r"an earlier call left running .* 'conftest.py'"):
+        await idling.run_call()
+    assert idling.file.read_text() == "original"
 
 
 async def test_edit_right_after_a_call_is_restored(idling: Idling) -> None:

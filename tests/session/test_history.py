@@ -31,6 +31,7 @@ from aisotools.session.session import Session
 from aisotools.testing.fakes import FakeSandbox, MockTool
 from aisotools.tools.function import tool
 from aisotools.workspace.checkpoints.scan import Snapshot
+from aisotools.workspace.checkpoints.timeline import KEPT_STEPS
 from tests.conftest import OpenSession
 
 AUTO = Policy(mode="auto")
@@ -104,6 +105,29 @@ async def test_a_conflict_is_shown_and_nothing_is_done(open_session: OpenSession
     assert refused.value["conflicts"][0]["path"] == "a"
     assert here(session).read_text() == "person"
     assert not (await session.undo(force=True)).is_error
+
+
+@pytest.mark.parametrize(("budget", "is_in_memory"), [(64 << 20, True), (1 << 20, False)])
+async def test_checkpoints_are_charged_to_the_budget_of_the_session(
+    open_session: OpenSession, budget: int, is_in_memory: bool
+) -> None:
+    """Where it is more than a fourth of the budget, it waits in a file instead."""
+    session = open_session(policy=AUTO, retained_bytes=budget)
+    await write(session, "a", "1")
+    before = session.status().retained
+    for number in range(2_000):
+        here(session, f"f{number}").touch()
+    await write(session, "a", "2")
+    after = session.status().retained
+    assert before is not None
+    assert after is not None
+    assert (after.used_bytes - before.used_bytes > 2_000 * 200) == is_in_memory
+    assert after.used_bytes <= budget
+    assert (await session.undo()).content.endswith("Brought back: a.")
+    retention = session.retention
+    charged = retention.used_bytes
+    await session.close()
+    assert (charged - retention.used_bytes > 2_000 * 200) == is_in_memory
 
 
 async def test_two_sessions_share_one_chain_and_wait_for_each_other(open_session: OpenSession) -> None:
@@ -444,13 +468,38 @@ async def test_a_file_tool_forks_no_worker_and_its_undo_leaves_the_variables(
     assert (await session.call("python", {"code": "x"})).content == "1"
 
 
+async def test_old_checkpoints_are_dropped_in_a_thread(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a tenth of a second for 1,500 files; the loop goes on meanwhile, and the next call waits."""
+    session = open_session(policy=AUTO)
+    await write(session, "a", "0")
+    assert session._parts is not None
+    history = session._parts.history
+    assert isinstance(history, WorkspaceHistory)
+    threads: list[int] = []
+    drop_old = history._checkpoints.drop_old
+
+    def dropping() -> None:
+        threads.append(threading.get_ident())
+        drop_old()
+
+    monkeypatch.setattr(history._checkpoints, "drop_old", dropping)
+    for number in range(KEPT_STEPS + 25):
+        await write(session, "a", str(number))
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+    assert KEPT_STEPS <= len(history._checkpoints.steps) <= KEPT_STEPS + 20
+    assert not (await session.undo(KEPT_STEPS)).is_error
+
+
 class Crowded(FakeSandbox):
     """A sandbox with many processes."""
 
     supervisor = worker_pid = 0
 
 
-@pytest.mark.parametrize("count", [3, 30])
+@pytest.mark.parametrize("count", [3, 80])
 async def test_many_processes_are_stopped_in_a_thread(open_session: OpenSession, count: int) -> None:
     """To look at each takes long: the loop goes on meanwhile."""
     shell = await asyncio.create_subprocess_shell(

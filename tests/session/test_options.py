@@ -22,6 +22,7 @@ from aisotools.session.options import (
     require_approver,
     require_type,
 )
+from aisotools.session.session import Session
 from aisotools.workspace import lock
 
 
@@ -139,7 +140,6 @@ class BothApprover(FormerApprover):
 @pytest.mark.parametrize(
     ("approver", "message"),
     [
-        (FormerApprover(), r"approver=FormerApprover: rename its `inquire\(inquiry\)` to `ask_user"),
         (AllowAll, r"approver=AllowAll: give an approver, such as AllowAll\(\)"),
         ("yes", "approver='yes': give an object with `async def ask"),
         (object(), "give an object with `async def ask"),
@@ -151,6 +151,17 @@ def test_object_that_is_no_approver_is_refused(approver: object, message: str) -
     require_approver(AllowAll())
     require_approver(BothApprover())
     require_approver(None)
+
+
+def test_an_approver_with_a_former_name_is_accepted_with_a_warning(
+    tmp_path: Path, environ: Mapping[str, str]
+) -> None:
+    with pytest.warns(DeprecationWarning, match=r"FormerApprover: rename its method `inquire") as made:
+        session = Session(tmp_path, approver=FormerApprover(), environ=environ)
+    assert isinstance(session.approver, FormerApprover)
+    with pytest.warns(DeprecationWarning, match=r"to `ask_user\(question\)`\.$") as assigned:
+        session.approver = FormerApprover()
+    assert {Path(one.filename) for one in (*made, *assigned)} == {Path(__file__)}
 
 
 def test_wrong_type_is_reported_with_what_to_give() -> None:

@@ -60,9 +60,10 @@ async def test_status_has_the_limits_once_the_session_is_open(open_session: Open
 
 
 def test_the_memory_that_the_host_retains_is_shown() -> None:
-    assert describe_retained(Retained(0, 64 << 20)) == "0.0 MiB of 64 MiB for events and results"
+    assert describe_retained(Retained(0, 64 << 20)) == "0.0 MiB of 64 MiB for events, results and checkpoints"
     retained = Retained(3 << 20, 64 << 20, dropped_events=1200)
-    expected = "3.0 MiB of 64 MiB for events and results; 1,200 events dropped: over the session's budget"
+    taken = "3.0 MiB of 64 MiB for events, results and checkpoints"
+    expected = f"{taken}; 1,200 events dropped: over the session's budget"
     assert describe_retained(retained) == expected
     status = SessionStatus(level="guarded", calls=1, workspace="/w", retained=retained)
     assert expected in status_bundle(status, "safe", {})["text/plain"]

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Optional
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, SecretStr
 from typing_extensions import TypedDict

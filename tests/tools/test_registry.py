@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aisotools.core.exceptions import RegistryError, SignatureError, ToolClash, UnknownTool
 from aisotools.core.protocols import ToolContext

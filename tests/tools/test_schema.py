@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, Optional
 
 import jsonschema
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
 from aisotools.core.exceptions import ArgumentError, SignatureError, ToolError

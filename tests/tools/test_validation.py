@@ -8,12 +8,12 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aisotools.core.exceptions import ArgumentError, ToolError
 from aisotools.tools.validation import (
     MAX_ARGUMENT_BYTES,
+    check_size,
     describe_problem,
     encode_arguments,
     schema_error,
@@ -199,6 +199,54 @@ def test_freezing_keeps_json_as_it_is(arguments: dict[str, Any]) -> None:
     from pydantic_core import from_json
 
     assert from_json(encode_arguments("t", arguments)) == arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({f"a{n}": n for n in range(1_001)}, "have 1,001 names; a call takes at most 1,000. Write"),
+        ({"a": {f"a{n}": n for n in range(20_001)}}, "have more than 20,000 values; a call takes at most"),
+        (
+            {"a": [0] * 20_001},
+            "have more than 20,000 values; a call takes at most 20,000. Write the data to a",
+        ),
+        ({"a": [[]] * 2_001}, "have more than 2,000 lists and objects; a call takes at most 2,000. Write"),
+        ({"a": endless()}, "have more than 2,000 lists and objects; a call"),
+        (
+            {"a": "x" * ((4 << 20) + 1)},
+            "have more than 4,194,304 characters; a call takes at most 4,194,304 bytes",
+        ),
+        ({"x" * (4 << 20): "a"}, "have more than 4,194,304 characters; a call takes at most 4,194,304 bytes"),
+    ],
+)
+def test_size_of_arguments_is_bounded_before_anything_reads_them(arguments: object, problem: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^The arguments of t {problem}") as raised:
+        check_size("t", arguments)
+    assert len(str(raised.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {f"a{n}": n for n in range(1_000)},
+        {"a": [0] * 19_999},
+        {"a": [[]] * 1_998},
+        {"a": "x" * ((4 << 20) - 1)},
+        "no object",
+        None,
+        {"a": object(), 1: {2, 3}},
+    ],
+)
+def test_size_within_the_bounds_is_not_refused(arguments: object) -> None:
+    check_size("t", arguments)
+
+
+def test_many_unknown_names_are_counted_and_not_listed() -> None:
+    schema = {"type": "object", "properties": {"a": {}}, "additionalProperties": False}
+    with pytest.raises(ArgumentError) as raised:
+        validate_against(schema, dict.fromkeys(map(str, range(1_000))), "t")
+    assert str(raised.value).endswith("7 is not an argument; and 992 more. Expected: a (any).")
+    assert len(str(raised.value)) < 400
 
 
 def test_too_long_arguments_are_refused_with_a_way_out() -> None:

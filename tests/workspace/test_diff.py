@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from aisotools.workspace.checkpoints.store import Node, Store, encode_folder
+from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.tree import Node, encode_folder
 from aisotools.workspace.diff import (
     MAX_COMPARED_LINES,
     MAX_DIFFS,

@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from aisotools.core.exceptions import PathOutside, WorkspaceError
 from aisotools.sandbox.confinement import landlock

@@ -158,7 +158,7 @@ def copied(name: str) -> Callable[[Place], object]:
     """The attacker's program under another name."""
 
     def plant(place: Place) -> None:
-        (place.ws / name).parent.mkdir(exist_ok=True)
+        (place.ws / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(place.evil, place.ws / name)
 
     return plant
@@ -454,11 +454,29 @@ TOOLS = {
     "GNUmakefile": Attack(
         plant=written("GNUmakefile", "all:\n\t{evil}\n"), use=using("make"), before=nothing
     ),
+    "CMakeLists.txt": Attack(
+        plant=written("CMakeLists.txt", "project(x NONE)\nexecute_process(COMMAND {evil})\n"),
+        use=using("cmake", "-S", ".", "-B", "out"),
+        before=nothing,
+    ),
+    "CTestTestfile.cmake": Attack(
+        plant=written("CTestTestfile.cmake", "add_test(x {evil})\n"), use=using("ctest"), before=nothing
+    ),
+    ".perldb": Attack(
+        plant=written(".perldb", "system('{evil}');\n"),
+        use=using("perl", "-d", "-e", "1", text="q\n"),
+        before=nothing,
+    ),
     "setup.py": Attack(
         plant=written("setup.py", EVIL_PY), use=using("python", "setup.py", "--name"), before=nothing
     ),
 }
-NEEDS = {"make": {"Makefile", "makefile, in small letters", "GNUmakefile"}}
+NEEDS = {
+    "make": {"Makefile", "makefile, in small letters", "GNUmakefile"},
+    "cmake": {"CMakeLists.txt"},
+    "ctest": {"CTestTestfile.cmake"},
+    "perl": {".perldb"},
+}
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ PROTECTED = """
     .git/hooks/pre-commit .claude/settings.json .husky/x/y jupyter_server_config.py x.code-workspace
     .Rprofile pytest.toml tasks.py a/toxfile.py build.rs CMakePresets.json .mocharc.cjs a/x.sublime-project
     .cargo/config.toml a/.Cargo/config .hg/hgrc .jj/repo/config.toml .sl/config .helix/languages.toml
-    .github/actions/x/action.yml .circleci/config.yml Jenkinsfile .opencode/x
+    .github/actions/x/action.yml .circleci/config.yml Jenkinsfile .opencode/x .vscode/x.so .idea/main.pyc
     conftest.pyc conftest.abi3.so __pycache__/conftest.cpython-311-pytest-9.2.0.pyc
     a/__PYCACHE__/sitecustomize.cpython-311.pyc a/__pycache__/tasks.cpython-311.opt-1.pyc
 """
@@ -93,6 +93,34 @@ def test_files_protected_by_their_content(path: str) -> None:
 )
 def test_names_of_git_elsewhere(path: str) -> None:
     assert not is_candidate(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "CARGO.TOML",
+        "\u017fetup.py",  # the long s
+        "Ma\u212aefile",  # the sign for kelvin
+        "conf\u200dtest.py",  # a joiner that nobody can see
+        ".g\u200cit/hooks/pre-commit",
+        ".VS\ufe0fCODE/tasks.json",
+        "\u00b7/CONF\u034fTEST.PY",
+    ],
+)
+def test_names_that_file_systems_without_case_take_for_protected_ones(path: str) -> None:
+    assert is_protected(path)
+    assert is_candidate(path)
+
+
+def test_names_in_other_letters_are_ordinary() -> None:
+    for path in ("m\u00e4in.py", "\u043c.py", "conft\u00e9st.py", "\udcff.py"):
+        assert not is_candidate(path)
+
+
+def test_samples_and_versions_are_no_settings() -> None:
+    assert not is_protected(".env.example")
+    assert not is_protected(".nvmrc")
+    assert is_protected(".env.example.local")
 
 
 def test_all_names_are_in_lower_case() -> None:

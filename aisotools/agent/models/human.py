@@ -1,4 +1,4 @@
-"""You are the model: a person reads what a model would see, and answers or calls a tool in its place."""
+"""A person in the place of the model: reads what a model would see, and answers or calls a tool."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from aisotools.policy.prompts import visible
 from aisotools.session.approvers import on_terminal, run_blocking
 from aisotools.tools.validation import validate_against
 
-NOBODY = (
+_NOBODY_MESSAGE = (
     "Nobody is there to be the model. Run this in JupyterLab or a terminal, or give HumanModel(asker=...) "
     "somebody to ask."
 )
@@ -111,7 +111,7 @@ class HumanModel:
         answer = None if asker is None else await asker.answer(turn)
         if answer is None:
             raise ModelError(
-                NOBODY if asker is None else "The person who stands in for the model did not answer."
+                _NOBODY_MESSAGE if asker is None else "The person who stands in for the model did not answer."
             )
         if isinstance(answer, CallPart):
             yield CallDone(checked_call(turn, answer.name, answer.arguments))

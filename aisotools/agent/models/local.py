@@ -1,4 +1,4 @@
-"""A real model in this process: no key, no network, and honest about how little it can do.
+"""Models in this process, without key or network: a small bundled one that chooses tools, or one of a file.
 
 The bundled model is too small to write calls, but good at telling which of some words comes next. So it
 scores the tools. How well the words of their examples match is added; arguments are copied from the request,

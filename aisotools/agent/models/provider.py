@@ -1,4 +1,4 @@
-"""The one door to model providers, over the model classes of pydantic-ai; imported on first use.
+"""Models of providers such as OpenAI, over the model classes of pydantic-ai; imported on first use.
 
 Their client libraries retry by themselves, which would be neither seen nor bounded by a budget; here each
 request is made once, and an agent retries.
@@ -249,7 +249,7 @@ class _Kind:
 
 _OPENAI = _Kind(keys=("OPENAI_API_KEY",), library="openai", base_url="OPENAI_BASE_URL")
 _GOOGLE = _Kind(keys=("GOOGLE_API_KEY", "GEMINI_API_KEY"), library="google.genai")
-KINDS: Mapping[str, _Kind] = {
+MODEL_PROVIDERS: Mapping[str, _Kind] = {
     "openai": _OPENAI,
     "openai-chat": _OPENAI,
     "openai-responses": _OPENAI,
@@ -292,9 +292,9 @@ def provider_model(
         UsageError: If there is no such provider, its library is not installed, or there is no key.
     """
     provider, colon, model = name.partition(":")
-    kind = KINDS.get(provider)
+    kind = MODEL_PROVIDERS.get(provider)
     if kind is None or not colon or not model:
-        known = ", ".join(f"{one}:..." for one in KINDS)
+        known = ", ".join(f"{one}:..." for one in MODEL_PROVIDERS)
         raise UsageError(f"There is no model {name!r}. Give one of {known}")
     for library in ("pydantic_ai", kind.library):
         if not _installed(library):

@@ -104,7 +104,11 @@ class ScriptedModel:
             ScriptedRequest(messages=tuple(messages), tools=tuple(tools), instructions=instructions)
         )
         if number >= len(self._turns):
-            raise ModelError(f"The script of {self.name} holds {len(self._turns)} turns, all given.")
+            turns = len(self._turns)
+            raise ModelError(
+                f"The script of {self.name} has {turns:,} {'turn' if turns == 1 else 'turns'}, and the model "
+                f"was asked for turn {number + 1:,}. Add a turn to the script."
+            )
         turn: Any = self._turns[number]
         if callable(turn):
             turn = turn(messages)

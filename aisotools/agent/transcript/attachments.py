@@ -30,7 +30,8 @@ from aisotools.core.protocols import (
 from aisotools.core.redaction import redact_text
 from aisotools.session.session import Session
 from aisotools.tools.adapter import supports
-from aisotools.workspace.checkpoints.store import Node, Store, TreeReader
+from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.tree import Node, TreeReader
 from aisotools.workspace.paths import printable
 
 MOST_FILE_BYTES = 64 << 10

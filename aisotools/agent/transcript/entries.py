@@ -27,6 +27,7 @@ from aisotools.core.events import (
     StepTaken,
     Undone,
 )
+from aisotools.core.exceptions import as_clause
 from aisotools.core.messages import AssistantMessage, Message, Usage, UserMessage
 from aisotools.core.types import Approval, Decision, Effect, Json, RunsIn, ToolResult
 from aisotools.policy.prompts import EFFECT_LABELS
@@ -202,7 +203,7 @@ class _Fold:
             case EventsDropped():
                 self.entries.append(NoteEntry(text=f"Not everything is shown here. {_missing(event)}"))
             case SandboxLost():
-                self.entries.append(NoteEntry(text=f"The sandbox was lost: {event.reason}."))
+                self.entries.append(NoteEntry(text=f"The sandbox was lost: {as_clause(event.reason)}."))
             case _:
                 self._take_call(event)
 

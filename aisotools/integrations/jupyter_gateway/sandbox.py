@@ -16,7 +16,7 @@ import platform
 import time
 from typing import Any
 
-from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
+from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied, as_clause
 from aisotools.core.sandboxes import SandboxCall, SandboxListener, SandboxStatus
 from aisotools.core.types import ToolResult
 from aisotools.integrations.jupyter_gateway.calls import (
@@ -254,7 +254,8 @@ class RemoteSandbox:
         except GatewayError as problem:
             consequence = f"{problem} The next call tries again"
         message = (
-            f"The connection broke during the call: {error}. Whether it finished is not known. {consequence}."
+            f"The connection broke during the call: {as_clause(error)}. "
+            f"Whether it finished is not known. {as_clause(consequence)}."
         )
         result = ToolResult.error(message, error_kind="environment", recoverable=False)
         return result.with_metadata(worker_died=True, state_kept=False)
@@ -416,11 +417,13 @@ class RemoteSandbox:
                 # Its banner names its level, which it knows only now.
                 await link.request_info(self._start_timeout_s)
         except BaseException as error:
+            # Race: whoever waits for the start may be cancelled again while the kernel is ended. The error
+            # that led here is the one that is raised.
             with contextlib.suppress(asyncio.CancelledError):
                 await link.close("it could not be prepared")
             if isinstance(error, WorkerDied):
                 where = self._gateway.address.url
-                raise SandboxError(f"The kernel at {where} cannot be used: {error}.") from None
+                raise SandboxError(f"The kernel at {where} cannot be used: {as_clause(error)}.") from None
             raise
         return link
 

@@ -54,7 +54,7 @@ _MAX_QUEUED_REPORTS = 64
 _DRAIN_S = 1.0
 """Wait for queued progress reports after a call ended."""
 
-NOBODY = DenyAll(
+_DENY_UNATTENDED = DenyAll(
     "nobody can be asked: the MCP client declares no elicitation. "
     "Use a client that does, or a policy rule that allows the call"
 )
@@ -331,7 +331,7 @@ class SessionServer:
             return None  # the operator's choice is never replaced by what a client declares
         if can_be_asked(context):
             return deferred if is_modern(context) else ElicitationApprover(context)
-        return NOBODY if self._unattended else None
+        return _DENY_UNATTENDED if self._unattended else None
 
     async def _run(
         self, name: str, arguments: Mapping[str, Any], approver: Approver | None, contexts: list[Context]

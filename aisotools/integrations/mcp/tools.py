@@ -78,8 +78,12 @@ def check_offer(listing: types.Tool) -> OfferedTool:
     Raises:
         ToolRejected: If its name or schema is malformed or too large.
     """
-    if not listing.name or len(listing.name) > _MAX_SERVER_NAME_CHARS:
-        raise ToolRejected(f"its name has no or more than {_MAX_SERVER_NAME_CHARS} characters")
+    if not listing.name:
+        raise ToolRejected("its name is empty")
+    if len(listing.name) > _MAX_SERVER_NAME_CHARS:
+        raise ToolRejected(
+            f"its name has {len(listing.name):,} characters, more than the {_MAX_SERVER_NAME_CHARS} allowed"
+        )
     fields = listing.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"icons"})
     # Not part of the digest: a server may put a counter there, and every listing would be a new version.
     fields.pop("_meta", None)

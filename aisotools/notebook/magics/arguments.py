@@ -85,9 +85,9 @@ def _json_object(text: str) -> dict[str, Json]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise UsageError(f'--json wants an object like \'{{"path": "a.txt"}}\': {error}.') from None
+        raise UsageError(f'--json takes an object such as \'{{"path": "a.txt"}}\': {error}.') from None
     if not isinstance(value, dict):
-        raise UsageError(f"--json wants an object, not {text!r}.")
+        raise UsageError(f"--json takes an object, not {text!r}.")
     return value
 
 
@@ -97,7 +97,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
-        raise UsageError(f"--timeout wants a number of seconds above 0, not {text!r}.")
+        raise UsageError(f"--timeout takes a number of seconds greater than 0, not {text!r}.")
     return seconds
 
 

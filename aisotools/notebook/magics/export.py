@@ -7,12 +7,12 @@ it keeps images of other servers and drops the sandboxed frames of results.
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from aisotools.core.events import CallRequested, SessionEvent
 from aisotools.core.exceptions import UsageError, WorkspaceError
 from aisotools.core.messages import TextPart, ThinkingPart, Usage
 from aisotools.core.types import Decision, Effect, ToolResult
-from aisotools.notebook.render import html as frame
+from aisotools.notebook.render import html
 from aisotools.notebook.render.results import render_result
 from aisotools.notebook.render.text import KEEP, one_line, readable, seconds, shorten
 from aisotools.policy.prompts import visible
@@ -122,7 +122,7 @@ def session_page(
         {entry.agent_id for entry in entries if isinstance(entry, RunStartEntry) and entry.parent_id},
     )
     sections = "".join(page.section(entry) for entry in entries)
-    heading = html.escape(one_line(cleaner.clean(title), 200))
+    heading = escape(one_line(cleaner.clean(title), 200))
     notes = "".join(f'<p class="remark">{page.text(one)}</p>' for one in missing)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -130,9 +130,9 @@ def session_page(
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="referrer" content="no-referrer">'
         f"<title>{heading}</title><style>{_STYLE}</style></head>\n"
-        f"<body><header><h1>{heading}</h1><p>{html.escape(_summary(entries))}</p></header>\n"
+        f"<body><header><h1>{heading}</h1><p>{escape(_summary(entries))}</p></header>\n"
         f"<main>{notes}{sections or _EMPTY}</main>\n"
-        f"<footer><p>{html.escape(_usage(entries))}</p></footer></body></html>\n"
+        f"<footer><p>{escape(_usage(entries))}</p></footer></body></html>\n"
     )
 
 
@@ -161,7 +161,7 @@ class _Page:
 
     def text(self, text: str) -> str:
         """Return untrusted text as inert HTML."""
-        return html.escape(visible(readable(shorten(self._cleaner.clean(text), _MAX_TEXT_CHARS)), KEEP))
+        return escape(visible(readable(shorten(self._cleaner.clean(text), _MAX_TEXT_CHARS)), KEEP))
 
     def section(self, entry: TranscriptEntry) -> str:
         match entry:
@@ -191,11 +191,9 @@ class _Page:
             return ""
         usage = f" · {entry.usage.tokens:,} tokens" if entry.usage.tokens else ""
         who = f"{one_line(entry.message.model or 'model')} · step {entry.step}{usage}"
-        thinking = frame.details("thoughts", self._prose(thoughts)) if thoughts else ""
+        thinking = html.details("thoughts", self._prose(thoughts)) if thoughts else ""
         answer = self._prose(text) if text else ""
-        return self._section(
-            "answer", entry.agent_id, f'<p class="who">{html.escape(who)}</p>', thinking, answer
-        )
+        return self._section("answer", entry.agent_id, f'<p class="who">{escape(who)}</p>', thinking, answer)
 
     def _call(self, entry: Called) -> str:
         denied = entry.decision is not Decision.ALLOW or not entry.was_run
@@ -226,11 +224,11 @@ class _Page:
             lines.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
         text = self._cleaner.clean("\n".join(lines))
         shown = shorten(visible(readable(text), KEEP), _MAX_ARGUMENT_CHARS)
-        block = f'<pre class="args">{html.escape(shown)}</pre>'
+        block = f'<pre class="args">{escape(shown)}</pre>'
         return (
             block
             if shown.count("\n") < _MAX_UNFOLDED_LINES and len(shown) < _MAX_UNFOLDED_CHARS
-            else frame.details("arguments", block)
+            else html.details("arguments", block)
         )
 
     def _result(self, entry: Called) -> str:

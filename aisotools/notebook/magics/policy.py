@@ -24,9 +24,15 @@ from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.prompts import EFFECT_LABELS
 from aisotools.policy.rules import Condition, Mode, Policy, Rule
 from aisotools.session.session import Session
-from aisotools.workspace.protected_names import PROTECTED_FOLDERS, PROTECTED_NAMES, PROTECTED_PATHS
+from aisotools.workspace.protected_groups import PROTECTED_GROUPS, ProtectedGroup
 
-MODES: Mapping[str, str] = {
+_PROTECTION = (
+    "No call may write files that programs outside the sandbox run or obey merely because they are there, in "
+    "any letter case. What is changed there all the same is put back."
+)
+_PROTECTED_EXAMPLES = ("conftest.py", "pyproject.toml", "Makefile", "package.json", ".envrc", ".vscode/")
+
+MODE_DESCRIPTIONS: Mapping[str, str] = {
     "plan": "only what reads runs; everything else is denied",
     "safe": "what reads runs; everything else is asked about",
     "auto": "what stays in the workspace runs; what destroys, reaches out or leaves it is asked about",
@@ -57,7 +63,7 @@ _FACTS = {
 
 def policy_bundle(policy: Policy, grants: Sequence[Grant] = ()) -> dict[str, str]:
     """Return a policy in sentences: mode, rules, bounds, protected paths and grants."""
-    mode_sentences = [f"Mode {policy.mode}: {MODES[policy.mode]}."]
+    mode_sentences = [f"Mode {policy.mode}: {MODE_DESCRIPTIONS[policy.mode]}."]
     if policy.mode != "plan":
         mode_sentences.append(_PERSON_RULES)
     sections: list[tuple[str, list[str]]] = [("", mode_sentences)]
@@ -65,15 +71,12 @@ def policy_bundle(policy: Policy, grants: Sequence[Grant] = ()) -> dict[str, str
         title = "Rules (where several fit, the strictest decides)"
         sections.append((title, [rule_sentence(rule) for rule in policy.rules]))
     for bound in policy.bounds:
-        sentences = [f"Mode {bound.mode}: {MODES[bound.mode]}."]
+        sentences = [f"Mode {bound.mode}: {MODE_DESCRIPTIONS[bound.mode]}."]
         sentences += [rule_sentence(rule) for rule in bound.rules]
         sections.append(("Narrowed further (by the workspace's own file, or for an agent)", sentences))
-    protected = (
-        f"No call may write {', '.join(PROTECTED_NAMES + PROTECTED_PATHS)}, "
-        f"nor anything in {', '.join(PROTECTED_FOLDERS)}: "
-        "something outside the sandbox might run it. What is changed there all the same is put back."
-    )
-    protection = [protected]
+    protection = [
+        f"{_PROTECTION} They include {', '.join(_PROTECTED_EXAMPLES)}; `%policy protected` lists all of them."
+    ]
     if policy.allow_protected:
         protection.append(f"Allowed for this workspace all the same: {', '.join(policy.allow_protected)}.")
     sections.append(("Always protected", protection))
@@ -84,6 +87,20 @@ def policy_bundle(policy: Policy, grants: Sequence[Grant] = ()) -> dict[str, str
         sections.append(("You allowed", ["Nothing beyond single calls."]))
     hint = "%policy plan, safe or auto sets the mode; %policy why NAME key=value explains a call."
     return _sections_bundle(f"policy \N{MIDDLE DOT} mode {policy.mode}", sections, hint)
+
+
+def protected_bundle(policy: Policy) -> dict[str, str]:
+    """Return the protected names, by the programs that run or obey them."""
+    sections = [("", [_PROTECTION]), ("", [_group_sentence(group) for group in PROTECTED_GROUPS])]
+    if policy.allow_protected:
+        sections.append(("Allowed for this workspace all the same", list(policy.allow_protected)))
+    return _sections_bundle("protected names", sections, "")
+
+
+def _group_sentence(group: ProtectedGroup) -> str:
+    """Return what is protected from one kind of program, as a sentence."""
+    names = [*group.names, *group.paths, *(f"{folder}/" for folder in group.folders)]
+    return f"{group.programs}: {', '.join(names)} ({group.reason})."
 
 
 def rule_sentence(rule: Rule) -> str:
@@ -141,7 +158,8 @@ class PolicyMagics(Magics):
         """Show the policy, set its mode, or explain a call.
 
         `%policy` shows it; `%policy plan`, `safe` or `auto` sets the mode for this session; `%policy why NAME
-        key=value ...` shows what would happen to a call that a model makes, and why.
+        key=value ...` shows what would happen to a call that a model makes, and why; `%policy protected`
+        lists the names of files that no call may write.
         """
         word, _, rest = line.strip().partition(" ")
         session = current_session()
@@ -152,11 +170,15 @@ class PolicyMagics(Magics):
                 session.policy = dataclasses.replace(session.policy, mode=cast("Mode", word))
             except AisotoolsError as error:
                 raise UsageError(str(error)) from None
-            print(f"Mode {word}: {MODES[word]}.")
+            print(f"Mode {word}: {MODE_DESCRIPTIONS[word]}.")
+        elif word == "protected" and not rest:
+            _display(protected_bundle(session.effective_policy))
         elif not line.strip():
             _display(policy_bundle(session.effective_policy, session.grants.list()))
         else:
-            raise UsageError(f"%policy takes plan, safe, auto or `why NAME key=value`, not {line.strip()!r}.")
+            raise UsageError(
+                f"%policy takes plan, safe, auto, protected or `why NAME key=value`, not {line.strip()!r}."
+            )
 
     @magic_arguments()
     @argument("action", nargs="?", help="revoke")

@@ -248,7 +248,9 @@ def _last_function(cell: str) -> str:
         raise UsageError(f"%%tool: line {error.lineno} is not valid Python: {error.msg}.") from None
     names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     if not names:
-        raise UsageError("%%tool wants a function with type hints below it: def name(argument: type): ...")
+        raise UsageError(
+            "%%tool needs a function with type hints in the lines below it: def name(argument: type): ..."
+        )
     return names[-1]
 
 

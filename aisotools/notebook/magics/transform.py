@@ -15,7 +15,7 @@ from types import FrameType
 
 from IPython.core.inputtransformer2 import make_tokens_by_line
 
-_RUN = '__import__("aisotools.notebook.magics.awaited", fromlist=["run_magic"]).run_magic'
+_RUN = '__import__("aisotools.notebook.magics.coroutines", fromlist=["run_magic"]).run_magic'
 _TARGET = r"(?P<target>[^\W\d][\w.\[\]'\", ]*=\s*)?"
 _LINE = re.compile(
     rf"(?P<indent>[ \t]*){_TARGET}"

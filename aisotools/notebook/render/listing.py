@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 from aisotools.core.protocols import Tool
 from aisotools.core.types import Effect
-from aisotools.notebook.render import html as frame
+from aisotools.notebook.render import html
 from aisotools.notebook.render.text import one_line, readable
 from aisotools.policy.prompts import EFFECT_LABELS
 from aisotools.session.status import SessionStatus, describe_limits, describe_retained
@@ -64,7 +64,7 @@ def tools_bundle(tools: Sequence[Tool]) -> dict[str, str]:
     ]
     if not rows:
         message = "No tools are registered. Put @tool above a function and register it."
-        return {"text/html": frame.note(message), "text/plain": message}
+        return {"text/html": html.note(message), "text/plain": message}
     head = ("tool", "effect", "runs in", "tokens", "what it does", "from")
     if len({source for *_, source in rows}) == 1:
         return table_bundle(head[:-1], [row[:-1] for row in rows])
@@ -94,15 +94,15 @@ def tool_bundle(tool: Tool) -> dict[str, str]:
         f"{text}\n  {json.dumps(dict(values), ensure_ascii=False)}" for values, text in definition.examples
     ]
     body = (
-        frame.block(readable(definition.description))
+        html.block(readable(definition.description))
         + arguments["text/html"]
-        + (frame.note("For example:") if examples else "")
-        + "".join(frame.block(readable(example)) for example in examples)
-        + f"<details><summary>JSON Schema</summary>{frame.block(readable(schema))}</details>"
+        + (html.note("For example:") if examples else "")
+        + "".join(html.block(readable(example)) for example in examples)
+        + f"<details><summary>JSON Schema</summary>{html.block(readable(schema))}</details>"
     )
-    title = f"{frame.code(tool.name)} · {effect_word(tool)} · runs in the {_place(tool)}"
+    title = f"{html.code(tool.name)} · {effect_word(tool)} · runs in the {_place(tool)}"
     effects = _effects(tool)
-    colour = frame.ERROR_COLOUR if isinstance(effects, str) else frame.EFFECT_COLOURS[effects[-1]]
+    colour = html.ERROR_COLOUR if isinstance(effects, str) else html.EFFECT_COLOURS[effects[-1]]
     plain = "\n\n".join(
         p
         for p in (
@@ -113,7 +113,7 @@ def tool_bundle(tool: Tool) -> dict[str, str]:
         )
         if p
     )
-    return {"text/html": frame.box(title, body, colour), "text/plain": plain}
+    return {"text/html": html.box(title, body, colour), "text/plain": plain}
 
 
 def status_bundle(
@@ -122,7 +122,7 @@ def status_bundle(
     """Return the state of a session's sandbox: its level and what it protects, its worker, its workspace."""
     if not status.level:
         message = f"The sandbox has not started yet; the first call starts it. Policy mode: {mode}."
-        return {"text/html": frame.note(message), "text/plain": message}
+        return {"text/html": html.note(message), "text/plain": message}
     protected, unprotected = protects.get(status.level, ("", ""))
     worker = (
         f"process {status.pid}, up for {status.age_s:.0f} s, {status.memory_bytes / 2**20:.0f} MiB"
@@ -160,7 +160,7 @@ def table_bundle(head: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str
         for row in rows
     )
     titles = "".join(
-        f'<th style="{style};opacity:.7;font-weight:normal">{html.escape(title)}</th>'
+        f'<th style="{style};opacity:.7;font-weight:normal">{escape(title)}</th>'
         for style, title in zip(styles, head, strict=True)
     )
     markup = f'<table style="{_TABLE}"><tr>{titles}</tr>{cells}</table>'
@@ -175,7 +175,7 @@ def _width(longest_chars: int) -> str:
 
 
 def _cell(column: int, text: str) -> str:
-    return frame.code(readable(text)) if column == 0 else html.escape(readable(text))
+    return html.code(readable(text)) if column == 0 else escape(readable(text))
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:

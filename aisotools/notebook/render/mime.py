@@ -11,15 +11,15 @@ LaTeX is limited to commands that set symbols, because MathJax can also link (`\
 # ruff: noqa: SIM905 - a table of words reads better as words
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import Any
 
 from aisotools.core.types import Json, MimeBundle
-from aisotools.notebook.render import html as frame
+from aisotools.notebook.render import html
 from aisotools.notebook.render.html import checked_image, clean_markup, svg_data_uri
 from aisotools.notebook.render.text import coloured_html, one_line, readable, shorten, text_of
 from aisotools.policy.prompts import visible, visible_json
@@ -142,24 +142,24 @@ def _text(data: Any, room: int) -> SafeOutput:
     text = fit_html(readable(source), room)
     if len(text) <= _AT_ONCE_CHARS:
         coloured = coloured_html(source, room)
-        return SafeOutput(html=frame.block(text, markup=coloured or "") if text else "", plain=text)
+        return SafeOutput(html=html.block(text, markup=coloured or "") if text else "", plain=text)
     excerpt = fit_html(shorten(readable(source), _AT_ONCE_CHARS * 3 // 4), room)
-    whole = fit_html(text, room - len(html.escape(excerpt)))
-    markup = frame.block(excerpt)
+    whole = fit_html(text, room - len(escape(excerpt)))
+    markup = html.block(excerpt)
     if len(whole) > len(excerpt):
         title = f"show all, {len(text_of(data)):,} characters"
         if whole != readable(text_of(data)[: 4 * room]):
             title += " less those left out"
-        coloured = coloured_html(source, room - len(html.escape(excerpt)))
-        markup += frame.details(title, frame.block(whole, markup=coloured or ""))
+        coloured = coloured_html(source, room - len(escape(excerpt)))
+        markup += html.details(title, html.block(whole, markup=coloured or ""))
     return SafeOutput(html=markup, plain=text)
 
 
 def fit_html(text: str, room: int) -> str:
     """Return both ends of `text`, as much as fits into `room` characters of HTML."""
     limit = room
-    while len(html.escape(text)) > room and limit > 0:
-        limit = limit * room // (len(html.escape(text)) + 1) * 9 // 10
+    while len(escape(text)) > room and limit > 0:
+        limit = limit * room // (len(escape(text)) + 1) * 9 // 10
         text = shorten(text, limit)
     return text
 
@@ -199,7 +199,7 @@ def _html(data: Any, room: int) -> SafeOutput:
 def _latex(data: Any, _room: int) -> SafeOutput:
     formula = f"$$ {checked_latex(data)} $$"
     # The surrounding box switches MathJax off; here it may typeset the checked formula.
-    typeset = f'<div class="mathjax_process">{html.escape(formula)}</div>'
+    typeset = f'<div class="mathjax_process">{escape(formula)}</div>'
     return SafeOutput(html=typeset, plain=formula, native={"text/latex": formula})
 
 

@@ -11,6 +11,7 @@ quotes inside `${ }`). So nothing is certain unless it finds exactly the command
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 import unicodedata
@@ -55,6 +56,7 @@ MAX_COMMAND_BYTES = 64 << 10
 _MAX_TEXTS = 100
 _MAX_COMMANDS = 500
 _MAX_NESTED_COMMANDS = 100
+_MAX_GRAMMAR_LOOKS = 300
 _MAX_REASONS = 50
 _MAX_REASON_CHARS = 160
 
@@ -320,7 +322,19 @@ def grammar_objection(text: str, parsed: ParsedText) -> str:
         text: The command, one character per byte of its UTF-8.
         parsed: Our parse of it.
     """
-    root = _grammar().parse(text.encode("latin-1")).root_node
+    data = text.encode("latin-1")
+    looks = itertools.count()
+
+    def is_over(_offset: int, has_error: bool) -> bool:
+        # After an error the grammar looks for what may have been meant, for seconds in a text of 64 KiB. The
+        # error is all that counts. It asks here after so many operations, and not after so much time.
+        return has_error or next(looks) > _MAX_GRAMMAR_LOOKS
+
+    try:
+        root = _grammar().parse(lambda offset, _: data[offset:], progress_callback=is_over).root_node
+    except ValueError:
+        _grammar().reset()
+        return "it does not parse, or has too many words to analyse"
     if root.has_error:
         return "it does not parse"
     starts, ranges = _grammar_commands(root)

@@ -123,11 +123,15 @@ def decode_ansi(body: str) -> str | None:
 # ---- words
 
 _MAX_WORDS = 64  # that braces may expand to; more are treated as unknown
+_MAX_BRACES = 16  # that open in a word; each may be looked at up to the end of the word
 _MAX_BRACE_CHARS = 2000
 _FIRST_HOLE = 0x100000  # characters from here on stand for parts that brace expansion cannot look into
 _GLOB_WITHOUT_BRACKETS = frozenset("*?")
 _GLOB = frozenset("*?[")
-_SEQUENCE = re.compile(r"(-?\d{1,6}|[A-Za-z])\.\.(-?\d{1,6}|[A-Za-z])(?:\.\.(-?\d{1,6}))?")
+_SEQUENCE = re.compile(r"([-+]?\d+|[A-Za-z])\.\.([-+]?\d+|[A-Za-z])(?:\.\.([-+]?\d+))?", re.ASCII)
+_MAX_NUMBER_CHARS = 7  # of a number in a sequence; at how many digits bash gives up depends on the machine
+_BRACE_MARK = re.compile(r"[{},]|\.(?=\.(?!\}))")  # of the dots, the first of two that do not end the braces
+_AFTER_HOLE = re.compile(f"[{chr(_FIRST_HOLE)}-\U0010ffff]{{}}")
 _EXPANDS_TO_SEVERAL = re.compile(r"[@*]|\{.*\[[@*]\].*\}|\{[@*].*\}", re.DOTALL)
 
 ABSOLUTE_PATH_VARIABLES = frozenset(("HOME", "PWD", "TMPDIR", "WORKSPACE"))
@@ -179,7 +183,7 @@ def expand(token: Token, numbers: Collection[str] = ()) -> list[Word]:
     template = _template(token)
     if "{" not in template:
         return [_fill_holes(template, token.pieces, numbers)]
-    alternatives = _expand_braces(template)
+    alternatives = _expand_braces(template, token.pieces)
     if alternatives is None:
         return [unknown_words("".join(_source(piece) for piece in token.pieces))]
     return [_fill_holes(alternative, token.pieces, numbers) for alternative in alternatives if alternative]
@@ -198,51 +202,87 @@ def _template(token: Token) -> str:
     )
 
 
-def _expand_braces(template: str) -> list[str] | None:
-    """Return the alternatives of brace expansion in their order; None if there are too many."""
-    if template.count("{") > _MAX_WORDS or len(template) > _MAX_BRACE_CHARS:
+def _expand_braces(text: str, pieces: tuple[Piece, ...]) -> list[str] | None:
+    """Return what bash makes of the braces in `text`, in its order; None if too much or not certain."""
+    if "," not in text and ".." not in text:
+        return [text]
+    if text.count("{") > _MAX_BRACES or len(text) > _MAX_BRACE_CHARS:
         return None
-    stack = [(template, 0)]
-    alternatives: list[str] = []
-    while stack:
-        if len(stack) + len(alternatives) > _MAX_WORDS:
-            return None
-        text, start = stack.pop()
-        group = _find_brace_group(text, start)
-        if group is None:
-            alternatives.append(text)
-            continue
-        begin, end, parts = group
-        if len(parts) > _MAX_WORDS:
-            return None
-        # The stack yields the last one first, so push them in reverse.
-        stack.extend((text[:begin] + part + text[end:], begin) for part in reversed(parts))
-    return alternatives
+    # Case: bash looks at the character before `{}`, and how a blank there was quoted is not known here.
+    if _AFTER_HOLE.search(text) and any(piece.text[-1:].isspace() for piece in pieces):
+        return None
+    group = _find_brace_group(text)
+    if group is None:
+        return [text]
+    if "$" in text:
+        return None  # `{$,x}HOME` becomes `$HOME`, which is expanded after the braces
+    begin, end = group
+    body = text[begin + 1 : end]
+    parts: list[str] = []
+    if "," in body:
+        for part in _split_at_commas(body):
+            words = _expand_braces(part, pieces)
+            if words is None or len(parts) + len(words) > _MAX_WORDS:
+                return None
+            parts += words
+    elif any(
+        "," in pieces[ord(character) - _FIRST_HOLE].text
+        for character in body
+        if character >= chr(_FIRST_HOLE)
+    ):
+        # Case: for bash a quoted comma makes `{a..","}` a list of one; an escaped one does not.
+        return None
+    else:
+        parts = _expand_sequence(body) or [text[begin : end + 1]]
+    # What follows is read as if it were a word of its own: `{}` at its beginning opens nothing.
+    endings = _expand_braces(text[end + 1 :], pieces)
+    if endings is None or len(parts) * len(endings) > _MAX_WORDS:
+        return None
+    return [text[:begin] + part + ending for part in parts for ending in endings]
 
 
-def _find_brace_group(text: str, start: int) -> tuple[int, int, list[str]] | None:
-    """Return the first braces from `start` on that expand: where they begin and end, and their parts."""
-    begin = text.find("{", start)
-    while begin >= 0:
-        depth = 0
-        commas = [begin]
-        for position in range(begin, len(text)):
-            character = text[position]
-            if character == "{":
-                depth += 1
-            elif character == "," and depth == 1:
-                commas.append(position)
-            elif character == "}":
-                depth -= 1
-                if not depth:
-                    if len(commas) > 1:
-                        cuts = pairwise([*commas, position])
-                        return begin, position + 1, [text[left + 1 : right] for left, right in cuts]
-                    if sequence := _expand_sequence(text[begin + 1 : position]):
-                        return begin, position + 1, sequence
-                    break
-        begin = text.find("{", begin + 1)
+def _find_brace_group(text: str) -> tuple[int, int] | None:
+    """Return where the first braces that bash looks into open and close."""
+    opening = text.find("{")
+    while opening >= 0:
+        # `{}` at the beginning, as in `find -exec`, opens nothing; `a{},b}` is the list of `}` and `b`.
+        if opening or not text.startswith("{}"):
+            closing = _find_closing_brace(text, opening + 1)
+            if closing is not None:
+                return opening, closing
+        opening = text.find("{", opening + 1)
     return None
+
+
+def _find_closing_brace(text: str, start: int) -> int | None:
+    """Return where the braces that open before `start` close: after a comma or two dots of their own."""
+    depth = 0
+    is_list = False
+    for match in _BRACE_MARK.finditer(text, start):
+        mark = match[0]
+        if mark == "{":
+            depth += 1
+        elif mark == "}" and depth:
+            depth -= 1
+        elif mark == "}" and is_list:
+            return match.start()
+        elif mark != "}" and not depth:
+            is_list = True
+    return None
+
+
+def _split_at_commas(body: str) -> list[str]:
+    """Return the parts of a list in braces; commas of inner braces do not separate."""
+    depth = 0
+    commas = [-1]
+    for position, character in enumerate(body):
+        if character == "{":
+            depth += 1
+        elif character == "}" and depth:
+            depth -= 1
+        elif character == "," and not depth:
+            commas.append(position)
+    return [body[left + 1 : right] for left, right in pairwise([*commas, len(body)])]
 
 
 def _expand_sequence(body: str) -> list[str] | None:
@@ -251,13 +291,15 @@ def _expand_sequence(body: str) -> list[str] | None:
     if not sequence:
         return None
     first, last, increment = sequence.groups()
-    step = abs(int(increment or 1)) or 1
-    numeric = first.lstrip("-").isdigit() and last.lstrip("-").isdigit()
+    numeric = not first.isalpha() and not last.isalpha()
     if not numeric and not (first.isalpha() and last.isalpha()):
         return None
-    padded = any(len(end.lstrip("-")) > 1 and end.lstrip("-").startswith("0") for end in (first, last))
-    if padded or (not numeric and first.islower() != last.islower()):
+    ends = [end.lstrip("+-") for end in (first, last)]
+    padded = any(len(end) > 1 and end.startswith("0") for end in ends)
+    is_long = max(len(first), len(last), len(increment or "")) > _MAX_NUMBER_CHARS
+    if padded or is_long or (not numeric and first.islower() != last.islower()):
         return [""] * (_MAX_WORDS + 1)  # zero padding and mixed case differ between versions of bash
+    step = abs(int(increment or 1)) or 1
     low, high = (int(first), int(last)) if numeric else (ord(first), ord(last))
     values = range(low, high + 1, step) if low <= high else range(low, high - 1, -step)
     return [str(value) if numeric else chr(value) for value in values[: _MAX_WORDS + 1]]

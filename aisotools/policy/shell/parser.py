@@ -22,6 +22,9 @@ from aisotools.policy.shell.expansion import (
     decode_ansi,
 )
 
+# A word, a blank and an operator are a step each, and so is a line in which the end of a here-document is
+# looked for once more. The event loop waits meanwhile.
+_MAX_STEPS = 6_000
 MAX_DEPTH = 100
 """Levels of nesting that are parsed; people write less than ten."""
 
@@ -120,6 +123,8 @@ class _ShellParser:
         self._text = text
         self._position = 0
         self._lookaheads = 0
+        self._steps_left = _MAX_STEPS
+        self._looked_until = 0  # for the end of a here-document
         self._parsed = ParsedText()
         self._frames = [_Frame(_LIST, 0)]
         # By kind of frame.
@@ -135,8 +140,15 @@ class _ShellParser:
 
     def run(self) -> ParsedText:
         text, frames, steps = self._text, self._frames, self._steps
+        # Case: bash joins lines before it looks at what follows a `$`, in all contexts but single quotes.
+        if "$\\\n" in text:
+            self._parsed.add_doubt("a line is continued in the middle of an operator")
         while self._position < len(text):
             steps[frames[-1].kind]()
+            self._steps_left -= 1
+            if self._steps_left < 0:
+                self._parsed.add_doubt("it has too many words to analyse")
+                self._position = len(text)
             if len(frames) > MAX_DEPTH:
                 self._parsed.add_doubt("it is nested too deeply")
                 self._position = len(text)
@@ -393,7 +405,7 @@ class _ShellParser:
         if following == "\n":
             # Case: an operator is cut in two by the continuation; bash joins it before reading it. At the
             # very beginning there is none to be cut.
-            previous = self._text[self._position - 1 : self._position] if self._position else ""
+            previous = self._text[self._position - 1 : self._position]
             following = self._text[self._position + 2 : self._position + 3]
             if previous and not set("|&;<>()$").isdisjoint(previous + following):
                 self._parsed.add_doubt("a line is continued in the middle of an operator")
@@ -422,9 +434,11 @@ class _ShellParser:
             end = self._text.find("\n", line)
             end = len(self._text) if end < 0 else end
             content = self._text[line:end]
+            self._steps_left -= line < self._looked_until
+            self._looked_until = max(self._looked_until, end)
             if (content.lstrip("\t") if tabs else content) == delimiter:
                 break
-            if end == len(self._text):
+            if end == len(self._text) or self._steps_left < 0:
                 self._parsed.add_doubt("a here-document is never ended")
                 break
             line = end + 1

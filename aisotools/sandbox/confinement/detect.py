@@ -261,6 +261,7 @@ _FILE_ATTEMPTS: tuple[Attempt, ...] = (
     ("take a file in by a hard link", lambda place: os.link(place.secret, place.workspace / "hard")),
     ("write a file outside", lambda place: place.secret.write_text("changed")),
     ("make a file outside", lambda place: (place.secret.parent / "new").write_text("")),
+    # Confinement: Landlock has held this back only since its third version.
     ("empty a file outside", lambda place: os.truncate(place.secret, 0)),
     ("remove a file outside", lambda place: place.secret.unlink()),
     ("write a file that may be read", lambda place: place.shown.write_text("changed")),
@@ -416,7 +417,9 @@ def _probe_level(level: str) -> Probe:
     except OSError as error:  # inside another sandbox, or on a full disk
         found = [f"the self-test could not be set up ({error})"]
     promise = (
-        "what it promises holds; files stay open" if level == "limited" else "a self-test found no way out"
+        "the self-test passed: resource limits hold, but code can read and change all of your files"
+        if level == "limited"
+        else "the self-test passed: nothing that this level protects could be reached"
     )
     return Probe(level, not found, "; ".join(found) or promise)
 
@@ -428,10 +431,12 @@ def _probe_landlock() -> Probe:
         abi = syscalls.call("landlock_create_ruleset", 0, 0, 1)
     except OSError as error:
         return Probe("landlock", False, f"this kernel, or the container, does not offer it ({error})")
-    fixed = ", ".join(map(str, landlock.errata())) or "none that it tells"
+    fixed = ", ".join(map(str, landlock.errata())) or "none reported"
     needed = levels.LANDLOCK_NEEDED["confined"]
     return Probe(
-        "landlock", abi >= needed, f"ABI {abi} (level confined needs {needed}); errata fixed: {fixed}"
+        "landlock",
+        abi >= needed,
+        f"ABI {abi} (level confined needs {needed}); Landlock errata fixed in this kernel: {fixed}",
     )
 
 
@@ -446,7 +451,7 @@ def _probe_seccomp() -> Probe:
         return []
 
     found = _in_child(load)
-    return Probe("seccomp", not found, "; ".join(found) or f"a filter for {arch} loads")
+    return Probe("seccomp", not found, "; ".join(found) or f"a system call filter for {arch} can be loaded")
 
 
 def _probe_user_namespaces() -> Probe:
@@ -469,13 +474,17 @@ def _probe_user_namespaces() -> Probe:
         return _in_child(mount)
 
     found = _in_child(make)
-    return Probe("user namespaces", not found, "; ".join(found) or "can be made, with a /proc of their own")
+    usable = "a process can create one and mount its own /proc in it"
+    return Probe("user namespaces", not found, "; ".join(found) or usable)
 
 
 def _probe_not_root() -> Probe:
     if os.getuid() != 0:
         return Probe("not root", True, f"user id {os.getuid()}")
-    detail = "user root: below level isolated, where a worker is another user, there is no limit on processes"
+    detail = (
+        "you are root, so only level isolated, where workers run as another user, limits how many processes "
+        "they start"
+    )
     return Probe("not root", False, detail)
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from aisotools.core.exceptions import LevelUnavailable, SandboxError
+from aisotools.core.exceptions import LevelUnavailable, SandboxError, as_clause
 from aisotools.sandbox.confinement import landlock, seccomp, syscalls
 
 LEVELS = ("limited", "guarded", "confined", "isolated")
@@ -237,7 +237,7 @@ def _drop_capabilities() -> None:
         _prctl(_PR_SET_SECUREBITS, _prctl(_PR_GET_SECUREBITS) & ~_SECBIT_KEEP_CAPS | _ROOT_IS_NOBODY)
     syscalls.call("capset", _CAPABILITY_HEADER, bytes(24))
     if any(_capabilities()):
-        raise SandboxError("capabilities are left")
+        raise SandboxError("the process still has capabilities after they were dropped")
 
 
 # ---------------------------------------------------------------- confining
@@ -267,7 +267,8 @@ def confine(plan: Confinement) -> None:
             step()
         except (OSError, SandboxError) as error:
             raise SandboxError(
-                f"The process could not be confined at level {plan.level!r}, step {name!r}: {error}."
+                f"The process could not be confined at level {plan.level!r}, step {name!r}: "
+                f"{as_clause(error)}."
             ) from error
 
 
@@ -382,7 +383,7 @@ _Checks = tuple[tuple[str, Callable[[], bool]], ...]
 # may return 0 without having done anything. A worker that fails one of these ends before any user code.
 _PROCESS_CHECKS: _Checks = (
     ("new privileges can still be gained", lambda: _prctl(_PR_GET_NO_NEW_PRIVS) == 1),
-    ("capabilities are left", lambda: not any(_capabilities())),
+    ("the process still has capabilities", lambda: not any(_capabilities())),
     ("there is no system call filter", lambda: _prctl(_PR_GET_SECCOMP) == _SECCOMP_MODE_FILTER),
     ("sockets can still be made", partial(_call_refused, "socket", _AF_UNIX, _SOCK_STREAM, 0)),
     ("namespaces can still be made", partial(_call_refused, "unshare", 0)),

@@ -11,14 +11,11 @@ compared and restored after each call, like everything that is protected, so thi
 
 from __future__ import annotations
 
-import fnmatch
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
-from aisotools.workspace.protected_names import allows
+from aisotools.workspace.protected_names import allows, fold_name, name_matcher
 
 SEARCH_DEPTH = 6
 """How many levels of folders are searched for protected names."""
@@ -47,26 +44,21 @@ class ProtectedNames:
 
     def cover(self, path: str, *, folder: bool) -> bool:
         """Return whether `path`, relative to the workspace, is one of these."""
-        lowered = path.lower()
-        if folder:
-            found = f"/{lowered}".endswith(_folder_endings(self.folders))
-        else:
-            name = lowered.rpartition("/")[2]
-            exact, matches_glob = _compile_names(self.files)
-            found = name in exact or matches_glob(name) is not None
-        return found and not allows(self.allowed, path)
+        return self.compare()(path, folder)
 
+    def compare(self) -> Callable[[str, bool], bool]:
+        """Return `cover` as a function of a path and whether it is a folder; thousands are compared."""
+        is_file = name_matcher(self.files)
+        endings = tuple(f"/{folder}" for folder in self.folders)
 
-@lru_cache(maxsize=8)
-def _folder_endings(folders: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"/{folder}" for folder in folders)
+        def covers(path: str, folder: bool) -> bool:
+            if folder:
+                found = f"/{fold_name(path)}".endswith(endings)
+            else:
+                found = is_file(fold_name(path.rpartition("/")[2]))
+            return found and not allows(self.allowed, path)
 
-
-@lru_cache(maxsize=8)
-def _compile_names(names: tuple[str, ...]) -> tuple[frozenset[str], Callable[[str], re.Match[str] | None]]:
-    """Return the plain names, and a function that matches the globs; thousands of names are compared."""
-    globs = "|".join(fnmatch.translate(name) for name in names if "*" in name)
-    return frozenset(name for name in names if "*" not in name), re.compile(globs or r"(?!)").match
+        return covers
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +97,7 @@ def find_protected(workspace: str, names: ProtectedNames) -> list[str]:
     Links are not followed, nor protected themselves.
     """
     found: list[str] = []
+    covers = names.compare()
     level = [""]
     looked_at = 0
     # Breadth first: names that matter lie near the top, and a large folder must not use up the bound before.
@@ -117,7 +110,7 @@ def find_protected(workspace: str, names: ProtectedNames) -> list[str]:
                         looked_at += 1
                         path = f"{folder}/{entry.name}" if folder else entry.name
                         is_folder = entry.is_dir(follow_symlinks=False)
-                        if names.cover(path, folder=is_folder) and not entry.is_symlink():
+                        if covers(path, is_folder) and not entry.is_symlink():
                             found.append(path)
                         elif is_folder and entry.name != "node_modules":  # it would use up all mounts
                             below.append(path)

@@ -15,7 +15,8 @@ system calls to answers, compiled into a classic BPF program:
    times, attributes and flags through that descriptor. These calls answer 0 without acting (tools such as `cp
    -p` and `git` give up on an error), by path and by descriptor alike; only "set to now" by path is refused,
    because `Path.touch` takes success to mean that there is a file. Of ioctl, only commands that do no harm
-   run.
+   run. In a reader (see `sandbox.worker.reader`) all of them fail: a tool that says it only reads must hear
+   that it does not.
 4. What acts on other processes by number answers 0 without acting where libraries pin their own threads
    (OpenMP aborts on an error), and EPERM elsewhere. Signals are scoped by Landlock.
 5. `clone3` and `openat2` take their flags from memory, where a filter cannot look: ENOSYS makes the C library
@@ -46,8 +47,11 @@ from typing import NamedTuple
 
 from aisotools.sandbox.confinement import syscalls
 
-LEVELS_WITH_FILTER = ("limited", "guarded", "confined", "isolated")
-"""Levels that `build_filter` knows."""
+READER = "reader"
+"""In place of a level: the filter of a reader, which is loaded on top of the worker's own."""
+
+LEVELS_WITH_FILTER = ("limited", "guarded", "confined", "isolated", READER)
+"""What `build_filter` knows: levels, and `READER`."""
 
 
 class Instruction(NamedTuple):
@@ -320,6 +324,8 @@ _IOCTL_ALLOWED = (
     0xC020660B,  # FS_IOC_FIEMAP
 )
 
+# SETFLAGS (both), SETVERSION (both), FSSETXATTR: flags, versions and projects of files.
+_IOCTL_CHANGING = (0x40086602, 0x40046602, 0x40087602, 0x40047602, 0x401C5820)
 
 _SOL_SOCKET = 1
 _BUFFER_SIZES = (7, 8)  # SO_SNDBUF, SO_RCVBUF
@@ -447,6 +453,17 @@ def _with_namespaces_of_its_own() -> dict[str, Program]:
     return modes | times | network
 
 
+def _without_changes(rules: Mapping[str, Program]) -> dict[str, Program]:
+    """Return the rules of a reader on what Landlock does not govern of a file.
+
+    The worker's filter stays below. Of two answers the kernel takes the stricter: that not to run the call.
+    Of two errors, which a pretended 0 is for it as well, it takes that of the filter that was loaded last.
+    """
+    times = ("utime", "utimes", "futimesat", "utimensat")
+    refused = _each(_PRETENDED, REFUSE) | dict.fromkeys((*times, "file_setattr"), REFUSE)
+    return refused | {"ioctl": if_equal(1, _IOCTL_CHANGING, REFUSE, rules["ioctl"])}
+
+
 def _without_truncation(rules: Mapping[str, Program]) -> dict[str, Program]:
     """Return the rules for a Landlock below ABI 3, which does not govern truncation.
 
@@ -492,6 +509,8 @@ def rules(level: str, abi: int) -> Mapping[str, Program]:
         | _by_arguments()
         | _queued_signals()
     )
+    if level == READER:
+        return table | _without_changes(table)
     if level == "isolated":
         return table | _with_namespaces_of_its_own()
     if level != "limited" and abi < 3:

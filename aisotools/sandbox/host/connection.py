@@ -24,6 +24,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,14 +32,16 @@ from pydantic_core import to_json
 
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.sandboxes import SandboxListener
-from aisotools.sandbox.frames import Frame, FrameReader, encode
+from aisotools.sandbox.frames import LARGE_BYTES, Frame, FrameReader, encode
 from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall
 from aisotools.sandbox.host.failures import describe_exit
 from aisotools.sandbox.host.monitor import ResourceMonitor
+from aisotools.sandbox.host.worker_limits import WorkerLimits
 from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.spawn import WorkerHandles
 from aisotools.sandbox.process.supervisor import parse_report
+from aisotools.tools.results import gc_paused
 
 _log = logging.getLogger(__name__)
 
@@ -210,6 +213,7 @@ class WorkerConnection:
         cleaned_up: Done when its scratch folder is removed too.
         supervisor: Process id of the supervisor; 0 until it has reported.
         scratch: Its folder for temporary files.
+        limits: The kernel's limits of the first worker; None until it is ready.
         monitor: Checks the limits while the tree lives; None until `start_monitor`.
         down_reason: Why there is no worker at the moment, or None.
         lost_reason: Why the whole tree is lost, or None.
@@ -256,10 +260,11 @@ class WorkerConnection:
             listener, displays=displays or DisplayRouter(), drain_raw=self._drain_raw, reply=self._send_reply
         )
         self.ready: asyncio.Future[None] = self._loop.create_future()
+        self._worker_is_ready = False
         self.processes_ended: asyncio.Future[None] = self._loop.create_future()
         self.cleaned_up: asyncio.Future[None] = self._loop.create_future()
-        self.supervisor = 0
-        self.scratch = ""
+        self.supervisor, self.scratch = 0, ""
+        self.limits: WorkerLimits | None = None
         self.monitor: ResourceMonitor | None = None
         self.down_reason: str | None = None
         self.lost_reason: str | None = None
@@ -304,7 +309,7 @@ class WorkerConnection:
             on_exceeded: Called for each check that finds a limit exceeded.
         """
         self.monitor = ResourceMonitor(
-            lambda: self.supervisor,  # it may report after the worker itself
+            lambda: self.supervisor,
             limits,
             folders=(*folders, self.scratch),
             is_busy=lambda: bool(self.calls),
@@ -386,6 +391,10 @@ class WorkerConnection:
         async with self.sweep_lock:
             if self.is_serving:
                 await self.request_supervisor("sweep", within_s=_SWEEP_ANSWER_S, **self._scope(call))
+
+    async def clear(self, keeper: int) -> None:
+        """End all that is below a reader's keeper, and the keeper last; see `ReaderProcesses`."""
+        await self.request_supervisor("clear", within_s=_SWEEP_ANSWER_S, root=keeper)
 
     def notify_supervisor(self, op: str) -> None:
         """Send a request to the supervisor without waiting for it."""
@@ -520,12 +529,15 @@ class WorkerConnection:
             # moment later. Wait for that; only a worker that lives on has merely closed its channel.
             self._loop.call_later(_EXIT_NEWS_S, self._on_channel_closed, worker)
             return False
+        reader = worker.socket.reader
         try:
-            for frame in worker.socket.reader.feed(data):
-                if self.ready.done():
-                    self.calls.handle(frame)
-                else:
-                    self._handle_start(frame)
+            with gc_paused() if reader.pending_bytes + len(data) > LARGE_BYTES else nullcontext():
+                for frame in reader.feed(data):
+                    if self.ready.done():
+                        self.calls.handle(frame)
+                    else:
+                        self._handle_start(frame)
+                    del frame  # before the pause ends
             self.calls.flush_output()
         except ChannelError as error:
             self.worker_exited(f"it broke the protocol of the call channel: {error}")
@@ -542,12 +554,20 @@ class WorkerConnection:
             self.worker_exited("it closed its call channel")
 
     def _handle_start(self, frame: Frame) -> None:
-        if frame.op == "ready":
-            self.ready.set_result(None)
+        if frame.op == "ready" and not self._worker_is_ready:
+            self._worker_is_ready = True
+            self._note_ready()
         elif frame.op == "failed":
             self.lose(f"it could not be confined: {str(frame.header.get('error'))[:2000]}")
         else:
             raise ChannelError(f"a frame {frame.op[:40]!r} came before the worker was ready")
+
+    def _note_ready(self) -> None:
+        # Race: worker and supervisor report by different sockets. Before the worker is ready, it may not have
+        # its limits yet. Before the supervisor has reported, nobody knows what is below it, as forks must be.
+        if self._worker_is_ready and self.supervisor and self.is_serving and not self.ready.done():
+            self.limits = WorkerLimits(self.pid)
+            self.ready.set_result(None)
 
     def _on_raw_readable(self, stream: str) -> None:
         # Order of output: what Python printed before comes by the channel, what programs wrote by the pipe.
@@ -607,6 +627,7 @@ class WorkerConnection:
                 self._worker.pid = message["worker"]
                 self.supervisor = message["supervisor"]
                 self.scratch = message["scratch"]
+                self._note_ready()
             case "done":
                 acknowledgement = self._acknowledgements.pop(message["seq"], None)
                 if acknowledgement is not None and not acknowledgement.done():

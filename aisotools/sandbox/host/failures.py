@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aisotools.core.exceptions import WorkerDied
+from aisotools.core.exceptions import WorkerDied, as_clause
 from aisotools.core.sandboxes import VariablePoint
 from aisotools.core.types import ToolResult
 
@@ -67,7 +67,7 @@ def recovery_metadata(recovery: Recovery | None) -> dict[str, Any]:
 
 def worker_died_result(error: WorkerDied, recovery: Recovery | None) -> ToolResult:
     """Build the result of a call during which the worker ended; `recovery` is what was restored."""
-    content = f"The sandbox's worker ended during the call: {error}. {describe_recovery(recovery)}"
+    content = f"The sandbox's worker ended during the call: {as_clause(error)}. {describe_recovery(recovery)}"
     if error.last_words:
         content += f"\nIts last output:\n{error.last_words[-_LAST_WORDS_CHARS:]}"
     result = ToolResult.error(content, error_kind="environment")
@@ -105,14 +105,15 @@ def unreadable_result(tool: str, reason: str) -> ToolResult:
     """Build the result of a call that only reads, and that no process could be made for: `reason`."""
     content = (
         f"{tool} was not run: it only reads, and no process without the right to write could be made for it: "
-        f"{reason}. Try again, or declare it with effect='local_mutation'."
+        f"{as_clause(reason)}. Try again, or declare it with effect='local_mutation'."
     )
     return ToolResult.error(content, error_kind="environment")
 
 
 def reader_died_result(error: WorkerDied) -> ToolResult:
     """Build the result of a call that only reads, whose process ended during the call."""
-    content = f"The process that the call ran in ended: {error}. It could only read: nothing was changed."
+    reason = as_clause(error)
+    content = f"The process that the call ran in ended: {reason}. It could only read: nothing was changed."
     if error.last_words:
         content += f"\nIts last output:\n{error.last_words[-_LAST_WORDS_CHARS:]}"
     result = ToolResult.error(content, error_kind="environment")

@@ -57,9 +57,6 @@ _MAX_LOSSES = 50
 _MAX_LOSS_CHARS = 200
 # Length of the reason why a fork was not made, or could not become what it should.
 _MAX_REASON_CHARS = 500
-# Steps from a process up to its root, and how often the way is tried again when it changes under us.
-_MAX_DEPTH = 64
-_MAX_WALKS = 8
 _MAX_SHARED = 256
 # A line of /proc/<pid>/maps for memory that is shared with others.
 _SHARED = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ([r-][w-][x-])s ", re.MULTILINE)
@@ -311,27 +308,6 @@ def private_bytes(pid: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Private_"))
 
 
-def is_below(pid: int, root: int, parent_of: Callable[[int], int] = tree.parent_of) -> bool:
-    """Return whether a process is `root` or one of its descendants, by what the kernel says."""
-    for _ in range(_MAX_WALKS):
-        current = pid
-        for _ in range(_MAX_DEPTH):
-            if current == root:
-                return True
-            parent = parent_of(current)
-            if parent <= 1:
-                break
-            current = parent
-        else:
-            return False
-        # Race: a process on the way may end while we walk up, and its children get another parent. If the way
-        # broke off in its middle (no parent any more), walk again from the start. It is settled if it ended
-        # at init, or if `pid` itself is gone.
-        if parent == 1 or current == pid:
-            return False
-    return False
-
-
 # ---- the socket of a fork
 
 
@@ -345,12 +321,17 @@ class ForkSocket:
         pidfd: A descriptor of that process, or -1.
     """
 
-    def __init__(self, supervisor: Callable[[], int]) -> None:
-        """Create the pair of sockets. Whoever answers must be below the process that `supervisor` returns.
+    def __init__(self, supervisor: Callable[[], int], requested: int = 0) -> None:
+        """Create the pair of sockets.
+
+        Args:
+            supervisor: Returns the process that whoever answers must be below.
+            requested: The process that is asked to fork. It may refuse itself, and is never the fork.
 
         Raises:
             SandboxError: If this process has no descriptors left.
         """
+        self._requested = requested
         self.pid = 0
         self.pidfd = -1
         try:
@@ -406,15 +387,24 @@ class ForkSocket:
             raise SandboxError(f"the fork's socket could not be read ({error.strerror})") from None
         if not data:
             raise SandboxError("the fork closed its socket before it answered")
+        is_refusal = False
         for level, kind, content in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, _SCM_CREDENTIALS):
-                self._identify(_CREDENTIALS.unpack(content)[0])
-        if self.pidfd < 0:
+                sender = _CREDENTIALS.unpack(content)[0]
+                # A process that cannot fork says so itself. It goes on: closing this socket must not end it.
+                is_refusal = sender == self._requested and self.pidfd < 0
+                if not is_refusal:
+                    self._identify(sender)
+        if self.pidfd < 0 and not is_refusal:
             raise SandboxError("the kernel did not name the process that answered as the fork")
         try:
-            return self._reader.feed(data)
+            frames = self._reader.feed(data)
         except ChannelError as error:
             raise SandboxError(f"the fork sent a malformed answer: {error}") from None
+        if is_refusal and frames:
+            reason = str(frames[0].header.get("error", ""))[:_MAX_REASON_CHARS]
+            raise SandboxError(f"the process could not be forked ({reason})")
+        return frames
 
     def _identify(self, pid: int) -> None:
         """Take the process that the kernel names, if it is one of this sandbox's."""
@@ -429,7 +419,7 @@ class ForkSocket:
             raise SandboxError(f"the fork's process could not be opened ({error.strerror})") from None
         # Race: the sender may have ended, and its id be taken by a stranger, before pidfd_open. The process
         # that the pidfd holds is checked after it was opened: below the supervisor, and still alive.
-        if not is_below(pid, self._supervisor()) or not _is_alive(pidfd):
+        if not tree.is_below(pid, self._supervisor()) or not _is_alive(pidfd):
             os.close(pidfd)
             raise SandboxError("the process that answered is not one of this sandbox's processes")
         self.pid, self.pidfd = pid, pidfd
@@ -587,8 +577,10 @@ class ForkSnapshot:
         *,
         writable: Sequence[str],
         within_s: float,
-    ) -> tuple[ForkSocket, tuple[str, ...]]:
-        """Fork the snapshot into a reader. Return its socket, and what it lacks; the snapshot stays.
+    ) -> tuple[ForkSocket, int, tuple[str, ...]]:
+        """Fork the snapshot into a reader. Return its socket, its keeper, and what it lacks.
+
+        The snapshot stays. The keeper is the process id of the one above the reader.
 
         Args:
             supervisor: Returns the process that it must lie below.
@@ -610,10 +602,14 @@ class ForkSnapshot:
         sock = await self._request("read", supervisor, header, *ends)
         try:
             answer = await sock.receive("woke", within_s=within_s)
+            # Asked of the kernel: the supervisor will be told to end all that is below this process.
+            keeper = tree.parent_of(sock.pid)
+            if not keeper or tree.parent_of(keeper) != self.socket.pid:
+                raise SandboxError("the process that answered has no keeper, or has ended")
         except BaseException:
             sock.close(kill=True)
             raise
-        return sock, _losses(answer.get("lost"))
+        return sock, keeper, _losses(answer.get("lost"))
 
     async def copy(self, supervisor: Callable[[], int], file: int, *, within_s: float) -> tuple[str, ...]:
         """Write the variables into the descriptor `file`. Return what could not be written.
@@ -635,7 +631,7 @@ class ForkSnapshot:
         await self.settled
         if not self.is_alive:
             raise SandboxError(self.drop_reason or "the snapshot's process has ended")
-        sock = ForkSocket(supervisor)
+        sock = ForkSocket(supervisor, self.socket.pid)
         try:
             # Race: the fork may have ended since `is_alive`; then the message is refused, and nobody holds
             # the copies of the descriptors.

@@ -45,6 +45,8 @@ _SOCKET_BYTES = 512 << 10
 _PIPE_BYTES = 64 << 10
 # Reading the exact memory of a process of this size takes 5 ms.
 _QUICK_BYTES = 128 << 20
+# Threads whose context switches are compared between calls. Each takes some tens of microseconds.
+_MOST_COMPARED = 256
 # With fewer open files than this, what the kernel keeps for them is not worth a look at each.
 _FEW_FILES = 256
 # An epoll holds as many watches as its process may have files open, and a user may have so many in all.
@@ -199,14 +201,22 @@ def _has_shared_memory(size: _Size) -> bool:
         return True
 
 
-def _measure_memory(sizes: list[_Size], limit: int | None, *, grown: int, kernel: int) -> int:
+def _measure_memory(
+    sizes: list[_Size],
+    limit: int | None,
+    *,
+    grown: int,
+    kernel: int,
+    read: Callable[[str], tuple[int, int]] = _read_memory_map,
+) -> int:
     """Return the memory of processes: exactly if it may exceed `limit`, else at least that much.
 
     Args:
-        sizes: The processes.
+        sizes: The processes, by their age.
         limit: What is allowed.
         grown: How much the machine's shared memory has grown since they started.
         kernel: What the kernel may keep for them.
+        read: Reads the proportional and the shared memory of one process.
     """
     # Resident memory counts shared pages once per process: it is cheap, and never less than PSS. Only when it
     # exceeds the limit are the exact numbers worth their cost.
@@ -216,10 +226,20 @@ def _measure_memory(sizes: list[_Size], limit: int | None, *, grown: int, kernel
     hidden = grown if grown > 0 and any(map(_has_shared_memory, sizes)) else 0
     if resident + hidden + kernel <= limit:
         return resident + hidden + kernel
+    exact = _sum_memory(sizes, hidden=hidden, read=read)
+    if exact + kernel > limit:
+        # Race: memory that n processes share counts an nth for each, by their number when it is read. While
+        # they become more, those that are read early count too much: 300 MiB shared by 16 processes counted
+        # 1 GiB. So look again, from the youngest: a process that starts meanwhile makes the others smaller.
+        exact = min(exact, _sum_memory(sizes[::-1], hidden=hidden, read=read))
+    return exact + kernel
+
+
+def _sum_memory(sizes: list[_Size], *, hidden: int, read: Callable[[str], tuple[int, int]]) -> int:
     private, shared = 0, 0
     for size in sizes:
         try:
-            pss, of_it_shared = _read_memory_map(size.folder)
+            pss, of_it_shared = read(size.folder)
         except FileNotFoundError:
             continue
         except OSError:
@@ -227,11 +247,10 @@ def _measure_memory(sizes: list[_Size], limit: int | None, *, grown: int, kernel
             pss, of_it_shared = size.resident, 0
         private += pss - of_it_shared
         shared += of_it_shared
-    return private + max(shared, hidden) + kernel
+    return private + max(shared, hidden)
 
 
-def _count_files(pid: int, unreadable: int) -> int:
-    folder = f"/proc/{pid}/fd"
+def _count_files(folder: str, unreadable: int) -> int:
     try:
         # Linux 6.2 and newer give the number as the size.
         return os.stat(folder).st_size or len(os.listdir(folder))
@@ -241,25 +260,30 @@ def _count_files(pid: int, unreadable: int) -> int:
         return 0  # it ended meanwhile
 
 
-def _measure_files(pids: Iterable[int], limits: Limits) -> tuple[int, int]:
+def _measure_files(sizes: Iterable[_Size], limits: Limits) -> tuple[int, int]:
     """Return how many open files processes have, and the bytes that the kernel may keep for them."""
-    counts = {pid: _count_files(pid, limits.open_files) for pid in pids}
+    # One without memory has ended, and has none: a plain user may not look, as if it hid them. Each of a few
+    # zombies would count a quarter of a gigabyte.
+    counts = {
+        folder: _count_files(folder, limits.open_files)
+        for folder in (f"{size.folder}/fd" for size in sizes if size.virtual)
+    }
     total = sum(counts.values())
     if total <= _FEW_FILES:
         return total, 0
     objects: set[str] = set()
     epolls = 0
-    for pid, count in counts.items():
+    for folder, count in counts.items():
         try:
-            names = os.listdir(f"/proc/{pid}/fd")
+            names = os.listdir(folder)
         except PermissionError:
-            objects.update(f"socket:{pid}-{number}" for number in range(count))
+            objects.update(f"socket:{folder}-{number}" for number in range(count))
             continue
         except OSError:
             continue
         for name in names:
             with suppress(OSError):
-                target = os.readlink(f"/proc/{pid}/fd/{name}")
+                target = os.readlink(f"{folder}/{name}")
                 objects.add(target)
                 epolls += target == "anon_inode:[eventpoll]"
     sockets = sum(target.startswith("socket:") for target in objects)
@@ -276,13 +300,6 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
-def _threads(pid: int) -> int:
-    try:
-        return os.stat(f"/proc/{pid}/task").st_nlink - 2
-    except OSError:
-        return 0
-
-
 def measure_usage(supervisor: int, limits: Limits, shared_before: int | None = None) -> ResourceUsage:
     """Return what all processes below `supervisor` use, except disk space. 0: it is not known yet.
 
@@ -294,27 +311,38 @@ def measure_usage(supervisor: int, limits: Limits, shared_before: int | None = N
     if not supervisor:
         return ResourceUsage()
     tree = processes.below(supervisor, processes.table())
-    sizes = list(_sizes(tree))
-    files, kernel = _measure_files(tree, limits)
+    sizes = list(_sizes(sorted(tree)))
+    files, kernel = _measure_files(sizes, limits)
     grown = 0 if shared_before is None else shared_memory_bytes() - shared_before
     memory = _measure_memory(sizes, limits.memory_bytes, grown=grown, kernel=kernel)
     cpu_s = max(map(_cpu_s, tree), default=0.0) if limits.cpu_s is not None else 0.0
     return ResourceUsage(
         memory_bytes=memory,
-        processes=sum(map(_threads, tree)),
+        processes=sum(map(processes.count_threads, tree)),
         open_files_total=files,
         cpu_s=cpu_s,
     )
 
 
-def count_context_switches(supervisor: int) -> dict[tuple[int, int], int]:
+def count_context_switches(
+    supervisor: int, max_threads: float = _MOST_COMPARED
+) -> dict[tuple[int, int], int] | None:
     """Count the context switches of each thread below a process: the same counts again mean that none ran.
 
+    Args:
+        supervisor: The process; nothing is below 0.
+        max_threads: How many to look at. The event loop waits meanwhile.
+
     Returns:
-        A count for each pair of process id and thread id; empty when nothing is there.
+        A count for each pair of process id and thread id; empty when nothing is there. None when there are
+        more than may be looked at: then nobody knows whether one ran.
     """
     counts: dict[tuple[int, int], int] = {}
-    for pid in processes.below(supervisor, processes.table()) if supervisor else ():
+    try:
+        found = processes.descendants(supervisor, max_threads=max_threads)
+    except processes.TooManyProcesses:
+        return None
+    for pid in found:
         with suppress(OSError):  # it ended meanwhile
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:

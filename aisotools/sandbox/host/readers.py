@@ -3,8 +3,8 @@
 `sandbox.worker.reader` says what a reader cannot do and why. Here is the host's side: a reader is made by the
 first call that needs one, and kept for the calls after it, until a call may have changed the variables or the
 worker is replaced. A call that is still running then finishes where it began. A reader holds nothing that
-anybody misses: when one is stopped, breaks the protocol or takes too much, it is ended and the next call gets
-a new one; worker, variables and snapshots stay.
+anybody misses: when one is stopped, breaks the protocol, takes too much or leaves processes behind (see
+`ReaderProcesses`), it is ended and the next call gets a new one; worker, variables and snapshots stay.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import logging
 import math
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
 from aisotools.core.sandboxes import SandboxCall, SandboxListener
 from aisotools.core.types import ToolResult
-from aisotools.sandbox.frames import encode
+from aisotools.sandbox.frames import LARGE_BYTES, encode
 from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall, send_call
 from aisotools.sandbox.host.connection import READ_BYTES, FrameSocket, WorkerConnection
 from aisotools.sandbox.host.failures import (
@@ -32,9 +32,12 @@ from aisotools.sandbox.host.failures import (
     unreadable_result,
 )
 from aisotools.sandbox.host.snapshots import SnapshotHistory, WokenReader
+from aisotools.sandbox.host.worker_limits import UNKNOWN_LIMITS, explain_lowered
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
+from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, INTERRUPT_REPEATS_S, unread_bytes
 from aisotools.sandbox.results import IN_READER
+from aisotools.tools.results import gc_paused
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +47,11 @@ _MAX_READERS = 4
 _DRAIN_BYTES = 1 << 24
 _READS_AFTER_DEATH = 1024
 _LAST_WORDS_BYTES = 4096
+# How long a reader without calls runs on. Stopping it at once would make the next call wait for it.
+_REST_S = 0.05
+# How long a call whose reader has left processes behind waits for their end, at most.
+_CLEARED_S = 5.0
+_LEFTOVERS = "a call left processes behind"
 
 
 class ReaderPipes:
@@ -82,11 +90,16 @@ class ReaderPipes:
             os.close(descriptor)
         self.theirs = ()
 
+    def close_output(self) -> None:
+        """Close our ends of its standard output and standard error."""
+        self.out.close()
+        self.err.close()
+
     def close(self) -> None:
         """Close everything."""
         self.close_theirs()
-        for pipe in (self.out, self.err, self.interrupts):
-            pipe.close()
+        self.close_output()
+        self.interrupts.close()
 
 
 class Reader:
@@ -98,6 +111,8 @@ class Reader:
         lost: What it lacks of the worker, in words.
         pid: Its process id.
         ended: Done when it is gone.
+        cleared: Done when everything that its calls have started is gone as well.
+        processes: It, its keeper, and what its calls start.
     """
 
     def __init__(
@@ -108,6 +123,8 @@ class Reader:
         displays: DisplayRouter,
         *,
         on_ended: Callable[[Reader], None],
+        on_cleared: Callable[[Reader], None],
+        clear: Callable[[int], Awaitable[None]],
     ) -> None:
         """Serve calls by `woken`, on the running loop, until `end`.
 
@@ -117,7 +134,14 @@ class Reader:
             listener: Receives output and progress of calls.
             displays: Receives what calls display and ask.
             on_ended: Called once, when the process is gone, before its calls fail.
+            on_cleared: Called once, when nothing of its calls is left.
+            clear: Ends everything below the keeper with this process id, and the keeper.
         """
+        self._clear = clear
+        self._on_cleared = on_cleared
+        self._rest: asyncio.TimerHandle | None = None
+        self._idle_since_s = 0.0
+        self._is_stopped = False
         self._on_ended = on_ended
         self._loop = asyncio.get_running_loop()
         self._pipes = pipes
@@ -128,7 +152,9 @@ class Reader:
         self.lost = woken.lost
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._reason = ""
+        self.cleared: asyncio.Future[None] = self._loop.create_future()
         sock, self.pid, self._pidfd = woken.socket.detach()
+        self.processes = ReaderProcesses(woken.keeper, self.pid)
         self.calls = CallTable(listener, displays=displays, drain_raw=self._drain_raw, reply=self._send)
         self._socket = FrameSocket(
             sock,
@@ -156,6 +182,9 @@ class Reader:
         """Send a call; see `WorkerConnection.start_call`."""
         if self.ended.done():
             raise WorkerDied(self._reason)
+        if self._is_stopped:
+            self._is_stopped = False
+            resume(self._pidfd)
         call = self.calls.start(call_id, stream_bytes=stream_bytes, holds_main_thread=holds_main_thread)
         try:
             message = {**header, **call.header, "id": call.number, "call_id": call_id}
@@ -181,6 +210,27 @@ class Reader:
             with contextlib.suppress(OSError):  # it has just ended
                 signal.pidfd_send_signal(self._pidfd, signal.SIGINT)
 
+    def rest(self) -> None:
+        """Stop the process soon unless another call comes: without calls it has nothing to do."""
+        self._idle_since_s = self._loop.time()
+        if self._rest is None:
+            self._rest = self._loop.call_later(_REST_S, self._stop_when_idle)
+
+    def _stop_when_idle(self) -> None:
+        self._rest = None
+        if self.calls:
+            return
+        left_s = self._idle_since_s + _REST_S - self._loop.time()
+        if left_s > 0:  # a call came and went meanwhile
+            self._rest = self._loop.call_later(left_s, self._stop_when_idle)
+        elif not self._is_stopped:
+            self._is_stopped = True
+            stop(self._pidfd)
+            # Race: a fork that is under way is finished before the process stops. So look when it has.
+            self._rest = self._loop.call_later(_REST_S, self._stop_when_idle)
+        elif self.processes.has_others():
+            self.end(_LEFTOVERS)
+
     def end(self, reason: str) -> None:
         """Kill the process, and fail the calls that it still runs. Ending twice is fine."""
         if self.ended.done():
@@ -193,14 +243,28 @@ class Reader:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
+        if self._rest is not None:
+            self._rest.cancel()
         for pipe in self._raw.values():
             self._loop.remove_reader(pipe)
-        self._pipes.close()
+        self.processes.close()
+        self._pipes.close_output()
         self._socket.close()
+        # The loop itself would forget the task.
+        self._clearing = asyncio.ensure_future(self._clear_below())
         # Now, not when it is next needed: its number may soon belong to a process that a sweep must end.
         self._on_ended(self)
         words = self._last_words.decode("utf-8", "replace").strip()
         self.calls.fail(WorkerDied(reason, last_words=words))
+
+    async def _clear_below(self) -> None:
+        try:
+            await self._clear(self.processes.keeper)
+        finally:
+            # Last: until this pipe is closed the keeper stays, and so does the meaning of its number.
+            self._pipes.close()
+            self._on_cleared(self)
+            self.cleared.set_result(None)
 
     # ---- what it sends
 
@@ -226,9 +290,12 @@ class Reader:
             if self.calls:
                 self.end("it closed its call channel")
             return False
+        reader = self._socket.reader
         try:
-            for frame in self._socket.reader.feed(data):
-                self.calls.handle(frame)
+            with gc_paused() if reader.pending_bytes + len(data) > LARGE_BYTES else contextlib.nullcontext():
+                for frame in reader.feed(data):
+                    self.calls.handle(frame)
+                    del frame  # before the pause ends
             self.calls.flush_output()
         except ChannelError as error:
             self.end(f"it broke the protocol of the call channel: {error}")
@@ -337,9 +404,22 @@ class Readers:
         self._readers.discard(reader)
         self._variables.reader_pids.discard(reader.pid)
 
+    def _forget_keeper(self, reader: Reader) -> None:
+        self._variables.keeper_pids.discard(reader.processes.keeper)
+
     def _end_if_unused(self, reader: Reader) -> None:
         if reader is not self._present and not reader.calls:
             reader.end("a newer reader has taken its place")
+
+    def _look_after_call(self, reader: Reader) -> None:
+        """Find what a call has left behind. What may belong to a call that goes on is ended after that."""
+        if not reader.ended.done() and reader.processes.has_others():
+            self._retire(reader)
+            if not reader.calls:
+                reader.end(_LEFTOVERS)
+        self._end_if_unused(reader)
+        if not reader.ended.done() and not reader.calls:
+            reader.rest()
 
     async def _get(self, connection: WorkerConnection) -> Reader:
         """Return a reader with the present variables, made if there is none."""
@@ -368,7 +448,15 @@ class Readers:
             pipes.close()
             raise
         pipes.close_theirs()
-        reader = Reader(woken, pipes, self._listener, self._displays, on_ended=self._forget)
+        reader = Reader(
+            woken,
+            pipes,
+            self._listener,
+            self._displays,
+            on_ended=self._forget,
+            on_cleared=self._forget_keeper,
+            clear=connection.clear,
+        )
         self._readers.add(reader)
         return reader
 
@@ -386,9 +474,11 @@ class Readers:
             pending = send_call(reader, request)
         except (SandboxError, ChannelError) as error:
             return unreadable_result(request.call.name, str(error))
+        is_stopped = True
         try:
             await asyncio.wait([pending.future], timeout=request.timeout_s)
-            if not pending.future.done():
+            is_stopped = not pending.future.done()
+            if is_stopped:
                 partial = await self._stop(connection, reader, pending, request)
                 texts = pending.output.texts()
                 result = reader_timeout_result(
@@ -400,7 +490,7 @@ class Readers:
                     self._retire(reader)
                 if reader.ended.done() or result.metadata.get("stopped"):
                     await connection.sweep(pending, within_s=self._kill_s)
-            return self._explain(connection, result, pending).with_metadata(**{IN_READER: True})
+            return self._explain(connection, reader, result, pending).with_metadata(**{IN_READER: True})
         except asyncio.CancelledError:
             # Shielded, however often the caller is cancelled: the slot must not be free while the code runs.
             stopping = asyncio.ensure_future(self._stop(connection, reader, pending, request))
@@ -410,7 +500,11 @@ class Readers:
             raise
         finally:
             reader.calls.finish(pending)
-            self._end_if_unused(reader)
+            self._look_after_call(reader)
+            if reader.ended.done():
+                # A call that was stopped has had its time; its caller gets control back.
+                within_s = self._kill_s if is_stopped else _CLEARED_S
+                await asyncio.wait([reader.cleared], timeout=within_s)
 
     def _retire(self, reader: Reader) -> None:
         """Give a reader no further calls: one that was stopped may have left anything half done in there."""
@@ -426,16 +520,30 @@ class Readers:
             reader.end(f"it sent a malformed result: {error}")
             return reader_died_result(WorkerDied(f"it sent a malformed result: {error}"))
 
-    def _explain(self, connection: WorkerConnection, result: ToolResult, pending: PendingCall) -> ToolResult:
+    def _explain(
+        self, connection: WorkerConnection, reader: Reader, result: ToolResult, pending: PendingCall
+    ) -> ToolResult:
         exceeded = pending.exceeded_limit
         if exceeded is None and connection.monitor is not None and "reader_died" in result.metadata:
             # The kernel kills for processor time before the monitor samples again.
             exceeded = connection.monitor.post_mortem()
         if exceeded is not None:
             return exceeded.apply_to(result)
-        return (
-            explain_failure(result, self._limits, self._level, read_only=True) if result.is_error else result
-        )
+        if not result.is_error:
+            return result
+        limits = connection.limits
+        if limits is not None:
+            # Race: without open files to spare it ends by itself, perhaps before this look.
+            is_there = not reader.ended.done()
+            lowered = limits.find_lowered(reader.pid) if is_there else UNKNOWN_LIMITS
+            if lowered:
+                self._retire(reader)
+                return explain_lowered(
+                    result, lowered, what="They held for this process; the next call gets another."
+                )
+            if not lowered.is_known:
+                return result
+        return explain_failure(result, self._limits, self._level, read_only=True)
 
     async def _stop(
         self,
@@ -477,3 +585,88 @@ async def interrupt_calls(reader: Reader, calls: Sequence[PendingCall], within_s
         if not running or loop.time() >= ends_s:
             return
         reader.repeat_interrupt()
+
+
+# ---- the processes around a reader
+
+_LIST_BYTES = 64  # room for two process ids: the look has to tell one from more
+_LINKS_OF_NO_THREAD = 2  # of the folder /proc/<pid>/task, which has one more for each thread
+
+
+class ReaderProcesses:
+    """The processes around one reader: its keeper above it, and what its calls start below.
+
+    Threat
+        A call that only reads leaves processes behind: detached ones, ones that end without being reaped,
+        loops of forks, or a thread that starts them later. They pile up until the sandbox can start no more.
+    Mechanism
+        A reader's parent is its keeper (see `sandbox.worker.fork`), which runs no code of a tool, is out of
+        reach of the reader's signals, and adopts every orphan below it, also when the reader itself ends.
+        After a call the host reads from the kernel whether the keeper has any descendant but the reader. If
+        so, a reader without further calls is ended, and the supervisor kills all below the keeper until
+        nothing is left, and the keeper last; with further calls, it gets no more, and is ended after them. A
+        reader without calls is stopped, so that it can start nothing, and looked at once more then.
+    Race window
+        What a thread of the reader starts after its last call runs until the second look, a tenth of a second
+        later. While calls run beside each other nothing is ended, as it may belong to one that goes on.
+    When it fails
+        What cannot be read, or does not look as it should (the keeper was killed when memory ran out), ends
+        the reader. What the kernel does not let go of within the supervisor's time has been sent SIGKILL, and
+        does nothing more.
+
+    Attributes:
+        keeper: The process id of its keeper.
+    """
+
+    def __init__(self, keeper: int, reader: int) -> None:
+        """Watch `reader`, whose parent is `keeper`."""
+        self.keeper = keeper
+        self._reader = reader
+        self._only_child = b"%d " % reader  # how the kernel lists it
+        # What a look reads stays open: opening it would take several times as long as reading it.
+        self._open: list[int] = []
+        # A kernel without these files has another way, which is slower. What is missing for any other reason
+        # is missing for that one as well.
+        with contextlib.suppress(OSError):
+            for path in (
+                f"/proc/{keeper}/task/{keeper}/children",
+                f"/proc/{reader}/task/{reader}/children",
+                f"/proc/{reader}/task",
+            ):
+                self._open.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def __repr__(self) -> str:
+        return f"<ReaderProcesses reader={self._reader} keeper={self.keeper}>"
+
+    def has_others(self) -> bool:
+        """Return whether there is anything below the keeper but the reader, or the reader is not there."""
+        if len(self._open) == 3:
+            keepers, readers, threads = self._open
+            try:
+                if os.pread(keepers, _LIST_BYTES, 0) != self._only_child:
+                    return True
+                # The kernel lists the children of each thread by themselves.
+                if os.fstat(threads).st_nlink == _LINKS_OF_NO_THREAD + 1:
+                    return bool(os.pread(readers, _LIST_BYTES, 0))
+            except OSError:
+                return True  # one of the two has ended
+        return tree.descendants(self.keeper) != {self._reader}
+
+    def close(self) -> None:
+        """Close what is open; closing twice is fine."""
+        while self._open:
+            os.close(self._open.pop())
+
+
+def stop(pidfd: int) -> None:
+    """Stop a process, if it is still there."""
+    # Race: it may just have ended. A pidfd never means another process.
+    with contextlib.suppress(OSError):
+        signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+
+
+def resume(pidfd: int) -> None:
+    """Let a process that was stopped go on, if it is still there."""
+    # Race: as above; the call that is about to be sent then fails by the end of its channel.
+    with contextlib.suppress(OSError):
+        signal.pidfd_send_signal(pidfd, signal.SIGCONT)

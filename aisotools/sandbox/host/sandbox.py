@@ -25,6 +25,7 @@ from aisotools.sandbox.host.calls import DisplayRouter, PendingCall, send_call
 from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.failures import (
     Recovery,
+    describe_recovery,
     timeout_result,
     unreadable_result,
     worker_died_result,
@@ -34,12 +35,21 @@ from aisotools.sandbox.host.readers import Readers
 from aisotools.sandbox.host.scheduler import CallScheduler
 from aisotools.sandbox.host.snapshot_store import MemoryBudget
 from aisotools.sandbox.host.snapshots import SnapshotHistory
+from aisotools.sandbox.host.worker_limits import (
+    UNKNOWN_LIMITS,
+    LoweredLimits,
+    explain_lowered,
+    worker_replaced_result,
+)
 from aisotools.sandbox.limits import LimitExceeded, explain_failure
 from aisotools.sandbox.process import spawn, tree
 from aisotools.workspace.import_roots import refuse_import_root
 
 # How long an old tree may take to end before a new one is started all the same.
 _OLD_TREE_S = 6.0
+# How long a start waits while too many descriptors of the user are on their way between processes.
+_IN_FLIGHT_PATIENCE_S = 2.0
+_IN_FLIGHT_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,11 +258,15 @@ class LocalSandbox:
                     exceeded = connection.exit_limit
                 elif result.content.rstrip().endswith("[exit code 137]"):
                     exceeded = connection.monitor.post_mortem()
+            # Our own file tools lower none; what a thread lowers meanwhile is found after the next call.
+            lowered = (
+                self._put_limits_back(connection, pending, result) if request.changes_variables else None
+            )
             if exceeded is not None:
-                return exceeded.apply_to(result)
-            if result.is_error:
-                return explain_failure(result, self._spec.limits, self._spec.level)
-            return result
+                result = exceeded.apply_to(result)
+            elif result.is_error and (lowered is None or (lowered.is_known and not lowered)):
+                result = explain_failure(result, self._spec.limits, self._spec.level)
+            return await self._report_lowered(connection, result, lowered) if lowered else result
         except asyncio.CancelledError:
             # Cancelled while user code runs: stop the code, then let the cancellation through. Shielded
             # against further cancellations, however many: the slot must not be released while the code still
@@ -284,6 +298,35 @@ class LocalSandbox:
         if True in (result.metadata.get("timed_out"), result.metadata.get("stopped")):
             await connection.sweep(pending, within_s=self._stop_timeouts.kill_s)
         return result
+
+    def _put_limits_back(
+        self, connection: WorkerConnection, call: PendingCall, result: ToolResult
+    ) -> LoweredLimits | None:
+        """Return the kernel's limits that a call has lowered in the worker, after they were put back."""
+        # What took the place of a worker that died has the limits of its snapshot, and is looked at after its
+        # first call.
+        if connection.limits is None or "worker_died" in result.metadata:
+            return None
+        if not connection.is_serving:
+            return UNKNOWN_LIMITS
+        if any(other is not call for other in connection.calls):
+            return connection.limits.find_lowered(connection.pid)
+        return connection.limits.put_back(connection.pid)
+
+    async def _report_lowered(
+        self, connection: WorkerConnection, result: ToolResult, lowered: LoweredLimits
+    ) -> ToolResult:
+        """Say in a result that limits were lowered, and replace the worker if they cannot be put back."""
+        if not lowered.final:
+            return explain_lowered(result, lowered, what=lowered.describe_end())
+        reason = f"code in it has lowered hard limits: {lowered}"
+        recovery = await self._end_worker(connection, reason)
+        limits = connection.limits
+        if limits is not None and connection.is_serving and limits.put_back(connection.pid).final:
+            # The snapshot is no better: a thread had lowered them before it was taken.
+            connection.lose(reason)
+            recovery = None
+        return worker_replaced_result(result, lowered, recovery=describe_recovery(recovery))
 
     async def _on_timeout(
         self, connection: WorkerConnection, request: SandboxCall, pending: PendingCall
@@ -485,7 +528,7 @@ class LocalSandbox:
             server, connection = spawn.server(self._spec.tool_modules), None
             try:
                 connection = WorkerConnection(
-                    server.spawn(self._spec),
+                    await self._spawn(server),
                     listener=self._listener,
                     displays=self.displays,
                     exempt_pids=self.variables.pids,
@@ -508,6 +551,20 @@ class LocalSandbox:
                     spawn.discard(server)
         raise AssertionError("unreachable")
 
+    async def _spawn(self, server: spawn.ForkServerHandle) -> spawn.WorkerHandles:
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + _IN_FLIGHT_PATIENCE_S
+        while True:
+            if self._closed:  # meanwhile
+                raise SandboxError("The sandbox was closed.")
+            try:
+                return server.spawn(self._spec)
+            except spawn.TooManyOnTheirWay:
+                # Most programs receive what they are sent at once, so that is soon over.
+                if loop.time() > ends_s:
+                    raise
+                await asyncio.sleep(_IN_FLIGHT_PAUSE_S)
+
     async def _wait_ready(self, connection: WorkerConnection) -> None:
         try:
             async with asyncio.timeout(self._start_timeout_s):
@@ -527,4 +584,4 @@ def _tree_bytes(supervisor: int) -> int:
     """Return the memory of a worker and all around it; see `estimate_memory`."""
     if not supervisor:
         return 0
-    return estimate_memory((supervisor, *tree.below(supervisor, tree.table())))
+    return estimate_memory((supervisor, *tree.descendants(supervisor)))

@@ -198,7 +198,7 @@ class SnapshotStore:
         Raises:
             SandboxError: If it cannot even be requested.
         """
-        sock = ForkSocket(lambda: connection.supervisor)
+        sock = ForkSocket(lambda: connection.supervisor, connection.pid)
         # Before the fork: it will have none of the threads and children that are counted here.
         counts = fork_handle.count_processes(connection.pid, self._fork_pids)
         if not connection.request_fork(sock.peer):

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from aisotools.core.exceptions import SandboxError
+from aisotools.core.exceptions import SandboxError, as_clause
 from aisotools.core.protocols import ToolPayload
 from aisotools.core.sandboxes import SandboxCall, VariableCopy, VariablePoint
 from aisotools.core.types import ToolCall, ToolResult
@@ -55,11 +55,13 @@ class WokenReader:
 
     Attributes:
         socket: Its call channel, and its process.
+        keeper: The process id of its keeper.
         lost: What it lacks of the worker, in words.
         known_tools: Keys of the tools that it has.
     """
 
     socket: ForkSocket
+    keeper: int
     lost: tuple[str, ...]
     known_tools: set[str]
 
@@ -93,6 +95,7 @@ class SnapshotHistory:
     Attributes:
         expected_recovery: What a recovery in progress is about to restore, as far as is known.
         reader_pids: Processes of readers (see `readers`), which no sweep may touch either.
+        keeper_pids: Their keepers (see `ReaderProcesses`), likewise.
     """
 
     def __init__(
@@ -129,6 +132,7 @@ class SnapshotHistory:
         self._waking_pid = 0
         self.expected_recovery: Recovery | None = None
         self.reader_pids: set[int] = set()
+        self.keeper_pids: set[int] = set()
 
     def __repr__(self) -> str:
         return f"<SnapshotHistory on {self._store!r}>"
@@ -145,7 +149,7 @@ class SnapshotHistory:
 
     def pids(self) -> list[int]:
         """Return the processes that hold snapshots, are being woken, or can change nothing."""
-        pids = [*self._store.pids(), *self.reader_pids]
+        pids = [*self._store.pids(), *self.reader_pids, *self.keeper_pids]
         if self._waking_pid:
             pids.append(self._waking_pid)
         return pids
@@ -453,13 +457,14 @@ class SnapshotHistory:
             await asyncio.shield(snapshot.settled)
             # Race: a sweep would end a process that nobody has named yet.
             async with connection.sweep_lock:
-                sock, lost = await snapshot.wake_reader(
+                sock, keeper, lost = await snapshot.wake_reader(
                     lambda: connection.supervisor, ends, writable=writable, within_s=_WAKE_S
                 )
             # No point at which another task could run lies between this and the answer.
             self.reader_pids.add(sock.pid)
+            self.keeper_pids.add(keeper)
             lost = tuple(dict.fromkeys((*snapshot.point.lost, *lost)))
-            return WokenReader(socket=sock, lost=lost, known_tools=set(snapshot.known_tools))
+            return WokenReader(socket=sock, keeper=keeper, lost=lost, known_tools=set(snapshot.known_tools))
         finally:
             snapshot.drop("the snapshot was made only for a reader")
 
@@ -471,7 +476,7 @@ class SnapshotHistory:
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
         except (SandboxError, OSError) as error:
             os.close(file)
-            raise SandboxError(f"The variables could not be copied: {error}.") from None
+            raise SandboxError(f"The variables could not be copied: {as_clause(error)}.") from None
         point = VariablePoint(call_id=snapshot.point.call_id, label="data only", lost=lost)
         return VariablesFile(point, file)
 

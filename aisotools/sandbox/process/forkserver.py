@@ -440,13 +440,12 @@ def _remove_scratch(prefix: str) -> None:
 
 
 def _compile_filters(level: str, landlock_abi: int | None) -> None:
-    """Compile the system call filters of a worker and its init, which `build_filter` caches."""
+    """Compile the system call filters of a worker, its readers and its init, which `build_filter` caches."""
     arch = syscalls.architecture()
     if arch is not None:
         seccomp.build_filter(arch, level, levels.landlock_abi(level, landlock_abi))
-        if level == "isolated":
-            # For its readers, which must not reach servers on the loopback either.
-            seccomp.build_filter(arch, "confined", levels.landlock_abi("confined"))
+        if levels.has_readers(level, landlock_abi):
+            seccomp.build_filter(arch, seccomp.READER, levels.landlock_abi("confined"))
         seccomp.build_filter(arch, "limited", 0)
 
 

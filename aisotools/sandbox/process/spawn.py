@@ -182,6 +182,10 @@ class WorkerHandles:
     err: io.FileIO
 
 
+class TooManyOnTheirWay(SandboxError):
+    """Raised when programs of this user have sent more descriptors than may wait to be received."""
+
+
 class ForkServerHandle:
     """A running fork server."""
 
@@ -253,6 +257,7 @@ class ForkServerHandle:
         """Ask for a worker; it reports on the channel when it is ready.
 
         Raises:
+            TooManyOnTheirWay: Try again: too many descriptors of this user are on their way just now.
             SandboxError: The fork server is gone, or this process has no descriptors left.
         """
         request = SpawnRequest(
@@ -349,7 +354,7 @@ class ForkServerHandle:
             except OSError as error:
                 if error.errno == errno.ETOOMANYREFS:
                     # Counted per user: the server is well, and the next attempt may succeed.
-                    raise SandboxError(
+                    raise TooManyOnTheirWay(
                         "The sandbox could not be started: too many descriptors of this user are on their "
                         "way between processes. End the program that does not receive them, or raise the "
                         "limit on open files (`ulimit -n`)."

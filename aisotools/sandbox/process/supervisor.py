@@ -11,7 +11,8 @@ Messages on the control socket (one JSON object per packet):
 - from the host: `interrupt {number, ...}` and `sweep {seq, ...}`, both with `spared` and `unmarked` (see
   `tree.find_sweepable`), and `holds`: whether the call runs on the worker's main thread; `adopt {worker}`:
   another process is the worker now; `kill {}`; and with `seq`: `freeze` or `end` all that runs below, `thaw`
-  what was frozen, or `drop` it. All but `adopt` and `kill` name the parked forks in `keep`
+  what was frozen, or `drop` it, or `clear {root}`: end all below a keeper (see `sandbox.worker.fork`), and
+  it last. All but `adopt` and `kill` name the parked forks in `keep`
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ next signal wakes it. The handler reads all records, so an unread one says that 
 _PACKET_BYTES = 1 << 16
 _END_TIMEOUT_S = 5.0  # for the whole tree; what the kernel still holds then is left to the janitor
 _SWEEP_TIMEOUT_S = 1.0  # the host waits for it
+_LOOK_AGAIN_S = 0.0005  # a process that has ended is reaped within microseconds
 # What the supervisor reports: the fields of each op, and their types.
 _REPORTS: Mapping[str, Mapping[str, type]] = {
     "started": {"worker": int, "supervisor": int, "scratch": str},
@@ -232,6 +234,8 @@ class Supervisor:
             self._kill(lambda: running() & frozen)
         elif op == "end":
             self._kill(lambda: running() - self._frozen)
+        elif op == "clear":
+            self._clear(request["root"])
         elif op == "thaw":
             frozen, self._frozen = self._frozen, set()
             # Only what is still below us: a number whose process has ended may be somebody else's by now.
@@ -240,6 +244,16 @@ class Supervisor:
 
     def _kill(self, find: Callable[[], set[int]]) -> None:
         self._report_death(tree.kill_all(find, within_s=_SWEEP_TIMEOUT_S))
+
+    def _clear(self, keeper: int) -> None:
+        """Kill everything below a keeper, then the keeper."""
+        # Stale request: it may have ended with the tree around it, and its number be anybody's. Race: the
+        # snapshot above it is about to end and to leave it to us, which a walk up follows and a list misses.
+        if not tree.is_below(keeper, os.getpid()):
+            return
+        # Order: it adopts what loses its parent here, so nothing gets away while it is there.
+        self._kill(lambda: _running_below(keeper))
+        tree.send_signal(keeper, signal.SIGKILL)
 
     def _sweepable(self, request: Mapping[str, Any], processes: tree.Table) -> set[int]:
         """Return what a request is to end or to interrupt."""
@@ -269,6 +283,24 @@ class Supervisor:
             self._control.send(to_json(message))
         except (BrokenPipeError, ConnectionResetError):
             return  # the host is gone: there is nobody to tell, and the tree is about to end
+
+
+def _running_below(
+    keeper: int,
+    descendants: Callable[[int], set[int]] = tree.descendants,
+    parent_of: Callable[[int], int] = tree.parent_of,
+) -> set[int]:
+    """Return what runs below a keeper; empty only if nothing is left there, or it takes too long to go."""
+    ends_s = time.monotonic() + _SWEEP_TIMEOUT_S
+    while True:
+        found = descendants(keeper)
+        running = {pid for pid in found if parent_of(pid)}
+        # Race: a process may end after its parent's list was read and before its own is, and its children
+        # move up to where nobody looks again. So an entry that has ended means another look. Zombies that
+        # nobody else reaps do not stay: the keeper has the kernel reap its children.
+        if running or not found or time.monotonic() > ends_s:
+            return running
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def unread_bytes(descriptor: int) -> int:

@@ -13,9 +13,12 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
+
+unreaped: set[int] = set()
+"""Children of this process whose exit status nobody will ever know, since something else has taken it."""
 
 CALL_MARK = "AISOTOOLS_CALL"
 """Environment variable of a process that a call started; see `call_mark`."""
@@ -25,6 +28,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 _KILL_ROUND_S = 0.001  # pause between two scans of `kill_all`: SIGKILL is delivered within microseconds
 _ENVIRON_BYTES = 1 << 20  # read at most this much of an environment; its owner decides how large it is
+
+# Steps from a process up to its root, and how often the way is tried again when it changes under us.
+_MAX_STEPS = 64
+_MAX_WALKS = 8
 
 _FREEZE_TIMEOUT_S = 0.05  # for all processes together; one that waits for a disk may take seconds to stop
 _FREEZE_POLL_S = 0.0002  # spin this long before sleeping: most signals arrive within microseconds
@@ -121,6 +128,27 @@ def below(root: int, processes: Table) -> set[int]:
     return found
 
 
+def is_below(pid: int, root: int, parent_of: Callable[[int], int] = parent_of) -> bool:
+    """Return whether a process is `root` or one of its descendants, by what the kernel says."""
+    for _ in range(_MAX_WALKS):
+        current = pid
+        for _ in range(_MAX_STEPS):
+            if current == root:
+                return True
+            parent = parent_of(current)
+            if parent <= 1:
+                break
+            current = parent
+        else:
+            return False
+        # Race: a process on the way may end while we walk up, and its children get another parent. If the way
+        # broke off in its middle (no parent any more), walk again from the start. It is settled if it ended
+        # at init, or if `pid` itself is gone.
+        if parent == 1 or current == pid:
+            return False
+    return False
+
+
 def _children_by_parent(processes: Table) -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
     for pid, process in processes.items():
@@ -128,7 +156,11 @@ def _children_by_parent(processes: Table) -> dict[int, list[int]]:
     return children
 
 
-def descendants(root: int, exempt: Collection[int] = ()) -> set[int]:
+class TooManyProcesses(Exception):
+    """Raised instead of looking at more processes and threads than was allowed."""
+
+
+def descendants(root: int, exempt: Collection[int] = (), *, max_threads: float = math.inf) -> set[int]:
     """Return all processes below `root`, read from the kernel's lists of children where it keeps them.
 
     That costs in proportion to the tree, and not to all processes of the machine.
@@ -136,13 +168,24 @@ def descendants(root: int, exempt: Collection[int] = ()) -> set[int]:
     Args:
         root: The process above all; nothing is below 0.
         exempt: Processes whose own descendants need not be found. There are many, and each costs a read.
+        max_threads: How many threads the processes may have that are looked at. Each of them costs a read.
+
+    Raises:
+        TooManyProcesses: If they have more.
     """
     found: set[int] = set()
     todo = [root] if root else []
     try:
         while todo:
             pid = todo.pop()
-            new = _children_of(pid) - found
+            try:
+                threads = os.listdir(f"/proc/{pid}/task")
+            except OSError:
+                continue  # it ended meanwhile
+            max_threads -= len(threads)
+            if max_threads < 0:
+                raise TooManyProcesses
+            new = _children_of(pid, threads) - found
             found |= new
             todo += new.difference(exempt)
     except FileNotFoundError:
@@ -151,11 +194,15 @@ def descendants(root: int, exempt: Collection[int] = ()) -> set[int]:
     return found
 
 
-def _children_of(pid: int) -> set[int]:
+def count_threads(pid: int) -> int:
+    """Return the number of threads of a process, without reading a list of them; 0 if it is gone."""
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
+        return os.stat(f"/proc/{pid}/task").st_nlink - 2
     except OSError:
-        return set()  # it ended meanwhile
+        return 0
+
+
+def _children_of(pid: int, threads: Iterable[str]) -> set[int]:
     found: set[int] = set()
     for thread in threads:
         try:
@@ -374,17 +421,13 @@ def kill_all(find: Callable[[], set[int]], *, within_s: float) -> dict[int, int]
 # ---------------------------------------------------------------- freezing
 
 
-class TooManyProcesses(Exception):
-    """Raised by `freeze_tree` instead of stopping more processes than it may."""
-
-
 @contextmanager
 def freeze_tree(
     root: int,
     exempt: Collection[int] = (),
     *,
     within_s: float = _FREEZE_TIMEOUT_S,
-    max_processes: float = math.inf,
+    max_threads: float = math.inf,
 ) -> Iterator[None]:
     """Stop everything below `root` inside the `with` block, and continue it afterwards.
 
@@ -395,7 +438,7 @@ def freeze_tree(
         root: The process above all; 0 for none.
         exempt: Processes that do nothing anyway.
         within_s: How long to wait until all have stopped.
-        max_processes: How many processes to look at. Each costs several system calls.
+        max_threads: How many threads the processes may have together. Each costs several system calls.
 
     Raises:
         TooManyProcesses: If there are more below `root`. All of them run on.
@@ -403,7 +446,7 @@ def freeze_tree(
     stopped: set[int] = set()
     try:
         if root:
-            _stop_descendants(root, stopped, exempt, within_s, max_processes)
+            _stop_descendants(root, stopped, exempt, within_s, max_threads)
         yield
     finally:
         # Also after an error on the way: `stopped` was filled in place, before each signal was sent.
@@ -412,20 +455,16 @@ def freeze_tree(
 
 
 def _stop_descendants(
-    root: int, stopped: set[int], exempt: Collection[int], within_s: float, max_processes: float
+    root: int, stopped: set[int], exempt: Collection[int], within_s: float, max_threads: float
 ) -> None:
     visited = set(exempt)
-    seen = 0
     moving: list[int] = []
     # Race: processes fork while they are being found. Each round finds what was started during the last one.
     for _ in range(_FREEZE_ROUNDS):
-        new = descendants(root, exempt) - visited
+        new = descendants(root, exempt, max_threads=max_threads) - visited
         if not new:
             break
         visited |= new
-        seen += len(new)
-        if seen > max_processes:
-            raise TooManyProcesses
         for pid in new:
             states = set(_thread_states(pid))
             if states <= _NOT_RUNNING:

@@ -9,6 +9,8 @@ output and one for interrupts. Snapshot to host: `parked`, once. Its forks say `
 `copying` and `copied`, on the socket that they were given. It ends when the host closes its end.
 
 A fork made by `read` is a reader (see `reader`): it serves calls like a worker and cannot change anything.
+Between snapshot and reader stands its keeper, one more fork that does nothing: it adopts what the reader's
+calls leave behind, where the host finds it (see `sandbox.host.readers.ReaderProcesses`).
 
 A fork has all memory of the process it was forked from, and shares or lacks the rest: offsets of open files
 and sockets are shared; threads, timers and child processes are missing. What can be repaired is; what cannot
@@ -26,6 +28,7 @@ import gc
 import os
 import pickle
 import random
+import select
 import signal
 import socket
 import stat
@@ -401,14 +404,12 @@ class ForkPoint:
     Attributes:
         namespace: The user's variables, with what the shell has put beside them.
         hidden: What the shell has put there.
-        level: The worker's confinement level.
         detach: Called in every fork of ours: closes what belongs to the parent.
         is_forking: Whether the fork in progress is ours, and not user code's.
     """
 
     namespace: Mapping[str, Any]
     hidden: Mapping[str, Any]
-    level: str
     detach: Callable[[], None]
     is_forking: bool = field(default=False, init=False)
     _snapshots: list[int] = field(default_factory=list, init=False)
@@ -437,8 +438,7 @@ class ForkPoint:
         try:
             pid = self._fork()
         except OSError as error:
-            with socket.socket(fileno=descriptor) as sock:
-                BlockingChannel(sock).send("refused", {"error": error.strerror})
+            _refuse(descriptor, error)
             return None
         if pid:
             os.close(descriptor)
@@ -468,7 +468,13 @@ class ForkPoint:
                 _reap_children()
                 received = [channel.descriptors.popleft() for _ in range(_REQUEST_DESCRIPTORS[frame.op])]
                 # Fork again: the snapshot stays as it is, for the next request.
-                if self._fork():
+                try:
+                    is_snapshot = bool(self._fork())
+                except OSError as error:
+                    # Too many processes just now. The next request may find fewer.
+                    _refuse(received.pop(0), error)
+                    is_snapshot = True
+                if is_snapshot:
                     for number in received:
                         os.close(number)
                     continue
@@ -477,11 +483,36 @@ class ForkPoint:
                 if frame.op == "copy":
                     self._copy(woken, received[1])
                 if frame.op == "read":
+                    self._fork_below_keeper(received)
                     return self._become_reader(woken, state, frame.header, received, former=header["ours"])
                 keep = frozenset({received[0], *header["ours"]})
                 lost = repair_fork(state, had_helpers=frame.header["strangers"], keep=keep)
                 woken.send("woke", {"lost": lost})
                 return WokenFork(woken)
+
+    def _fork_below_keeper(self, received: list[int]) -> None:
+        """Fork, and return in the fork alone. This process stays above it until the host ends it."""
+        # Before the fork: nothing that the reader starts may find this process without it.
+        tree.become_subreaper()
+        if not self._fork():
+            return
+        try:
+            # Signals: an interrupt is for the reader. A child that ends is reaped by the kernel, so that no
+            # zombie counts as a process of the user; the host sees the reader's end by its pidfd.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            *others, interrupts = received
+            for number in others:
+                os.close(number)
+            # The host holds the other end until it has ended all that is below, and this process last. So
+            # its number, by which the host knows it, cannot become that of another process before.
+            lifeline = select.poll()
+            lifeline.register(interrupts, 0)
+            lifeline.poll()
+            # No reader was made of it, or the host's request got lost: what is left has been sent SIGKILL.
+            os.waitid(os.P_ALL, 0, os.WEXITED)
+        finally:
+            os._exit(0)
 
     def _become_reader(
         self,
@@ -506,9 +537,7 @@ class ForkPoint:
         folders = [os.environ.get(name, "") for name in ("WORKSPACE", "HOME", "TMPDIR")]
         writable = [*filter(None, folders), *header["writable"]]
         try:
-            lost = reader.give_up_rights(
-                self.level, header, own={own, interrupts}, former=former, writable=writable
-            )
+            lost = reader.give_up_rights(header, own={own, interrupts}, former=former, writable=writable)
         except (OSError, SandboxError) as error:
             channel.send("refused", {"error": str(error)[:_MAX_REASON_CHARS]})
             # The host asks the kernel who sent this, which takes a living process.
@@ -550,6 +579,12 @@ class ForkPoint:
             self.is_forking = False
 
 
+def _refuse(descriptor: int, error: OSError) -> None:
+    """Answer for the fork that was not made. The host knows by the sender that it is not there."""
+    with socket.socket(fileno=descriptor) as sock:
+        BlockingChannel(sock).send("refused", {"error": error.strerror})
+
+
 def hide_snapshots_from_wait() -> None:
     """Make `os.wait()` see only the children of user code: those in the process group of this process.
 
@@ -558,7 +593,15 @@ def hide_snapshots_from_wait() -> None:
     original = os.waitpid
 
     def waitpid(pid: int, options: int, /) -> tuple[int, int]:
-        return original(0 if pid == -1 else pid, options)
+        try:
+            ended, status = original(0 if pid == -1 else pid, options)
+        except ChildProcessError:
+            # User code has reaped it, or ignores SIGCHLD. Both asyncio and subprocess make up a status then.
+            if pid > 0:
+                tree.unreaped.add(pid)
+            raise
+        tree.unreaped.discard(ended)  # a number that was used before
+        return ended, status
 
     def wait() -> tuple[int, int]:
         return original(0, 0)

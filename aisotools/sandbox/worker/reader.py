@@ -5,9 +5,10 @@ Threat
 Mechanism
     Its code is loaded and run in a fork of the worker, never in the worker. First the fork gives up, for
     good: files (a Landlock layer without writable folders, scratch included), signals to what it has not
-    started and /proc of others (the same layer), and sockets (a system call filter). What it has inherited is
-    taken away before, as neither looks at that: files are opened anew for reading, other descriptors (pipes,
-    sockets, terminals, event counters) go dead, shared memory becomes a private copy. The host lists them.
+    started and /proc of others (the same layer), sockets, and mode, owner, times, attributes and flags of
+    files, which Landlock does not govern (a system call filter). What it has inherited is taken away before,
+    as neither looks at that: files are opened anew for reading, other descriptors (pipes, sockets, terminals,
+    event counters) go dead, shared memory becomes a private copy. The host lists them.
 Race window
     None for the tool: the fork has one thread, was listed while it waited for the host, and runs no code of
     the tool before `give_up_rights` returns. Not covered is what a call that may change things left in the
@@ -40,12 +41,9 @@ _DEVICES = {os.makedev(1, minor) for minor in (3, 5, 7, 8, 9)}  # null, zero, fu
 _O_PATH = 0o10000000  # `os.O_PATH`, which other systems lack: there this module is imported all the same
 _MREMAP_MAYMOVE_FIXED = 3
 _FAILED = ctypes.c_void_p(-1).value
-# The filter of this level makes no socket with an address, at whatever level the worker itself is.
-_FILTER_LEVEL = "confined"
 
 
 def give_up_rights(
-    level: str,
     listing: Mapping[str, Any],
     *,
     own: Collection[int],
@@ -55,7 +53,6 @@ def give_up_rights(
     """Make this process a reader, for good. It must have one thread, and be neither host nor worker.
 
     Args:
-        level: The worker's confinement level.
         listing: What the host has found in this process: `open`, the numbers of its descriptors, and
             `shared`, its shared mappings as start, end and rights (such as `rw-`).
         own: Descriptors that stay as they are; 0, 1 and 2 always do.
@@ -77,8 +74,8 @@ def give_up_rights(
     unshare_memory([(start, end, rights) for start, end, rights in listing["shared"]])
     landlock.restrict_reader()
     arch = syscalls.architecture()
-    if level == "isolated" and arch is not None:
-        seccomp.load_filter(seccomp.build_filter(arch, _FILTER_LEVEL, landlock.abi()))
+    if arch is not None:
+        seccomp.load_filter(seccomp.build_filter(arch, seccomp.READER, landlock.abi()))
     if failures := list_remaining_rights(writable):
         raise SandboxError("; ".join(failures))
     return lost
@@ -230,6 +227,8 @@ def list_remaining_rights(writable: Iterable[str]) -> list[str]:
         failures.append("other processes can still be signalled")
     if syscalls.architecture() is not None and not _refuses_sockets():
         failures.append("sockets can still be made")
+    if syscalls.architecture() is not None and not _refuses_modes():
+        failures.append("modes of files can still be changed")
     if sys.platform != "linux":
         failures.append("this system is not known")
     return failures
@@ -243,6 +242,15 @@ def _can_create(folder: str) -> bool:
         # Where the file system has no nameless files, Landlock refuses before that is found out.
         return error.errno not in {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT}
     return True
+
+
+def _refuses_modes() -> bool:
+    # No file has a number below 0: where the call is still made, it fails for another reason.
+    try:
+        syscalls.call("fchmod", -1, 0)
+    except OSError as error:
+        return error.errno == errno.EPERM
+    return False
 
 
 def _refuses_sockets() -> bool:

@@ -20,6 +20,7 @@ import pickle
 import selectors
 import signal
 import sys
+import threading
 import types
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,9 +29,11 @@ from typing import Any, NoReturn, Self, TypeVarTuple
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from aisotools.core.exceptions import WorkerBroken
 from aisotools.core.protocols import Cancellation, OutputCaps, Tool, ToolContext
 from aisotools.core.types import Json, ToolResult
 from aisotools.sandbox.frames import BlockingChannel, Frame
+from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, unread_bytes
 from aisotools.sandbox.results import STREAMS_TAKEN, ResultPieces, encode_result
 from aisotools.sandbox.worker.fork import ForkPoint, hide_snapshots_from_wait
@@ -43,12 +46,13 @@ from aisotools.sandbox.worker.output import (
     Recorder,
     json_bundle,
 )
-from aisotools.tools.adapter import exception_result
+from aisotools.tools.adapter import exception_result, format_tool_frames
 
 # Nudges that are read at once, and the size of a progress report.
 _NUDGE_BYTES = 1 << 16
 _MAX_EMIT_BYTES = 1 << 16
 _STREAM_DESCRIPTORS = {"stdout": 1, "stderr": 2}
+_UNKNOWN_STATUS = 255  # as asyncio reports it; see `tree.unreaped`
 
 # ---- results of calls that did not end well, and what is added to all
 
@@ -73,12 +77,14 @@ def mark_stopped(result: ToolResult) -> ToolResult:
 
 def encode_failure(error: BaseException, record: CallRecord, caps: OutputCaps) -> ResultPieces:
     """Encode the result of a call whose tool raised `error`."""
+    error = error.with_traceback(strip_own_frames(error.__traceback__))
+    if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
+        # The exception is how Python interrupts a call. Its name would say the same again.
+        return encode_result(add_record(interrupted_result(format_tool_frames(error)), record), caps)
     try:
-        result = exception_result(error.with_traceback(strip_own_frames(error.__traceback__)))
+        result = exception_result(error)
     except BaseException:  # __str__ of a user's exception may raise anything
         result = ToolResult.error(f"{type(error).__name__} (its message cannot be shown)")
-    if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
-        result = interrupted_result(result.content)
     return encode_result(add_record(result, record), caps)
 
 
@@ -186,7 +192,14 @@ if sys.version_info < (3, 12):
         ) -> None:
             # asyncio has just started it, so the number is still its own, unless user code in another thread
             # has reaped it since: then the call that started it fails.
-            loop, descriptor = asyncio.get_running_loop(), os.pidfd_open(pid)
+            loop = asyncio.get_running_loop()
+            try:
+                descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                # Race: it has ended, and its status was taken by user code that ignores SIGCHLD.
+                tree.unreaped.add(pid)
+                loop.call_soon(callback, pid, _UNKNOWN_STATUS, *args)
+                return
 
             def on_exit() -> None:
                 loop.remove_reader(descriptor)
@@ -195,7 +208,7 @@ if sys.version_info < (3, 12):
                     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                 except ChildProcessError:
                     # Race: user code has reaped it. asyncio's own watchers report 255 then, too.
-                    status = 255
+                    status = _UNKNOWN_STATUS
                 callback(pid, status, *args)
 
             loop.add_reader(descriptor, on_exit)
@@ -285,6 +298,8 @@ class Worker:
         self._running: int | None = None
         self._holder: int | None = None
         self._pid = os.getpid()
+        self._umask = os.umask(0o077)
+        os.umask(self._umask)
         # False in a fork made by user code: the channel belongs to its parent.
         self._owns_channel = True
         self._inputs = InputChannel(self._send, channel.fileno(), self._receive)
@@ -297,12 +312,12 @@ class Worker:
     def serve(self, loop: ForkableEventLoop) -> NoReturn:
         """Run until the host closes its end."""
         shell, detach = self._shell, functools.partial(self._close_channel, loop)
-        level = str(self._sandbox["level"])
-        forks = self._forks = ForkPoint(shell.user_ns, shell.user_ns_hidden, level, detach)
+        forks = self._forks = ForkPoint(shell.user_ns, shell.user_ns_hidden, detach)
         hide_snapshots_from_wait()
         os.set_blocking(self._nudges, False)
         # Before the host learns that this worker is ready, and so before it may interrupt anything.
         signal.signal(signal.SIGINT, self._on_interrupt)
+        # Fork by user code: buffered output would be sent twice, and two would write to one channel.
         os.register_at_fork(before=flush, after_in_child=functools.partial(self._on_user_fork, loop))
         self._channel.send("ready", {"pid": self._pid, "python": sys.version.split()[0]})
         loop.add_reader(self._channel.fileno(), self._receive)
@@ -443,7 +458,7 @@ class Worker:
                 raise KeyboardInterrupt
         elif not targets and self._holder is not None:
             # Not the host's: user code has sent it, as threads do with `_thread.interrupt_main`. The call
-            # awaits.
+            # awaits. Signal: a handler runs between any two instructions, so it only asks the loop to cancel.
             asyncio.get_running_loop().call_soon_threadsafe(self._cancel, self._holder)
 
     def _read_nudges(self) -> set[int]:
@@ -522,20 +537,53 @@ class Worker:
         flush()
         self._send("done", {"id": call.number}, pieces)
 
+    def _put_back(self) -> None:
+        """Put back what user code may have changed of this process, and calls cannot do without.
+
+        No signal is blocked, SIGCHLD is not ignored, no function traces or profiles, and the owner of a new
+        file may use it. All else is kept from call to call: handlers of signals, timers, environment
+        variables, and a umask that takes rights from others only.
+        """
+        sys.settrace(None)
+        sys.setprofile(None)
+        threading.settrace(None)
+        threading.setprofile(None)
+        # Signals: blocked ones would stay blocked in programs, which could not be asked to end.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        # Signal: a child of a process that ignores it leaves no exit status. A handler of user code stays.
+        # It is set again in any case, since C code may have ignored the signal behind Python's back.
+        handler = signal.getsignal(signal.SIGCHLD)
+        signal.signal(signal.SIGCHLD, handler if callable(handler) else signal.SIG_DFL)
+        umask = os.umask(self._umask)
+        if not umask & 0o700:
+            os.umask(umask)
+
+    def _give_up(self, error: WorkerBroken) -> NoReturn:
+        """End this worker, which cannot run calls any more; the host starts another and says why."""
+        flush()
+        os.write(2, f"{error}\n".encode(errors="backslashreplace"))
+        # Crash of our own making: what user code has changed in this process cannot be told, so nothing here
+        # is to be relied on. The host sees the end, and reads the reason as last words.
+        os._exit(1)
+
     async def _run(self, call: _Call) -> None:
         self._recorder.enter(call.record)
+        if call.holds_main_thread or self._holder is None:
+            self._put_back()
         if call.holds_main_thread:
             self._holder, self._recorder.main = call.number, call.record
-            # An earlier call may have ignored or blocked the signal. This one can be interrupted.
+            # Signal: an earlier call may have ignored it. This one can be interrupted.
             signal.signal(signal.SIGINT, self._on_interrupt)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         try:
             pieces = await self._drive(self._execute(call), call.number)
+        except WorkerBroken as error:
+            self._give_up(error)
         except BaseException as error:  # SystemExit as well: a tool's failure is its result, never our end
             pieces = encode_failure(error, call.record, call.caps)
         finally:
             if call.holds_main_thread:
                 self._holder = self._recorder.main = None
+                self._put_back()
         if os.getpid() != self._pid:
             # A fork made by user code has run out of its cell. It must not answer for its parent.
             flush()
@@ -612,5 +660,13 @@ class Worker:
 
 def _import_tool(path: str) -> Tool:
     module, _, attribute = path.partition(":")
-    tool: Tool = getattr(importlib.import_module(module), attribute)
+    try:
+        tool: Tool = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        if not module.startswith("aisotools."):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise WorkerBroken(
+            f"What an earlier call has left keeps {module} from being imported: {reason}."
+        ) from error
     return tool

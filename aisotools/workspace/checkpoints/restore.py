@@ -16,12 +16,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.checkpoints.scan import (
-    TrackedTree,
-    open_below,
-)
-from aisotools.workspace.checkpoints.store import Node, Store, TreePath, TreeReader
-from aisotools.workspace.dirfd import CREATE_FLAGS, DIRECTORY_FLAGS, WALK_FLAGS
+from aisotools.workspace.checkpoints.scan import TrackedTree
+from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, open_below
+from aisotools.workspace.dirfd import CREATE_FLAGS, DIRECTORY_FLAGS, open_unlocked
 from aisotools.workspace.workspace import TEMPORARY
 
 Failure = tuple[TreePath, str]
@@ -193,7 +191,11 @@ class _Restore:
 
     def run(self, targets: Mapping[TreePath, Node | None]) -> RestoreResult:
         folders = [path for path, node in targets.items() if node is not None and node.kind == "folder"]
-        # Removals first, deepest first: a folder must be empty, and a file may stand where a folder should
+        # Folders that not even their owner may use are opened first, the outermost first: their modes are
+        # set in the end.
+        for path in sorted(folders, key=len):
+            self._unlock(path)
+        # Removals next, deepest first: a folder must be empty, and a file may stand where a folder should
         # be.
         for path in sorted(targets, key=len, reverse=True):
             self._step(self._clear, path, targets[path])
@@ -214,6 +216,17 @@ class _Restore:
             self._result.failed.append((path, error.strerror or str(error)))
         except WorkspaceError as error:
             self._result.failed.append((path, str(error)))
+
+    def _unlock(self, path: TreePath) -> None:
+        # What is not there yet is made later; what stays locked is reported by the step that needs it.
+        with suppress(OSError):
+            parent = open_below(self._root, path[:-1])
+            try:
+                status = os.stat(path[-1], dir_fd=parent, follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+                    os.close(open_unlocked(path[-1], parent))
+            finally:
+                os.close(parent)
 
     def _clear(self, path: TreePath, node: Node | None) -> None:
         """Remove what is at `path`, unless `node` can replace it by a rename or is a folder as well."""
@@ -359,13 +372,18 @@ def remove_tree(root: int, path: TreePath) -> None:
             if not stat.S_ISDIR(status.st_mode):
                 os.unlink(name, dir_fd=parent)
                 continue
-            folder = _open_unlocked(name, parent)
+            folder = open_unlocked(name, parent)
             try:
+                os.fchmod(folder, 0o700)
                 for inner in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
                     inner_status = os.stat(inner, dir_fd=folder, follow_symlinks=False)
                     if stat.S_ISDIR(inner_status.st_mode):
                         # A folder can be moved only by who may write to it.
-                        os.close(_open_unlocked(inner, folder))
+                        below = open_unlocked(inner, folder)
+                        try:
+                            os.fchmod(below, 0o700)  # it leaves the folders whose modes protected it
+                        finally:
+                            os.close(below)
                         moved += 1
                         new_name = f"{TEMPORARY}{os.urandom(6).hex()}-{moved}"
                         os.rename(inner, new_name, src_dir_fd=folder, dst_dir_fd=parent)
@@ -375,14 +393,3 @@ def remove_tree(root: int, path: TreePath) -> None:
             finally:
                 os.close(folder)
             os.rmdir(name, dir_fd=parent)
-
-
-def _open_unlocked(name: str, parent: int) -> int:
-    """Open a folder, and let its owner read and change it from now on, even if its mode allowed nothing."""
-    place = os.open(name, WALK_FLAGS, dir_fd=parent)
-    try:
-        # A descriptor that is good for walking alone changes no mode itself.
-        os.chmod(f"/proc/self/fd/{place}" if hasattr(os, "O_PATH") else place, 0o700)  # noqa: PTH101 - no path
-        return os.open(".", DIRECTORY_FLAGS, dir_fd=place)
-    finally:
-        os.close(place)

@@ -18,16 +18,32 @@ import ctypes
 import errno
 import math
 import os
-import pathlib
 import stat
+import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import itemgetter
+from pathlib import Path
+from typing import BinaryIO
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.checkpoints.store import Node, Store, TreePath, encode_folder
-from aisotools.workspace.dirfd import DIRECTORY_FLAGS, READ_FLAGS
+from aisotools.workspace.checkpoints.store import Store
+from aisotools.workspace.checkpoints.tree import (
+    FileStamp,
+    FolderState,
+    Node,
+    TreePath,
+    open_below,
+    pack_stamp,
+    put_away,
+    take_back,
+)
+from aisotools.workspace.dirfd import DIRECTORY_FLAGS, READ_FLAGS, stamps_maps
+from aisotools.workspace.lock import RootMode
 from aisotools.workspace.paths import printable
 
 RACY_NS = 20_000_000
@@ -38,9 +54,6 @@ _NEW_WORK = 20
 """Work for a new or changed entry, which is read and stored; a look at one that is known counts as 1."""
 _READ_ATTEMPTS = 3  # of a file that changes while it is read
 _MAX_LISTED = 100  # paths in `Snapshot.uncovered`
-
-_Stamp = tuple[int, int, int, int]
-"""Size, modification time, inode and change time of a file."""
 
 ProgressCallback = Callable[[int, int], None]
 """Called with the bytes that were read so far and the bytes that have to be read."""
@@ -90,73 +103,7 @@ class _LimitExceeded(Exception):
     """A folder holds more than `ScanLimits` covers."""
 
 
-class FolderState:
-    """One folder as the last walk found it.
-
-    Attributes:
-        parent: State of the folder around it; None at the root.
-        nodes: Entries by name. The stamp is None where it is not to be trusted.
-        folders: States of the subfolders.
-        digest: Digest of the listing, valid unless `changed`.
-        changed: True if the listing has to be stored again. Then all parents are changed, too.
-        file_bytes: Size of the files directly in the folder.
-        unkept: Number of entries directly in the folder whose content is not stored.
-    """
-
-    __slots__ = ("changed", "digest", "file_bytes", "folders", "nodes", "parent", "unkept")
-
-    def __init__(self, parent: FolderState | None = None) -> None:
-        self.parent = parent
-        self.nodes: dict[str, tuple[_Stamp | None, Node]] = {}
-        self.folders: dict[str, FolderState] = {}
-        self.digest = ""
-        self.changed = True
-        self.file_bytes = 0
-        self.unkept = 0
-
-    def set(self, name: str, stamp: _Stamp | None, node: Node) -> None:
-        """Add or replace an entry."""
-        known = self.nodes.get(name)
-        if known is not None:
-            self._count(known[1], -1)
-        self.nodes[name] = stamp, node
-        self._count(node, 1)
-        if node.kind != "folder":
-            self.folders.pop(name, None)
-        if known is None or known[1] != node:
-            self.mark_changed()
-
-    def drop(self, name: str) -> None:
-        """Remove an entry, if there is one."""
-        known = self.nodes.pop(name, None)
-        if known is not None:
-            self._count(known[1], -1)
-            self.folders.pop(name, None)
-            self.mark_changed()
-
-    def _count(self, node: Node, sign: int) -> None:
-        if node.kind == "file":
-            self.file_bytes += sign * node.size
-        elif node.kind == "unkept":
-            self.unkept += sign
-
-    def mark_changed(self) -> None:
-        """Mark this folder and all parents to be stored again."""
-        state: FolderState | None = self
-        while state is not None and not state.changed:
-            state.changed = True
-            state = state.parent
-
-    def uncovered(self, path: TreePath) -> Iterator[tuple[TreePath, str]]:
-        """Yield the paths at any depth whose content is not stored, each with the reason."""
-        for name, (_, node) in self.nodes.items():
-            if node.kind == "unkept":
-                yield (*path, name), node.why_unkept
-        for name, folder in self.folders.items():
-            yield from folder.uncovered((*path, name))
-
-
-def _stamp_of(status: os.stat_result) -> _Stamp:
+def _stamp_of(status: os.stat_result) -> FileStamp:
     return status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns
 
 
@@ -170,18 +117,33 @@ def _unreadable_node(error: OSError, status: os.stat_result) -> Node:
     return _unkept_node(f"it cannot be read: {error.strerror}", status)
 
 
-@dataclass(frozen=True, slots=True)
-class _PendingFile:
-    """A file that the walk found new or changed, and that has to be read."""
+@dataclass(slots=True)
+class _PendingFiles:
+    """Files of one folder that the walk found new or changed, and that have to be read."""
 
-    path: TreePath  # of its folder
-    name: str
+    path: TreePath  # of the folder
     folder: FolderState
-    status: os.stat_result
+    names: list[str]
+    sizes: array[int]
+
+
+def _smallest_first(pending: Sequence[_PendingFiles]) -> Iterator[_PendingFiles]:
+    """Yield the same files one by one, in the order of their size."""
+    files: list[tuple[int, _PendingFiles, str]] = []
+    for batch in pending:
+        files += zip(batch.sizes, repeat(batch), batch.names)
+    files.sort(key=itemgetter(0))
+    for size, batch, name in files:
+        yield _PendingFiles(batch.path, batch.folder, [name], array("Q", [size]))
 
 
 class Scanner:
-    """Takes snapshots of one folder and remembers its state from one to the next."""
+    """Takes snapshots of one folder and remembers its state from one to the next.
+
+    Attributes:
+        keep_bytes: How much memory the state may take between two walks; a larger one waits in a file.
+        memory_bytes: How much it takes.
+    """
 
     def __init__(
         self,
@@ -204,6 +166,13 @@ class Scanner:
         self._trust_stamps = trust_stamps
         self._clock = clock
         self._root = FolderState()
+        self._file: BinaryIO | None = None  # holds the state while it is not in memory
+        self.keep_bytes = math.inf
+        self.memory_bytes = 0
+
+    def close(self) -> None:
+        """Forget the state."""
+        self._forget()
 
     def scan(
         self,
@@ -226,6 +195,8 @@ class Scanner:
             WorkspaceError: If a content cannot be stored.
             OSError: If the folder itself cannot be read.
         """
+        if self._file is not None:
+            self._take_back()
         walk = _Walk(
             limits=self._limits,
             device=os.fstat(root).st_dev,
@@ -237,77 +208,137 @@ class Scanner:
         try:
             walk.visit(root, (), self._root)
             copied_bytes = self._read_files(root, walk, progress)
+            walk.is_dirty = walk.is_dirty or self._root.changed
             digest = self._store_folder(self._root)
+            uncovered, uncovered_count = self._list_uncovered() if walk.has_unkept else ((), 0)
         except _LimitExceeded as error:
-            self._root = FolderState()
+            self._forget()
             return Snapshot(root="", entries=walk.entries, uncovered=(((), str(error)),), uncovered_count=1)
         except TooSlow:
             # Every entry of the state is true by itself; the next walk continues from there.
+            self.memory_bytes = self._root.memory_bytes()
+            self._put_away(is_dirty=True)
             raise
         except BaseException:
             # The state may be half updated, for example counted but not marked as changed. Start over.
-            self._root = FolderState()
+            self._forget()
             raise
-        uncovered = list(self._root.uncovered(())) if walk.has_unkept else []
+        if walk.is_dirty:
+            self.memory_bytes = self._root.memory_bytes()
+        if self._file is not None or self.memory_bytes > self.keep_bytes:
+            self._put_away(is_dirty=walk.is_dirty)
         return Snapshot(
             root=digest,
             entries=walk.entries,
             copied_bytes=copied_bytes,
             total_bytes=walk.file_bytes,
-            uncovered=tuple(uncovered[:_MAX_LISTED]),
-            uncovered_count=len(uncovered),
+            uncovered=uncovered,
+            uncovered_count=uncovered_count,
         )
+
+    def _list_uncovered(self) -> tuple[tuple[tuple[TreePath, str], ...], int]:
+        """Return the first paths whose content is not stored, and how many there are."""
+        listed: list[tuple[TreePath, str]] = []
+        count = 0
+        for uncovered in self._root.uncovered(()):
+            count += 1
+            if count <= _MAX_LISTED:
+                listed.append(uncovered)
+        return tuple(listed), count
+
+    # ---- the state between two walks
+
+    def _take_back(self) -> None:
+        assert self._file is not None
+        try:
+            self._root = take_back(self._file)
+        except (OSError, ValueError):
+            self._forget()  # every file is read again, which takes its time and loses nothing
+
+    def _put_away(self, *, is_dirty: bool) -> None:
+        """Free the memory of the state, if it is more than may be kept, or was not before the walk."""
+        if is_dirty:
+            self._close_file()
+        if self._file is not None:
+            self._file.seek(0)
+        elif self.memory_bytes <= self.keep_bytes:
+            return
+        else:
+            # Disk full: the next walk reads every file again.
+            with suppress(OSError):
+                self._file = put_away(self._root, self._store.folder)
+        self._root.clear()
+        self._root = FolderState()
+        self.memory_bytes = 0
+
+    def _forget(self) -> None:
+        self._root.clear()
+        self._root = FolderState()
+        self._close_file()
+        self.memory_bytes = 0
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    # ---- files
 
     def _read_files(self, root: int, walk: _Walk, progress: ProgressCallback | None) -> int:
         """Read the pending files of a walk. Return their size."""
-        pending = walk.pending
-        due_bytes = 0
-        for file in pending:
-            due_bytes += file.status.st_size
+        due_bytes = count = 0
+        for folder in walk.pending:
+            due_bytes += sum(folder.sizes)
+            count += len(folder.names)
+        batches: Iterable[_PendingFiles] = walk.pending
         if walk.file_bytes + due_bytes > self._limits.total_bytes:
-            pending = sorted(pending, key=lambda file: file.status.st_size)
-        if progress is not None and pending:
+            batches = _smallest_first(walk.pending)
+        if progress is not None and count:
             progress(0, due_bytes)
         # Syncing file by file waits for the disk each time. Many files are synced at once.
-        synced = len(pending) > _SYNCFS_FILES and _sync_file_system(root)
-        read_bytes, folder = 0, -1
-        folder_path: TreePath | None = None
-        try:
-            for file in pending:
-                if file.path != folder_path:
-                    if folder >= 0:
-                        os.close(folder)
-                    folder, folder_path = _reopen(root, file.path), file.path
-                room = self._limits.total_bytes - walk.file_bytes
-                stamp, node = self._read_file(folder, file, room, walk.racy_ns, synced=synced)
-                if node is None:
-                    file.folder.drop(file.name)
-                    continue
-                file.folder.set(file.name, stamp, node)
-                walk.has_unkept = walk.has_unkept or node.kind == "unkept"
-                walk.file_bytes += node.size
-                read_bytes += node.size
-                if progress is not None:
-                    progress(read_bytes, due_bytes)
-        finally:
-            if folder >= 0:
-                os.close(folder)
+        synced = count > _SYNCFS_FILES and _sync_file_system(root)
+        read_bytes = 0
+        for batch in batches:
+            try:
+                opened = open_below(root, batch.path)
+            except OSError:
+                opened = -1  # it was removed since the walk has visited it
+            try:
+                for name, size in zip(batch.names, batch.sizes, strict=True):
+                    room = self._limits.total_bytes - walk.file_bytes
+                    try:
+                        stamp, node = self._read_file(opened, name, size, room, walk.racy_ns, synced=synced)
+                    except FileNotFoundError:
+                        continue  # `visit` has dropped what was known of it
+                    batch.folder.set(name, stamp, node)
+                    walk.has_unkept = walk.has_unkept or node.kind == "unkept"
+                    walk.file_bytes += node.size
+                    read_bytes += node.size
+                    if progress is not None:
+                        progress(read_bytes, due_bytes)
+            finally:
+                if opened >= 0:
+                    os.close(opened)
         return read_bytes
 
     def _read_file(
-        self, folder: int, file: _PendingFile, room: int, racy_ns: int, *, synced: bool
-    ) -> tuple[_Stamp | None, Node | None]:
-        """Store a file of at most `room` bytes. Return its stamp, if it is trusted, and its node, if any."""
+        self, folder: int, name: str, size: int, room: int, racy_ns: int, *, synced: bool
+    ) -> tuple[FileStamp | None, Node]:
+        """Store a file of at most `room` bytes. Return its stamp, if it is trusted, and its node.
+
+        Raises:
+            FileNotFoundError: It is there no longer.
+        """
         if folder < 0:
-            return None, None
-        if file.status.st_size > room:
-            return None, _unkept_node("it is too large", file.status)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if size > room:
+            return None, _unkept_node("it is too large", _status(folder, name))
         try:
-            opened = os.open(file.name, READ_FLAGS, dir_fd=folder)
+            opened = os.open(name, READ_FLAGS, dir_fd=folder)
         except FileNotFoundError:
-            return None, None
+            raise
         except OSError as error:
-            return None, _unreadable_node(error, file.status)
+            return None, _unreadable_node(error, _status(folder, name))
         try:
             for _ in range(_READ_ATTEMPTS):
                 # Race: the name may by now lead to a FIFO or a device.
@@ -324,9 +355,9 @@ class Scanner:
                     node = Node("file", after.st_mode & 0o777, stored.digest, stored.size)
                     trusted = _is_trusted(after, racy_ns, trust_stamps=self._trust_stamps)
                     return _stamp_of(after) if trusted else None, node
-            return None, _unkept_node("it kept changing while it was read", file.status)
+            return None, _unkept_node("it kept changing while it was read", os.fstat(opened))
         except OSError as error:
-            return None, _unreadable_node(error, file.status)
+            return None, _unreadable_node(error, os.fstat(opened))
         finally:
             os.close(opened)
 
@@ -335,12 +366,8 @@ class Scanner:
         if state.changed:
             for name, folder in state.folders.items():
                 if folder.changed:
-                    stamp, node = state.nodes[name]
-                    state.nodes[name] = stamp, node._replace(content=self._store_folder(folder))
-            nodes = {}
-            for name, (_, node) in state.nodes.items():
-                nodes[name] = node
-            state.digest = self._store.put(encode_folder(nodes))
+                    state.set_digest(name, self._store_folder(folder))
+            state.digest = self._store.put(state.listing())
             state.changed = False
         return state.digest
 
@@ -358,57 +385,80 @@ class _Walk:
     entries: int = 0
     file_bytes: int = 0
     has_unkept: bool = False
-    pending: list[_PendingFile] = field(default_factory=list)
+    is_dirty: bool = False
+    pending: list[_PendingFiles] = field(default_factory=list)
 
     def visit(self, folder: int, path: TreePath, state: FolderState) -> None:
         """Visit an open folder and everything below it."""
-        unchanged = 0
-        fresh: dict[str, os.stat_result] = {}
+        unchanged = known = 0
+        # Of what is new or changed only names and sizes: a hostile folder may hold a hundred thousand.
+        files: list[str] = []
+        sizes = array("Q")
+        others: list[str] = []
         folders: list[str] = []
         room = self.limits.entries - self.entries
-        nodes = state.nodes
-        if len(nodes) > self.work_left:
+        records = state.records
+        only = self.only if not path else None
+        if len(records) > self.work_left:
             raise TooSlow  # here, since nothing is counted for an entry that did not change
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = entry.name
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(name)
+                    known += name in records
                 else:
-                    try:
-                        status = entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue
-                    known = nodes.get(name)
                     # Hot path, one comparison per file: this is the cost of a call in an unchanged workspace.
                     # It spells `_stamp_of` out to save the call.
-                    if known is not None and known[0] == (
-                        status.st_size,
-                        status.st_mtime_ns,
-                        status.st_ino,
-                        status.st_ctime_ns,
-                    ):
-                        unchanged += 1
+                    record = None
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                        record = records.get(name)
+                        if record is not None and record.startswith(
+                            pack_stamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+                        ):
+                            unchanged += 1
+                            continue
+                    except FileNotFoundError:
                         continue
-                    fresh[name] = status
-                if len(fresh) + len(folders) > room:
+                    except struct.error:
+                        pass  # such a stamp is never trusted
+                    known += record is not None
+                    if stat.S_ISREG(status.st_mode):
+                        files.append(name)
+                        sizes.append(status.st_size)
+                    else:
+                        others.append(name)
+                fresh = len(files) + len(others)
+                if fresh + len(folders) > room:
                     break  # do not collect more than the limit
-                if len(fresh) * _NEW_WORK + len(folders) > self.work_left:
+                if fresh * _NEW_WORK + len(folders) > self.work_left:
                     raise TooSlow
-        self.work_left -= unchanged + len(fresh) * _NEW_WORK + len(folders)
+        fresh = len(files) + len(others)
+        self.work_left -= unchanged + fresh * _NEW_WORK + len(folders)
         if self.work_left < 0:
             raise TooSlow
-        if unchanged + len(fresh) + len(folders) > room:
+        if unchanged + fresh + len(folders) > room:
             raise _LimitExceeded(f"it holds more than {self.limits.entries:,} files and folders")
-        if self.only is not None and not path:
-            fresh = {name: status for name, status in fresh.items() if name == self.only}
-            folders = [name for name in folders if name == self.only]
-        self.entries += unchanged + len(fresh) + len(folders)
-        present = unchanged + len(nodes.keys() & fresh.keys()) + len(nodes.keys() & folders)
-        if present != len(nodes):
+        if only is not None:
+            sizes = array("Q", [size for size, name in zip(sizes, files, strict=True) if name == only])
+            files, others, folders = (
+                [name for name in names if name == only] for names in (files, others, folders)
+            )
+            fresh = len(files) + len(others)
+            known = len(records.keys() & {*files, *others, *folders})
+        self.entries += unchanged + fresh + len(folders)
+        if unchanged + known != len(records):
             self._drop_missing(folder, state)
-        for name, status in fresh.items():
-            self._visit_file(folder, path, name, status, state)
+        if files:
+            # Their bytes are counted when they have been read, so the old ones must not be.
+            for name in files:
+                if name in records:
+                    state.drop(name)
+            self.pending.append(_PendingFiles(path, state, files, sizes))
+        for name in others:
+            self._visit_special(folder, name, state)
+        self.is_dirty = self.is_dirty or fresh > 0
         for name in folders:
             self._visit_folder(folder, path, name, state)
         # Only now: a folder may have taken the place of a file, whose bytes were still counted above.
@@ -418,21 +468,16 @@ class _Walk:
     @staticmethod
     def _drop_missing(folder: int, state: FolderState) -> None:
         present = set(os.listdir(folder))
-        for name in [name for name in state.nodes if name not in present]:
+        for name in [name for name in state.records if name not in present]:
             state.drop(name)
 
-    def _visit_file(
-        self, folder: int, path: TreePath, name: str, status: os.stat_result, state: FolderState
-    ) -> None:
-        """Visit an entry that is not a folder, and new or changed."""
+    def _visit_special(self, folder: int, name: str, state: FolderState) -> None:
+        """Visit an entry that is new or changed, and neither a folder nor a regular file."""
+        try:
+            status = _status(folder, name)
+        except FileNotFoundError:
+            return  # removed since it was listed; the next walk drops it
         kind = stat.S_IFMT(status.st_mode)
-        if kind == stat.S_IFREG:
-            known = state.nodes.get(name)
-            if known is not None and known[1].kind == "file":
-                # Its bytes are counted when it has been read; do not count the old ones as well.
-                state.set(name, None, known[1]._replace(size=0))
-            self.pending.append(_PendingFile(path, name, state, status))
-            return
         if kind == stat.S_IFLNK:
             try:
                 node = Node("link", content=os.readlink(name, dir_fd=folder))
@@ -440,6 +485,8 @@ class _Walk:
                 node = _unreadable_node(error, status)
         elif kind == stat.S_IFIFO:
             node = Node("fifo", status.st_mode & 0o777)
+        elif kind in {stat.S_IFREG, stat.S_IFDIR}:
+            node = _unkept_node("it was replaced while it was looked at", status)
         else:
             node = Node("other", content="socket" if kind == stat.S_IFSOCK else "device")
         trusted = node.kind != "unkept" and _is_trusted(status, self.racy_ns, trust_stamps=self.trust_stamps)
@@ -468,10 +515,9 @@ class _Walk:
             if inner is None:
                 inner = FolderState(state)
             node = Node("folder", status.st_mode & 0o777, inner.digest)
-            if name not in state.folders or state.nodes[name][1] != node:
+            if name not in state.folders or state.node(name) != node:
                 state.set(name, None, node)
                 state.folders[name] = inner
-                state.mark_changed()
             try:
                 self.visit(folder, (*path, name), inner)
             except _LimitExceeded as error:
@@ -480,46 +526,13 @@ class _Walk:
             os.close(folder)
 
 
+def _status(folder: int, name: str) -> os.stat_result:
+    return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+
 def _is_trusted(status: os.stat_result, racy_ns: int, *, trust_stamps: bool) -> bool:
     """Return whether any later write changes the stamp."""
     return trust_stamps and max(status.st_mtime_ns, status.st_ctime_ns) < racy_ns
-
-
-def open_below(root: int, path: TreePath) -> int:
-    """Return a descriptor of the folder at `path` below an open directory, following no link.
-
-    Raises:
-        OSError: If there is no folder at the path.
-    """
-    folder = os.open(".", DIRECTORY_FLAGS, dir_fd=root)
-    for name in path:
-        try:
-            inner = os.open(name, DIRECTORY_FLAGS, dir_fd=folder)
-        finally:
-            os.close(folder)
-        folder = inner
-    return folder
-
-
-def _reopen(root: int, path: TreePath) -> int:
-    """Return a descriptor of a folder that the walk has visited, or -1 if it was removed since."""
-    try:
-        return open_below(root, path)
-    except OSError:
-        return -1
-
-
-def stamps_maps(path: pathlib.Path) -> bool:
-    """Return whether the file system at `path` updates the times of files written through memory maps."""
-    try:
-        device = path.stat().st_dev
-        lines = pathlib.Path("/proc/self/mountinfo").read_bytes().splitlines()
-    except OSError:
-        return True
-    number = f"{os.major(device)}:{os.minor(device)}".encode()
-    mounts = [line.split() for line in lines]
-    kinds = {fields[fields.index(b"-") + 1] for fields in mounts if fields[2] == number}
-    return not kinds & {b"tmpfs", b"ramfs", b"devtmpfs"}
 
 
 def _sync_file_system(root: int) -> bool:
@@ -538,7 +551,7 @@ def _sync_file(file: int) -> None:
             raise
 
 
-# ---- trees
+# ---- what is scanned
 
 
 class TrackedTree:
@@ -548,30 +561,44 @@ class TrackedTree:
         path: Real path of the folder.
         only: Name of the one entry that is tracked; empty for the whole folder.
         root: Digest of the last snapshot.
+        scanner: Takes the snapshots.
     """
 
-    def __init__(self, store: Store, path: pathlib.Path, limits: ScanLimits, *, only: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        path: Path,
+        limits: ScanLimits,
+        *,
+        only: str = "",
+        mode: RootMode | None = None,
+    ) -> None:
         self.path = path
+        self._mode = mode
         self.only = only
         self.root = ""
         self._limits = limits
-        self._scanner = Scanner(store, limits, trust_stamps=stamps_maps(path))
+        self.scanner = Scanner(store, limits, trust_stamps=stamps_maps(path))
 
     @classmethod
     def around(
-        cls, store: Store, path: pathlib.Path, limits: ScanLimits, *, apart: Sequence[pathlib.Path]
+        cls, store: Store, path: Path, limits: ScanLimits, *, apart: Sequence[Path]
     ) -> TrackedTree | None:
         """Track what is at an absolute path, or will be.
 
         Where folders on the way are missing, the first missing one is tracked. Return None if that contains
         one of the folders `apart`, or lies in one, or is the root of the file system.
         """
-        real = pathlib.Path(os.path.realpath(path))
+        real = Path(os.path.realpath(path))
         while not real.parent.is_dir():
             real = real.parent
         if real == real.parent or any(_overlap(real, folder) for folder in apart):
             return None
         return cls(store, real.parent, limits, only=real.name)
+
+    def close(self) -> None:
+        """Forget the state."""
+        self.scanner.close()
 
     @property
     def key(self) -> str:
@@ -582,10 +609,15 @@ class TrackedTree:
     def opened(self) -> Iterator[int]:
         """Open the folder for reading, following no link on the way from `/`.
 
+        If the rights of its owner have changed, its mode is put back before.
+
         Raises:
-            WorkspaceError: If it no longer exists.
+            WorkspaceError: If it no longer exists, or cannot be read.
         """
         try:
+            mode = self._mode
+            if mode is not None and (os.lstat(self.path).st_mode ^ mode.value) & stat.S_IRWXU:
+                mode.put_back()
             top = os.open("/", DIRECTORY_FLAGS)
             try:
                 root = open_below(top, self.path.parts[1:])
@@ -609,7 +641,7 @@ class TrackedTree:
         """
         with self.opened() as root:
             try:
-                snapshot = self._scanner.scan(
+                snapshot = self.scanner.scan(
                     root, only=self.only or None, progress=progress, max_work=max_work
                 )
             except OSError as error:
@@ -659,5 +691,5 @@ class TrackedTree:
         return printable(str(self.path / text) if self.only else text)
 
 
-def _overlap(one: pathlib.Path, other: pathlib.Path) -> bool:
+def _overlap(one: Path, other: Path) -> bool:
     return one.is_relative_to(other) or other.is_relative_to(one)

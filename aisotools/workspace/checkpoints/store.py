@@ -15,11 +15,11 @@ import errno
 import hashlib
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Never, Protocol
+from typing import Any, Never
 
 from pydantic_core import from_json, to_json
 
@@ -56,6 +56,7 @@ class Store:
     Attributes:
         folder: Where they are stored.
         size: Bytes of all contents.
+        count: Number of all contents. Which there are is on disk only: there may be many small ones.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -71,8 +72,7 @@ class Store:
             for needed in (folder, folder / "objects"):
                 needed.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._objects = os.open(folder / "objects", DIRECTORY_FLAGS)
-            self._sizes = self._clean_objects()
-            self.size = sum(self._sizes.values())
+            self.size, self.count = self._clean_objects()
             self._journal = os.open(folder / _JOURNAL, APPEND_FLAGS | os.O_CREAT, 0o600)
         except OSError as error:
             raise WorkspaceError(
@@ -80,17 +80,23 @@ class Store:
             ) from error
 
     def __repr__(self) -> str:
-        return f"<Store {self.folder.name}: {len(self._sizes)} contents, {self.size:,} bytes>"
+        return f"<Store {self.folder.name}: {self.count} contents, {self.size:,} bytes>"
 
-    def _clean_objects(self) -> dict[str, int]:
-        """Remove partial contents. Return the sizes of the others by digest."""
+    def _clean_objects(self) -> tuple[int, int]:
+        """Remove partial contents. Return the size of all others, and how many there are."""
+        size = count = 0
+        partial = []
         with os.scandir(self._objects) as entries:
-            sizes = {entry.name: entry.stat(follow_symlinks=False).st_size for entry in entries}
-        for name in [name for name in sizes if name.startswith(_TEMPORARY)]:
+            for entry in entries:
+                if entry.name.startswith(_TEMPORARY):
+                    partial.append(entry.name)
+                else:
+                    size += entry.stat(follow_symlinks=False).st_size
+                    count += 1
+        for name in partial:
             # Crash recovery: the process ended between creating the file and renaming it to its digest.
             os.unlink(name, dir_fd=self._objects)
-            del sizes[name]
-        return sizes
+        return size, count
 
     def close(self) -> None:
         """Close the store. Idempotent."""
@@ -102,7 +108,7 @@ class Store:
     # ---- contents
 
     def __contains__(self, digest: str) -> bool:
-        return digest in self._sizes
+        return os.access(digest, os.F_OK, dir_fd=self._objects)
 
     def put(self, data: bytes) -> str:
         """Store a content. Return its digest.
@@ -111,7 +117,7 @@ class Store:
             WorkspaceError: If it cannot be written.
         """
         digest = content_digest(data)
-        if digest not in self._sizes:
+        if not os.access(digest, os.F_OK, dir_fd=self._objects):
             name, writing = self._create_temporary()
             try:
                 try:
@@ -193,18 +199,21 @@ class Store:
         except OSError as error:
             raise WorkspaceError(f"The checkpoint content {digest[:12]} is gone: {error.strerror}.") from None
         try:
-            # One byte more than the size that was stored, so that an enlarged file fails verification.
-            yield from _read_chunks(file, self._sizes.get(digest, 0) + 1)
+            # No more than there is now: a file that is being written to has an end all the same.
+            yield from _read_chunks(file, os.fstat(file).st_size)
         finally:
             os.close(file)
 
     def keep_only(self, digests: Iterable[str]) -> None:
         """Delete every other content."""
         needed = set(digests)
-        with self._lock:
-            for name in [name for name in self._sizes if name not in needed]:
-                os.unlink(name, dir_fd=self._objects)
-                self.size -= self._sizes.pop(name)
+        with self._lock, os.scandir(self._objects) as entries:
+            for entry in entries:
+                if entry.name not in needed and not entry.name.startswith(_TEMPORARY):
+                    size = entry.stat(follow_symlinks=False).st_size
+                    os.unlink(entry.name, dir_fd=self._objects)
+                    self.size -= size
+                    self.count -= 1
 
     def _create_temporary(self) -> tuple[str, int]:
         with self._lock:
@@ -217,10 +226,12 @@ class Store:
 
     def _commit(self, name: str, digest: str, size: int) -> None:
         # Race: two processes may store the same content. Each renames a whole file, so either is right.
-        os.rename(name, digest, src_dir_fd=self._objects, dst_dir_fd=self._objects)
         with self._lock:
-            self.size += size - self._sizes.get(digest, 0)
-            self._sizes[digest] = size
+            is_new = not os.access(digest, os.F_OK, dir_fd=self._objects)
+            os.rename(name, digest, src_dir_fd=self._objects, dst_dir_fd=self._objects)
+            if is_new:
+                self.size += size
+                self.count += 1
 
     def _abort(self, name: str, error: OSError) -> Never:
         with suppress(FileNotFoundError):
@@ -295,153 +306,3 @@ def _write_all(file: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]
-
-
-# ---- trees
-
-NodeKind = Literal["file", "folder", "link", "fifo", "other", "unkept"]
-"""Kind of a tree node: `other` is a socket or device, `unkept` exists without its content being stored."""
-
-_LETTERS: Mapping[NodeKind, bytes] = {
-    "file": b"f",
-    "folder": b"d",
-    "link": b"l",
-    "fifo": b"p",
-    "other": b"o",
-    "unkept": b"u",
-}
-_KINDS = {letter: kind for kind, letter in _LETTERS.items()}
-
-
-class Node(NamedTuple):
-    """An entry of a folder in a tree.
-
-    Attributes:
-        kind: Kind of the entry.
-        mode: Permission bits; 0 for links and special files.
-        content: Digest of a file or folder, target of a link, or for `unkept` the reason and the file's
-        stamp.
-        size: Size of a file in bytes.
-    """
-
-    kind: NodeKind
-    mode: int = 0
-    content: str = ""
-    size: int = 0
-
-    @property
-    def why_unkept(self) -> str:
-        """Reason why the content is not stored."""
-        return self.content.partition(";")[0]
-
-    def has_same_content(self, other: Node | None) -> bool:
-        """Return whether replacing one by the other would lose nothing.
-
-        Modes are ignored, because not every file system can set them. Folders are always the same: what they
-        hold is compared entry by entry.
-        """
-        if other is None or self.kind != other.kind:
-            return False
-        return self.kind == "folder" or self.content == other.content
-
-
-TreePath = tuple[str, ...]
-"""Path components from the root of a tree. Bytes that are not UTF-8 are surrogates, as in `os.fsdecode`."""
-
-NodeChange = tuple[Node | None, Node | None]
-"""Node before and after; None if there is none."""
-
-
-class ContentStore(Protocol):
-    """Storage of folder listings; see `Store`."""
-
-    def put(self, data: bytes) -> str:
-        """Store a content. Return its digest."""
-
-    def get(self, digest: str) -> bytes:
-        """Return a content."""
-
-
-def encode_folder(nodes: Mapping[str, Node]) -> bytes:
-    """Return the listing of a folder; equal for equal nodes in any order."""
-    parts = []
-    for name, node in sorted(nodes.items()):
-        parts.append(b"%s %o %d " % (_LETTERS[node.kind], node.mode, node.size) + os.fsencode(node.content))
-        parts.append(os.fsencode(name))
-    return b"\0".join(parts)
-
-
-def decode_folder(data: bytes) -> dict[str, Node]:
-    """Return the nodes of a listing that `encode_folder` returned."""
-    nodes: dict[str, Node] = {}
-    parts = data.split(b"\0") if data else []
-    for header, name in zip(parts[::2], parts[1::2], strict=True):
-        letter, mode, size, content = header.split(b" ", 3)
-        nodes[os.fsdecode(name)] = Node(_KINDS[letter], int(mode, 8), os.fsdecode(content), int(size))
-    return nodes
-
-
-class TreeReader:
-    """Reads trees from a store; caches every folder that it has read."""
-
-    def __init__(self, store: ContentStore) -> None:
-        self._store = store
-        self._folders: dict[str, dict[str, Node]] = {}
-
-    def of(self, node: Node | None) -> Mapping[str, Node]:
-        """Return the entries of a folder; none for anything else."""
-        if node is None or node.kind != "folder":
-            return {}
-        if node.content not in self._folders:
-            self._folders[node.content] = decode_folder(self._store.get(node.content))
-        return self._folders[node.content]
-
-    def lookup(self, root: str, path: TreePath) -> Node | None:
-        """Return the node at `path` in a tree, or None."""
-        node: Node | None = Node("folder", content=root)
-        for name in path:
-            node = self.of(node).get(name)
-        return node
-
-    def differences(self, before: str, after: str) -> dict[TreePath, NodeChange]:
-        """Return every path at which two trees differ, folders before their entries.
-
-        A folder in both trees is included only if its mode differs.
-        """
-        found: dict[TreePath, NodeChange] = {}
-        if before != after:
-            self._compare((), Node("folder", content=before), Node("folder", content=after), found)
-        return found
-
-    def _compare(
-        self, path: TreePath, before: Node | None, after: Node | None, found: dict[TreePath, NodeChange]
-    ) -> None:
-        if path and not _is_same_folder(before, after):
-            found[path] = before, after
-        left, right = self.of(before), self.of(after)
-        for name in sorted({*left, *right}):
-            if left.get(name) != right.get(name):
-                self._compare((*path, name), left.get(name), right.get(name), found)
-
-
-def _is_same_folder(before: Node | None, after: Node | None) -> bool:
-    if before is None or after is None:
-        return False
-    return before.kind == after.kind == "folder" and before.mode == after.mode
-
-
-def reachable_digests(store: ContentStore, roots: Iterable[str]) -> set[str]:
-    """Return the digests of all contents that these trees need."""
-    found: set[str] = set()
-    todo = list(roots)
-    while todo:
-        digest = todo.pop()
-        if digest in found:
-            continue
-        found.add(digest)
-        for node in decode_folder(store.get(digest)).values():
-            if node.kind == "folder":
-                todo.append(node.content)
-            elif node.kind == "file":
-                found.add(node.content)
-    return found

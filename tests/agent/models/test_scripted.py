@@ -50,7 +50,7 @@ async def test_answers_come_in_order_and_requests_are_kept() -> None:
         ScriptedRequest(messages=(UserMessage("a"),), tools=(), instructions=""),
         ScriptedRequest(messages=(), tools=(), instructions=""),
     ]
-    with pytest.raises(ModelError, match="The script of ada holds 2 turns, all given"):
+    with pytest.raises(ModelError, match="The script of ada has 2 turns, and the model was asked for turn 3"):
         await answer(model)
 
 

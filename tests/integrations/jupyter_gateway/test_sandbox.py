@@ -17,8 +17,8 @@ import pytest
 import aisotools
 from aisotools.core.events import CallEmitted, CallOutput
 from aisotools.core.exceptions import LevelUnavailable, SandboxError, UsageError
-from aisotools.core.sandboxes import Sandbox
-from aisotools.core.types import ToolResult
+from aisotools.core.sandboxes import Sandbox, SandboxCall
+from aisotools.core.types import ToolCall, ToolResult
 from aisotools.integrations.jupyter_gateway.sandbox import GatewaySandbox, RemoteSandbox
 from aisotools.policy.approvers import ScriptedApprover
 from aisotools.policy.rules import Policy
@@ -114,9 +114,13 @@ async def test_a_call_that_is_too_large_keeps_the_kernel(remote: OpenRemote) -> 
         return len(table) + len(text)
 
     session = remote()
-    session.registry.register(_count)
     await cell(session, "x = 41")
-    refused = await typed(session, "_count", text="x" * (23 << 20))
+    payload = _count.shipment()
+    assert payload is not None
+    assert session.sandbox is not None
+    # A session refuses such arguments before; a program may use the sandbox without one.
+    call = ToolCall("large", "_count", {"text": "x" * (23 << 20)})
+    refused = await session.sandbox.call(SandboxCall(call=call, shipment=payload, timeout_s=60))
     assert "_count was not run: it could not be sent to the sandbox. The call has" in refused.content
     assert (refused.error_kind, (await cell(session, "x + 1")).value["result"]) == ("invalid", "42")
 

@@ -118,9 +118,12 @@ def test_names_are_unique_and_legal() -> None:
     assert all(len(name) <= 64 and name.isascii() for name in names)
 
 
-@pytest.mark.parametrize("name", ["", "x" * 129])
-def test_names_have_a_length(name: str) -> None:
-    with pytest.raises(ToolRejected, match="128 characters"):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("", "its name is empty"), ("x" * 129, "its name has 129 characters, more than the 128 allowed")],
+)
+def test_names_have_a_length(name: str, message: str) -> None:
+    with pytest.raises(ToolRejected, match=message):
         check_offer(types.Tool(name=name, input_schema={"type": "object"}))
 
 

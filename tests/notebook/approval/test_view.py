@@ -4,8 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from aisotools.core.types import Approval, ApprovalRequest, Effect, Facts
 from aisotools.notebook.approval.view import (

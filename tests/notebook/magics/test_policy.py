@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from aisotools.core.types import Decision
-from aisotools.notebook.magics.policy import MODES, policy_bundle, rule_sentence, when_words
+from aisotools.notebook.magics.policy import (
+    MODE_DESCRIPTIONS,
+    policy_bundle,
+    protected_bundle,
+    rule_sentence,
+    when_words,
+)
 from aisotools.policy.rules import Policy, Rule
+from aisotools.workspace.protected_groups import PROTECTED_GROUPS
+from aisotools.workspace.protected_names import is_protected
 from tests.notebook.client import WIDGET_VIEW, Notebook
 from tests.notebook.conftest import the_display, usage_error
 from tests.notebook.inert import assert_inert
@@ -38,7 +47,8 @@ def test_the_policy_is_readable(notebook: Notebook) -> None:
     for words in (
         "Mode safe: what reads runs; everything else is asked about.",
         "Calls of web* that touch a path like a* are denied: <b>never</b>.",
-        "No call may write conftest.py",
+        "No call may write files that programs outside the sandbox run or obey",
+        "They include conftest.py, ",
         "Nothing beyond single calls.",
     ):
         assert words in text, words
@@ -54,7 +64,7 @@ def test_the_mode_can_be_set(notebook: Notebook) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("%policy paln", "plan, safe, auto or `why NAME key=value`, not 'paln'"),
+        ("%policy paln", "plan, safe, auto, protected or `why NAME key=value`, not 'paln'"),
         ("%policy plan now", "not 'plan now'"),
         ("%policy why", "Which tool?"),
         ("%policy why fiel", "Did you mean file?"),
@@ -145,7 +155,21 @@ def test_a_condition_in_code_is_named() -> None:
 @pytest.mark.parametrize("mode", ["plan", "safe", "auto"])
 def test_a_policy_says_its_mode_and_what_is_always_protected(mode: Any) -> None:
     bundle = policy_bundle(Policy(mode=mode))
-    assert f"Mode {mode}: {MODES[mode]}." in bundle["text/plain"]
+    assert f"Mode {mode}: {MODE_DESCRIPTIONS[mode]}." in bundle["text/plain"]
     assert "Always protected" in bundle["text/plain"]
+    examples = re.findall(r"They include (.*); `%policy protected`", bundle["text/plain"])[0].split(", ")
+    assert len(examples) > 3
+    assert all(is_protected(f"{name}x" if name.endswith("/") else name) for name in examples)
     assert ("What you type in a cell" in bundle["text/plain"]) is (mode != "plan")
+    assert_inert(bundle["text/html"])
+
+
+def test_all_protected_names_are_listed_with_their_programs(notebook: Notebook) -> None:
+    assert plain(notebook, "%policy protected") == protected_bundle(Policy())["text/plain"]
+    bundle = protected_bundle(Policy(allow_protected=("conftest.py",)))
+    assert "Allowed for this workspace all the same\n  conftest.py" in bundle["text/plain"]
+    for group in PROTECTED_GROUPS:
+        assert f"{group.programs}: " in bundle["text/plain"]
+        for name in (*group.names, *group.folders, *group.paths):
+            assert name in bundle["text/plain"]
     assert_inert(bundle["text/html"])

@@ -80,12 +80,12 @@ def test_definitions_for_clients(notebook: Notebook) -> None:
         ("%call nothing_like_it", "Known: file, "),
         ("%call shout words", "'words' is not key=value"),
         ("%call shout --aks", "'--aks' is not key=value"),
-        ("%call shout --json '{'", "--json wants an object"),
-        ("%call shout --json '[1]'", "--json wants an object, not '[1]'"),
-        ("%call shout --json", "--json wants an object"),
-        ("%call shout --timeout soon", "above 0, not 'soon'"),
-        ("%call shout --timeout -1", "above 0, not '-1'"),
-        ("%call shout --timeout", "above 0, not ''"),
+        ("%call shout --json '{'", "--json takes an object"),
+        ("%call shout --json '[1]'", "--json takes an object, not '[1]'"),
+        ("%call shout --json", "--json takes an object"),
+        ("%call shout --timeout soon", "than 0, not 'soon'"),
+        ("%call shout --timeout -1", "than 0, not '-1'"),
+        ("%call shout --timeout", "than 0, not ''"),
         ("%call shout words='a", "Quote values"),
     ],
 )
@@ -258,7 +258,7 @@ def test_a_plain_magic_says_what_to_write_instead(
 @pytest.mark.parametrize(
     ("line", "cell", "problem"),
     [
-        ("", "x = 1", "wants a function with type hints"),
+        ("", "x = 1", "needs a function with type hints"),
         ("", "def f(:", "line 1 is not valid Python"),
     ],
 )

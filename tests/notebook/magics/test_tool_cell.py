@@ -45,7 +45,7 @@ def test_options(loaded: Notebook) -> None:
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
-        ("%%tool\nx = 1", "wants a function"),
+        ("%%tool\nx = 1", "needs a function"),
         ("%%tool\ndef f(:", "line 1 is not valid Python"),
         ("%%tool --effect none\ndef f(x: int) -> int:\n    'Doc.'\n    return x", "--effect takes read_only"),
         ("%%tool\ndef f(x) -> int:\n    'Doc.'\n    return x", "x"),

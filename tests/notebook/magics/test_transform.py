@@ -3,8 +3,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
 
 from aisotools.notebook.magics.transform import rewrite

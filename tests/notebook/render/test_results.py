@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from aisotools.core.types import ToolResult, Truncation
 from aisotools.notebook.render.results import render_result, sanitize_bundle

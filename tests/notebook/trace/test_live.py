@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,24 @@ from tests.notebook.client import Notebook, Run
 from tests.notebook.conftest import the_display, usage_error
 from tests.notebook.inert import assert_inert
 
-# Appends a line to a file for as long as it runs.
-BUSY = (
-    "import time\nwhile True:\n    print('.', file=open('beats.txt', 'a', buffering=1))\n    time.sleep(0.02)"
-)
+# Holds a lock on a file for as long as it runs, and writes to it.
+BUSY = """
+import fcntl, time
+with open('beats.txt', 'a', buffering=1) as beats:
+    fcntl.flock(beats, fcntl.LOCK_EX)
+    while True:
+        print('.', file=beats)
+        time.sleep(0.02)
+""".strip()
+
+
+def is_locked(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 HELD = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nos.remove('go')"
@@ -101,13 +116,12 @@ def test_stop_ends_the_work_in_the_sandbox(notebook: Notebook, cell: str) -> Non
     run = notebook.start(cell)
     notebook.until(run, lambda: beats.stat().st_size > 0)
     assert not run.ended
+    assert is_locked(beats)
     notebook.manager.interrupt_kernel()
     notebook.until(run, lambda: run.ended)
     assert run.error in {"CancelledError", "KeyboardInterrupt"}
     assert "42" in the_display(notebook.run("%%sandbox\n6 * 7"))["text/plain"], "the worker is free again"
-    size = beats.stat().st_size
-    notebook.run("%%sandbox\nimport time; time.sleep(0.3)")  # the worker had its chances
-    assert beats.stat().st_size == size, "the loop still runs"
+    assert not is_locked(beats), "the loop still runs"
 
 
 def test_a_closed_session_is_replaced(notebook: Notebook) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -215,13 +216,56 @@ MANY += [
 MANY += ["bash -c 'ls' ;", "((a[1]))\n", "\\\n", 'echo "a$(b)" ;', "a=$((0x1 0x1 @))\n", "[[ -v x ]]\n", "! "]
 
 
+# These took the grammar, or the search for the end of a here-document, up to nine seconds.
+MANY += [
+    "|",
+    ",]",
+    "}}",
+    "`<<E\n",
+    "`;<<E\n",
+    "sed -e <<E\n--`\\",
+    ">a ",
+    "a=(",
+    "<<E\nE\n",
+    ",\n",
+    "[*;x=sudo ",
+]
+
+
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize("end", ["", "<([[ ", "\n)`'"])
 @pytest.mark.parametrize("part", MANY)
-def test_no_text_takes_long(part: str) -> None:
-    text = part * (MAX_COMMAND_BYTES // len(part.encode()))
-    report = classify_shell(text)  # anything worse than nearly linear would hang
+def test_no_text_takes_long(part: str, end: str) -> None:
+    text = part * ((MAX_COMMAND_BYTES - len(end)) // len(part.encode())) + end
+    classify_shell("ls")  # loads the grammar
+    began_s = time.thread_time()
+    report = classify_shell(text)
+    # Processor time of this thread, some 50 ms: anything worse than nearly linear takes seconds.
+    assert time.thread_time() - began_s < 1
     assert len(report.reasons) <= 50
     assert all(len(reason) < 200 for reason in report.reasons)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("echo " + "a " * 4_000, "it has too many words to analyse"),
+        ("echo " + "a,]" * 20_000, "it does not parse, or has too many words to analyse"),
+        ("`<<E\n" * 2_000, "it has too many words to analyse"),
+    ],
+    ids=["words", "parts of a word", "here-documents"],
+)
+def test_a_text_of_too_many_words_is_uncertain(text: str, reason: str) -> None:
+    report = classify_shell(text)
+    assert not report.certain
+    assert report.effect is not Effect.READ_ONLY
+    assert reason in report.reasons
+
+
+def test_a_long_document_is_analysed() -> None:
+    lines = "\n".join(f"line {number} of (a, b) and [c];" for number in range(1_500))
+    report = classify_shell(f"cat <<'END'\n{lines}\nEND\n")
+    assert (report.effect, report.certain) == (Effect.READ_ONLY, True)
 
 
 def test_importing_the_package_does_not_load_the_grammar() -> None:

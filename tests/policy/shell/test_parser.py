@@ -5,8 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from aisotools.policy.shell.classify import grammar_objection
 from aisotools.policy.shell.expansion import Word, decode_ansi, expand
@@ -109,6 +108,9 @@ def test_no_nesting_is_too_deep() -> None:
         ('"a\\"b\\$c\\d"', ['a"b$c\\d']),
         ("é \"ü\" 'ß'", ["é", "ü", "ß"]),
         ("{c..a} {1..5..2}", ["c", "b", "a", "1", "3", "5"]),
+        ("{\\ },} {},a} b{},a}", [" }", "{},a}", "b}", "ba"]),
+        ("{a,b}{},c} {a..{1,2}}", ["a{},c}", "b{},c}", "a..1", "a..2"]),
+        ("{a..{1..3}} {1..3..} {+1..2}", ["{a..{1..3}}", "{1..3..}", "1", "2"]),
     ],
 )
 def test_fixed_words(text: str, displayed: list[str]) -> None:
@@ -137,6 +139,11 @@ def test_fixed_words(text: str, displayed: list[str]) -> None:
         ("<(a)", "/dev/fd/", False, True, False),
         ("$(a)", "", True, False, True),
         ("{1..1000}", "", True, False, True),
+        ("{1000000000..1000000001}", "", True, False, True),
+        ("{$,x}HOME", "", True, False, True),
+        ("{x,$}{HOME,}", "", True, False, True),
+        ('{x..","c}', "", True, False, True),
+        ("\\ {},b}", "", True, False, True),
     ],
 )
 def test_words_that_are_not_fixed(
@@ -159,12 +166,15 @@ def test_numbers_in_variables_are_digits() -> None:
     assert expand(token, {"i"})[0].prefix == "0"
 
 
-SAFE = "abc{},.'\"\\ 1=~-_"
+SAFE = "abc{},.'\"\\ 1=~-_$+"
 PLAIN_WORDS = st.lists(st.text(SAFE, min_size=1, max_size=8), min_size=1, max_size=4).map(" ".join)
+BRACED_WORDS = st.lists(
+    st.sampled_from(["{", "}", ",", "..", "\\ ", "a", "1", "'b'", '","', "{}", "$"]), max_size=12
+)
 
 
-@given(text=PLAIN_WORDS)
-@settings(max_examples=150, deadline=None)
+@given(text=PLAIN_WORDS | BRACED_WORDS.map("".join))
+@settings(max_examples=200, deadline=None)
 def test_fixed_words_are_those_that_bash_makes(text: str) -> None:
     line = f"printf '%s\\0' {text}"
     reading = parse_shell(line)

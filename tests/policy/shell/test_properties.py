@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from aisotools.core.types import Effect
 from aisotools.policy.shell.classify import MAX_COMMAND_BYTES, classify_shell, shell_facts
@@ -238,6 +237,30 @@ def test_blanks_and_comments_before_it_change_nothing(command: str, noise: str) 
 def test_a_line_that_is_continued_anywhere_hides_nothing(command: str, place: float, count: int) -> None:
     position = int(len(command) * place)
     assert not reads_only(command[:position] + "\\\n" * count + command[position:])
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        "echo ${{x:-$({})}}",
+        'echo "${{x:-$({})}}"',
+        'echo "$({})"',
+        "echo `{}`",
+        "cat <<E\n$({})\nE",
+        "echo ${{x:-`{}`}}",
+        "cat <({})",
+        "echo $((1+$({})))",
+        "{{ {}; }}",
+        "x=$({}) ls",
+        "[[ -n $({}) ]]",
+        "echo ${{x[$({})]}}",
+        "echo ${{x/$({})/}}",
+    ],
+)
+def test_a_line_that_is_continued_at_any_place_of_an_expansion_hides_nothing(context: str) -> None:
+    command = context.format("rm x")
+    for place in range(len(command) + 1):
+        assert not reads_only(f"{command[:place]}\\\n{command[place:]}"), place
 
 
 @given(text=st.text(min_size=1))

@@ -257,7 +257,7 @@ LOOPBACK = """
 import json, os, socket, sys
 from aisotools.sandbox.confinement import namespaces, syscalls
 
-namespaces.syscalls.call("unshare", namespaces._CLONE_NEWUSER | namespaces._CLONE_NEWNET)
+syscalls.call("unshare", namespaces._CLONE_NEWUSER | namespaces._CLONE_NEWNET)
 namespaces.prepare_loopback()
 with open("/proc/sys/net/ipv4/tcp_rmem") as file:
     buffers = file.read().split()

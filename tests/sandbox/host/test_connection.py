@@ -71,6 +71,12 @@ class Peer:
     def send_control(self, **message: Any) -> None:
         self.control.send(to_json(message))
 
+    async def start(self) -> None:
+        """Report as a worker and its supervisor do when they have started."""
+        self.say("ready")
+        self.send_control(op="started", worker=0, supervisor=os.getpid(), scratch="")
+        await self.connection.ready
+
     def call(
         self,
         call_id: str = "c",
@@ -121,8 +127,7 @@ class Peer:
 @pytest.fixture
 async def peer() -> AsyncIterator[Peer]:
     peer = Peer()
-    peer.say("ready")
-    await peer.connection.ready
+    await peer.start()
     yield peer
     peer.close()
 
@@ -359,8 +364,7 @@ async def test_random_bytes_never_raise_in_the_loop() -> None:
     )
     for _ in range(200):
         peer = Peer()
-        peer.say("ready")
-        await peer.connection.ready
+        await peer.start()
         peer.call()
         damaged = bytearray(good)
         for _ in range(dice.randint(1, 5)):

@@ -20,9 +20,9 @@ from aisotools.sandbox.host.fork_handle import (
     ForkSocket,
     ProcessCounts,
     ProcessObservation,
-    is_below,
     label_snapshot,
 )
+from aisotools.sandbox.process.tree import is_below
 from tests.waiting import HANG_S
 
 SPEAKER = "import os, sys, time; os.write(int(sys.argv[1]), bytes.fromhex(sys.argv[2])); time.sleep(1000)"
@@ -216,6 +216,17 @@ async def test_no_answer(sock: ForkSocket) -> None:
     sock.peer.close()
     with pytest.raises(SandboxError, match="the fork closed its socket before it answered"):
         await sock.receive("woke", within_s=50)
+
+
+@pytest.mark.parametrize("op", ["refused", "parked"])
+async def test_the_process_that_was_to_fork_is_never_taken_for_the_fork(op: str) -> None:
+    """It is not ended with the socket: in a test that fails, it would be this process."""
+    sock = ForkSocket(os.getppid, os.getpid())
+    sock.peer.sendall(encode(op, {"error": "no room"}))
+    with pytest.raises(SandboxError, match=r"could not be forked \(no room\)"):
+        await sock.receive("parked", within_s=HANG_S)
+    assert (sock.pid, sock.pidfd) == (0, -1)
+    sock.close(kill=False)
 
 
 async def test_a_process_from_elsewhere_is_refused() -> None:

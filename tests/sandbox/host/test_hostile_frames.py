@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from aisotools.core.exceptions import SandboxError, WorkerDied
 from aisotools.sandbox.host.calls import DisplayMessage, DisplayRouter
@@ -120,8 +119,7 @@ async def watched_peer() -> AsyncIterator[Peer]:
     displays = DisplayRouter()
     displays.watch("c", Sink(), ExecuteOptions(stdin=True))
     peer = Peer(displays=displays)
-    peer.say("ready")
-    await peer.connection.ready
+    await peer.start()
     try:
         yield peer
     finally:
@@ -296,11 +294,11 @@ async def test_a_worker_that_sends_them_is_replaced(tmp_path: Path, data: str) -
     with loop_errors() as errors:
         async with rig(tmp_path, level="confined") as r:
             await r.python(FIND_CHANNEL + "\nkept = 41")
-            code = (
-                f"data = {data}\nsend(struct.pack('!II', len(data), 0) + data)\nimport time; time.sleep(0.3)"
-            )
-            result = await r.python(code)
             is_control = "10000" in data
+            # The host reads in order: what is sent in a call, before the end of the call.
+            ending = "" if is_control else "\nimport time; time.sleep(1000)"
+            code = f"data = {data}\nsend(struct.pack('!II', len(data), 0) + data){ending}"
+            result = await r.python(code)
             assert result.is_error is not is_control, result.content
             if not is_control:
                 assert "protocol" in result.content

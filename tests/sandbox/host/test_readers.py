@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import errno
 import os
 import signal
 from pathlib import Path
@@ -34,6 +36,14 @@ def evaluate(code: str, context: ToolContext) -> Any:
 @tool(effect=Effect.READ_ONLY)
 def work(code: str, context: ToolContext) -> str:
     """Run code with the variables of the session."""
+    exec(code, context.metadata_get("shell").user_ns, {"context": context})
+    return "done"
+
+
+@tool(effect=Effect.READ_ONLY)
+async def work_in_turns(code: str, context: ToolContext) -> str:
+    """Run code with the variables of the session, and take turns with others."""
+    await asyncio.sleep(0)
     exec(code, context.metadata_get("shell").user_ns, {"context": context})
     return "done"
 
@@ -148,6 +158,95 @@ threading.Thread(target=write).start()
 def _python(code: str) -> SandboxCall:
     payload = ToolPayload(key="python", import_path="aisotools.builtin.python:python", concurrency="main")
     return SandboxCall(call=ToolCall("beside", "python", {"code": code}), shipment=payload, timeout_s=20)
+
+
+# ---- what Landlock does not govern
+
+_CHANGES_OF_METADATA = """
+import ctypes, os
+from aisotools.sandbox.confinement import syscalls
+HERE, path, name, value = -100, b'f', b'user.x', b'new'
+fd = os.open('f', os.O_RDONLY)
+uid, gid = os.getuid(), os.getgid()
+times = bytes(32)
+flags = ctypes.create_string_buffer(8)
+attributes = (ctypes.c_uint64 * 2)(ctypes.addressof(buffer := ctypes.create_string_buffer(value)), 3)
+attempts = {
+    'chmod': (path, 0o600), 'fchmod': (fd, 0o600), 'fchmodat': (HERE, path, 0o600),
+    'fchmodat2': (HERE, path, 0o600, 0),
+    'chown': (path, uid, gid), 'fchown': (fd, uid, gid), 'lchown': (path, uid, gid),
+    'fchownat': (HERE, path, uid, gid, 0),
+    'utime': (path, times), 'utimes': (path, times), 'futimesat': (HERE, path, times),
+    'utimensat': (HERE, path, times, 0), 'utimensat, descriptor': (fd, None, times, 0),
+    'utimensat, now': (HERE, path, None, 0), 'utimensat, descriptor, now': (fd, None, None, 0),
+    'futimesat, descriptor': (fd, None, times),
+    'setxattr': (path, name, value, 3, 0), 'lsetxattr': (path, name, value, 3, 0),
+    'fsetxattr': (fd, name, value, 3, 0),
+    'setxattrat': (HERE, path, 0, name, attributes, 16),
+    'removexattr': (path, name), 'lremovexattr': (path, name), 'fremovexattr': (fd, name),
+    'removexattrat': (HERE, path, 0, name),
+    'ioctl': (fd, 0x40086602, flags), 'ioctl, 32 bits': (fd, 0x40046602, flags),
+    'ioctl, extended': (fd, 0x401C5820, bytes(28)), 'ioctl, version': (fd, 0x40087602, flags),
+    'file_setattr': (HERE, path, bytes(24), 24, 0),
+}
+numbers = syscalls.NUMBERS[syscalls.architecture()]
+outcomes = {}
+for attempt, arguments in attempts.items():
+    if attempt.split(',')[0] in numbers:
+        if 'remove' in attempt and outside:
+            os.setxattr('f', name, value)
+        try:
+            syscalls.call(attempt.split(',')[0], *arguments)
+            outcomes[attempt] = 0
+        except OSError as error:
+            outcomes[attempt] = error.errno
+"""
+# Not every file system or kernel has these; that no other is missing is what the control shows.
+_NOT_EVERYWHERE = {
+    "ioctl",
+    "ioctl, 32 bits",
+    "ioctl, extended",
+    "ioctl, version",
+    "file_setattr",
+    "fchmodat2",
+}
+_NOT_EVERYWHERE |= {"setxattrat", "removexattrat"}
+
+
+def _metadata(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns, status.st_ctime_ns
+
+
+@pytest.mark.parametrize("one", [work, work_in_turns], ids=["sync", "async"])
+async def test_neither_mode_nor_owner_times_attributes_or_flags_of_a_file_can_be_changed(
+    tmp_path: Path, level: str, one: FunctionTool[..., Any]
+) -> None:
+    code = f"outside = False\n{_CHANGES_OF_METADATA}\nprint(outcomes)"
+    async with rig(tmp_path, level=level) as r:
+        target = r.workspace / "f"
+        target.write_text("content")
+        target.chmod(0o666)
+        before = _metadata(target)
+        result = await r.tool(one, {"code": code}, read_only=True, in_reader=True, call_id="one")
+        assert not result.is_error, result.content
+        outcomes = ast.literal_eval(r.reported.text("one"))
+        assert len(outcomes) > 20
+        assert set(outcomes.values()) == {errno.EPERM}, outcomes
+        assert _metadata(target) == before
+        assert os.listxattr(target) == []
+
+
+def test_each_of_these_changes_works_outside_of_a_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f").write_text("content")
+    space: dict[str, Any] = {"outside": True}
+    exec(_CHANGES_OF_METADATA, space)
+    os.close(space["fd"])
+    failed = {name for name, number in space["outcomes"].items() if number}
+    assert failed <= _NOT_EVERYWHERE, {name: space["outcomes"][name] for name in failed}
 
 
 # ---- what comes out of it

@@ -6,8 +6,9 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,14 @@ from aisotools.core.exceptions import SandboxError
 from aisotools.core.protocols import OutputCaps, ToolContext, ToolPayload
 from aisotools.core.sandboxes import SandboxStatus
 from aisotools.core.types import ToolResult
+from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.sandbox import LocalSandbox
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import spawn
 from aisotools.sandbox.results import VALUE_DROPPED
 from aisotools.tools.function import tool
 from tests.sandbox.rig import ReportLog, Rig, is_there, open_files, processes_of, rig, sleepers
-from tests.waiting import eventually
+from tests.waiting import LoopClock, as_soon_as, eventually, loop_turns
 
 
 @pytest.fixture
@@ -116,20 +118,40 @@ async def test_closing_ends_everything_and_can_be_done_twice(r: Rig) -> None:
     assert not r.kernel.status().alive
 
 
-async def test_closing_while_it_starts(tmp_path: Path) -> None:
-    for delay_s in (0, 0.001, 0.005, 0.01):
-        async with rig(tmp_path) as r:
-            start = asyncio.create_task(r.kernel.start())
-            await asyncio.sleep(delay_s)
-            await r.kernel.close()
-            (outcome,) = await asyncio.gather(start, return_exceptions=True)
-            assert isinstance(outcome, SandboxStatus | SandboxError)  # it may just have been done
-            assert processes_of(r.workspace) == []
+# How far the newest start of a worker has come.
+STAGES: Mapping[str, Callable[[WorkerConnection], bool]] = {
+    "its request is sent": lambda connection: True,
+    "its supervisor is there": lambda connection: connection.supervisor > 0,
+    "it is ready": lambda connection: connection.ready.done(),
+}
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing(r: Rig) -> None:
+async def reach(r: Rig, stage: str, *old: WorkerConnection) -> None:
+    """Wait until a start comes to `stage`; the connections `old` were there before."""
+    await as_soon_as(lambda: any(STAGES[stage](one) for one in r.kernel._connections if one not in old))
+
+
+@pytest.mark.parametrize("stage", ["it is only asked for", *STAGES])
+async def test_closing_while_it_starts(r: Rig, stage: str) -> None:
     start = asyncio.create_task(r.kernel.start())
-    await asyncio.sleep(0.002)
+    if stage in STAGES:
+        await reach(r, stage)
+    else:
+        await asyncio.sleep(0)
+    await r.kernel.close()
+    (outcome,) = await asyncio.gather(start, return_exceptions=True)
+    if stage in {"its supervisor is there", "it is ready"}:
+        # The rest may have come in the same turn of the loop.
+        assert isinstance(outcome, SandboxStatus | SandboxError)
+    else:
+        assert isinstance(outcome, SandboxError)
+    assert processes_of(r.workspace) == []
+
+
+@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage != "it is ready"])
+async def test_a_start_that_is_cancelled_leaves_nothing(r: Rig, stage: str) -> None:
+    start = asyncio.create_task(r.kernel.start())
+    await reach(r, stage)
     start.cancel()
     with pytest.raises(asyncio.CancelledError):
         await start
@@ -237,8 +259,17 @@ async def test_a_crash_tells_where(r: Rig) -> None:
 
 async def test_a_death_between_calls(r: Rig) -> None:
     await r.python("x = 1")
-    code = "import threading, os; x = 2; threading.Timer(0.05, os._exit, [5]).start()"
+    code = """
+import os, threading, time
+def end():
+    while not os.path.exists('go'): time.sleep(0.01)
+    os._exit(5)
+x = 2
+threading.Thread(target=end).start()
+"""
     await r.python(code, call_id="last")
+    assert r.reported.losses == []
+    (r.workspace / "go").touch()
     await eventually(lambda: r.reported.losses)
     assert await r.value("x") == 1
     reason = "it exited with status 5; the variables are as they were before the call last"
@@ -279,26 +310,66 @@ async def test_killing_the_fork_server(r: Rig) -> None:
     assert spawn.server() is not server
 
 
-async def test_killing_the_fork_server_in_the_middle_of_a_start(r: Rig) -> None:
-    for delay_s in (0, 0.002, 0.008):
-        start = asyncio.create_task(r.kernel.restart())
-        await asyncio.sleep(delay_s)
-        os.kill(spawn.server().pid, signal.SIGKILL)
-        assert (await start).alive
-        assert await r.value("1") == 1
+@pytest.mark.parametrize("stage", STAGES)
+async def test_killing_the_fork_server_in_the_middle_of_a_start(r: Rig, stage: str) -> None:
+    await r.kernel.start()
+    old, server = tuple(r.kernel._connections), spawn.server()
+    if stage == "its request is sent":
+        os.kill(server.pid, signal.SIGSTOP)  # so that it serves none before it is killed
+    start = asyncio.create_task(r.kernel.restart())
+    await reach(r, stage, *old)
+    os.kill(server.pid, signal.SIGKILL)
+    assert (await start).alive
+    assert await r.value("1") == 1
+    await eventually(lambda: not server.alive)
+
+
+class CrowdedServer:
+    """A fork server that cannot be sent descriptors the first few times."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+
+    def spawn(self, _spec: object) -> object:
+        if self.failures:
+            self.failures -= 1
+            raise spawn.TooManyOnTheirWay("too many")
+        return self
+
+
+async def test_a_start_waits_while_too_many_descriptors_are_on_their_way(r: Rig) -> None:
+    start: Any = r.kernel._spawn
+    server = CrowdedServer(3)
+    assert await start(server) is server
+    clock = LoopClock()
+    starting = asyncio.ensure_future(start(CrowdedServer(1 << 30)))
+    while not starting.done():
+        await clock.advance(1)
+    with pytest.raises(spawn.TooManyOnTheirWay):
+        await starting
+
+
+async def test_a_start_that_waits_ends_with_the_sandbox(r: Rig) -> None:
+    start: Any = r.kernel._spawn
+    starting = asyncio.ensure_future(start(CrowdedServer(1 << 30)))
+    await loop_turns(2)
+    await r.kernel.close()
+    with pytest.raises(SandboxError, match="The sandbox was closed"):
+        await starting
 
 
 async def test_a_fork_server_that_does_not_answer_is_replaced(tmp_path: Path) -> None:
     wanted = Rig(tmp_path).wanted
     # Short enough for the stopped server; the one that replaces it may need longer on a busy machine.
-    kernel = LocalSandbox(wanted, ReportLog(), start_timeout_s=5)
-    server = spawn.server()
+    kernel = LocalSandbox(wanted, ReportLog(), start_timeout_s=8)
+    server = spawn.server(wanted.tool_modules)
     os.kill(server.pid, signal.SIGSTOP)
     try:
         assert (await kernel.start()).alive
     finally:
         await kernel.close()
-    assert not server.alive
+    # It was killed; its parent may take a moment to notice that.
+    await eventually(lambda: not server.alive)
     assert spawn.server() is not server
 
 
@@ -401,26 +472,27 @@ print('7')
 
 async def test_background_tasks_print_to_the_call_that_started_them(r: Rig) -> None:
     code = """
-import asyncio
+import asyncio, os
 async def later():
+    while not os.path.exists('go'): await asyncio.sleep(0.01)
     for n in range(3):
-        await asyncio.sleep(0.02)
         print('later', n)
+        await asyncio.sleep(0)
 task = asyncio.create_task(later())
 print('now')
 """
     result = await r.python(code, call_id="first")
     assert result.value["stdout"] == "now\n"
-    second = await r.python("import time; time.sleep(0.15); print('second')", call_id="second")
+    second = await r.python("open('go', 'w').close(); await task; print('second')", call_id="second")
     assert second.value["stdout"] == "second\n"
     await eventually(lambda: r.reported.text("first") == "now\nlater 0\nlater 1\nlater 2\n")
     assert r.reported.losses == []
 
 
 async def test_background_processes_print_to_nobody_or_to_whoever_runs(r: Rig) -> None:
-    await r.python(
-        "import subprocess; p = subprocess.Popen('sleep 0.1; echo late', shell=True)", call_id="first"
-    )
+    waiting = "while [ ! -e go ]; do sleep 0.01; done; echo late"
+    await r.python(f"import subprocess; p = subprocess.Popen('{waiting}', shell=True)", call_id="first")
+    (r.workspace / "go").touch()
     await eventually(lambda: ("", "stdout", "late\n") in r.reported.outputs)
     assert r.reported.text("first") == ""
 

@@ -4,8 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from aisotools.core.protocols import Concurrency
 from aisotools.sandbox.host.scheduler import CallScheduler

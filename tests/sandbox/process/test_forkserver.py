@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from aisotools.sandbox.confinement import levels, seccomp, syscalls
+from aisotools.sandbox.confinement import landlock, levels, seccomp, syscalls
 from aisotools.sandbox.frames import Frame, FrameReader
 from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import forkserver, spawn, tree
@@ -333,6 +333,22 @@ def test_filters_are_compiled_before_the_fork() -> None:
         return {"made": made, "missed": seccomp.build_filter.cache_info().misses - made}
 
     assert in_one_thread(compile_twice) == {"made": 2, "missed": 0}
+
+
+@pytest.mark.parametrize("level", ["confined", "isolated"])
+def test_the_filter_of_readers_is_compiled_before_the_fork_where_there_are_readers(level: str) -> None:
+    arch = syscalls.architecture()
+    if arch is None or not levels.has_readers(level):
+        pytest.skip("this machine has no readers")
+
+    def compile_twice() -> dict[str, Any]:
+        seccomp.build_filter.cache_clear()
+        forkserver._compile_filters(level, None)
+        made = seccomp.build_filter.cache_info().misses
+        seccomp.build_filter(arch, seccomp.READER, landlock.abi())
+        return {"missed": seccomp.build_filter.cache_info().misses - made}
+
+    assert in_one_thread(compile_twice) == {"missed": 0}
 
 
 def open_numbers() -> set[int]:

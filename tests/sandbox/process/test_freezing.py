@@ -74,8 +74,8 @@ def test_background_processes_are_returned_with_their_names(busy: int) -> None:
 
 def test_of_too_many_processes_none_is_stopped(busy: int, tmp_path: Path) -> None:
     before = sizes(tmp_path)
-    with pytest.raises(TooManyProcesses), freeze_tree(busy, max_processes=1):
+    with pytest.raises(TooManyProcesses), freeze_tree(busy, max_threads=1):
         pytest.fail("two processes were stopped")
     wait_until(partial(grew, tmp_path, before))
-    with freeze_tree(busy, max_processes=24):
+    with freeze_tree(busy, max_threads=24):
         pass

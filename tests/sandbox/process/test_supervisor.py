@@ -425,3 +425,11 @@ def test_malformed_reports_are_refused(packet: bytes, reason: str) -> None:
     with pytest.raises(ChannelError) as caught:
         parse_report(packet)
     assert reason in str(caught.value)
+
+
+def test_child_that_moves_up_while_it_is_looked_for_is_found() -> None:
+    # At the first look its parent was listed, and had ended when its own children were to be read.
+    looks = [{5}, {5, 6}, {6}]
+    assert supervisor._running_below(3, lambda _: looks.pop(0), lambda pid: 0 if pid == 5 else 3) == {6}
+    assert looks == [{6}]
+    assert supervisor._running_below(3, lambda _: set(), lambda _: 3) == set()

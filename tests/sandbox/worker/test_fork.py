@@ -56,7 +56,7 @@ def detach():
     detached.append(os.getpid())
     ours.close()  # the host's end, which is in the same process here
 
-point = fork.ForkPoint(namespace, {}, "limited", detach)
+point = fork.ForkPoint(namespace, {}, detach)
 random.seed(7)
 """
 

@@ -67,6 +67,27 @@ def test_an_exception_of_a_tool_is_its_result(error: BaseException, content: str
     assert result.is_error
     assert content in result.content
     assert result.metadata.get("stopped", False) is content.startswith("The call was interrupted")
+    if result.metadata.get("stopped"):
+        assert result.content == content
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, asyncio.CancelledError])
+@pytest.mark.parametrize("message", [(), ("by the host",)])
+def test_an_interrupted_tool_says_where_it_was_and_does_not_name_the_exception(
+    kind: type[BaseException], message: tuple[str, ...]
+) -> None:
+    async def tool() -> None:
+        raise error
+
+    error = kind(*message)
+    caps = OutputCaps()
+    with pytest.raises(kind):
+        tool().send(None)
+    pieces = worker.encode_failure(error, CallRecord(call_id="1"), caps)
+    content = result_from_worker(pieces, caps, PrintedOutput(0)).content
+    assert content.startswith("The call was interrupted.\nTraceback (most recent call last):\n")
+    assert content.endswith(", in tool\n    raise error")
+    assert kind.__name__ not in content
 
 
 def test_displays_and_the_number_dropped_are_added() -> None:

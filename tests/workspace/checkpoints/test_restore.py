@@ -23,7 +23,8 @@ from aisotools.workspace.checkpoints.restore import (
     sweep,
 )
 from aisotools.workspace.checkpoints.scan import ScanLimits, TrackedTree
-from aisotools.workspace.checkpoints.store import Node, Store, TreePath, content_digest
+from aisotools.workspace.checkpoints.store import Store, content_digest
+from aisotools.workspace.checkpoints.tree import Node, TreePath
 
 CHANGED = "it was changed by somebody else since"
 ADDED = "it was put there by somebody else since"
@@ -118,6 +119,57 @@ def test_every_kind_is_created_with_its_mode(tracked: TrackedFolder) -> None:
     ]
     assert os.readlink(tracked.root / "l") == "nowhere/at all"  # noqa: PTH115 - the text itself
     assert stat.S_ISFIFO((tracked.root / "p").lstat().st_mode)
+
+
+def test_restore_closes_what_it_opens(tracked: TrackedFolder) -> None:
+    targets: dict[TreePath, Node | None] = {
+        ("d",): Node("folder", 0o750),
+        ("d", "e"): Node("folder", 0o555),
+        ("d", "e", "f"): tracked.file("deep", 0o640),
+        ("d", "l"): Node("link", content="x"),
+    }
+    before = descriptors()
+    assert tracked.restore(targets).failed == []
+    assert tracked.restore({**targets, ("d",): Node("folder", 0o700)}).failed == []
+    assert tracked.restore(dict.fromkeys(targets)).failed == []
+    assert (tracked.names(), descriptors()) == ([], before)
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o711])
+def test_folder_that_was_made_is_named_whatever_its_mode(tracked: TrackedFolder, mode: int) -> None:
+    assert tracked.restore({("d",): Node("folder", mode)}) == RestoreResult(restored=[("d",)])
+    assert mode_of(tracked.root / "d") == mode
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link to a folder", "link to nothing"])
+def test_entry_that_somebody_puts_in_the_place_of_a_new_folder_stays(
+    tracked: TrackedFolder, tmp_path: Path, kind: str
+) -> None:
+    """A folder is taken as it is; anything else is reported."""
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o711)
+    place, mkdir = tracked.root / "d", os.mkdir
+    mode = mode_of(outside)
+
+    def mkdir_too_late(*arguments: object, **options: object) -> None:
+        if kind == "folder":
+            mkdir(place)
+        elif kind == "file":
+            place.touch()
+        else:
+            place.symlink_to(outside if kind == "link to a folder" else "nothing")
+        mkdir(*arguments, **options)  # type: ignore[arg-type]  # passed through
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "mkdir", mkdir_too_late)
+        result = tracked.restore({("d",): Node("folder", 0o750)})
+    if kind == "folder":
+        assert (result.failed, mode_of(place)) == ([], 0o750)
+    else:
+        assert result.restored == []
+        assert result.failed[0] == (("d",), "File exists")
+        assert place.is_file() or place.is_symlink()
+    assert (list(outside.iterdir()), mode_of(outside)) == ([], mode)
 
 
 def test_folders_that_their_owner_cannot_enter_are_filled_first(tracked: TrackedFolder) -> None:
@@ -456,6 +508,48 @@ def test_locked_folders_are_removed_by_their_owner(tmp_path: Path) -> None:
     assert descriptors() == before
 
 
+def test_folder_that_is_being_removed_is_private(tmp_path: Path) -> None:
+    """Whoever could pass through it would find what is moved meanwhile."""
+    (tmp_path / "top" / "inner").mkdir(parents=True)
+    for name in ("top/inner", "top"):
+        (tmp_path / name).chmod(0o777)
+    modes: list[int] = []
+    listdir = os.listdir
+
+    def listing(folder: int) -> list[str]:
+        modes.append(stat.S_IMODE(os.fstat(folder).st_mode))
+        return listdir(folder)
+
+    root = os.open(tmp_path, os.O_RDONLY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "listdir", listing)
+        remove_tree(root, ("top",))
+    os.close(root)
+    assert modes == [0o700, 0o700]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_that_leaves_the_one_around_it_is_private(tmp_path: Path) -> None:
+    """It is moved beside the removed folder, whose mode may have been all that kept others out."""
+    (tmp_path / "top" / "inner").mkdir(parents=True)
+    (tmp_path / "top").chmod(0o700)
+    (tmp_path / "top/inner").chmod(0o777)
+    modes: list[int] = []
+    rename = os.rename
+
+    def renaming(source: str, target: str, **folders: int) -> None:
+        modes.append(stat.S_IMODE(os.stat(source, dir_fd=folders["src_dir_fd"]).st_mode))
+        rename(source, target, **folders)
+
+    root = os.open(tmp_path, os.O_RDONLY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "rename", renaming)
+        remove_tree(root, ("top",))
+    os.close(root)
+    assert modes[-1] == 0o700
+    assert list(tmp_path.iterdir()) == []
+
+
 # ---- plans
 
 
@@ -579,41 +673,6 @@ def test_socket_cannot_be_planned(tracked: TrackedFolder) -> None:
 
 
 # ---- tracked trees
-
-
-def test_tree_around_a_path_is_its_first_missing_folder(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
-    workspace = tmp_path / "workspace"
-    workspace.mkdir()
-
-    def around(path: Path) -> TrackedTree | None:
-        return TrackedTree.around(store, path, ScanLimits(), apart=(workspace, store.folder))
-
-    tree = around(tmp_path / "notes" / "today" / "a.txt")
-    assert tree is not None
-    assert (tree.path, tree.only, tree.key) == (tmp_path, "notes", str(tmp_path / "notes"))
-    (tmp_path / "notes").mkdir()
-    tree = around(tmp_path / "notes" / "a.txt")
-    assert tree is not None
-    assert (tree.path, tree.only) == (tmp_path / "notes", "a.txt")
-    assert tree.display_path(("a.txt",)) == str(tmp_path / "notes" / "a.txt")
-    for path in (workspace, workspace / "a", tmp_path, store.folder / "x" / "y", Path("/")):
-        assert around(path) is None
-    (tmp_path / "link").symlink_to(workspace)
-    assert around(tmp_path / "link" / "a") is None
-    assert around(tmp_path / "workspace2") is not None
-    store.close()
-
-
-def test_tree_of_one_entry_covers_nothing_else(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
-    tree = TrackedTree(store, tmp_path, ScanLimits(), only="a")
-    (tmp_path / "a").write_text("1")
-    (tmp_path / "b").write_text("2")
-    snapshot = tree.scan()
-    assert (snapshot.entries, tree.root) == (1, snapshot.root)
-    assert TrackedTree(store, tmp_path, ScanLimits()).key == ""
-    store.close()
 
 
 def test_display_path_is_relative_in_the_workspace_and_printable(tracked: TrackedFolder) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import math
 import mmap
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.scan import (
-    FolderState,
     ProgressCallback,
     ScanLimits,
     Scanner,
@@ -23,10 +27,10 @@ from aisotools.workspace.checkpoints.scan import (
     _sync_file,
     _sync_file_system,
     _Walk,
-    open_below,
-    stamps_maps,
 )
-from aisotools.workspace.checkpoints.store import Node, Store, StoredFile, TreePath, TreeReader
+from aisotools.workspace.checkpoints.store import Store, StoredFile
+from aisotools.workspace.checkpoints.tree import FolderState, Node, TreePath, TreeReader, open_below
+from aisotools.workspace.dirfd import stamps_maps
 
 FUTURE = 3_600_000_000_000
 
@@ -48,10 +52,15 @@ class ScannedFolder:
     def limit(self, **limits: int) -> None:
         self.scanner = Scanner(self.store, ScanLimits(**limits), clock=later)
 
-    def scan(self, only: str | None = None, progress: ProgressCallback | None = None) -> Snapshot:
+    def scan(
+        self,
+        only: str | None = None,
+        progress: ProgressCallback | None = None,
+        max_work: float = math.inf,
+    ) -> Snapshot:
         folder = os.open(self.root, os.O_RDONLY)
         try:
-            return self.scanner.scan(folder, only=only, progress=progress)
+            return self.scanner.scan(folder, only=only, progress=progress, max_work=max_work)
         finally:
             os.close(folder)
 
@@ -71,6 +80,20 @@ class ScannedFolder:
             return Scanner(self.store, ScanLimits()).scan(folder)
         finally:
             os.close(folder)
+
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+
+def noting(arguments: list[Argument], function: Callable[[Argument], Result]) -> Callable[[Argument], Result]:
+    """Wrap a function of one argument so that its arguments are noted."""
+
+    def noted(argument: Argument) -> Result:
+        arguments.append(argument)
+        return function(argument)
+
+    return noted
 
 
 @pytest.fixture
@@ -127,8 +150,16 @@ def test_devices_are_distinguished_from_sockets() -> None:
         walk.visit(folder, (), state)
     finally:
         os.close(folder)
-    assert state.nodes["null"][1] == Node("other", content="device")
+    assert state.node("null") == Node("other", content="device")
     assert walk.entries == 1
+
+
+def test_link_to_a_folder_is_a_link(tree: ScannedFolder) -> None:
+    tree.write("folder/a", 1)
+    (tree.root / "link").symlink_to("folder")
+    snapshot = tree.scan()
+    assert tree.node(snapshot, "link") == Node("link", content="folder")
+    assert snapshot.entries == 3
 
 
 def test_only_one_entry_is_covered(tree: ScannedFolder) -> None:
@@ -212,6 +243,55 @@ def test_replaced_removed_and_new_entries_are_noticed(tree: ScannedFolder) -> No
     assert len(set(roots)) == len(roots)
 
 
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_only_entry_that_is_renamed_is_one_entry(tree: ScannedFolder, kind: str) -> None:
+    """The new one must not be taken for the old one when entries are counted."""
+    make(tree.root / "old", kind)
+    tree.scan()
+    (tree.root / "old").rename(tree.root / "new")
+    snapshot = tree.scan()
+    assert (tree.node(snapshot, "old"), snapshot.root) == (None, tree.fresh().root)
+    assert tree.node(snapshot, "new") is not None
+
+
+def test_folder_is_listed_again_only_when_an_entry_is_missing(tree: ScannedFolder) -> None:
+    for name in ("a", "b"):
+        tree.write(name, 1)
+    (tree.root / "folder").mkdir()
+    tree.scan()
+    listings: list[int] = []
+    listdir: Callable[[int], list[str]] = os.listdir
+    changes: list[tuple[Callable[[], object], int]] = [
+        (lambda: None, 0),
+        (lambda: tree.write("a", 2), 0),
+        (lambda: tree.write("new", 2), 0),
+        ((tree.root / "b").unlink, 1),
+        ((tree.root / "folder").rmdir, 1),
+    ]
+    for act, count in changes:
+        act()
+        listings.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "listdir", noting(listings, listdir))
+            tree.scan()
+        assert len(listings) == count
+
+
+def test_only_listings_that_changed_are_stored(tree: ScannedFolder) -> None:
+    for path in ("a/file", "b/inner/file", "c"):
+        tree.write(path, 3)
+    tree.scan()
+    stored: list[bytes] = []
+    put = tree.store.put
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tree.store, "put", noting(stored, put))
+        tree.scan()
+        assert stored == []
+        tree.write("b/inner/file", 4)
+        tree.scan()
+    assert [data.rpartition(b"\0")[2] for data in stored[1:]] == [b"file", b"inner", b"c"]
+
+
 @pytest.mark.parametrize("kind", ["file", "link"])
 def test_stamp_within_20_ms_of_the_walk_is_not_trusted(tree: ScannedFolder, kind: str) -> None:
     path = tree.root / "a"
@@ -225,7 +305,7 @@ def test_stamp_within_20_ms_of_the_walk_is_not_trusted(tree: ScannedFolder, kind
         now = stamp + age_ns
         tree.scanner = Scanner(tree.store, ScanLimits(), clock=lambda: now)  # noqa: B023 - called in this round
         tree.scan()
-        assert (tree.scanner._root.nodes["a"][0] is not None) is trusted
+        assert tree.scanner._root.trusts("a") is trusted
         assert tree.scan().copied_bytes == (0 if trusted or kind == "link" else 5)
 
 
@@ -243,6 +323,134 @@ def test_without_trust_every_file_is_read_by_every_walk(tree: ScannedFolder) -> 
     first = tree.scan()
     assert tree.scan().copied_bytes == 5
     assert tree.scan().root == first.root
+
+
+@pytest.mark.parametrize("keep_bytes", [0, 1 << 20], ids=["in a file", "in memory"])
+def test_state_between_two_walks_is_as_exact_wherever_it_waits(tree: ScannedFolder, keep_bytes: int) -> None:
+    tree.scanner.keep_bytes = keep_bytes
+    for path in ("a", "b/c", "b/d/e", "b/d/f"):
+        tree.write(path, 10)
+    (tree.root / "link").symlink_to("a")
+    first = tree.scan()
+    assert (tree.scanner.memory_bytes > 0) == (keep_bytes > 0)
+    again = tree.scan()
+    assert (again.root, again.copied_bytes, again.total_bytes) == (first.root, 0, 40)
+    tree.write("b/d/e", 5)
+    (tree.root / "a").unlink()
+    changed = tree.scan()
+    assert (changed.copied_bytes, changed.total_bytes) == (5, 25)
+    assert changed.root == tree.fresh().root
+    tree.write("b/new", 5)
+    with pytest.raises(TooSlow):
+        tree.scan(progress=_raise_too_slow)
+    after = tree.scan()
+    assert (after.copied_bytes, after.root) == (0, tree.fresh().root)
+    tree.scanner.close()
+    tree.limit(entries=1)
+    tree.scanner.keep_bytes = keep_bytes
+    assert tree.scan().root == ""
+    assert tree.scanner.memory_bytes == 0
+    tree.scanner.close()
+
+
+def test_state_in_a_file_is_written_again_only_when_it_is_another(tree: ScannedFolder) -> None:
+    tree.scanner.keep_bytes = 0
+    file = tree.write("a", 10)
+    tree.write("b", 10)
+    tree.scan()
+    first = tree.scanner._file
+    assert first is not None
+    tree.scan()
+    assert tree.scanner._file is first
+    status = file.stat()
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns - 1))  # another stamp, the same tree
+    assert tree.scan().copied_bytes == 10
+    second = tree.scanner._file
+    assert second is not first
+    assert first.closed
+    assert tree.scan().copied_bytes == 0
+    (tree.root / "b").unlink()  # another tree, and nothing to look at again
+    removed = tree.scan()
+    third = tree.scanner._file
+    assert third is not second
+    assert tree.scan().root == removed.root == tree.fresh().root
+    tree.scanner.close()
+
+
+def test_state_in_a_file_is_written_again_when_a_link_has_another_stamp(tree: ScannedFolder) -> None:
+    """Its target is the same, so is the tree; but the next walk would look at it again."""
+    tree.scanner.keep_bytes = 0
+    link = tree.root / "link"
+    link.symlink_to("a")
+    first = tree.scan()
+    file = tree.scanner._file
+    os.utime(link, ns=(1, 1), follow_symlinks=False)
+    assert tree.scan(max_work=20).root == first.root
+    assert tree.scanner._file is not file
+    assert tree.scan(max_work=1).root == first.root
+    tree.scanner.close()
+
+
+def test_state_of_exactly_the_size_that_is_kept_stays_in_memory(tree: ScannedFolder) -> None:
+    assert tree.scanner.memory_bytes == 0
+    tree.write("a", 10)
+    tree.scan()
+    size = tree.scanner.memory_bytes
+    assert size == tree.scanner._root.memory_bytes()
+    for keep_bytes, in_memory in [(size, True), (size - 1, False), (size, True)]:
+        tree.scanner.keep_bytes = keep_bytes
+        tree.write("a", 10)
+        tree.scan()
+        assert (tree.scanner._file is None, tree.scanner.memory_bytes > 0) == (in_memory, in_memory)
+    (tree.root / "a").unlink()
+    tree.scan()
+    assert 0 < tree.scanner.memory_bytes < size
+    tree.scanner.close()
+
+
+def test_state_is_let_go_of_at_once(tree: ScannedFolder) -> None:
+    """Its folders refer to each other, so they would wait for the collector."""
+    for keep_bytes in (math.inf, 0):
+        tree.limit()
+        tree.write("folder/a", 10)
+        tree.scan()
+        state = tree.scanner._root
+        tree.scanner.keep_bytes = keep_bytes
+        tree.write("folder/a", 10)
+        tree.scan()
+        if keep_bytes:
+            tree.scanner.close()
+        assert (state.records, state.folders) == ({}, {})
+        tree.scanner.close()
+
+
+def test_state_that_cannot_be_read_again_costs_time_only(tree: ScannedFolder) -> None:
+    closed: list[bool] = []
+    tree.scanner.keep_bytes = 0
+    tree.write("a", 10)
+    first = tree.scan()
+    assert tree.scanner._file is not None
+    damaged = tree.scanner._file
+    damaged.truncate(3)
+    again = tree.scan(progress=at_start(lambda: closed.append(damaged.closed)))
+    assert closed == [True], "it takes no room on the disk meanwhile"
+    assert (again.root, again.copied_bytes) == (first.root, 10)
+    tree.scanner.close()
+
+
+def test_times_beyond_64_bits_are_covered_and_not_trusted(tree: ScannedFolder) -> None:
+    """A file system in memory has them; elsewhere the time is cut, and this is like any other."""
+    try:
+        folder = tempfile.TemporaryDirectory(dir="/dev/shm")
+    except OSError:  # nothing may be written there, which `os.access` does not tell under Landlock
+        folder = tempfile.TemporaryDirectory(dir=tree.root)
+    with folder as name:
+        tree.root = Path(name)
+        file = tree.write("a", 10)
+        os.utime(file, (1 << 40, 1 << 40))
+        first = tree.scan()
+        assert (first.uncovered, first.copied_bytes) == ((), 10)
+        assert tree.scan().root == first.root
 
 
 @pytest.mark.parametrize("others", [0, 40], ids=["sync files", "sync file system"])
@@ -284,13 +492,15 @@ def test_size_decides_only_when_the_room_is_short(tree: ScannedFolder) -> None:
     for name, size in [("a", 30), ("b", 20), ("c", 10)]:
         tree.write(name, size)
     sizes = {}
-    for limit in (60, 59):
+    tree.write("below/d", 5)  # after the files of the folder around it
+    for limit in (65, 64):
         tree.limit(total_bytes=limit)
         steps: list[int] = []
         tree.scan(progress=lambda done, _due: steps.append(done))  # noqa: B023 - called in this round
         sizes[limit] = [after - before for before, after in itertools.pairwise(steps)]
-    assert sorted(sizes[60]) == [10, 20, 30]
-    assert sizes[59] == [10, 20, 0]
+    assert sorted(sizes[65]) == [5, 10, 20, 30]
+    assert sizes[65][-1] == 5
+    assert sizes[64] == [5, 10, 20, 0]
 
 
 def test_unchanged_files_keep_their_room(tree: ScannedFolder) -> None:
@@ -370,11 +580,14 @@ def test_other_file_systems_are_not_covered() -> None:
     assert walk.has_unkept
 
 
-@pytest.mark.parametrize("kind", ["file", "link"])
+@pytest.mark.parametrize("kind", ["file", "link", "link to nothing"])
 def test_folder_that_is_swapped_before_it_is_opened_is_named(tmp_path: Path, kind: str) -> None:
     """As if it had been a folder when it was listed."""
     (tmp_path / "inside").mkdir()
-    (tmp_path / "a").touch() if kind == "file" else (tmp_path / "a").symlink_to("inside")
+    if kind == "file":
+        (tmp_path / "a").touch()
+    else:
+        (tmp_path / "a").symlink_to("inside" if kind == "link" else "nothing")
     state = FolderState()
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
@@ -414,6 +627,95 @@ def test_unreadable_file_and_folder_are_named(tree: ScannedFolder) -> None:
     reason = "it cannot be read: Permission denied"
     assert sorted(tree.scan().uncovered) == [(("a",), reason), (("folder",), reason)]
     (tree.root / "folder").chmod(0o700)
+
+
+# ---- work
+
+
+def make(path: Path, kind: str) -> None:
+    """Make a file, a link or a folder."""
+    if kind == "file":
+        path.touch()
+    elif kind == "link":
+        path.symlink_to("target")
+    else:
+        path.mkdir()
+
+
+KINDS = pytest.mark.parametrize("kind", ["file", "link", "folder"])
+
+
+@contextmanager
+def listed_entries(before: Callable[[os.DirEntry[str]], object] | None = None) -> Iterator[list[str]]:
+    """Collect the names that are listed; act before each is looked at."""
+    names: list[str] = []
+    scandir = os.scandir
+
+    @contextmanager
+    def listing(folder: int) -> Iterator[Iterator[os.DirEntry[str]]]:
+        def each(entries: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
+            for entry in entries:
+                names.append(entry.name)
+                if before is not None:
+                    before(entry)
+                yield entry
+
+        with scandir(folder) as entries:
+            yield each(entries)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "scandir", listing)
+        yield names
+
+
+def test_work_is_one_for_each_known_entry_and_folder_and_twenty_for_each_new_one(tree: ScannedFolder) -> None:
+    def takes(work: int) -> None:
+        with pytest.raises(TooSlow):
+            tree.scan(max_work=work - 1)
+        tree.scan(max_work=work)
+
+    for name, kind in [("a", "file"), ("b", "file"), ("l", "link")]:
+        make(tree.root / name, kind)
+    takes(3 * 20)
+    tree.write("a", 2)
+    takes(2 + 20)  # no folder is left that would notice it
+    for name in ("c", "d"):
+        make(tree.root / name, "folder")
+    takes(3 + 2)
+    tree.write("a", 1)
+    takes(2 + 20 + 2)
+    (tree.root / "l").unlink()
+    (tree.root / "l").symlink_to("other")
+    takes(2 + 20 + 2)
+    tree.write("c/e", 1)
+    takes(3 + 2 + 20)
+    takes(4 + 2)
+
+
+@KINDS
+def test_no_more_entries_are_listed_than_may_be_covered(tree: ScannedFolder, kind: str) -> None:
+    """They would be collected in memory, and a hostile folder holds as many as it likes."""
+    for number in range(30):
+        make(tree.root / str(number), kind)
+    tree.limit(entries=10)
+    with listed_entries() as names:
+        assert tree.scan().root == ""
+    assert len(names) == 11
+    tree.limit()
+    work = 10 * (1 if kind == "folder" else 20)
+    with listed_entries() as names, pytest.raises(TooSlow):
+        tree.scan(max_work=work)
+    assert len(names) == 11
+
+
+def test_folder_that_is_known_to_take_too_much_work_is_not_listed(tree: ScannedFolder) -> None:
+    for name in "abc":
+        tree.write(name, 1)
+    tree.scan()
+    with listed_entries() as names, pytest.raises(TooSlow):
+        tree.scan(max_work=2)
+    assert names == []
+    assert tree.scan(max_work=3).copied_bytes == 0
 
 
 # ---- what changes while it is read
@@ -510,6 +812,55 @@ def test_file_that_changes_while_it_is_read_is_read_three_times(
     store.close()
 
 
+def test_file_that_cannot_be_read_to_its_end_is_named(tree: ScannedFolder) -> None:
+    tree.write("a", 5)
+    tree.write("b", 7)
+
+    def fail(_file: int, *, max_bytes: int) -> StoredFile:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), max_bytes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tree.store, "put_file", fail)
+        snapshot = tree.scan()
+    reason = "it cannot be read: Input/output error"
+    assert sorted(snapshot.uncovered) == [(("a",), reason), (("b",), reason)]
+    assert tree.scan().total_bytes == 12
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_file_that_is_removed_before_it_is_looked_at_is_left_out(tree: ScannedFolder, known: bool) -> None:
+    tree.write("folder/a", 5)
+    if known:
+        tree.scan()
+
+    def remove(entry: os.DirEntry[str]) -> None:
+        if entry.name == "a":
+            (tree.root / "folder" / "a").unlink()
+
+    with listed_entries(remove):
+        snapshot = tree.scan()
+    assert (snapshot.uncovered, snapshot.total_bytes, snapshot.entries) == ((), 0, 1)
+    assert snapshot.root == tree.fresh().root
+
+
+def test_descriptor_0_is_one_like_any_other(tree: ScannedFolder) -> None:
+    """A process may run without standard input; then the first folder that is opened gets its number."""
+    tree.write("a", 5)
+    tree.write("folder/b", 7)
+    root = os.open(tree.root, os.O_RDONLY)
+    stdin = os.dup(0)
+    os.close(0)
+    try:
+        snapshot = tree.scanner.scan(root)
+        again = os.open(os.devnull, os.O_RDONLY)
+    finally:
+        os.dup2(stdin, 0)
+        os.close(stdin)
+        os.close(root)
+    assert (snapshot.total_bytes, snapshot.root) == (12, tree.fresh().root)
+    assert again == 0, "it was closed again"
+
+
 def test_file_that_grows_beyond_the_room_is_not_kept(tree: ScannedFolder) -> None:
     tree.limit(total_bytes=10)
     file = tree.write("a", 10)
@@ -580,56 +931,6 @@ def _raise_too_slow(done: int, _due: int) -> None:
 # ---- parts
 
 
-def test_state_counts_bytes_and_unkept_entries() -> None:
-    state = FolderState()
-    state.set("a", None, Node("file", 0o644, "d1", 10))
-    state.set("b", None, Node("file", 0o644, "d1", 5))
-    state.set("u", None, Node("unkept", content="why;1"))
-    assert (state.file_bytes, state.unkept) == (15, 1)
-    state.set("a", None, Node("file", 0o644, "d2", 1))
-    state.set("u", None, Node("unkept", content="why;2"))
-    assert (state.file_bytes, state.unkept) == (6, 1)
-    state.drop("b")
-    state.drop("u")
-    state.drop("unknown")
-    assert (state.file_bytes, state.unkept) == (1, 0)
-    state.set("a", None, Node("link", content="x"))
-    assert state.file_bytes == 0
-
-
-def test_change_marks_the_folder_and_all_above() -> None:
-    states = [top := FolderState(), middle := FolderState(top), bottom := FolderState(middle)]
-    node = Node("link", content="x")
-    bottom.set("a", None, node)
-
-    def changed_by(act: Callable[[], object]) -> list[bool]:
-        for state in states:
-            state.changed = False
-        act()
-        return [state.changed for state in states]
-
-    assert changed_by(lambda: bottom.set("a", (1, 2, 3, 4), node)) == [False, False, False]
-    assert changed_by(lambda: bottom.set("a", None, Node("link", content="y"))) == [True, True, True]
-    assert changed_by(lambda: middle.set("b", None, node)) == [True, True, False]
-    assert changed_by(lambda: bottom.drop("unknown")) == [False, False, False]
-    assert changed_by(lambda: bottom.drop("a")) == [True, True, True]
-
-
-def test_state_forgets_the_folder_that_something_else_replaced() -> None:
-    state = FolderState()
-    acts: list[Callable[[], None]] = [
-        lambda: state.set("a", None, Node("link", content="x")),
-        lambda: state.drop("a"),
-    ]
-    for act in acts:
-        state.set("a", None, Node("folder", 0o755, "d1"))
-        state.folders["a"] = FolderState(state)
-        state.set("a", None, Node("folder", 0o700, "d1"))
-        assert "a" in state.folders
-        act()
-        assert state.folders == {}
-
-
 def test_open_below_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "link").symlink_to("a")
@@ -646,19 +947,6 @@ def test_open_below_follows_no_link(tmp_path: Path) -> None:
             open_below(top, bad)
     assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
     os.close(top)
-
-
-def test_file_systems_in_memory_do_not_stamp_maps(tmp_path: Path) -> None:
-    assert stamps_maps(tmp_path / "gone")
-    assert stamps_maps(Path("/proc"))
-    mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for mount in mounts:
-        if mount[mount.index("-") + 1] == "tmpfs" and os.access(mount[4], os.R_OK):
-            device = os.stat(mount[4]).st_dev  # noqa: PTH116 - of a mount point, as the module asks
-            if mount[2] == f"{os.major(device)}:{os.minor(device)}":  # nothing is mounted over it
-                assert not stamps_maps(Path(mount[4]))
-                return
-    pytest.skip("no file system in memory is mounted here")
 
 
 def test_sync_ignores_only_what_has_no_pages(tmp_path: Path) -> None:

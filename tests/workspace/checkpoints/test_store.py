@@ -1,4 +1,4 @@
-"""Contents, journal and trees of a checkpoint store: exact bytes, limits, damage, crashes and full disks."""
+"""Contents and journal of a checkpoint store: exact bytes, limits, damage, crashes and full disks."""
 
 from __future__ import annotations
 
@@ -7,27 +7,14 @@ import os
 import resource
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aisotools.core.exceptions import WorkspaceError
-from aisotools.workspace.checkpoints.store import (
-    Node,
-    NodeKind,
-    Store,
-    StoredFile,
-    TreePath,
-    TreeReader,
-    content_digest,
-    decode_folder,
-    encode_folder,
-    reachable_digests,
-)
+from aisotools.workspace.checkpoints.store import Store, StoredFile, content_digest
 
 CHUNK = 1 << 20
 
@@ -125,6 +112,19 @@ def test_close_is_idempotent_and_closes_both_descriptors(tmp_path: Path) -> None
         store.record(op="x")
 
 
+def test_descriptor_0_is_closed_like_any_other(tmp_path: Path) -> None:
+    """A process may run without standard input; then the first folder that is opened gets its number."""
+    stdin = os.dup(0)
+    os.close(0)
+    try:
+        Store(tmp_path / "store").close()
+        again = os.open(os.devnull, os.O_RDONLY)
+    finally:
+        os.dup2(stdin, 0)
+        os.close(stdin)
+    assert again == 0
+
+
 # ---- contents
 
 
@@ -142,6 +142,18 @@ def test_put_stores_each_content_once(store: Store) -> None:
     assert store.get(digest) == b"one"
     assert digest in store
     assert content_digest(b"two") not in store
+
+
+def test_small_file_that_is_known_is_not_written_again(store: Store, tmp_path: Path) -> None:
+    """A large one is: its digest is known only when all of it was read."""
+    for size, is_written in [(1000, False), (CHUNK - 1, False), (CHUNK, True)]:
+        data = bytes(size)
+        (tmp_path / "file").write_bytes(data)
+        content = store.folder / "objects" / store.put(data)
+        inode = content.stat().st_ino
+        with opened(tmp_path / "file") as file:
+            assert store.put_file(file, max_bytes=size) == StoredFile(content.name, size)
+        assert (content.stat().st_ino != inode) is is_written
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 2 * CHUNK + 3])
@@ -222,10 +234,13 @@ def test_missing_content_is_named(store: Store) -> None:
         store.get(digest)
 
 
-def test_content_of_unknown_size_is_not_read_whole(store: Store) -> None:
-    digest = content_digest(b"ab")
-    (store.folder / "objects" / digest).write_bytes(b"ab")
-    assert list(store.chunks(digest)) == [b"a"]
+def test_content_that_grows_while_it_is_read_has_an_end(store: Store) -> None:
+    digest = store.put(bytes(CHUNK + 1))
+    reader = store.chunks(digest)
+    assert len(next(reader)) == CHUNK
+    with (store.folder / "objects" / digest).open("ab") as file:
+        file.write(bytes(100))
+    assert list(reader) == [b"\0"]
 
 
 def test_chunks_close_their_file(store: Store) -> None:
@@ -243,9 +258,17 @@ def test_keep_only_deletes_the_others(store: Store) -> None:
     store.keep_only([second, "unknown"])
     assert objects(store) == {second: b"2"}
     assert first not in store
-    assert store.size == 1
+    assert (store.size, store.count) == (1, 1)
     assert store.put(b"first") == first
     assert store.get(first) == b"first"
+
+
+def test_dangling_link_among_the_contents_is_deleted_like_them(store: Store) -> None:
+    (store.folder / "objects" / "link").symlink_to("nowhere")
+    again = Store(store.folder)
+    again.keep_only([])
+    assert (objects(again), again.size, again.count) == ({}, 0, 0)
+    again.close()
 
 
 @pytest.mark.parametrize("size", [100_000, CHUNK, 3 * CHUNK])
@@ -323,176 +346,3 @@ def test_failed_rewrite_leaves_the_journal_in_place(store: Store) -> None:
         store.rewrite([{"op": "b"}] * 10)
     store.record(op="c")
     assert [record["op"] for record in store.records()] == ["a", "c"]
-
-
-# ---- trees
-
-
-class Memory:
-    """Folder listings in a dictionary; counts how often each is read."""
-
-    def __init__(self) -> None:
-        self.contents: dict[str, bytes] = {}
-        self.reads: list[str] = []
-
-    def put(self, data: bytes) -> str:
-        self.contents[content_digest(data)] = data
-        return content_digest(data)
-
-    def get(self, digest: str) -> bytes:
-        self.reads.append(digest)
-        return self.contents[digest]
-
-    def tree(self, nodes: Mapping[str, Node | Mapping[str, object]], mode: int = 0o755) -> Node:
-        """Store nested mappings as folders."""
-        folder = {
-            name: node if isinstance(node, Node) else self.tree(node)  # type: ignore[arg-type]  # nested alike
-            for name, node in nodes.items()
-        }
-        return Node("folder", mode, self.put(encode_folder(folder)))
-
-
-kinds: st.SearchStrategy[NodeKind] = st.sampled_from(["file", "folder", "link", "fifo", "other", "unkept"])
-contents = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=10)
-names = st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=8)
-nodes = st.builds(Node, kinds, st.integers(0, 0o777), contents, st.integers(0, 1 << 40))
-
-
-@given(st.dictionaries(names, nodes, max_size=6))
-def test_listing_comes_back_and_does_not_depend_on_the_order(folder: dict[str, Node]) -> None:
-    data = encode_folder(folder)
-    assert decode_folder(data) == folder
-    assert encode_folder(dict(reversed(folder.items()))) == data
-
-
-def test_listing_has_this_format() -> None:
-    """Stores of earlier versions are read with it."""
-    folder = {
-        "b": Node("link", content="a b"),
-        "a": Node("file", 0o640, "d1", 12),
-        os.fsdecode(b"\xff"): Node("unkept", 0o600, "why;1"),
-        "d": Node("folder", 0o755, "d2"),
-        "p": Node("fifo", 0o644),
-        "s": Node("other", content="socket"),
-    }
-    assert encode_folder(folder) == (
-        b"f 640 12 d1\0a\0l 0 0 a b\0b\0d 755 0 d2\0d\0p 644 0 \0p\0o 0 0 socket\0s\0u 600 0 why;1\0\xff"
-    )
-    assert encode_folder({}) == b""
-    assert decode_folder(b"") == {}
-
-
-def test_truncated_listing_is_an_error() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        decode_folder(b"f 640 12 d1\0a\0l 0 0 x")
-
-
-def test_same_content_ignores_modes_and_what_a_folder_holds() -> None:
-    file = Node("file", 0o644, "d1", 3)
-    assert file.has_same_content(Node("file", 0o600, "d1", 3))
-    assert not file.has_same_content(Node("file", 0o644, "d2", 3))
-    assert not file.has_same_content(Node("link", 0o644, "d1", 3))
-    assert not file.has_same_content(None)
-    assert Node("folder", 0o755, "d1").has_same_content(Node("folder", 0o700, "d2"))
-    assert not Node("folder", 0o755, "d1").has_same_content(file)
-
-
-def test_reason_of_an_unkept_node_leaves_the_stamp_out() -> None:
-    assert Node("unkept", content="it is too large;1:2:3:4").why_unkept == "it is too large"
-
-
-def test_reader_reads_each_folder_once_and_only_folders() -> None:
-    memory = Memory()
-    root = memory.tree({"a": {"x": Node("file", content="d1")}, "b": {"x": Node("file", content="d1")}})
-    reader = TreeReader(memory)
-    for _ in range(2):
-        assert reader.lookup(root.content, ("a", "x")) == Node("file", content="d1")
-        assert reader.lookup(root.content, ("b", "x")) == Node("file", content="d1")
-    assert len(memory.reads) == 2  # the root, and the folder that is the same twice
-    assert reader.lookup(root.content, ()) == Node("folder", content=root.content)
-    assert reader.lookup(root.content, ("a", "x", "deeper")) is None
-    assert reader.lookup(root.content, ("gone", "x")) is None
-    assert reader.of(None) == {}
-    assert reader.of(Node("file", content=root.content)) == {}
-
-
-def test_differences_of_equal_trees_read_nothing() -> None:
-    memory = Memory()
-    root = memory.tree({"a": {}}).content
-    assert TreeReader(memory).differences(root, root) == {}
-    assert memory.reads == []
-
-
-def test_differences_name_folders_before_their_entries() -> None:
-    memory = Memory()
-    one, two = Node("file", 0o644, "d1", 1), Node("file", 0o644, "d2", 2)
-    before = memory.tree(
-        {"same": {"f": one}, "changed": {"f": one, "g": one}, "gone": {"f": one}, "kind": one}
-    )
-    after = memory.tree(
-        {"same": {"f": one}, "changed": {"f": two, "g": one}, "new": {"f": one}, "kind": {"f": two}}
-    )
-    reader = TreeReader(memory)
-    found = reader.differences(before.content, after.content)
-    assert list(found) == [
-        ("changed", "f"),
-        ("gone",),
-        ("gone", "f"),
-        ("kind",),
-        ("kind", "f"),
-        ("new",),
-        ("new", "f"),
-    ]
-    assert found["changed", "f"] == (one, two)
-    assert found["gone", "f"] == (one, None)
-    assert found["kind",] == (one, reader.lookup(after.content, ("kind",)))
-    assert found["new",] == (None, reader.lookup(after.content, ("new",)))
-
-
-def test_folder_in_both_trees_differs_only_by_its_mode() -> None:
-    memory = Memory()
-    inner = memory.tree({"f": Node("file", content="d1")}, mode=0o700)
-    before = memory.put(encode_folder({"d": inner}))
-    for changed in (inner._replace(mode=0o755), memory.tree({}, mode=0o755)):
-        after = memory.put(encode_folder({"d": changed}))
-        found = TreeReader(memory).differences(before, after)
-        assert found["d",] == (inner, changed)
-    emptied = memory.put(encode_folder({"d": memory.tree({}, mode=0o700)}))
-    assert list(TreeReader(memory).differences(before, emptied)) == [("d", "f")]
-
-
-leaves = st.builds(Node, st.sampled_from(["file", "link"]), st.just(0o644), st.sampled_from(["x", "y"]))
-trees = st.recursive(
-    st.dictionaries(st.sampled_from("abc"), leaves, max_size=3),
-    lambda inner: st.dictionaries(st.sampled_from("abc"), leaves | inner, max_size=3),
-    max_leaves=8,
-)
-
-
-def flatten(memory: Memory, root: str) -> dict[TreePath, Node]:
-    """Every path of a tree; folders by mode only."""
-    found: dict[TreePath, Node] = {}
-    for name, node in decode_folder(memory.contents[root]).items():
-        found[name,] = node._replace(content="") if node.kind == "folder" else node
-        if node.kind == "folder":
-            found |= {(name, *path): inner for path, inner in flatten(memory, node.content).items()}
-    return found
-
-
-@given(trees, trees)
-def test_differences_are_those_of_the_paths(before: dict[str, Node], after: dict[str, Node]) -> None:
-    memory = Memory()
-    left, right = memory.tree(before).content, memory.tree(after).content
-    one, other = flatten(memory, left), flatten(memory, right)
-    expected = {path for path in {*one, *other} if one.get(path) != other.get(path)}
-    assert set(TreeReader(memory).differences(left, right)) == expected
-
-
-def test_reachable_digests_are_those_of_folders_and_files() -> None:
-    memory = Memory()
-    shared = memory.tree({"f": Node("file", content="d1"), "l": Node("link", content="target")})
-    root = memory.put(encode_folder({"a": shared, "b": shared, "u": Node("unkept", content="why;1")}))
-    other = memory.put(encode_folder({"g": Node("file", content="d2")}))
-    assert reachable_digests(memory, [root, other]) == {root, other, shared.content, "d1", "d2"}
-    assert sorted(memory.reads) == sorted({root, other, shared.content})
-    assert reachable_digests(memory, []) == set()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import os
+import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +20,7 @@ from aisotools.workspace.checkpoints.restore import RestorePlan
 from aisotools.workspace.checkpoints.scan import ScanLimits, TooSlow
 from aisotools.workspace.checkpoints.timeline import (
     KEPT_BYTES,
+    KEPT_CONTENTS,
     KEPT_STEPS,
     Checkpoint,
     Checkpoints,
@@ -44,14 +49,17 @@ class Rig:
         for act in acts:
             act()
         self.chain.end(f"c{self.number}")
+        if self.chain.has_excess:
+            self.chain.drop_old()
+            assert not self.chain.has_excess
 
     def move(self, way: Direction = "undo", count: int = 1, *, force: bool = False) -> UndoResult:
         source = self.chain.steps if way == "undo" else self.chain.undone
         return self.chain.move(way, source[::-1][:count], force=force)
 
-    def again(self) -> None:
+    def again(self, **most: int) -> None:
         self.chain.close()
-        self.chain = Checkpoints(self.root, self.store, self.limits)
+        self.chain = Checkpoints(self.root, self.store, self.limits, **most)
 
 
 @pytest.fixture
@@ -295,30 +303,12 @@ def test_a_damaged_content_is_not_used(rig: Rig) -> None:
 
 
 def test_without_a_store_the_call_must_not_run(rig: Rig) -> None:
-    store = rig.chain.store
-
-    def count_contents_as(size_bytes: int) -> None:
-        """Let each content count as if it had so many bytes."""
-        store._sizes = dict.fromkeys(store._sizes, size_bytes)
-        store.size = size_bytes * len(store._sizes)
-
-    for number in range(8):
-        rig.step(partial((rig.root / "a").write_bytes, bytes([number]) * 1000))
-    count_contents_as(KEPT_BYTES // len(store._sizes))
-    assert store.size <= KEPT_BYTES
-    rig.step()
-    assert len(rig.chain.steps) == 9
-    count_contents_as(KEPT_BYTES // 10)
-    assert store.size > KEPT_BYTES
-    rig.step()
-    print([step.call_id for step in rig.chain.steps], len(store._sizes))
-    assert [step.call_id for step in rig.chain.steps] == ["c6", "c7", "c8", "c9", "c10"]
-    assert store.size <= KEPT_BYTES
-    rig.move(count=len(rig.chain.steps))
-    count_contents_as(KEPT_BYTES)
-    rig.step(lambda: (rig.root / "b").write_text("1"))
-    assert rig.chain.steps == ()
-    assert rig.chain.look().root in store
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    shutil.rmtree(rig.store)
+    (rig.root / "a").write_text("more")
+    with pytest.raises(WorkspaceError, match="The checkpoint cannot be kept"):
+        rig.step()
+    assert len(rig.chain.steps) == 1
 
 
 def test_old_steps_are_forgotten_with_what_only_they_needed(rig: Rig) -> None:
@@ -462,6 +452,14 @@ def test_step_is_recorded_before_and_after_its_call(rig: Rig) -> None:
     assert step.after == {"": rig.chain.look().root}
     assert rig.chain.store.records()[1:] == [{"op": "end", "id": "c1", "after": step.after}]
     assert repr(rig.chain) == f"<Checkpoints of {rig.root}: 1 steps, 0 undone>"
+
+
+def test_latest_snapshot_is_that_of_the_workspace(rig: Rig, tmp_path: Path) -> None:
+    target = tmp_path / "outside.txt"
+    rig.step(lambda: (rig.root / "a").write_text("1"), lambda: target.write_text("2"), outside=target)
+    assert rig.chain.latest is not None
+    assert rig.chain.latest.root == rig.chain.steps[0].after[""] != rig.chain.steps[0].before[""]
+    assert rig.chain.latest.entries == 1
 
 
 def test_move_while_a_step_is_running_is_refused(rig: Rig) -> None:
@@ -724,32 +722,176 @@ def test_number_of_steps_is_limited_with_some_slack(rig: Rig) -> None:
     assert len(rig.chain.store.records()) == 2 * 101
 
 
-def test_size_of_all_contents_is_limited(rig: Rig) -> None:
+@pytest.mark.parametrize(("limit", "first"), [("kept_bytes", 8), ("kept_contents", 6)])
+def test_size_and_number_of_all_contents_are_limited(rig: Rig, limit: str, first: int) -> None:
     """The oldest quarter goes first; what is there now is never dropped."""
-
-    store = rig.chain.store
-
-    def count_contents_as(size_bytes: int) -> None:
-        """Let each content count as if it had so many bytes."""
-        store._sizes = dict.fromkeys(store._sizes, size_bytes)
-        store.size = size_bytes * len(store._sizes)
-
-    for number in range(8):
+    for number in range(9):
         rig.step(partial((rig.root / "a").write_bytes, bytes([number]) * 1000))
-    count_contents_as(KEPT_BYTES // len(store._sizes))
-    assert store.size <= KEPT_BYTES
+    store = rig.chain.store
+    assert store.count == 2 * 9 + 1  # files, listings, and the listing of nothing
+    most = {"kept_bytes": store.size * 10 // 19, "kept_contents": 10}
+    rig.again(**{limit: most[limit]})
     rig.step()
-    assert len(rig.chain.steps) == 9
-    count_contents_as(KEPT_BYTES // 10)
-    rig.step()
-    assert [step.call_id for step in rig.chain.steps] == ["c6", "c7", "c8", "c9", "c10"]
-    assert store.size <= KEPT_BYTES
+    assert [step.call_id for step in rig.chain.steps] == [f"c{n}" for n in range(first, 11)]
+    store = rig.chain.store
+    assert store.count == len(list((rig.store / "objects").iterdir())) <= 10
+    assert store.size == sum(path.stat().st_size for path in (rig.store / "objects").iterdir())
+    assert store.size <= most["kept_bytes"] or limit == "kept_contents"
     rig.move(count=len(rig.chain.steps))
-    count_contents_as(KEPT_BYTES)
+    rig.again(**{limit: 1})
     rig.step(lambda: (rig.root / "b").write_text("1"))
     assert rig.chain.steps == ()
-    assert rig.chain.look().root in store
+    assert rig.chain.look().root in rig.chain.store
+
+
+def test_memory_is_that_of_all_steps_and_trees(rig: Rig, tmp_path: Path) -> None:
+    def trees() -> int:
+        return sum(tree.scanner.memory_bytes for tree in rig.chain._trees.values())
+
+    assert rig.chain.memory_bytes == 0
+    rig.chain.look()
+    assert rig.chain.memory_bytes == trees() > 0
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    assert rig.chain.memory_bytes == trees() + 2_500
+    rig.step(lambda: (tmp_path / "b").write_text("2"), outside=tmp_path / "b")
+    assert len(rig.chain._trees) == 2
+    assert rig.chain.memory_bytes == trees() + 2 * 2_500
+    rig.move()
+    assert rig.chain.memory_bytes == trees() + 2 * 2_500, "a step that can be redone takes as much"
+    rig.chain.begin("c3", "tool", "s")
+    rig.chain.look()
+    assert rig.chain.memory_bytes == trees() + 3 * 2_500, "so does one that is running"
+
+
+def test_state_of_a_tree_outside_is_kept_up_to_its_limit(rig: Rig, tmp_path: Path) -> None:
+    target = tmp_path / "outside"
+    target.mkdir()
+    rig.step(outside=target / "a")
+    (tree,) = (tree for key, tree in rig.chain._trees.items() if key)
+    assert tree.scanner.keep_bytes == 65_536
+    assert rig.chain._workspace.scanner.keep_bytes == math.inf
+
+
+@pytest.mark.parametrize("limit", ["kept_bytes", "kept_contents"])
+def test_contents_that_just_fit_are_kept(rig: Rig, limit: str) -> None:
+    for number in range(4):
+        rig.step(partial((rig.root / "a").write_bytes, bytes([number]) * 100))
+    rig.chain.drop_old()
+
+    def step_with(missing: int) -> bool:
+        store = rig.chain.store
+        rig.again(**{limit: (store.size if limit == "kept_bytes" else store.count) - missing})
+        assert not rig.chain.has_excess, "no step has ended yet"
+        rig.chain.begin("more", "tool", "s")
+        rig.chain.end("more")
+        return rig.chain.has_excess
+
+    assert not step_with(0)
+    rig.chain.drop_old()
+    assert len(rig.chain.steps) == 5
+    assert step_with(1)
+    rig.chain.drop_old()
+    assert (rig.chain.has_excess, len(rig.chain.steps)) == (False, 4)
+
+
+def test_state_of_a_tree_that_no_step_needs_is_let_go_of(rig: Rig, tmp_path: Path) -> None:
+    target = tmp_path / "outside.txt"
+    rig.again(kept_contents=0)
+    rig.chain.begin("c1", "tool", "s", outside=target)
+    (tree,) = (tree for key, tree in rig.chain._trees.items() if key)
+    tree.scanner.keep_bytes = 0  # as if it took more than may be kept: it waits in a file
+    target.write_text("1")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    rig.chain.end("c1")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before + 1
+    rig.chain.drop_old()
+    assert (rig.chain.steps, list(rig.chain._trees)) == ((), [""])
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_quarter_of_the_steps_is_dropped_at_a_time(rig: Rig) -> None:
+    for number in range(8):
+        rig.step(partial((rig.root / "a").write_bytes, bytes([number])))
+    rig.again(kept_contents=0)
+    counts: list[int] = []
+    keep_only = rig.chain.store.keep_only
+
+    def keep(digests: Iterable[str]) -> None:
+        counts.append(len(rig.chain.steps))
+        keep_only(digests)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rig.chain.store, "keep_only", keep)
+        rig.step()
+    assert counts == [9, 6, 4, 2, 1, 0]
+
+
+def test_small_files_cannot_fill_memory_by_their_number(rig: Rig) -> None:
+    """Each new content of each step is on disk only, and a tree takes what its entries take."""
+    sizes = []
+    for step in range(3):
+        for number in range(1_000):
+            (rig.root / f"f{number}").write_text(f"{step} {number}")
+        rig.step()
+        sizes.append(rig.chain.memory_bytes)
+    assert rig.chain.store.count >= 3_000
+    assert sizes[0] > 1_000 * 200
+    assert sizes[2] - sizes[0] < 2 * 4_000
+
+
+@pytest.mark.parametrize("keep_bytes", [0, 100_000, 1 << 20])
+def test_state_above_its_limit_waits_in_a_file(rig: Rig, keep_bytes: int) -> None:
+    """It takes no memory then, and nothing is read again because of it."""
+    rig.chain.limit_memory(1 << 30)
+    rig.chain.limit_memory(keep_bytes)
+    rig.chain.limit_memory(1 << 30)
+    for number in range(1_000):
+        (rig.root / f"f{number}").write_text(str(number))
+    rig.step()
+    taken = rig.chain.memory_bytes
+    assert (taken > 200_000) == (keep_bytes == 1 << 20)
+    assert taken < 10_000 or keep_bytes == 1 << 20
+    rig.step(lambda: (rig.root / "f7").write_text("new"), (rig.root / "f8").unlink)
+    assert rig.move().restored == ("f7", "f8")
+    assert [(rig.root / f"f{n}").read_text() for n in (7, 8)] == ["7", "8"]
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    rig.chain.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors - 2 - (keep_bytes < 1 << 20)
+
+
+def test_memory_for_each_file_is_bounded_while_it_is_scanned_and_undone(rig: Rig) -> None:
+    """With names of the greatest length: what it takes at most meanwhile, and that none of it is left."""
+    count = 2_000
+    rig.chain.limit_memory(0)
+    names = [f"{number:04}".rjust(255, "x") for number in range(count)]
+
+    def write(text: str) -> None:
+        for number, name in enumerate(names):
+            (rig.root / name).write_text(f"{text} {number}")
+
+    first = rig.chain.look().root
+    rig.step()  # what is made once is made now
+    works: list[tuple[str, int, Callable[[], object]]] = [
+        ("scan", 1 << 10, lambda: rig.step(lambda: write("first"))),
+        ("scan again", 1 << 10, lambda: rig.step(lambda: write("second"))),
+        ("changes", 2 << 10, lambda: changes_between(rig.chain.store, first, rig.chain.look().root)),
+        ("undo", 2 << 10, rig.move),
+        ("redo", 2 << 10, lambda: rig.move("redo")),
+    ]
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for name, most_bytes, work in works:
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            work()
+            after, peak = tracemalloc.get_traced_memory()
+            assert peak - before <= count * most_bytes + (1 << 20), name  # one buffer for reading
+            assert after - before <= 300_000, name  # cycles of `difflib`, of fifty diffs at most
+    finally:
+        tracemalloc.stop()
+        gc.enable()
 
 
 def test_limits_have_these_sizes() -> None:
-    assert (KEPT_STEPS, KEPT_BYTES) == (100, 1_073_741_824)
+    assert (KEPT_STEPS, KEPT_BYTES, KEPT_CONTENTS) == (100, 1_073_741_824, 300_000)

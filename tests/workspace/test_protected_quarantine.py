@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aisotools.workspace import quarantine
-from aisotools.workspace.quarantine import Quarantine
+from aisotools.workspace import protected
+from aisotools.workspace.protected import Quarantine
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_large_file_is_cut_off(ws: Path, tmp_path: Path) -> None:
     with (ws / "large.pth").open("wb") as file:
         file.truncate(1 << 40)  # holes take no room here, but would in a copy
     place = Path(take(Quarantine(tmp_path / "kept"), ws, "large.pth"))
-    assert place.stat().st_size == quarantine.MAX_FILE_BYTES
+    assert place.stat().st_size == protected.MAX_COPY_BYTES
     assert not (ws / "large.pth").exists()
 
 
@@ -56,10 +56,12 @@ def test_all_files_together_are_bounded(ws: Path, tmp_path: Path) -> None:
     quarantined = Quarantine(tmp_path / "kept")
     for number in range(7):
         with (ws / f"{number}.pth").open("wb") as file:
-            file.truncate(quarantine.MAX_FILE_BYTES)
+            file.truncate(protected.MAX_COPY_BYTES)
         take(quarantined, ws, f"{number}.pth")
     assert not list(ws.iterdir())
-    assert sum(path.stat().st_size for path in (tmp_path / "kept").iterdir()) == quarantine.MAX_BYTES
+    assert (
+        sum(path.stat().st_size for path in (tmp_path / "kept").iterdir()) == protected.MAX_QUARANTINE_BYTES
+    )
 
 
 def test_files_without_content_are_removed(ws: Path, tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
-from aisotools.core.exceptions import AisotoolsError, ToolError
-from aisotools.core.exceptions import UsageError as InvalidUsageError
+from aisotools.core.exceptions import AisotoolsError, ToolError, UsageError as InvalidUsageError
 from aisotools.core.types import Json, ToolResult
 from aisotools.notebook.current import current_session
 from aisotools.notebook.magics.arguments import parse_call

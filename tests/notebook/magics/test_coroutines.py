@@ -8,7 +8,7 @@ from IPython.core.error import UsageError
 from aisotools.builtin import builtin_tools
 from aisotools.core.exceptions import UsageError as WrongUse
 from aisotools.notebook.current import select_toolset
-from aisotools.notebook.magics.awaited import CellLine, parse_cell_line
+from aisotools.notebook.magics.coroutines import CellLine, parse_cell_line
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.registry import ToolRegistry
 from tests.notebook.client import Notebook

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aisotools.core.exceptions import UsageError
-from aisotools.policy import bounded_toml
-from aisotools.policy.bounded_toml import MAX_BYTES, MAX_DEPTH, MAX_PARTS, parse_toml
+from aisotools.policy import config
+from aisotools.policy.config import MAX_BYTES, MAX_DEPTH, MAX_PARTS, parse_toml
 
 DOTS = "a." * 30_000 + "a"
 HOSTILE = {
@@ -49,7 +49,7 @@ def test_hostile_text_is_refused_before_a_parser_sees_it(name: str) -> None:
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_the_pass_before_the_parser_ends_on_texts_of_any_size(text: str) -> None:
     """Each is 64 times as large as it may be; in a time that grows with the square it would not end."""
-    bounded_toml._find_excess(text[:7] + text[7:] * 64)
+    config._find_excess(text[:7] + text[7:] * 64)
 
 
 def test_ordinary_text_is_parsed() -> None:

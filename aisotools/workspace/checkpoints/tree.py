@@ -1,0 +1,434 @@
+"""Trees of a workspace: entries of folders as nodes, their listings, and what a scanner remembers of them.
+
+A tree is the digest of a folder's listing, which holds the digests of what the folder contains, so equal
+trees have equal digests however deep they are.
+
+What a scanner remembers of a folder from one walk to the next takes little memory. A workspace may hold a
+hundred thousand entries, and its author is hostile. So an entry is one packed record, of 112 bytes for a
+file, and not a tree of objects. A state that takes more than its scanner may keep is put away in a file
+without a name between two walks. The file lies in the private folder of the store, and ends with the process.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from sys import getsizeof
+from typing import BinaryIO, Literal, NamedTuple, Protocol
+
+from aisotools.workspace.dirfd import DIRECTORY_FLAGS
+
+NodeKind = Literal["file", "folder", "link", "fifo", "other", "unkept"]
+"""Kind of a tree node: `other` is a socket or device, `unkept` exists without its content being stored."""
+
+LETTERS: Mapping[NodeKind, bytes] = {
+    "file": b"f",
+    "folder": b"d",
+    "link": b"l",
+    "fifo": b"p",
+    "other": b"o",
+    "unkept": b"u",
+}
+_KINDS = {letter: kind for kind, letter in LETTERS.items()}
+
+
+class Node(NamedTuple):
+    """An entry of a folder in a tree.
+
+    Attributes:
+        kind: Kind of the entry.
+        mode: Permission bits; 0 for links and special files.
+        content: Digest of a file or folder, target of a link, or for `unkept` the reason and the file's
+        stamp.
+        size: Size of a file in bytes.
+    """
+
+    kind: NodeKind
+    mode: int = 0
+    content: str = ""
+    size: int = 0
+
+    @property
+    def why_unkept(self) -> str:
+        """Reason why the content is not stored."""
+        return self.content.partition(";")[0]
+
+    def has_same_content(self, other: Node | None) -> bool:
+        """Return whether replacing one by the other would lose nothing.
+
+        Modes are ignored, because not every file system can set them. Folders are always the same: what they
+        hold is compared entry by entry.
+        """
+        if other is None or self.kind != other.kind:
+            return False
+        return self.kind == "folder" or self.content == other.content
+
+
+TreePath = tuple[str, ...]
+"""Path components from the root of a tree. Bytes that are not UTF-8 are surrogates, as in `os.fsdecode`."""
+
+NodeChange = tuple[Node | None, Node | None]
+"""Node before and after; None if there is none."""
+
+
+class ContentStore(Protocol):
+    """Storage of folder listings; see `Store`."""
+
+    def put(self, data: bytes) -> str:
+        """Store a content. Return its digest."""
+
+    def get(self, digest: str) -> bytes:
+        """Return a content."""
+
+
+def encode_folder(nodes: Mapping[str, Node]) -> bytes:
+    """Return the listing of a folder; equal for equal nodes in any order."""
+    parts = []
+    for name, node in sorted(nodes.items()):
+        parts.append(b"%s %o %d " % (LETTERS[node.kind], node.mode, node.size) + os.fsencode(node.content))
+        parts.append(os.fsencode(name))
+    return b"\0".join(parts)
+
+
+def decode_folder(
+    data: bytes, similar: Mapping[str, Node] | None = None, names: dict[str, str] | None = None
+) -> dict[str, Node]:
+    """Return the nodes of a listing that `encode_folder` returned.
+
+    Two states of a large folder take hardly more memory than one when they share what is equal.
+
+    Args:
+        data: The listing.
+        similar: Where it has an equal node under the same name, that one is returned.
+        names: Names to share; those of this listing are added.
+    """
+    similar = {} if similar is None else similar
+    names = {} if names is None else names
+    nodes: dict[str, Node] = {}
+    node, last_header, at = Node("file"), b"", 0
+    # Piece by piece: all pieces of a large listing at once would take four times its size.
+    while at < len(data):
+        middle = data.find(b"\0", at)
+        if middle < 0:
+            raise ValueError(f"a listing ends in the middle of an entry, at byte {at}")
+        end = data.find(b"\0", middle + 1)
+        end = len(data) if end < 0 else end
+        header, name = data[at:middle], os.fsdecode(data[middle + 1 : end])
+        name = names.setdefault(name, name)
+        if header != last_header:
+            letter, mode, size, content = header.split(b" ", 3)
+            node, last_header = Node(_KINDS[letter], int(mode, 8), os.fsdecode(content), int(size)), header
+        known = similar.get(name)
+        nodes[name] = known if known == node else node
+        at = end + 1
+    return nodes
+
+
+class TreeReader:
+    """Reads trees from a store; caches every folder that it has read."""
+
+    def __init__(self, store: ContentStore) -> None:
+        self._store = store
+        self._folders: dict[str, dict[str, Node]] = {}
+        self._largest: dict[str, Node] = {}
+        self._names: dict[str, str] = {}
+
+    def of(self, node: Node | None) -> Mapping[str, Node]:
+        """Return the entries of a folder; none for anything else."""
+        if node is None or node.kind != "folder":
+            return {}
+        if node.content not in self._folders:
+            nodes = decode_folder(self._store.get(node.content), self._largest, self._names)
+            self._folders[node.content] = nodes
+            if len(nodes) > len(self._largest):
+                self._largest = nodes
+        return self._folders[node.content]
+
+    def lookup(self, root: str, path: TreePath) -> Node | None:
+        """Return the node at `path` in a tree, or None."""
+        node: Node | None = Node("folder", content=root)
+        for name in path:
+            node = self.of(node).get(name)
+        return node
+
+    def differences(self, before: str, after: str) -> dict[TreePath, NodeChange]:
+        """Return every path at which two trees differ, folders before their entries.
+
+        A folder in both trees is included only if its mode differs.
+        """
+        found: dict[TreePath, NodeChange] = {}
+        if before != after:
+            self._compare((), Node("folder", content=before), Node("folder", content=after), found)
+        return found
+
+    def _compare(
+        self, path: TreePath, before: Node | None, after: Node | None, found: dict[TreePath, NodeChange]
+    ) -> None:
+        if path and not _is_same_folder(before, after):
+            found[path] = before, after
+        left, right = self.of(before), self.of(after)
+        for name in sorted({*left, *right}):
+            if left.get(name) != right.get(name):
+                self._compare((*path, name), left.get(name), right.get(name), found)
+
+
+def _is_same_folder(before: Node | None, after: Node | None) -> bool:
+    if before is None or after is None:
+        return False
+    return before.kind == after.kind == "folder" and before.mode == after.mode
+
+
+def reachable_digests(store: ContentStore, roots: Iterable[str]) -> set[str]:
+    """Return the digests of all contents that these trees need."""
+    found: set[str] = set()
+    todo = list(roots)
+    while todo:
+        digest = todo.pop()
+        if digest in found:
+            continue
+        found.add(digest)
+        for node in decode_folder(store.get(digest)).values():
+            if node.kind == "folder":
+                todo.append(node.content)
+            elif node.kind == "file":
+                found.add(node.content)
+    return found
+
+
+# ---- in a folder
+
+
+def open_below(root: int, path: TreePath) -> int:
+    """Return a descriptor of the folder at `path` below an open directory, following no link.
+
+    Raises:
+        OSError: If there is no folder at the path.
+    """
+    folder = os.open(".", DIRECTORY_FLAGS, dir_fd=root)
+    for name in path:
+        try:
+            inner = os.open(name, DIRECTORY_FLAGS, dir_fd=folder)
+        finally:
+            os.close(folder)
+        folder = inner
+    return folder
+
+
+# ---- what a scanner remembers
+
+FileStamp = tuple[int, int, int, int]
+"""Size, modification time, inode and change time of a file."""
+
+pack_stamp = struct.Struct("<qqQq").pack
+"""Return a stamp as a record begins with it. `struct.error`: a number has more than 64 bits."""
+
+# No file has this stamp: its size would be negative.
+_UNTRUSTED = b"\xff" * 32
+_STAMP_BYTES = 32
+# After the stamp: letter of the kind, mode, size. The rest is the content: a digest in bytes, or a text.
+_HEAD = struct.Struct("<cHQ")
+_CONTENT_AT = _STAMP_BYTES + _HEAD.size
+_WITH_DIGEST = {LETTERS["file"], LETTERS["folder"]}
+_FILE = LETTERS["file"][0]
+_UNKEPT = LETTERS["unkept"][0]
+# What the allocator adds to a name and to a record on average, both together.
+_ROUNDING_BYTES = 16
+
+# Of a folder in a file: entries, bytes of all names, bytes of its digest, subfolders; file_bytes, unkept,
+# changed.
+_FOLDER_HEAD = struct.Struct("<IQBIQI?")
+
+
+class FolderState:
+    """One folder as the last walk found it.
+
+    Attributes:
+        parent: State of the folder around it; None at the root.
+        records: Entries by name. Each begins with its stamp, where that is to be trusted.
+        folders: States of the subfolders.
+        digest: Digest of the listing, valid unless `changed`.
+        changed: True if the listing has to be stored again. Then all parents are changed, too.
+        file_bytes: Size of the files directly in the folder.
+        unkept: Number of entries directly in the folder whose content is not stored.
+    """
+
+    __slots__ = ("changed", "digest", "entry_bytes", "file_bytes", "folders", "parent", "records", "unkept")
+
+    def __init__(self, parent: FolderState | None = None) -> None:
+        self.parent = parent
+        self.records: dict[str, bytes] = {}
+        self.folders: dict[str, FolderState] = {}
+        self.digest = ""
+        self.changed = True
+        self.file_bytes = 0
+        self.unkept = 0
+        self.entry_bytes = 0
+
+    def node(self, name: str) -> Node:
+        """Return an entry as a node."""
+        record = self.records[name]
+        letter, mode, size = _HEAD.unpack_from(record, _STAMP_BYTES)
+        content, kind = record[_CONTENT_AT:], _KINDS[letter]
+        return Node(kind, mode, content.hex() if letter in _WITH_DIGEST else os.fsdecode(content), size)
+
+    def trusts(self, name: str) -> bool:
+        """Return whether the stamp of an entry is to be trusted."""
+        return not self.records[name].startswith(_UNTRUSTED)
+
+    def set(self, name: str, stamp: FileStamp | None, node: Node) -> None:
+        """Add or replace an entry."""
+        letter, head = LETTERS[node.kind], _UNTRUSTED
+        if stamp is not None:
+            # A time beyond the year 2262 has too many bits; such a file is read by every walk.
+            with suppress(struct.error):
+                head = pack_stamp(*stamp)
+        content = bytes.fromhex(node.content) if letter in _WITH_DIGEST else os.fsencode(node.content)
+        record = head + _HEAD.pack(letter, node.mode, node.size) + content
+        known = self.records.get(name)
+        if known is not None:
+            self._count(name, known, -1)
+        self.records[name] = record
+        self._count(name, record, 1)
+        if node.kind != "folder":
+            self.folders.pop(name, None)
+        if known is None or known[_STAMP_BYTES:] != record[_STAMP_BYTES:]:
+            self.mark_changed()
+
+    def set_digest(self, name: str, digest: str) -> None:
+        """Note the digest of a subfolder whose listing was stored."""
+        record = self.records[name][:_CONTENT_AT] + bytes.fromhex(digest)
+        self.entry_bytes += len(record) - len(self.records[name])
+        self.records[name] = record
+
+    def drop(self, name: str) -> None:
+        """Remove an entry, if there is one."""
+        known = self.records.pop(name, None)
+        if known is not None:
+            self._count(name, known, -1)
+            self.folders.pop(name, None)
+            self.mark_changed()
+
+    def _count(self, name: str, record: bytes, sign: int) -> None:
+        self.entry_bytes += sign * (getsizeof(name) + getsizeof(record) + _ROUNDING_BYTES)
+        letter = record[_STAMP_BYTES]
+        if letter == _FILE:
+            self.file_bytes += sign * int.from_bytes(record[_CONTENT_AT - 8 : _CONTENT_AT], "little")
+        elif letter == _UNKEPT:
+            self.unkept += sign
+
+    def mark_changed(self) -> None:
+        """Mark this folder and all parents to be stored again."""
+        state: FolderState | None = self
+        while state is not None and not state.changed:
+            state.changed = True
+            state = state.parent
+
+    def uncovered(self, path: TreePath) -> Iterator[tuple[TreePath, str]]:
+        """Yield the paths at any depth whose content is not stored, each with the reason."""
+        if self.unkept:
+            for name, record in self.records.items():
+                if record[_STAMP_BYTES] == _UNKEPT:
+                    yield (*path, name), self.node(name).why_unkept
+        for name, folder in self.folders.items():
+            yield from folder.uncovered((*path, name))
+
+    def listing(self) -> bytes:
+        """Return what `encode_folder` would, in less memory."""
+        listing = bytearray()
+        for name in sorted(self.records):
+            record = self.records[name]
+            letter, mode, size = _HEAD.unpack_from(record, _STAMP_BYTES)
+            content = record[_CONTENT_AT:]
+            if letter in _WITH_DIGEST:
+                content = content.hex().encode()
+            listing += b"%s %o %d %s\0%s\0" % (letter, mode, size, content, os.fsencode(name))
+        return bytes(listing[:-1])
+
+    def clear(self) -> None:
+        """Let go of everything at once. Folders refer to each other, so they would wait for the collector."""
+        todo = [self]
+        while todo:
+            state = todo.pop()
+            todo += state.folders.values()
+            state.folders, state.records, state.parent = {}, {}, None
+
+    def memory_bytes(self) -> int:
+        """Return the memory that this folder and all below it take."""
+        total = 0
+        todo = [self]
+        while todo:
+            state = todo.pop()
+            todo += state.folders.values()
+            total += getsizeof(state) + getsizeof(state.records) + getsizeof(state.folders)
+            total += getsizeof(state.digest) + state.entry_bytes
+        return total
+
+
+# ---- in a file
+
+
+def put_away(state: FolderState, folder: Path) -> BinaryIO:
+    """Write a state to a new file without a name in `folder`, at whose beginning it is read again.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    file = tempfile.TemporaryFile(prefix="state-", dir=folder)  # noqa: SIM115 - open until the next walk
+    try:
+        _write(state, file)
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _write(state: FolderState, file: BinaryIO) -> None:
+    names = b"\0".join(map(os.fsencode, state.records))
+    digest = state.digest.encode()
+    counts = len(state.records), len(names), len(digest), len(state.folders)
+    file.write(_FOLDER_HEAD.pack(*counts, state.file_bytes, state.unkept, state.changed) + digest)
+    file.write(names)
+    file.write(array("I", map(len, state.records.values())).tobytes())
+    file.writelines(state.records.values())
+    for name, inner in state.folders.items():
+        encoded = os.fsencode(name)
+        file.write(struct.pack("<H", len(encoded)) + encoded)
+        _write(inner, file)
+
+
+def take_back(file: BinaryIO, parent: FolderState | None = None) -> FolderState:
+    """Return the state that `put_away` wrote; nothing in it was lost.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it is not whole.
+    """
+    state = FolderState(parent)
+    head = _FOLDER_HEAD.unpack(_read(file, _FOLDER_HEAD.size))
+    count, name_bytes, digest_bytes, folders, state.file_bytes, state.unkept, state.changed = head
+    state.digest = _read(file, digest_bytes).decode()
+    names = os.fsdecode(_read(file, name_bytes)).split("\0") if count else []
+    lengths = array("I")
+    lengths.frombytes(_read(file, count * lengths.itemsize))
+    for name, length in zip(names, lengths, strict=True):
+        record = _read(file, length)
+        state.records[name] = record
+        state.entry_bytes += getsizeof(name) + getsizeof(record) + _ROUNDING_BYTES
+    for _ in range(folders):
+        (length,) = struct.unpack("<H", _read(file, 2))
+        name = os.fsdecode(_read(file, length))
+        state.folders[name] = take_back(file, state)
+    return state
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    data = file.read(size)
+    if len(data) != size:
+        raise ValueError(f"the file ends {size - len(data)} bytes too early")
+    return data

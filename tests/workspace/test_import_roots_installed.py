@@ -1,0 +1,196 @@
+"""Workspaces that other programs import from: by links, editable installs, namespaces, own packages.
+
+Each case first shows with another interpreter that a file written in the folder is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from aisotools.core.exceptions import WorkspaceRefused
+from aisotools.session.guards import ImportRootWatch
+from tests.workspace.test_import_roots import folder, refusal
+
+PLANTED = "print('imported from the workspace')"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder, and beside it a folder `site` that modules are imported from."""
+    place = folder(tmp_path / "place")
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(folder(tmp_path / "site"))])
+    return place
+
+
+@pytest.fixture(autouse=True)
+def finders() -> Iterator[None]:
+    before = list(sys.meta_path)
+    yield
+    sys.meta_path[:] = before
+
+
+def imports(place: Path, code: str) -> bool:
+    """Whether another interpreter, started in this folder, runs what was planted."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.append({str(place.parent / 'site')!r})\n{code}"],
+        check=False,
+        cwd=place,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return "imported from the workspace" in done.stdout
+
+
+def write(path: Path, text: str = PLANTED) -> Path:
+    folder(path.parent)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["package", "module in a folder of links", "module"])
+def test_a_link_on_the_search_path_counts(place: Path, kind: str) -> None:
+    """As flit and the strict editable installs of setuptools make them."""
+    site, source = place.parent / "site", folder(place.parent / "checkout" / "source")
+    assert refusal(source) == ""
+    if kind == "package":
+        write(source / "__init__.py")
+        (site / "linked").symlink_to(source)
+    elif kind == "module":
+        write(source / "linked.py")
+        (site / "linked.py").symlink_to(source / "linked.py")
+    else:
+        strict = site / "__editable__.linked-1-py3-none-any"
+        write(source / "__init__.py")
+        folder(strict / "linked")
+        (strict / "linked/__init__.py").symlink_to(source / "__init__.py")
+        sys.path.append(str(strict))
+    assert imports(place, f"sys.path += {sys.path[-1:]}\nimport linked"), "the control"
+    assert "linked" in refusal(source)
+    assert "linked" in refusal(source.parent)
+    assert (refusal(folder(source / "data")) != "") is (kind == "package")
+    assert refusal(folder(source.parent / "other")) == ""
+
+
+def test_links_that_lead_elsewhere_or_nowhere_do_not_count(place: Path) -> None:
+    site, source = place.parent / "site", folder(place.parent / "checkout")
+    (site / "gone").symlink_to(source / "gone")
+    (site / "loop").symlink_to("loop")
+    (site / "elsewhere").symlink_to(folder(place.parent / "elsewhere"))
+    (site / "data.txt").symlink_to(write(source / "data.txt"))
+    assert refusal(source) == ""
+
+
+REDIRECTING = textwrap.dedent("""
+    import importlib.util
+    class Redirecting:
+        _redirections = {}
+        @classmethod
+        def find_spec(cls, name, path=None, target=None):
+            if name in cls._redirections:
+                return importlib.util.spec_from_file_location(name, cls._redirections[name])
+    sys.meta_path.append(Redirecting)
+""")
+
+
+@pytest.mark.parametrize("holder", ["class", "instance"])
+@pytest.mark.parametrize("attribute", ["_redirections", "known_source_files"])
+def test_a_finder_that_redirects_to_files_counts(place: Path, holder: str, attribute: str) -> None:
+    """As editables (for hatchling and PDM) and scikit-build-core install them."""
+    init = write(place.parent / "checkout" / "source" / "__init__.py")
+    code = f"{REDIRECTING}\nRedirecting._redirections['redirected'] = {str(init)!r}\nimport redirected"
+    assert imports(place, code), "the control"
+    source = init.parent
+    assert refusal(source) == ""
+
+    class Finder:
+        count = 7
+        numbers: ClassVar = {1: 2, "a": None, "b": "relative/x"}
+
+        @classmethod
+        def find_spec(cls, name: str, path: object = None, target: object = None) -> None:
+            return None
+
+    finder: object = Finder if holder == "class" else Finder()
+    setattr(finder, attribute, {"redirected": str(init)})
+    sys.meta_path.append(finder)  # type: ignore[arg-type]  # as such finders are
+    assert "the editable install of redirected" in refusal(source)
+    assert "the editable install of redirected" in refusal(source.parent)
+    assert "the editable install of redirected" in refusal(folder(source / "data"))
+    assert refusal(folder(source.parent / "data")) == ""
+
+
+@pytest.mark.parametrize("deeper", ["", "inner", "inner/more"])
+def test_a_part_of_an_installed_namespace_is_refused(place: Path, deeper: str) -> None:
+    """What is written in the workspace comes before what is installed, or beside it."""
+    write(place.parent / "site" / "namespace_of_many" / "inner" / "__init__.py", "")
+    workspace = folder(place / "namespace_of_many" / deeper)
+    reason = refusal(workspace)
+    package = write(place / "namespace_of_many" / "inner" / "__init__.py")
+    assert imports(place, "import namespace_of_many.inner"), "the control"
+    package.unlink()
+    assert "a module of that name is installed" in reason
+
+
+def test_a_plain_folder_is_no_installed_namespace(place: Path) -> None:
+    write(place / "plain_folder" / "sub" / "x.py")
+    assert refusal(place / "plain_folder") == ""
+    assert refusal(place / "plain_folder" / "sub") == ""
+
+
+def test_a_loaded_package_of_a_namespace_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = write(place.parent / "site" / "namespace_of_one" / "inner" / "__init__.py", "").parent
+    write(package / "late.py")
+    assert imports(place, "import namespace_of_one.inner.late"), "the control"
+    assert refusal(folder(package / "data")) == ""
+    importlib.import_module("namespace_of_one.inner")
+    assert "the package namespace_of_one.inner" in refusal(package)
+    assert "the package namespace_of_one.inner" in refusal(package / "data")
+    for name in ("namespace_of_one", "namespace_of_one.inner"):
+        monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.parametrize("below", ["", "lib", "lib/python{version}/site-packages"])
+def test_the_folder_of_a_persons_own_packages_counts_before_it_exists(place: Path, below: str) -> None:
+    """Python adds it to its search path at the next start, once it is there."""
+    base = folder(place.parent / "base")
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    site = base / f"lib/python{version}/site-packages"
+    workspace = folder(base / below.format(version=version))
+    environ = {"PYTHONUSERBASE": str(base)}
+    reason = refusal(workspace, environ)
+    write(site / "planted_by_sandbox.py")
+    done = subprocess.run(
+        [os.path.realpath(sys.executable), "-c", "import planted_by_sandbox"],
+        check=False,
+        cwd=place,
+        env={"PATH": "/usr/bin:/bin", **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "imported from the workspace" in done.stdout, "the control"
+    assert "your own packages" in reason
+    assert refusal(folder(base / "share"), environ) == ""
+
+
+def test_a_watch_sees_that_a_linked_workspace_became_a_package(place: Path) -> None:
+    workspace = folder(place.parent / "checkout" / "source")
+    (place / "linked").symlink_to(workspace)
+    watch = ImportRootWatch(workspace, {})
+    watch.check()
+    write(workspace / "__init__.py")
+    assert imports(place, "import linked"), "the control"
+    with pytest.raises(WorkspaceRefused, match=r"linked/__init__\.py makes a package of it"):
+        watch.check()
