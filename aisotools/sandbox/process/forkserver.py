@@ -72,6 +72,7 @@ _CONTROL = 4  # descriptor of the control socket, in the supervisor
 _HIGH = 64  # out of the way of descriptors that get a number of their own
 _KILL_TIMEOUT_S = 5.0  # for what one dead supervisor leaves behind; nothing else is served meanwhile
 _REPORT_BYTES = 1 << 16
+_MAX_LAST_WORDS = 2000
 _QUESTIONS = ("detect", "preloaded")
 
 RunWorker = Callable[[Callable[[], None]], NoReturn]
@@ -376,8 +377,11 @@ class ForkServer:
         try:
             description = {"level": request.level, "workspace": request.workspace}
             Worker(channel, self._shell, description, nudges=interrupts).serve(new_loop())
+        except BaseException:
+            # `serve` ends the process itself. What gets here is an error of ours, or one that user code has
+            # raised outside its calls, from the handler of a timer. The host sees it as last words.
+            os.write(2, traceback.format_exc()[-_MAX_LAST_WORDS:].encode(errors="backslashreplace"))
         finally:
-            # `serve` ends the process itself. What gets here is an error of ours: the host sees status 1.
             os._exit(1)
 
     def _prepare_worker(self, request: SpawnRequest, scratch: str, confine: Callable[[], None]) -> None:

@@ -133,14 +133,24 @@ def _used_descriptors() -> Iterator[tuple[int, os.stat_result]]:
 
 def _open_files() -> Iterator[OpenFile]:
     for number, status in _used_descriptors():
-        if stat.S_ISREG(status.st_mode):
-            yield OpenFile(
-                number,
-                (status.st_dev, status.st_ino),
-                os.lseek(number, 0, os.SEEK_CUR),
-                fcntl.fcntl(number, fcntl.F_GETFL),
-                os.get_inheritable(number),
-            )
+        if stat.S_ISREG(status.st_mode) and (file := describe_file(number, status)):
+            yield file
+
+
+def describe_file(number: int, status: os.stat_result) -> OpenFile | None:
+    """Return the open file with this descriptor and status, or None if it is no longer open."""
+    try:
+        return OpenFile(
+            number,
+            (status.st_dev, status.st_ino),
+            os.lseek(number, 0, os.SEEK_CUR),
+            fcntl.fcntl(number, fcntl.F_GETFL),
+            os.get_inheritable(number),
+        )
+    except OSError:
+        # Race: another thread of user code closed it after `status` was read, as a server does after each
+        # answer, and the number may be that of a pipe by now. There is no offset to restore.
+        return None
 
 
 class _OpenMP:

@@ -257,6 +257,37 @@ async def test_a_crash_tells_where(r: Rig) -> None:
     assert "line 2 in <module>" in result.content
 
 
+async def test_an_end_by_an_error_between_calls_tells_where(r: Rig) -> None:
+    await r.python("x = 1")
+    code = """
+import asyncio
+def leave():
+    raise SystemExit("left from a callback")
+asyncio.get_running_loop().call_later(0.01, leave)
+await asyncio.sleep(20)
+"""
+    result = await r.python(code)
+    assert "it exited with status 1" in result.content
+    assert "in leave" in result.content
+    assert "SystemExit: left from a callback" in result.content
+    assert await r.value("x") == 1
+
+
+async def test_files_that_a_thread_opens_and_closes_during_snapshots(r: Rig) -> None:
+    await r.python("""
+import threading
+path = 'f'
+open(path, 'w').close()
+def churn():
+    while True:
+        open(path).close()
+threading.Thread(target=churn, daemon=True).start()
+""")
+    for number in range(40):
+        assert await r.value(f"x = {number}\nx") == number
+    assert r.reported.starts[1:] == []
+
+
 async def test_a_death_between_calls(r: Rig) -> None:
     await r.python("x = 1")
     code = """
