@@ -529,6 +529,16 @@ class ResourceMonitor:
         usage = measure_usage(self._supervisor(), self._limits, self._shared_before)
         return usage, time.thread_time() - began_s
 
+    async def accept_disk(self) -> None:
+        """Count all that is written by now as reported; called before the end of a call stopped for it.
+
+        What it wrote between the look and its end would otherwise be charged to the next call.
+        """
+        if self._walk_task is not None:
+            await asyncio.wait([self._walk_task])
+        used = await asyncio.to_thread(self._disk.used_bytes, self._supervisor())
+        self._reported_disk_bytes = max(self._reported_disk_bytes, used)
+
     async def _walk(self) -> None:
         try:
             used = await asyncio.to_thread(self._disk.used_bytes, self._supervisor())

@@ -258,6 +258,8 @@ class LocalSandbox:
                     exceeded = connection.exit_limit
                 elif result.content.rstrip().endswith("[exit code 137]"):
                     exceeded = connection.monitor.post_mortem()
+            elif exceeded.limit == "disk_bytes" and connection.monitor is not None:
+                await connection.monitor.accept_disk()
             # Our own file tools lower none; what a thread lowers meanwhile is found after the next call.
             lowered = (
                 self._put_limits_back(connection, pending, result) if request.changes_variables else None

@@ -11,17 +11,20 @@ SpawnRequest`) with four descriptors (call channel, control socket, stdout, stde
 What every worker inherits, as a boundary:
 
 - Threat: a worker reads in its own memory what an earlier session asked for: its folders, its private home.
-- Mechanism: the server itself reads no request. It forks when one is there, and the fork receives it, parses
-  it and becomes the supervisor. What comes back is numbers and the folder for temporary files, which is the
-  same for all sessions of a host: what to prepare, so that later forks inherit it ready.
+- Mechanism: the server itself reads no request. A fork that it has made before the request came, and that
+  has waited for it, receives it, parses it and becomes the supervisor. What comes back is numbers and the
+  folder for temporary files, which is the same for all sessions of a host: what to prepare, so that later
+  forks inherit it ready.
 - What the forks of one server share stays shared: addresses and the seed of hashes. Only an interpreter of
   its own for each session would have others. Executing one and importing what a worker needs takes more than
   100 ms, which every start would have to wait for (`tests/benchmarks/test_start.py`). So a worker that finds
   out where something lies in its own memory knows it of the other workers of this host, where it can write
   nothing.
-- Race: none. The server waits for the report before it looks for the next request.
-- A failure: a fork that cannot be made, or ends before it has received the request, leaves it to the server,
-  which throws it away, wipes it, and tells the host.
+- Race: none. The server waits for the report before it looks for the next request. A waiting fork serves one
+  request only, and was made after the report on the one before.
+- A failure: a waiting fork that has ended is replaced when the request comes. One that cannot be made, or
+  ends before it has received the request, leaves it to the server, which throws it away, wipes it, and tells
+  the host. A waiting fork ends with the server.
 """
 
 from __future__ import annotations
@@ -99,6 +102,25 @@ class _RequestReport(NamedTuple):
     question: str = ""
 
 
+class _WaitingFork(NamedTuple):
+    """A fork that will take the next request: to fork takes longer than all else until a supervisor runs.
+
+    Attributes:
+        pid: Its process id.
+        start: Write end of a pipe: a byte has it take the request, closing it has it end.
+        report: Read end of a pipe, which carries a `_RequestReport`.
+    """
+
+    pid: int
+    start: int
+    report: int
+
+    def close(self) -> None:
+        """Have it end, if it still waits."""
+        os.close(self.start)
+        os.close(self.report)
+
+
 class ForkServer:
     """Everything that a worker will need, and the supervisors that were forked from it."""
 
@@ -125,6 +147,7 @@ class ForkServer:
         self._interpreter = isolated.Interpreter.running()
         self._user_namespaces: namespaces.UserNamespaces | None = None
         self._temporary_by_supervisor: dict[int, str] = {}
+        self._waiting: _WaitingFork | None = None
         tree.become_subreaper()
         self._children = ChildWatcher()
         # Copy-on-write: a collection in a child would write to the header of every object, and so copy the
@@ -139,49 +162,103 @@ class ForkServer:
         poll.register(self._children, select.POLLIN)
         connected = True
         while connected or self._temporary_by_supervisor:
+            if connected and self._waiting is None:
+                # EAGAIN: the user has no processes left. The next request tries again.
+                with contextlib.suppress(OSError):
+                    self._waiting = self._fork_ahead()
             ready = {descriptor for descriptor, _ in poll.poll()}
             if self._children.fileno() in ready:
                 self._clean_up_after_supervisors()
             if self._requests.fileno() in ready:
                 # One byte, which is not taken: enough to see whether the host has closed its end.
                 if self._requests.recv(1, socket.MSG_PEEK):
-                    self._fork_for_request()
+                    self._handle_request()
                 else:
                     # Its workers may outlive the host's interest in us. Somebody must be there to clean up
                     # should one of their supervisors be killed.
                     connected = False
                     poll.unregister(self._requests)
+                    self._drop_waiting()
         os._exit(0)
 
     # ---- requests, which only forks read
 
-    def _fork_for_request(self) -> None:
+    def _fork_ahead(self) -> _WaitingFork:
+        """Make the fork for the next request.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            waiting, start = os.pipe()
+            theirs.callback(os.close, waiting)
+            ours.callback(os.close, start)
+            report, writing = os.pipe()
+            theirs.callback(os.close, writing)
+            ours.callback(os.close, report)
+            pid = os.fork()
+            if pid == 0:
+                self._wait_for_request(waiting, writing, others=(start, report))
+            ours.pop_all()
+        return _WaitingFork(pid, start, report)
+
+    def _wait_for_request(self, waiting: int, writing: int, *, others: tuple[int, int]) -> NoReturn:
+        """In the fork: wait for the byte that says that a request is there, and serve it."""
+        try:
+            # With its own copy of the write end this fork would never see that the server is gone.
+            for other in others:
+                os.close(other)
+            if os.read(waiting, 1):
+                os.close(waiting)
+                self._serve_request(writing)
+        finally:
+            # A fork must never return: it would serve requests beside the server, on the same socket.
+            os._exit(0)
+
+    def _drop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.close()
+            self._waiting = None
+
+    def _start_waiting(self) -> _WaitingFork:
+        """Have a fork take the request, and return it.
+
+        Raises:
+            OSError: There is none, and none can be made.
+        """
+        fork, self._waiting = self._waiting, None
+        if fork is not None:
+            try:
+                os.write(fork.start, b"1")
+                return fork
+            except BrokenPipeError:
+                # Somebody has killed it: what it was made for can still be done.
+                fork.close()
+        fork = self._fork_ahead()
+        os.write(fork.start, b"1")
+        return fork
+
+    def _handle_request(self) -> None:
         """Have a fork receive and serve the next request; prepare what it reports, for the forks to come."""
         # The request is still in the socket: this process must not read what would stay in its memory, and in
         # that of every later worker. EAGAIN: the user has no processes left; the request is thrown away
         # unread.
-        reading, writing = os.pipe()
         try:
-            pid = os.fork()
+            fork = self._start_waiting()
         except OSError as error:
-            os.close(reading)
-            os.close(writing)
             discard_request(self._requests, str(error))
             return
-        if pid == 0:
-            os.close(reading)
-            self._serve_request(writing)
-        os.close(writing)
-        with os.fdopen(reading, "rb") as pipe:
+        os.close(fork.start)
+        with os.fdopen(fork.report, "rb") as pipe:
             answer = pipe.read(_REPORT_BYTES)
         report = _RequestReport(*from_json(answer)) if answer else _RequestReport()
         if report.temporary:
-            self._temporary_by_supervisor[pid] = report.temporary
+            self._temporary_by_supervisor[fork.pid] = report.temporary
             self._prepare(report)
             return
         # It made no supervisor and ends now; nothing else waits for it.
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
+            os.waitpid(fork.pid, 0)
         if not answer:
             discard_request(self._requests, "a fork ended early")
         elif report.question == "detect":
@@ -192,7 +269,7 @@ class ForkServer:
     def _serve_request(self, report: int) -> NoReturn:
         """In the fork: receive a request, and pass on a question or become the supervisor of a worker."""
         try:
-            # Race: the fork was made because a packet was there. Only one process reads at a time, as the
+            # Race: this fork was started because a packet was there. Only one process reads at a time, as the
             # server waits for the report, so it is still there. Of more than four descriptors the kernel
             # closes the rest.
             packet, descriptors, _, _ = socket.recv_fds(self._requests, PACKET_BYTES, 4)
@@ -242,6 +319,8 @@ class ForkServer:
         while ended:
             abandoned = []
             for pid, status in ended.items():
+                if self._waiting is not None and pid == self._waiting.pid:
+                    self._drop_waiting()
                 temporary = self._temporary_by_supervisor.pop(pid, "")
                 # Status 0 is only given after the tree was ended and the folder removed.
                 if temporary and status:
@@ -260,7 +339,8 @@ class ForkServer:
             for supervisor in self._temporary_by_supervisor
             for pid in (supervisor, *tree.below(supervisor, processes))
         }
-        return tree.below(me, processes) - supervised
+        waiting = {self._waiting.pid} if self._waiting is not None else set()
+        return tree.below(me, processes) - supervised - waiting
 
     # ---- in the first fork: the supervisor
 

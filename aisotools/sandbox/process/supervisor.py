@@ -202,7 +202,9 @@ class Supervisor:
         if request["holds"]:
             # Only the worker's own process group: a program that made a group of its own has left the
             # foreground, as `cmd &` does with job control, and a Ctrl-C would not reach it either.
-            processes = tree.table()
+            # Race: a program that is missing from the kernel's lists of children, because another one ends
+            # at this moment, is not asked to end. The sweep after the call looks at all processes.
+            processes = tree.table(tree.descendants(os.getpid()))
             for pid in self._sweepable(request, processes):
                 if processes[pid].group == self._worker:
                     tree.send_signal(pid, signal.SIGINT)
@@ -264,8 +266,9 @@ class Supervisor:
             init=self._init,
             spared=frozenset(request["spared"]),
             unmarked=request["unmarked"],
+            exempt=frozenset(request["keep"]),
         )
-        return found - set(request["keep"]) - self._frozen
+        return found - self._frozen
 
     def _finish(self) -> NoReturn:
         """Kill everything below, remove the scratch folder, report both, and exit."""

@@ -28,6 +28,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 _KILL_ROUND_S = 0.001  # pause between two scans of `kill_all`: SIGKILL is delivered within microseconds
 _ENVIRON_BYTES = 1 << 20  # read at most this much of an environment; its owner decides how large it is
+_ENVIRON_PART_BYTES = 1 << 15  # one read: a larger buffer is mapped and unmapped by the C library each time
 
 # Steps from a process up to its root, and how often the way is tried again when it changes under us.
 _MAX_STEPS = 64
@@ -59,13 +60,10 @@ Table = Mapping[int, Process]
 # ---------------------------------------------------------------- the process table
 
 
-def table() -> dict[int, Process]:
-    """Return every visible process that is not dead."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (process := _read_process(name)) is not None:
-            found[int(name)] = process
-    return found
+def table(pids: Iterable[int] | None = None) -> dict[int, Process]:
+    """Return every visible process that is not dead; of `pids` only, if they are given."""
+    names = filter(str.isdigit, os.listdir("/proc")) if pids is None else map(str, pids)
+    return {int(name): process for name in names if (process := _read_process(name)) is not None}
 
 
 def _read_process(pid: str) -> Process | None:
@@ -239,6 +237,7 @@ def find_sweepable(
     spared: frozenset[str],
     unmarked: bool,
     init: int = 0,
+    exempt: Collection[int] = (),
     mark_of: Callable[[int], str | None] | None = None,
 ) -> set[int]:
     """Return what runs below `root` and belongs to no call that is to be spared; never the worker.
@@ -250,6 +249,7 @@ def find_sweepable(
         spared: Marks of calls whose processes go on: other calls that run, and background tasks.
         unmarked: Whether processes without a mark are included.
         init: The process that adopts orphans below `root`; 0 if `root` itself does.
+        exempt: Further processes to leave out, which bear no mark; what runs below them is not left out.
         mark_of: Returns the mark of a process; by default it is read from the process's environment.
     """
     read_mark = mark_of or _read_mark
@@ -266,21 +266,23 @@ def find_sweepable(
                 continue
             visited.add(child)
             # A program may clear its environment, so a process without a mark takes its parent's.
-            mark = read_mark(child) or inherited
-            if mark not in spared and (unmarked or mark is not None):
+            mark = inherited if child in exempt else read_mark(child) or inherited
+            if child not in exempt and mark not in spared and (unmarked or mark is not None):
                 found.add(child)
             todo.append((child, mark))
     return found
 
 
 def _read_mark(pid: int) -> str | None:
+    text = b""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            entries = file.read(_ENVIRON_BYTES).split(b"\0")
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+            while len(text) < _ENVIRON_BYTES and (part := file.read(_ENVIRON_PART_BYTES)):
+                text += part
     except OSError:
         return None  # it ended meanwhile
     prefix = f"{CALL_MARK}=".encode()
-    for entry in entries:
+    for entry in text.split(b"\0"):
         if entry.startswith(prefix):
             return entry[len(prefix) :].decode("utf-8", "replace")
     return None

@@ -366,6 +366,31 @@ async def test_samples_are_taken_in_a_thread(tmp_path: Path) -> None:
     assert threading.get_ident() not in threads
 
 
+async def test_disk_space_that_a_stopped_call_still_wrote_is_not_charged_to_the_next(tmp_path: Path) -> None:
+    reports: list[LimitExceeded] = []
+    monitor = ResourceMonitor(
+        os.getpid,
+        Limits(disk_bytes=1 << 20),
+        folders=[str(tmp_path)],
+        is_busy=lambda: False,
+        on_exceeded=reports.append,
+    )
+    try:
+        for name in ("before the report", "after the report"):
+            (tmp_path / name).write_bytes(bytes(2 << 20))
+            if not reports:
+                await monitor._walk()
+        assert [report.limit for report in reports] == ["disk_bytes"]
+        await monitor.accept_disk()
+        await monitor._walk()
+        assert len(reports) == 1
+        (tmp_path / "by the next call").write_bytes(bytes(1 << 20))
+        await monitor._walk()
+        assert len(reports) == 2
+    finally:
+        monitor.stop()
+
+
 async def test_a_sample_whose_thread_is_late_counts_from_before_it() -> None:
     """What a process uses while the thread waits for a processor may be what the kernel kills it for."""
     measuring, release = threading.Event(), threading.Event()

@@ -100,6 +100,23 @@ def all_below(facts: dict[str, Any]) -> set[int]:
     return pids | {p for pid in pids for p in tree.below(pid, table)}
 
 
+def sandboxes_below(server: int) -> set[int]:
+    """Everything below a fork server but the fork that waits for the next request, in the server's group."""
+    table = tree.table()
+    return {pid for pid in tree.below(server, table) if table[pid].group != server}
+
+
+def waiting_fork(server: int) -> int:
+    """The process id of that fork."""
+
+    def find() -> set[int]:
+        table = tree.table()
+        return {pid for pid, process in table.items() if process == tree.Process(server, group=server)}
+
+    wait_until(lambda: len(find()) == 1)
+    return find().pop()
+
+
 def assert_gone(pids: set[int], facts: dict[str, Any]) -> None:
     def left() -> tuple[set[int], bool]:
         return pids & tree.table().keys(), Path(facts["scratch"]).exists()
@@ -128,7 +145,8 @@ def test_a_host_that_leaves_without_closing(tmp_path: Path, how: str) -> None:
 
 def test_a_copy_of_the_host_that_holds_its_sockets_does_not_keep_the_tree(tmp_path: Path) -> None:
     with host(tmp_path / "workspace", "with a copy", BUSY["stubborn"]) as (process, facts):
-        pids = all_below(facts) - {facts["server"]}  # which goes with the last holder of its socket
+        # The server and its waiting fork go with the last holder of its socket.
+        pids = all_below(facts) - {facts["server"], waiting_fork(facts["server"])}
         process.kill()
         process.wait()
         try:
@@ -253,7 +271,7 @@ def test_a_request_without_its_descriptors_makes_nothing_and_others_are_served(t
         before = made.preloaded()
         made._socket.send(b'{"op": "spawn", "level": "limited"}')
         assert made.preloaded() == before
-        assert tree.below(made.pid, tree.table()) == set()
+        assert sandboxes_below(made.pid) == set()
         with worker(made, spec(tmp_path)) as ends:
             assert first_frame(ends).op == "ready"
 
@@ -272,7 +290,7 @@ def test_malformed_request_is_reported_and_others_are_served(tmp_path: Path) -> 
             words = reader.read()  # to the end: no process holds the other end any more
         assert words.startswith("The fork server could not make a worker: missing or unknown: ")
         assert "env, host, " in words
-        wait_until(lambda: not tree.below(made.pid, tree.table()))  # the fork ends after it has reported
+        wait_until(lambda: not sandboxes_below(made.pid))  # the fork ends after it has reported
         with worker(made, spec(tmp_path)) as ends:
             assert first_frame(ends).op == "ready"
 
@@ -305,6 +323,58 @@ def test_orphans_of_a_killed_supervisor_are_ended_and_other_workers_go_on(tmp_pa
         assert tree.parent_of(killed["worker"]) == 0
         assert tree.parent_of(other["worker"]) == other["supervisor"]
         assert Path(other["scratch"]).is_dir()
+
+
+def test_the_fork_that_waits_becomes_the_supervisor_and_another_one_waits(tmp_path: Path) -> None:
+    with server() as made:
+        made.preloaded()
+        first = waiting_fork(made.pid)
+        with worker(made, spec(tmp_path)) as ends:
+            assert first_frame(ends).op == "ready"
+            assert message(ends)["supervisor"] == first
+            second = waiting_fork(made.pid)
+            assert second != first
+            made.preloaded()  # a question takes a fork, too
+            assert waiting_fork(made.pid) not in {first, second}
+
+
+def test_a_waiting_fork_that_was_killed_is_replaced(tmp_path: Path) -> None:
+    with server() as made:
+        made.preloaded()
+        killed = waiting_fork(made.pid)
+        os.kill(killed, signal.SIGKILL)
+        with worker(made, spec(tmp_path)) as ends:
+            assert first_frame(ends).op == "ready"
+            assert message(ends)["supervisor"] != killed
+
+
+def test_the_waiting_fork_is_no_orphan_of_a_killed_supervisor(tmp_path: Path) -> None:
+    with server() as made, worker(made, spec(tmp_path)) as ends:
+        assert first_frame(ends).op == "ready"
+        killed = message(ends)
+        waiting = waiting_fork(made.pid)
+        os.kill(killed["supervisor"], signal.SIGKILL)
+        wait_until(lambda: not Path(killed["scratch"]).exists())
+        assert waiting_fork(made.pid) == waiting
+
+
+def test_the_waiting_fork_ends_with_the_server() -> None:
+    made = spawn.ForkServerHandle()
+    made.preloaded()
+    waiting = waiting_fork(made.pid)
+    os.kill(made.pid, signal.SIGKILL)
+    wait_until(lambda: not tree.exists(waiting))
+    made.close()
+
+
+def test_the_waiting_fork_ends_when_the_host_asks_for_nothing_more(tmp_path: Path) -> None:
+    made = spawn.ForkServerHandle()
+    with worker(made, spec(tmp_path)) as ends:
+        assert first_frame(ends).op == "ready"
+        waiting = waiting_fork(made.pid)
+        made.retire()
+        wait_until(lambda: not tree.exists(waiting))
+    made.close()
 
 
 def test_the_server_stays_until_its_last_worker_ends(tmp_path: Path) -> None:

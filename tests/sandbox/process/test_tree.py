@@ -40,6 +40,7 @@ def sweepable(
     spared: tuple[str, ...] = (),
     *,
     unmarked: bool = True,
+    exempt: tuple[int, ...] = (),
 ) -> set[int]:
     return find_sweepable(
         processes,
@@ -47,6 +48,7 @@ def sweepable(
         worker=WORKER,
         spared=frozenset(spared),
         unmarked=unmarked,
+        exempt=exempt,
         mark_of=(marks or {}).get,
     )
 
@@ -79,6 +81,13 @@ def test_a_process_without_a_mark_is_found_only_if_asked_for() -> None:
     processes = tree(p20=WORKER, p21=SUPERVISOR)
     assert sweepable(processes, spared=("other",), unmarked=False) == set()
     assert sweepable(processes, spared=("other",), unmarked=True) == {20, 21}
+
+
+def test_what_runs_below_an_exempt_process_is_found_and_takes_no_mark_of_it() -> None:
+    processes = tree(p20=WORKER, p21=20, p22=21)
+    assert sweepable(processes, exempt=(20,)) == {21, 22}
+    assert sweepable(processes, {20: "task"}, ("task",), exempt=(20,)) == {21, 22}
+    assert sweepable(processes, {21: "task"}, ("task",), exempt=(20,)) == set()
 
 
 def test_the_worker_is_never_found_and_rings_do_not_hang() -> None:
@@ -155,6 +164,20 @@ def test_marks_are_read_from_the_environment() -> None:
         found = find_sweepable(table(), os.getpid(), worker=0, spared=frozenset({"task"}), unmarked=False)
         assert mine.pid in found
         assert not {task.pid, unmarked.pid} & found
+
+
+def test_a_mark_is_found_wherever_in_a_large_environment() -> None:
+    for before in (0, 32_760, 100_000):
+        with started("sleep", "100", AAA="x" * before, **{CALL_MARK: "mine"}) as process:
+            wait_until(lambda: b"sleep" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
+            found = find_sweepable(table(), os.getpid(), worker=0, spared=frozenset(), unmarked=False)
+            assert process.pid in found
+
+
+def test_a_table_of_some_processes_has_no_others() -> None:
+    with started("sleep", "100") as one, started("sleep", "100") as two:
+        assert table([one.pid, 0]) == {one.pid: Process(os.getpid(), group=one.pid)}
+        assert {one.pid, two.pid} <= table().keys()
 
 
 def test_a_process_that_forks_on_and_on_is_ended() -> None:
