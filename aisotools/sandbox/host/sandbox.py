@@ -250,16 +250,16 @@ class LocalSandbox:
                 result = await self._on_timeout(connection, request, pending)
             else:
                 result = await self._result(connection, request, pending)
-            exceeded = pending.exceeded_limit
-            if exceeded is None and connection.monitor is not None:
+            exceeded, monitor = pending.exceeded_limit, connection.monitor
+            if exceeded is None and monitor is not None:
                 # The kernel kills for processor time before the monitor samples again: the worker, or the
                 # call's command.
                 if "worker_died" in result.metadata:
                     exceeded = connection.exit_limit
                 elif result.content.rstrip().endswith("[exit code 137]"):
-                    exceeded = connection.monitor.post_mortem()
-            elif exceeded.limit == "disk_bytes" and connection.monitor is not None:
-                await connection.monitor.accept_disk()
+                    exceeded = monitor.post_mortem()
+            elif exceeded is not None and monitor is not None and exceeded.limit == "disk_bytes":
+                await monitor.accept_disk()
             # Our own file tools lower none; what a thread lowers meanwhile is found after the next call.
             lowered = (
                 self._put_limits_back(connection, pending, result) if request.changes_variables else None

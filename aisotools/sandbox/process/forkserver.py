@@ -196,6 +196,8 @@ class ForkServer:
             report, writing = os.pipe()
             theirs.callback(os.close, writing)
             ours.callback(os.close, report)
+            # Race: the request may be there already, or the server end before it comes. The fork does nothing
+            # but read from its pipe, which gets a byte or is closed.
             pid = os.fork()
             if pid == 0:
                 self._wait_for_request(waiting, writing, others=(start, report))

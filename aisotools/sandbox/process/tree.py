@@ -62,8 +62,11 @@ Table = Mapping[int, Process]
 
 def table(pids: Iterable[int] | None = None) -> dict[int, Process]:
     """Return every visible process that is not dead; of `pids` only, if they are given."""
-    names = filter(str.isdigit, os.listdir("/proc")) if pids is None else map(str, pids)
-    return {int(name): process for name in names if (process := _read_process(name)) is not None}
+    found = {}
+    for name in os.listdir("/proc") if pids is None else map(str, pids):
+        if name.isdigit() and (process := _read_process(name)) is not None:
+            found[int(name)] = process
+    return found
 
 
 def _read_process(pid: str) -> Process | None:

@@ -83,7 +83,7 @@ def test_a_process_without_a_mark_is_found_only_if_asked_for() -> None:
     assert sweepable(processes, spared=("other",), unmarked=True) == {20, 21}
 
 
-def test_what_runs_below_an_exempt_process_is_found_and_takes_no_mark_of_it() -> None:
+def test_processes_below_an_exempt_one_are_found_and_take_no_mark_of_it() -> None:
     processes = tree(p20=WORKER, p21=20, p22=21)
     assert sweepable(processes, exempt=(20,)) == {21, 22}
     assert sweepable(processes, {20: "task"}, ("task",), exempt=(20,)) == {21, 22}
