@@ -17,7 +17,7 @@ from aisotools.sandbox.limits import Limits
 from aisotools.sandbox.process import tree
 from aisotools.tools.function import tool
 from tests.sandbox.rig import DEAF_ONCE, PATIENT, Rig, processes_of, rig, sleepers
-from tests.waiting import eventually, loop_turns
+from tests.waiting import HANG_S, eventually, loop_turns
 
 DEADLINE_S = 0.2
 
@@ -152,6 +152,45 @@ async def test_a_timeout_leaves_the_threads_of_earlier_calls(r: Rig) -> None:
     assert stopped.metadata["timed_out"] is True
     await r.python("import time\nturn.set()\nwhile turn.is_set() or not counted: time.sleep(0.01)")
     assert await r.value("counted") == 1
+
+
+THREADS = """
+import threading, time
+def wait(): turn.wait()
+turn = threading.Event()
+for name in {names!r}:
+    threading.Thread(target=wait, name=name, daemon=True).start()
+"""
+
+
+THREAD_NOTE = "[2 threads that the call has started go on: counting, sending. An undo of the call,"
+
+
+@pytest.mark.parametrize("waiting", ["time.sleep(1000)", "import asyncio\nawait asyncio.sleep(1000)"])
+async def test_the_result_of_a_stopped_call_names_the_threads_that_it_has_started(
+    r: Rig, waiting: str
+) -> None:
+    await r.python(THREADS.format(names=["earlier"]))
+    code = THREADS.format(names=["counting", "sending"]) + f"open('began', 'w').close()\n{waiting}"
+    call = asyncio.create_task(r.python(code))
+    await eventually((r.workspace / "began").exists)
+    await r.kernel.interrupt()
+    stopped = await call
+    assert stopped.metadata["stopped"] is True
+    assert THREAD_NOTE in stopped.content
+    assert await r.value("1 + 1") == 2
+
+
+async def test_the_result_of_a_timeout_names_the_threads_that_the_call_has_started(r: Rig) -> None:
+    code = THREADS.format(names=["counting", "sending"]) + "time.sleep(1000)"
+    deadline_s, content = DEADLINE_S, ""
+    # On a busy machine the call may not have come to its threads by then.
+    while "counting" not in content and deadline_s < HANG_S:
+        stopped = await r.python(code, timeout_s=deadline_s)
+        assert stopped.metadata["timed_out"] is True
+        deadline_s, content = 4 * deadline_s, stopped.content
+    assert THREAD_NOTE in content
+    assert "thread" not in (await r.bash("sleep 1000", timeout_s=DEADLINE_S)).content
 
 
 async def test_no_call_begins_before_the_sweep_after_a_stopped_one(tmp_path: Path) -> None:

@@ -52,6 +52,9 @@ from aisotools.tools.adapter import exception_result, format_tool_frames
 _NUDGE_BYTES = 1 << 16
 _MAX_EMIT_BYTES = 1 << 16
 _STREAM_DESCRIPTORS = {"stdout": 1, "stderr": 2}
+# Threads that a result names, and the length of a name.
+_MAX_NAMES = 8
+_MAX_NAME_CHARS = 40
 _UNKNOWN_STATUS = 255  # as asyncio reports it; see `tree.unreaped`
 
 # ---- results of calls that did not end well, and what is added to all
@@ -75,12 +78,29 @@ def mark_stopped(result: ToolResult) -> ToolResult:
     return result.with_metadata(stopped=True)
 
 
-def encode_failure(error: BaseException, record: CallRecord, caps: OutputCaps) -> ResultPieces:
-    """Encode the result of a call whose tool raised `error`."""
+def name_threads(result: ToolResult, names: Sequence[str]) -> ToolResult:
+    """Add to the result of a call that was stopped which threads it has started: no thread can be ended."""
+    if not names:
+        return result
+    listed = ", ".join(name[:_MAX_NAME_CHARS] for name in names[:_MAX_NAMES])
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    plural, verb = ("s", "go") if len(names) > 1 else ("", "goes")
+    note = (
+        f"[{len(names)} thread{plural} that the call has started {verb} on: {listed}{more}. "
+        "An undo of the call, or %sandbox restart, ends them.]"
+    )
+    return dataclasses.replace(result, content=f"{result.content}\n{note}")
+
+
+def encode_failure(
+    error: BaseException, record: CallRecord, caps: OutputCaps, threads: Sequence[str] = ()
+) -> ResultPieces:
+    """Encode the result of a call whose tool raised `error`; `threads` go on if that stopped the call."""
     error = error.with_traceback(strip_own_frames(error.__traceback__))
     if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
         # The exception is how Python interrupts a call. Its name would say the same again.
-        return encode_result(add_record(interrupted_result(format_tool_frames(error)), record), caps)
+        stopped = name_threads(interrupted_result(format_tool_frames(error)), threads)
+        return encode_result(add_record(stopped, record), caps)
     try:
         result = exception_result(error)
     except BaseException:  # __str__ of a user's exception may raise anything
@@ -249,6 +269,7 @@ class _Call:
         attached: A descriptor that came with it.
         interrupts: How often the host has asked for an interrupt by signal.
         cancels: How often the host has asked for cancellation by the channel.
+        threads_before: Numbers of the threads that ran when it began.
         is_answered: Whether its result was sent.
     """
 
@@ -261,7 +282,12 @@ class _Call:
     attached: int | None = None
     interrupts: int = 0
     cancels: int = 0
+    threads_before: frozenset[int | None] = frozenset()
     is_answered: bool = False
+
+
+def _new_threads(call: _Call) -> list[str]:
+    return [str(thread.name) for thread in threading.enumerate() if thread.ident not in call.threads_before]
 
 
 class Worker:
@@ -568,6 +594,7 @@ class Worker:
 
     async def _run(self, call: _Call) -> None:
         self._recorder.enter(call.record)
+        call.threads_before = frozenset(thread.ident for thread in threading.enumerate())
         if call.holds_main_thread or self._holder is None:
             self._put_back()
         if call.holds_main_thread:
@@ -579,7 +606,7 @@ class Worker:
         except WorkerBroken as error:
             self._give_up(error)
         except BaseException as error:  # SystemExit as well: a tool's failure is its result, never our end
-            pieces = encode_failure(error, call.record, call.caps)
+            pieces = encode_failure(error, call.record, call.caps, _new_threads(call))
         finally:
             if call.holds_main_thread:
                 self._holder = self._recorder.main = None
@@ -601,7 +628,7 @@ class Worker:
             )
             result = ToolResult.error(message, recoverable=False)
         if call.interrupts or call.cancels:
-            result = mark_stopped(result)
+            result = name_threads(mark_stopped(result), _new_threads(call))
         result = add_announcements(add_record(result, call.record), call.frame.header["agent_id"])
         return encode_result(result, call.caps)
 
