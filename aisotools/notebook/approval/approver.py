@@ -74,6 +74,7 @@ class NotebookApprover:
         """Show several calls on one card and return one answer for each, in the same order."""
         if not requests:
             return []
+        began_s = asyncio.get_running_loop().time()
         shell = self._shell if self._shell is not None else running_shell()
         kernel = getattr(shell, "kernel", None)
         if kernel is None:
@@ -84,17 +85,19 @@ class NotebookApprover:
             denials = [Approval("deny", reason=_HEADLESS) for _ in requests]
             display_bundle(subject.record_bundle(denials))
             return denials
-        return await NotebookPrompt(subject, kernel).answer(self._hello_s)
+        return await NotebookPrompt(subject, kernel, began_s=began_s).answer(self._hello_s)
 
     async def ask_user(self, question: UserQuestion) -> str | None:
         """Ask a model's question. Return None when nobody is there or nobody answers."""
+        began_s = asyncio.get_running_loop().time()
         shell = self._shell if self._shell is not None else running_shell()
         kernel = getattr(shell, "kernel", None)
         if kernel is None:
             return await ConsoleApprover().ask_user(question)
         if not accepts_input(kernel):
             return None
-        return (await NotebookPrompt(QuestionSubject(question), kernel).answer(self._hello_s)).text
+        prompt = NotebookPrompt(QuestionSubject(question), kernel, began_s=began_s)
+        return (await prompt.answer(self._hello_s)).text
 
 
 class NotebookPrompt(Generic[AnswerT]):
@@ -109,7 +112,12 @@ class NotebookPrompt(Generic[AnswerT]):
     """
 
     def __init__(
-        self, subject: PromptSubject[AnswerT], kernel: Any, card: type[ApprovalCard] | None = None
+        self,
+        subject: PromptSubject[AnswerT],
+        kernel: Any,
+        card: type[ApprovalCard] | None = None,
+        *,
+        began_s: float | None = None,
     ) -> None:
         """Prepare to ask from the running event loop.
 
@@ -117,6 +125,7 @@ class NotebookPrompt(Generic[AnswerT]):
             subject: What is asked.
             kernel: The ipykernel whose input box asks when no page renders the card.
             card: Widget class to show instead of `ApprovalCard`.
+            began_s: The loop's time from which `subject.timeout_s` counts; now, without it.
         """
         from aisotools.notebook.approval.widgets import ApprovalCard
 
@@ -126,9 +135,11 @@ class NotebookPrompt(Generic[AnswerT]):
         self._deadline: float | None = None
         if subject.timeout_s is not None:
             # Slightly before the gate's own deadline, which is running already: the record must still be
-            # written by the time the gate cancels us.
+            # written by the time the gate cancels us. Race: the import above may take longer than that, so
+            # the time counts from before it, or the gate's cancellation would be taken for a Stop.
             margin_s = min(0.1, 0.1 * subject.timeout_s)
-            self._deadline = self._loop.time() + subject.timeout_s - margin_s
+            began_s = self._loop.time() if began_s is None else began_s
+            self._deadline = began_s + subject.timeout_s - margin_s
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._answer: asyncio.Future[AnswerT] = self._loop.create_future()
         self._card: ApprovalCard = (card or ApprovalCard)()

@@ -181,6 +181,26 @@ def test_time_runs_out(notebook: Notebook) -> None:
     assert "Not answered in time" in the_record(run)["text/plain"]
 
 
+def test_time_that_a_card_takes_to_be_made_counts(notebook: Notebook) -> None:
+    """The gate counts from before, and its cancellation is no Stop."""
+    code = """
+from aisotools.notebook.approval.approver import NotebookPrompt
+from aisotools.notebook.approval.subjects import ApprovalSubject
+kernel, loop = get_ipython().kernel, asyncio.get_running_loop()
+subject = ApprovalSubject((request(timeout_s=1000.0),))
+for late_s in (0, 1000):
+    prompt = NotebookPrompt(subject, kernel, began_s=loop.time() - late_s)
+    waiting = asyncio.create_task(prompt.answer(1000))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+"""
+    run = notebook.run(code)
+    first, second = run.shown.values()
+    assert "Stopped before an answer" in first["text/plain"]
+    assert "Not answered in time" in second["text/plain"]
+
+
 def test_time_runs_out_at_the_input_box_and_the_next_one_works(notebook: Notebook) -> None:
     run = notebook.start("await ask(hello_s=0.1, timeout_s=1.5, command='make')\nprint(input('next: '))")
     assert "y" in notebook.client.get_stdin_msg(timeout=HANG_S)["content"]["prompt"]
