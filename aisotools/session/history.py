@@ -42,9 +42,10 @@ from aisotools.workspace.paths import printable
 from aisotools.workspace.read_tracker import ReadCache
 
 _MAX_LISTED = 20
-# Changes in the memory that checkpoints take are charged when they come to more than this.
-_CHARGED_STEP_BYTES = 64 << 10
 """Names in one list of a message; the rest is counted."""
+
+_CHARGED_STEP_BYTES = 64 << 10
+"""Changes in the memory that checkpoints take are charged when they come to more than this."""
 
 _CHECKPOINTS_SHARE = 4
 """What a scan remembers of the workspace has at most this part of the session's budget. More is in a file."""

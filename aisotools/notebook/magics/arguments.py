@@ -1,7 +1,7 @@
-"""Parse tool calls typed as `NAME key=value ... | NAME --json OBJECT`, and complete them on Tab.
+"""Parse tool calls as they are typed, and complete them on Tab.
 
-Values are typed by the tool's schema. The command line uses the parser too, so nothing here needs IPython
-before `make_matcher` is called.
+They have the form `NAME key=value ...` or `NAME --json OBJECT`. Values are typed by the tool's schema. The
+command line uses the parser too, so nothing here needs IPython before `make_matcher` is called.
 """
 
 from __future__ import annotations
