@@ -227,8 +227,9 @@ FileStamp = tuple[int, int, int, int]
 pack_stamp = struct.Struct("<qqQq").pack
 """Return a stamp as a record begins with it. `struct.error`: a number has more than 64 bits."""
 
-# No file has this stamp: its size would be negative.
-_UNTRUSTED = b"\xff" * 32
+UNTRUSTED = b"\xff" * 32
+"""The stamp of an entry that every walk reads again. No file has it: its size would be negative."""
+
 _STAMP_BYTES = 32
 # After the stamp: letter of the kind, mode, size. The rest is the content: a digest in bytes, or a text.
 _HEAD = struct.Struct("<cHQ")
@@ -249,7 +250,7 @@ class FolderState:
 
     Attributes:
         parent: State of the folder around it; None at the root.
-        records: Entries by name. Each begins with its stamp, where that is to be trusted.
+        records: Entries by name. Each begins with its stamp, or with `UNTRUSTED`.
         folders: States of the subfolders.
         digest: Digest of the listing, valid unless `changed`.
         changed: True if the listing has to be stored again. Then all parents are changed, too.
@@ -276,13 +277,9 @@ class FolderState:
         content, kind = record[_CONTENT_AT:], _KINDS[letter]
         return Node(kind, mode, content.hex() if letter in _WITH_DIGEST else os.fsdecode(content), size)
 
-    def trusts(self, name: str) -> bool:
-        """Return whether the stamp of an entry is to be trusted."""
-        return not self.records[name].startswith(_UNTRUSTED)
-
     def set(self, name: str, stamp: FileStamp | None, node: Node) -> None:
         """Add or replace an entry."""
-        letter, head = LETTERS[node.kind], _UNTRUSTED
+        letter, head = LETTERS[node.kind], UNTRUSTED
         if stamp is not None:
             # A time beyond the year 2262 has too many bits; such a file is read by every walk.
             with suppress(struct.error):

@@ -13,6 +13,7 @@ import pytest
 from aisotools.workspace.checkpoints.store import content_digest
 from aisotools.workspace.checkpoints.tree import (
     _FOLDER_HEAD,
+    UNTRUSTED,
     FileStamp,
     FolderState,
     Node,
@@ -136,7 +137,8 @@ def test_entries_are_unpacked_as_they_were_set() -> None:
     assert nodes_of(state) == NODES
     assert state.listing() == encode_folder(NODES)
     assert FolderState().listing() == encode_folder({}) == b""
-    assert [state.trusts(name) for name in NODES] == [bool(n % 2) for n in range(len(NODES))]
+    untrusted = [record.startswith(UNTRUSTED) for record in state.records.values()]
+    assert untrusted == [n % 2 == 0 for n in range(len(NODES))]
     assert state.records["folder"].startswith(pack_stamp(*STAMP))
     state.set_digest("not stored yet", content_digest(b"now"))
     assert state.node("not stored yet") == Node("folder", 0o700, content_digest(b"now"))
@@ -145,7 +147,7 @@ def test_entries_are_unpacked_as_they_were_set() -> None:
 def test_stamp_of_more_than_64_bits_is_not_trusted() -> None:
     state = FolderState()
     state.set("a", (1, 1 << 63, 1, 1), NODES["file"])
-    assert not state.trusts("a")
+    assert state.records["a"].startswith(UNTRUSTED)
 
 
 def test_state_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
