@@ -293,7 +293,7 @@ def _why_importable(name: str, root: str) -> str:
     for init in _INITS:
         if os.path.lexists(f"{root}/{name}/{init}"):
             return f"{name}/{init} makes a package of it (undo its call, or remove that file)"
-    for suffix in importlib.machinery.all_suffixes():
+    for suffix in _SUFFIXES:
         if os.path.lexists(f"{root}/{name}{suffix}"):
             return f"{name}{suffix} beside it is a module of that name"
     if name in sys.stdlib_module_names:
@@ -383,8 +383,7 @@ class _EmptyFinder:
 
 
 def _is_module(path: Path) -> bool:
-    suffixes = importlib.machinery.all_suffixes()
-    return path.is_dir() or any(os.path.lexists(path.with_name(path.name + suffix)) for suffix in suffixes)
+    return path.is_dir() or any(os.path.lexists(path.with_name(path.name + suffix)) for suffix in _SUFFIXES)
 
 
 class _WorkspaceGuard:

@@ -230,7 +230,7 @@ class Zone:
         path = f"{self.first}/{name}"
         return (
             self.inside
-            or (self.code and name.partition(".")[0] in _FIRST_FILES)
+            or (self.code and _is_first_file(name))
             or (self.repository and name in FILES_OF_GIT)
             or bool(self.operation and name in _FILES_OF_OPERATIONS[self.operation])
             or path in _FOLDERS
@@ -272,6 +272,11 @@ class Zone:
         return module in _MODULES or (module == _INIT and self.first in _PLACES_OF_INIT)
 
 
+def _is_first_file(name: str) -> bool:
+    """Return whether Python or Node begins with this file in a folder, by its name from `fold_name`."""
+    return name.partition(".")[0] in _FIRST_FILES
+
+
 ROOT_ZONE = Zone()
 """The zone of every ordinary folder."""
 
@@ -302,7 +307,7 @@ def is_protected(path: str) -> bool:
         or _is_protected_name(name)
         or f"{zone.first}/{name}" in _PATHS
         or zone.is_compiled(name)
-        or (zone.code and name.partition(".")[0] in _FIRST_FILES)
+        or (zone.code and _is_first_file(name))
     )
 
 
