@@ -269,21 +269,6 @@ class _DiffParser:
         return (self._is_header() and following.startswith("@@ ")) or (not row and is_last_line)
 
 
-def _made(line: int, rows: Sequence[tuple[str, str]], *, at_end: bool, ends_bare: bool) -> Hunk:
-    kinds = [kind for kind, _ in rows]
-    head = next((n for n, kind in enumerate(kinds) if kind != " "), len(kinds))
-    tail = next((n for n, kind in enumerate(reversed(kinds)) if kind != " "), 0)
-    return Hunk(
-        line,
-        tuple(text for kind, text in rows if kind != "+"),
-        tuple(text for kind, text in rows if kind != "-"),
-        head,
-        tail,
-        at_end,
-        ends_bare,
-    )
-
-
 def _parse_path(text: str, prefix: str) -> str | None:
     path = text.split("\t", maxsplit=1)[0].strip()
     if path.startswith('"') and path.endswith('"') and len(path) > 1:
