@@ -391,7 +391,7 @@ class _WorkspaceGuard:
 
     def __init__(self) -> None:
         self._reported: set[str] = set()
-        self._asked = threading.local()
+        self._lookups = threading.local()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -429,15 +429,15 @@ class _WorkspaceGuard:
         target: ModuleType | None,
     ) -> importlib.machinery.ModuleSpec | None:
         """Ask one finder, but not while this thread already asks it for that name: finders ask each other."""
-        asked: set[tuple[str, int]] = self._asked.__dict__.setdefault("now", set())
+        lookups: set[tuple[str, int]] = self._lookups.__dict__.setdefault("now", set())
         key = (name, id(finder))
-        if key in asked:
+        if key in lookups:
             return None
-        asked.add(key)
+        lookups.add(key)
         try:
             return find_spec(name, path, target)
         finally:
-            asked.discard(key)
+            lookups.discard(key)
 
     def _refuse(self, name: str, spec: importlib.machinery.ModuleSpec) -> None:
         """Raise ModuleNotFoundError if anything that the spec names is in an open workspace."""

@@ -106,10 +106,10 @@ def locate(
     try:
         yield walk.run(follow=follow, make_parents=make_parents)
     except OSError as error:
-        walk.remove_made()
+        walk.remove_created()
         raise type(error)(error.errno, error.strerror or str(error), shown(path)) from None
     except BaseException:
-        walk.remove_made()
+        walk.remove_created()
         raise
     finally:
         walk.close()
@@ -173,7 +173,7 @@ class _PathWalk:
     _todo: list[str] = field(default_factory=list)  # components still to go, the next one last
     _links: int = 0
     _link: str = ""  # the last one followed
-    _made: list[tuple[int, str]] = field(default_factory=list)  # position of the parent in _open, name
+    _created: list[tuple[int, str]] = field(default_factory=list)  # position of the parent in _open, name
 
     def run(self, *, follow: bool, make_parents: bool) -> ResolvedPath:
         """Walk all components and return the resolved path."""
@@ -203,9 +203,9 @@ class _PathWalk:
         while self._open:
             os.close(self._open.pop())
 
-    def remove_made(self) -> None:
+    def remove_created(self) -> None:
         """Remove the directories that were created on the way, if they are still empty."""
-        for position, name in reversed(self._made):
+        for position, name in reversed(self._created):
             with suppress(OSError):
                 os.rmdir(name, dir_fd=self._open[position])
 
@@ -223,7 +223,7 @@ class _PathWalk:
                 raise
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=self._open[-1])
-                self._made.append((len(self._open) - 1, name))
+                self._created.append((len(self._open) - 1, name))
             directory = os.open(name, WALK_FLAGS, dir_fd=self._open[-1])
         except OSError as error:
             # A link, or no directory: Linux says ENOTDIR for both, others ELOOP for a link.

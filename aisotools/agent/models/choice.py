@@ -231,9 +231,9 @@ class Prompt:
 def fill_prompt(intent: Intent, name: str, request: str) -> str:
     """Return the prompt for one argument: the intent's own examples, and the request."""
     shown = [
-        f"Request: {_line(phrase)}\n{name}: {given[name]}\n\n"
-        for given, phrase in intent.examples
-        if isinstance(given.get(name), str) and "\n" not in str(given[name])
+        f"Request: {_line(phrase)}\n{name}: {arguments[name]}\n\n"
+        for arguments, phrase in intent.examples
+        if isinstance(arguments.get(name), str) and "\n" not in str(arguments[name])
     ]
     return "".join(shown[:3]) + f"Request: {_line(request)}\n{name}:"
 

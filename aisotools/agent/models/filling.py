@@ -277,9 +277,9 @@ def phrases_for(slot: Slot, intent: Intent, request: str) -> list[str]:
 def _question_words(intent: Intent, slot: Slot) -> set[str]:
     """Return the stems of words that belong to the question, not to its subject."""
     texts = [intent.tool.name, intent.tool.description.partition("\n")[0], " ".join(slot.words)]
-    for given, phrase in intent.examples:
+    for arguments, phrase in intent.examples:
         text = phrase
-        for value in given.values():
+        for value in arguments.values():
             text = re.sub(re.escape(str(value)), " ", text, flags=re.IGNORECASE)
         texts.append(text)
     common = [
@@ -365,9 +365,9 @@ class Filler:
                 if slot.name not in self._filled.arguments:
                     self._fillers()[kind](slot)
         result = self._filled
-        given = {**result.arguments, **result.undecided}
-        result.missing = tuple(slot.name for slot in slots if slot.required and slot.name not in given)
-        if self._intent.needs_any and not given:
+        found = {**result.arguments, **result.undecided}
+        result.missing = tuple(slot.name for slot in slots if slot.required and slot.name not in found)
+        if self._intent.needs_any and not found:
             result.missing = tuple(slot.name for slot in slots[:1])
         result.arguments = {**self._intent.fixed, **result.arguments}
         result.unused = tuple(self._unused)
@@ -435,9 +435,9 @@ class Filler:
                 if re.search(rf"\b(?:to|in|into|as)\s+{re.escape(c[0])}\b", self._request, re.IGNORECASE)
             ]
             found = named or found[-1:]
-        taken = [repr(value) for value in self._filled.arguments.values()]
+        used_values = [repr(value) for value in self._filled.arguments.values()]
         for _, value in found:
-            if repr(value) not in taken or len(found) == 1:
+            if repr(value) not in used_values or len(found) == 1:
                 self._assign(slot, value)
                 return
 
@@ -460,8 +460,8 @@ class Filler:
                     self._assign(slot, span.text, span)
                     return
             match = re.search(_BEFORE_TARGET + r"([\w][\w./-]*)", self._request, re.IGNORECASE)
-            taken = self._filled.arguments.values()
-            if match and match[1] not in taken and match[1] not in {"the", "it", "my"}:
+            used_values = self._filled.arguments.values()
+            if match and match[1] not in used_values and match[1] not in {"the", "it", "my"}:
                 self._assign(slot, match[1].rstrip(".,"))
             return
         # A target is left to the argument for it.
@@ -488,9 +488,9 @@ class Filler:
                 self._assign(slot, meant)
                 return
         if _takes_folders(self._intent) or not slot.required:
-            taken = {str(value) for value in self._filled.arguments.values()}
+            used_values = {str(value) for value in self._filled.arguments.values()}
             for name in folders_in(self._request):
-                if name not in taken and name.lower() not in _READING_VERBS:
+                if name not in used_values and name.lower() not in _READING_VERBS:
                     self._assign(slot, name)
                     return
 
@@ -538,8 +538,10 @@ class Filler:
             self._assign(slot, not (stems & _FLAG_OFF))
 
     def _phrase(self, slot: Slot) -> None:
-        taken = {str(value).lower() for value in self._filled.arguments.values()}
-        found = [one for one in phrases_for(slot, self._intent, self._request) if one.lower() not in taken]
+        used_values = {str(value).lower() for value in self._filled.arguments.values()}
+        found = [
+            one for one in phrases_for(slot, self._intent, self._request) if one.lower() not in used_values
+        ]
         if not found or not (slot.required or (slot.in_examples and found)):
             return
         if len(found) == 1:
@@ -558,7 +560,7 @@ def _fill_order(slot: Slot) -> tuple[bool, bool]:
 def _takes_folders(intent: Intent) -> bool:
     """Return whether its examples show that a path may be a bare name."""
     paths = {slot.name for slot in intent.slots if slot.kind == "path"}
-    values = [str(v) for given, _ in intent.examples for name, v in given.items() if name in paths]
+    values = [str(v) for arguments, _ in intent.examples for name, v in arguments.items() if name in paths]
     return any("/" not in v and "." not in v for v in values)
 
 

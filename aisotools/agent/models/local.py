@@ -107,7 +107,9 @@ def _system(tools: Sequence[ToolDefinition], instructions: str) -> str:
     for tool in tools:
         names = ", ".join(tool.parameters.get("properties", {}))
         lines.append(f"- {tool.name}({names}): {tool.description.strip().partition(chr(10))[0]}")
-        lines += [f"  {request} -> {json.dumps(dict(given))}" for given, request in list(tool.examples)[:2]]
+        lines += [
+            f"  {request} -> {json.dumps(dict(arguments))}" for arguments, request in list(tool.examples)[:2]
+        ]
     return "\n".join(lines)
 
 
@@ -469,9 +471,9 @@ def quote_last_result(plan: Plan) -> str:
     if plan.last is None:
         return "There is nothing to answer from: no tool was called."
     content = plan.last.content.strip()
-    asked = set(terms(plan.question))
-    if asked and "\n" in content:
-        lines = [line for line in content.split("\n") if asked & set(terms(line))]
+    words = set(terms(plan.question))
+    if words and "\n" in content:
+        lines = [line for line in content.split("\n") if words & set(terms(line))]
         if lines and len(lines) < 4:
             content = "\n".join(lines)
     if len(content) > MAX_QUOTED_CHARS:

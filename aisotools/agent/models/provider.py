@@ -71,19 +71,19 @@ def to_theirs(messages: Sequence[Message], instructions: str) -> list[theirs.Mod
     from pydantic_ai import messages as theirs
 
     history: list[theirs.ModelMessage] = []
-    asked: list[Any] = []
+    parts: list[Any] = []
     for message in messages:
         if isinstance(message, AssistantMessage):
-            if asked:
-                history.append(theirs.ModelRequest(parts=asked, instructions=instructions or None))
-            asked = []
+            if parts:
+                history.append(theirs.ModelRequest(parts=parts, instructions=instructions or None))
+            parts = []
             history.append(theirs.ModelResponse(parts=[_their_part(part) for part in message.parts]))
         elif isinstance(message, UserMessage):
             content = [message.text, *_their_images(message.images)] if message.images else message.text
-            asked.append(theirs.UserPromptPart(content=content))
+            parts.append(theirs.UserPromptPart(content=content))
         else:
-            asked.append(_their_result(message))
-    history.append(theirs.ModelRequest(parts=asked, instructions=instructions or None))
+            parts.append(_their_result(message))
+    history.append(theirs.ModelRequest(parts=parts, instructions=instructions or None))
     return history
 
 

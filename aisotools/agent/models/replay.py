@@ -77,7 +77,7 @@ class ReplayModel:
         self._turns = tuple(_as_turn(turn, number) for number, turn in enumerate(turns, start=1))
         self.name = name
         self._strict = strict
-        self._given = 0
+        self._answer_count = 0
         self.divergences: list[Divergence] = []
 
     @classmethod
@@ -88,7 +88,8 @@ class ReplayModel:
         return cls(recorded_turns(events, agent_id=agent_id), strict=strict)
 
     def __repr__(self) -> str:
-        return f"<ReplayModel {self._given} of {len(self._turns)} given, {len(self.divergences)} divergences>"
+        progress = f"{self._answer_count} of {len(self._turns)} given"
+        return f"<ReplayModel {progress}, {len(self.divergences)} divergences>"
 
     async def request(
         self,
@@ -102,18 +103,18 @@ class ReplayModel:
         Raises:
             ReplayDiverged: If none is left, or, when strict, if the run went another way.
         """
-        step = self._given + 1
+        step = self._answer_count + 1
         if step > len(self._turns):
             difference = f"the record holds {len(self._turns)} answers, and the run asks for one more"
             self.divergences.append(Divergence(step=step, difference=difference))
             raise ReplayDiverged(f"Step {step}: {difference}.")
-        turn = self._turns[self._given]
+        turn = self._turns[self._answer_count]
         difference = _difference(turn, since_last_answer(messages))
         if difference:
             self.divergences.append(Divergence(step=step, difference=difference))
             if self._strict:
                 raise ReplayDiverged(f"Step {step}: {difference}.")
-        self._given = step
+        self._answer_count = step
         usage = Usage(cost=0.0) if turn.usage is None else turn.usage
         for event in events_of(turn.answer, usage):
             yield event
@@ -122,12 +123,12 @@ class ReplayModel:
 def recorded_turns(events: Iterable[SessionEvent], *, agent_id: str | None = None) -> list[RecordedTurn]:
     """Return the turns in a session's events, or those of one agent if `agent_id` is given."""
     turns: list[RecordedTurn] = []
-    asked: dict[str, ModelRequested] = {}
+    requests: dict[str, ModelRequested] = {}
     for event in events:
         if isinstance(event, ModelRequested) and agent_id in {None, event.agent_id}:
-            asked[event.turn_id] = event
-        elif isinstance(event, ModelAnswered) and event.turn_id in asked:
-            request = asked.pop(event.turn_id)
+            requests[event.turn_id] = event
+        elif isinstance(event, ModelAnswered) and event.turn_id in requests:
+            request = requests.pop(event.turn_id)
             turns.append(
                 RecordedTurn(
                     answer=event.message, asked=request.new, digest=request.digest, usage=event.usage
@@ -163,7 +164,7 @@ def _difference(turn: RecordedTurn, new: Sequence[Message]) -> str:
 
 def _differs(was: Message, now: Message) -> str:
     if type(was) is not type(now):
-        return f"is {_what(now)}, and {_what(was)} was recorded"
+        return f"is {_describe_message(now)}, and {_describe_message(was)} was recorded"
     if isinstance(was, ToolMessage) and isinstance(now, ToolMessage):
         if was.name != now.name:
             return f"is the result of {now.name}, and of {was.name} was recorded"
@@ -177,7 +178,7 @@ def _differs(was: Message, now: Message) -> str:
     return "" if conversation_digest([was]) == conversation_digest([now]) else "is not as it was recorded"
 
 
-def _what(message: Message) -> str:
+def _describe_message(message: Message) -> str:
     return f"a result of {message.name}" if isinstance(message, ToolMessage) else "a prompt"
 
 

@@ -416,7 +416,7 @@ def intents_of(tools: Iterable[ToolDefinition]) -> tuple[Intent, ...]:
         if selector is None:
             found.append(_intent(tool, {}, tuple(tool.examples)))
             continue
-        for value in dict.fromkeys(given[selector] for given, _ in tool.examples):
+        for value in dict.fromkeys(arguments[selector] for arguments, _ in tool.examples):
             matching = tuple(pair for pair in tool.examples if pair[0][selector] == value)
             found.append(_intent(tool, {selector: value}, matching))
     return tuple(found)
@@ -427,10 +427,10 @@ def _find_selector(tool: ToolDefinition) -> str | None:
     properties = tool.parameters.get("properties", {})
     for name, schema in properties.items():
         values = _resolve(schema, tool.parameters).get("enum", ())
-        given = [pair[0] for pair in tool.examples if isinstance(pair[0].get(name), str)]
-        if len(values) < _MIN_OPERATIONS or len(given) != len(tool.examples):
+        named = [pair[0] for pair in tool.examples if isinstance(pair[0].get(name), str)]
+        if len(values) < _MIN_OPERATIONS or len(named) != len(tool.examples):
             continue
-        shapes = {(arguments[name], frozenset(arguments)) for arguments in given}
+        shapes = {(arguments[name], frozenset(arguments)) for arguments in named}
         if len({shape for _, shape in shapes}) > 1 and len({value for value, _ in shapes}) > 1:
             return str(name)
     return None
@@ -440,12 +440,12 @@ def _intent(
     tool: ToolDefinition, fixed: Mapping[str, Json], examples: tuple[tuple[Mapping[str, Json], str], ...]
 ) -> Intent:
     properties: Mapping[str, Any] = tool.parameters.get("properties", {})
-    given = [set(arguments) - set(fixed) for arguments, _ in examples]
+    names_in_examples = [set(arguments) - set(fixed) for arguments, _ in examples]
     required = set(tool.parameters.get("required", ())) - set(fixed)
     names = [name for name in properties if name not in fixed]
     if fixed:
-        required |= set.intersection(*given) if given else set()
-        ever = set[str]().union(*given)
+        required |= set.intersection(*names_in_examples) if names_in_examples else set()
+        ever = set[str]().union(*names_in_examples)
         names = [name for name in names if name in ever or name in required]
     slots = tuple(_slot(name, tool, name in required, examples) for name in names)
     label = str(next(iter(fixed.values()))) if fixed else words(tool.name)[-1]
@@ -455,7 +455,7 @@ def _intent(
         fixed=dict(fixed),
         slots=slots,
         examples=examples[:_MAX_EXAMPLES],
-        needs_any=bool(fixed) and not required and all(given) and bool(given),
+        needs_any=bool(fixed) and not required and all(names_in_examples) and bool(names_in_examples),
     )
 
 
@@ -463,7 +463,7 @@ def _slot(
     name: str, tool: ToolDefinition, required: bool, examples: Sequence[tuple[Mapping[str, Json], str]]
 ) -> Slot:
     schema = _resolve(tool.parameters.get("properties", {}).get(name, {}), tool.parameters)
-    values = [given[name] for given, _ in examples if name in given]
+    values = [arguments[name] for arguments, _ in examples if name in arguments]
     description = str(schema.get("description", ""))
     kind, choices = _kind(name, schema, values, description)
     return Slot(
@@ -496,16 +496,16 @@ def _kind(
 def _kind_of_text(name: str, values: list[Json], schema: Mapping[str, Any], description: str) -> SlotKind:
     parts = set(name.split("_"))
     looks = {(spans_of(value) or (None,))[0] for value in values if isinstance(value, str)}
-    seen = {span.kind if span and span.text in values else None for span in looks}
+    kinds = {span.kind if span and span.text in values else None for span in looks}
     if parts & _CODE_NAMES:
         return "code"
     if "glob" in parts:
         return "glob"
-    if schema.get("format") in {"uri", "url"} or parts & {"url", "uri", "link"} or seen == {"url"}:
+    if schema.get("format") in {"uri", "url"} or parts & {"url", "uri", "link"} or kinds == {"url"}:
         return "url"
-    if schema.get("format") == "date" or seen == {"date"} or re.search(r"YYYY-MM-DD|\bISO\b", description):
+    if schema.get("format") == "date" or kinds == {"date"} or re.search(r"YYYY-MM-DD|\bISO\b", description):
         return "date"
-    if parts & _PATH_NAMES or (seen == {"file"}):
+    if parts & _PATH_NAMES or kinds == {"file"}:
         return "path"
     if parts & _TEXT_NAMES:
         return "text"

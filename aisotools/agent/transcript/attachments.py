@@ -207,11 +207,11 @@ def _function_of(tool: object) -> Any:
     return tool.function
 
 
-def _source(thing: Any) -> str:
-    if thing is None:
+def _source(definition: Any) -> str:
+    if definition is None:
         return ""
     try:
-        return textwrap.dedent(inspect.getsource(thing)).strip()
+        return textwrap.dedent(inspect.getsource(definition)).strip()
     except (OSError, TypeError):
         return ""
 
@@ -222,7 +222,7 @@ class _Gathering:
     def __init__(self) -> None:
         self.imports: set[str] = set()
         self.definitions: list[str] = []
-        self._seen: set[str] = set()
+        self._defined_names: set[str] = set()
 
     def add_tool(self, tool: Tool) -> str:
         """Take a tool's function in; the name that the code gives it, empty if its source is not known."""
@@ -248,14 +248,16 @@ class _Gathering:
             options.append(f"effect={str(effect)!r}")
         return f"@tool({', '.join(options)})"
 
-    def _define(self, name: str, source: str, thing: Any) -> None:
-        if name in self._seen:
+    def _define(self, name: str, source: str, definition: Any) -> None:
+        if name in self._defined_names:
             return
-        self._seen.add(name)
-        names = getattr(inspect.unwrap(thing), "__globals__", None) or vars(sys.modules[thing.__module__])
+        self._defined_names.add(name)
+        names = getattr(inspect.unwrap(definition), "__globals__", None)
+        if not names:
+            names = vars(sys.modules[definition.__module__])
         for used in _names_in(source):
             if used in names and used != name:
-                self._bring(used, names[used], thing.__module__)
+                self._bring(used, names[used], definition.__module__)
         self.definitions.append(source)
 
     def _bring(self, name: str, value: Any, home: str) -> None:
@@ -270,8 +272,8 @@ class _Gathering:
                 self._define(name, source, value)
         elif (module := _importable(name, value)) is not None:
             self.imports.add(f"from {module} import {name}")
-        elif name not in self._seen and (written := _constant(value)):
-            self._seen.add(name)
+        elif name not in self._defined_names and (written := _constant(value)):
+            self._defined_names.add(name)
             self.definitions.append(f"{name} = {written}")
 
 

@@ -333,18 +333,18 @@ class Cleaner:
         """Return a result without secrets, for people to read; the same object if it has none."""
         fields = {"content": result.content, "value": result.value}
         fields |= {"data": result.data, "metadata": result.metadata}
-        cleaned = {name: self._seen(value) for name, value in fields.items()}
+        cleaned = {name: self._clean_texts(value) for name, value in fields.items()}
         return result if cleaned == fields else dataclasses.replace(result, **cleaned)
 
-    def _seen(self, value: Any) -> Any:
-        """JSON without them; pictures, in which nothing could be found, stay as they are."""
+    def _clean_texts(self, value: Any) -> Any:
+        """Return JSON without secrets. Pictures, in which none could be found, stay as they are."""
         if isinstance(value, Mapping):
             return {
-                key: item if str(key).startswith("image/") else self._seen(item)
+                key: item if str(key).startswith("image/") else self._clean_texts(item)
                 for key, item in value.items()
             }
         if isinstance(value, list | tuple):
-            return type(value)(map(self._seen, value)) if type(value) in {list, tuple} else value
+            return type(value)(map(self._clean_texts, value)) if type(value) in {list, tuple} else value
         return self.clean(value) if isinstance(value, str) else value
 
     def _hidden_path(self, text: str) -> str:

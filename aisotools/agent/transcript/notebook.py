@@ -137,10 +137,10 @@ class _Writer:
     ) -> Iterable[NotebookNode]:
         calls = [entry for entry in entries if isinstance(entry, Called)]
         models = list(dict.fromkeys(entry.model for entry in entries if isinstance(entry, RunStartEntry)))
-        made = time.strftime("%Y-%m-%d %H:%M", time.localtime())
+        date = time.strftime("%Y-%m-%d %H:%M", time.localtime())
         summary = f"{len(calls)} calls" + (f" by {', '.join(models)}" if models else "")
         yield _markdown(
-            f"# {_defanged(title)}\n\n{made} · {_defanged(summary)}. Run All makes the calls again, without "
+            f"# {_defanged(title)}\n\n{date} · {_defanged(summary)}. Run All makes the calls again, without "
             "any model; `aisotools replay` does so too and tells what came out differently."
         )
         yield self._code("%load_ext aisotools", {"role": "setup"})

@@ -106,17 +106,17 @@ class DeferredApprover:
     """Hands questions to the handler of the client's request; for revisions from 2026-07-28 on.
 
     Attributes:
-        asked: Questions, each with the future that `ask` waits for.
+        questions: Requests for approval, each with the future that `ask` waits for.
     """
 
     def __init__(self) -> None:
         """Start with no questions."""
-        self.asked: asyncio.Queue[tuple[ApprovalRequest, asyncio.Future[Approval]]] = asyncio.Queue()
+        self.questions: asyncio.Queue[tuple[ApprovalRequest, asyncio.Future[Approval]]] = asyncio.Queue()
 
     async def ask(self, request: ApprovalRequest) -> Approval:
         """Queue the question and wait until its future is set."""
         answer: asyncio.Future[Approval] = asyncio.get_running_loop().create_future()
-        self.asked.put_nowait((request, answer))
+        self.questions.put_nowait((request, answer))
         return await answer
 
 
@@ -296,7 +296,7 @@ class SessionServer:
     async def _wait(self, exchange: Exchange) -> types.CallToolResult | types.InputRequiredResult:
         """Wait for the result of the call, or for a question that the client must answer first."""
         while True:
-            question = asyncio.ensure_future(exchange.approver.asked.get())
+            question = asyncio.ensure_future(exchange.approver.questions.get())
             try:
                 await asyncio.wait({exchange.call, question}, return_when=asyncio.FIRST_COMPLETED)
                 if exchange.call.done():
