@@ -6,9 +6,9 @@ Diffs are computed by the host. The texts in them are untrusted.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import AnyStr, Literal
 
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.store import Store
@@ -220,10 +220,7 @@ def unified(before: str, after: str, old_name: str, new_name: str) -> str:
     if before == after:
         return ""
     old, new = before.split("\n"), after.split("\n")
-    shorter = min(len(old), len(new))
-    head = next((n for n in range(shorter) if old[n] != new[n]), shorter)
-    left = shorter - head
-    tail = next((n for n in range(left) if old[-1 - n] != new[-1 - n]), left)
+    head, tail = count_equal_ends(old, new)
     start = max(0, head - CONTEXT)
     old_end, new_end = len(old) - max(0, tail - CONTEXT), len(new) - max(0, tail - CONTEXT)
     if max(old_end, new_end) - start > MAX_COMPARED_LINES:
@@ -236,6 +233,15 @@ def unified(before: str, after: str, old_name: str, new_name: str) -> str:
             )[2:]
         ]
     return "\n".join([f"--- {old_name}", f"+++ {new_name}", *rows])
+
+
+def count_equal_ends(before: Sequence[AnyStr], after: Sequence[AnyStr]) -> tuple[int, int]:
+    """Return how many lines are equal at the beginning of two texts, and how many more at the end."""
+    shorter = min(len(before), len(after))
+    head = next((n for n in range(shorter) if before[n] != after[n]), shorter)
+    rest = shorter - head
+    tail = next((n for n in range(rest) if before[-1 - n] != after[-1 - n]), rest)
+    return head, tail
 
 
 def _block(old: list[str], new: list[str], head: int, tail: int) -> list[str]:

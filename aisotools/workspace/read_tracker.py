@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from aisotools.core.exceptions import ToolError, WorkspaceError
 from aisotools.core.types import Json
+from aisotools.workspace.diff import count_equal_ends
 from aisotools.workspace.paths import printable
 from aisotools.workspace.workspace import Workspace
 
@@ -227,10 +228,7 @@ def _bare(data: bytes) -> bytes:
 
 def _moved(ranges: Ranges, before: list[bytes], after: list[bytes]) -> Ranges:
     """Return the ranges after an edit. All lines between the first and the last change count as read."""
-    shorter = min(len(before), len(after))
-    head = next((n for n in range(shorter) if before[n] != after[n]), shorter)
-    left = shorter - head
-    tail = next((n for n in range(left) if before[-1 - n] != after[-1 - n]), left)
+    head, tail = count_equal_ends(before, after)
     shift = len(after) - len(before)
     moved = [(first, min(last, head)) for first, last in ranges if first <= head]
     behind = len(before) - tail

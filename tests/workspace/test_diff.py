@@ -17,6 +17,7 @@ from aisotools.workspace.diff import (
     Changes,
     PathChange,
     changes_between,
+    count_equal_ends,
     counts,
     unified,
 )
@@ -137,6 +138,23 @@ def test_changes_are_a_sequence() -> None:
 
 
 # ---- unified diffs
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "ends"),
+    [
+        ("", "", (0, 0)),
+        ("abc", "abc", (3, 0)),
+        ("abc", "axc", (1, 1)),
+        ("abc", "abbc", (2, 1)),
+        ("aa", "aaa", (2, 0)),  # no line counts at both ends
+        ("abc", "xyz", (0, 0)),
+        ("abc", "", (0, 0)),
+    ],
+)
+def test_equal_ends_are_counted_once(before: str, after: str, ends: tuple[int, int]) -> None:
+    assert count_equal_ends(list(before), list(after)) == ends
+
 
 lines = st.lists(st.sampled_from(["a", "b", "c", ""]), max_size=30).map("\n".join)
 
