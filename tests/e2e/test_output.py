@@ -26,8 +26,12 @@ async def test_the_harness_sees_what_hostile_output_does(open_notebook: Opener) 
 
 GALLERY = """
 import pandas as pd, matplotlib.pyplot as plt, io, base64
+from IPython.display import display
 from aisotools import ToolResult
-from aisotools.notebook.render.results import display_result
+from aisotools.notebook.render.results import render_result
+
+def show(result, tool_name):
+    display(render_result(result, tool_name), raw=True)
 
 frame = pd.DataFrame({"species": ["Adelie", "Gentoo"], "cost": ["$5 and $6", "<b>7</b>"]}, index=[1, 2])
 figure, file = plt.figure(figsize=(4, 1.6)), io.BytesIO()
@@ -35,16 +39,16 @@ plt.plot([1, 4, 2, 5]); plt.savefig(file); plt.close()
 png = base64.b64encode(file.getvalue()).decode()
 table = {"text/html": frame._repr_html_(), "text/plain": str(frame)}
 value = {"stdout": "rows: 2\\n", "stderr": "UserWarning: small sample\\n", "error": None}
-display_result(ToolResult.text("total 4\\n-rw-r--r-- 1 user user 12 a.txt"), "sandbox_bash")
-display_result(ToolResult.json({"matches": [{"path": "a.txt", "line": 3}], "truncated": False}), "file")
-display_result(ToolResult.error("There is no file 'b.txt'. Did you mean 'a.txt'?"), "sandbox_read")
-display_result(ToolResult.error("You said: too broad", error_kind="denied"), "sandbox_write")
+show(ToolResult.text("total 4\\n-rw-r--r-- 1 user user 12 a.txt"), "sandbox_bash")
+show(ToolResult.json({"matches": [{"path": "a.txt", "line": 3}], "truncated": False}), "file")
+show(ToolResult.error("There is no file 'b.txt'. Did you mean 'a.txt'?"), "sandbox_read")
+show(ToolResult.error("You said: too broad", error_kind="denied"), "sandbox_write")
 several = {"displays": [table, {"image/png": png}]}
-display_result(ToolResult(content="", value=value, metadata=several), "python")
+show(ToolResult(content="", value=value, metadata=several), "python")
 formula = {"text/latex": r"$\\int_0^1 x^2\\,dx = \\frac{1}{3}$"}
-display_result(ToolResult(content="", data=formula), "python")
+show(ToolResult(content="", data=formula), "python")
 styled = frame.to_html(index=False).replace("<td>", "<td style='background:#ffe082'>")
-display_result(ToolResult(content="", data={"text/html": styled}), "python")
+show(ToolResult(content="", data={"text/html": styled}), "python")
 """
 
 

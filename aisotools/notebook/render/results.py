@@ -74,13 +74,6 @@ def render_result(result: ToolResult, tool_name: str, whole: str | None = None) 
     }
 
 
-def display_result(result: ToolResult, tool_name: str) -> None:
-    """Show a result below the running cell."""
-    from IPython.display import display
-
-    display(render_result(result, tool_name), raw=True)
-
-
 @dataclass(frozen=True, slots=True)
 class _Part:
     """One output of a result, with a label of this package where it needs one."""
