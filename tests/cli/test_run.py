@@ -26,6 +26,7 @@ from aisotools.core.events import (
 )
 from aisotools.core.exceptions import UsageError
 from aisotools.core.types import Decision, Effect, ToolCall, ToolResult
+from tests.waiting import HANG_S
 
 
 class Terminal:
@@ -129,7 +130,7 @@ def test_an_unknown_tool(terminal: Terminal, capsys: pytest.CaptureFixture[str])
 
 def test_ctrl_c(terminal: Terminal) -> None:
     """In a process of its own, while a tool runs: it ends at once, with the usual status."""
-    model = terminal.script(["sandbox_bash", {"command": "sleep 30"}], "never")
+    model = terminal.script(["sandbox_bash", {"command": "sleep 1000"}], "never")
     arguments = ["run", "-m", model, "-w", str(terminal.folder / "workspace"), "--approve", "auto", "Sleep."]
     # Whoever started these tests in the background has them ignore it, and what they start as well.
     listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -141,9 +142,9 @@ def test_ctrl_c(terminal: Terminal) -> None:
         for line in process.stdout:
             if "sandbox_bash" in line:
                 break
-        # The command sleeps for 30 s; the wait is over well before only if the signal ended it.
+        # The wait is over before the command only if the signal ended it.
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 130
+        assert process.wait(timeout=HANG_S) == 130
 
 
 # -- the parts

@@ -277,6 +277,7 @@ class UnderSmolagents(Bridge):
     """The tool as an agent calls it, from a thread of its own."""
 
     name = "smolagents"
+    blocks_a_thread = True
 
     async def call(self, session: Session, name: str, arguments: dict[str, Any]) -> Seen:
         await session.start()
@@ -308,7 +309,6 @@ DIALECTS: Mapping[str, tuple[str, bool | None]] = {
 }
 
 
-@pytest.mark.timeout(120)
 async def test_the_table_says_what_holds(open_session: OpenSession, tmp_path: Path) -> None:
     opened = 0
 

@@ -118,7 +118,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def terminal() -> Iterator[Any]:
-    child = pexpect.spawn(sys.executable, ["-c", TERMINAL_PROGRAM], encoding="utf-8", timeout=15)
+    child = pexpect.spawn(sys.executable, ["-c", TERMINAL_PROGRAM], encoding="utf-8", timeout=HANG_S)
     child.expect_exact("why not: ")
     try:
         yield child

@@ -31,12 +31,12 @@ def request(timeout_s=600.0, preview=None, effect=Effect.LOCAL_MUTATION, **argum
         preview=preview or {},
     )
 
-async def ask(hello_s=5.0, **arguments):
+async def ask(hello_s=60.0, **arguments):
     answer = await request_approval(NotebookApprover(hello_s=hello_s), request(**arguments))
     scope = [answer.remember] if answer.remember else []
     print(answer.outcome, answer.arguments, repr(answer.reason), len(pending_prompts()), *scope)
 
-async def ask_many(*requests, hello_s=5.0):
+async def ask_many(*requests, hello_s=60.0):
     for answer in await request_approvals(NotebookApprover(hello_s=hello_s), requests):
         print(answer.outcome, repr(answer.reason))
 """

@@ -23,7 +23,7 @@ from aisotools.policy.approvers import ask_question
 from aisotools.core.protocols import UserQuestion
 from aisotools.notebook.approval.approver import NotebookApprover, pending_prompts
 
-async def ask_user(text="Which <b>one</b>?", choices=("a", "b"), hello_s=5.0, timeout_s=30.0):
+async def ask_user(text="Which <b>one</b>?", choices=("a", "b"), hello_s=60.0, timeout_s=30.0):
     question = UserQuestion(id="q1", text=text, choices=tuple(choices), agent_id="ann", timeout_s=timeout_s)
     print(repr(await ask_question(NotebookApprover(hello_s=hello_s), question)), len(pending_prompts()))
 """

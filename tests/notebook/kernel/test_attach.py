@@ -22,7 +22,7 @@ from aisotools.policy.approvers import AllowAll
 from aisotools.session.session import Session
 from tests.conftest import OpenSession
 from tests.notebook.kernel.jupyter import Client
-from tests.waiting import eventually, wait_until
+from tests.waiting import HANG_S, eventually, wait_until
 
 
 class Attached:
@@ -50,7 +50,7 @@ async def a(
     session = real_session(approver=AllowAll())
     made = Attached(session, await attach(session))
     await made(made.client.client.start_channels)
-    await made(made.client.client.wait_for_ready, timeout=20)
+    await made(made.client.client.wait_for_ready, timeout=HANG_S)
     yield made
     await made(made.client.client.stop_channels)
     await made(lambda: ensure_event_loop().close())

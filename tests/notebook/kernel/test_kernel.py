@@ -116,9 +116,12 @@ def test_an_update_finds_the_display_of_an_earlier_cell(k: Client) -> None:
 
 
 def test_background_tasks_print_below_their_cell(k: Client) -> None:
-    code = "async def later():\n    await asyncio.sleep(0.3)\n    print('later')\n    display('shown')\n"
-    cell = k.run(f"import asyncio\n{code}t = asyncio.create_task(later())")
+    go_on = Path(ast.literal_eval(k.run("import asyncio, os; os.getcwd()").result["text/plain"]), "go on")
+    wait = "    while not os.path.exists('go on'): await asyncio.sleep(0.01)\n"
+    code = f"async def later():\n{wait}    print('later')\n    display('shown')\n"
+    cell = k.run(f"{code}t = asyncio.create_task(later())")
     assert cell.messages == []
+    go_on.touch()
     assert k.late() == [("stream", {"name": "stdout", "text": "later\n"})]
     assert k.late()[0][0] == "display_data"
 

@@ -180,7 +180,6 @@ def pair(tmp_path: Path) -> Iterator[tuple[Client, Client]]:
 CASES = [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in NOTEBOOKS]
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", CASES)
 def test_notebook(name: str, pair: tuple[Client, Client]) -> None:
     ours, plain = pair

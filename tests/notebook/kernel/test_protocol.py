@@ -9,6 +9,7 @@ import jupyter_kernel_test
 import pytest
 
 from tests.notebook.kernel.jupyter import Client, kernel, started
+from tests.waiting import HANG_S
 
 NOT_PASSED_ON = {
     "image/svg+xml": "made anew: an <img> in text/html, which can neither run nor fetch",
@@ -99,9 +100,9 @@ class TestWelcome(jupyter_kernel_test.IopubWelcomeTests):  # type: ignore[misc] 
     def test_recv_iopub_welcome_msg(self) -> None:
         """What a kernel that is just starting says of its state may come before."""
         self.kc.start_channels()
-        message = self.kc.get_iopub_msg(timeout=30)
+        message = self.kc.get_iopub_msg(timeout=HANG_S)
         while message["msg_type"] == "status":
-            message = self.kc.get_iopub_msg(timeout=30)
+            message = self.kc.get_iopub_msg(timeout=HANG_S)
         assert message["header"]["msg_type"] == message["msg_type"] == "iopub_welcome"
         assert not message["content"]["subscription"]
 

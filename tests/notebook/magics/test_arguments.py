@@ -4,6 +4,7 @@ import pytest
 
 from aisotools.notebook.magics.arguments import complete_line
 from tests.notebook.client import Notebook
+from tests.waiting import HANG_S
 
 SCHEMAS = {
     "file": {
@@ -56,6 +57,6 @@ def test_conversions_of_a_word(typed: str, found: list[str] | None) -> None:
     ],
 )
 def test_in_a_kernel(loaded: Notebook, cell: str, whole: str) -> None:
-    reply = loaded.client.complete(cell, reply=True, timeout=20)["content"]
+    reply = loaded.client.complete(cell, reply=True, timeout=HANG_S)["content"]
     made = {cell[: reply["cursor_start"]] + match + cell[reply["cursor_end"] :] for match in reply["matches"]}
     assert made == {whole}

@@ -14,7 +14,7 @@ from aisotools.tools.registry import ToolRegistry
 from tests.notebook.client import Notebook
 from tests.notebook.conftest import the_display, usage_error
 from tests.notebook.inert import assert_inert
-from tests.waiting import wait_until
+from tests.waiting import HANG_S, wait_until
 
 OWN_TOOL = """
 from pydantic import SecretStr
@@ -196,9 +196,9 @@ def test_a_client_attaches_to_the_session_of_the_notebook(notebook: Notebook) ->
     client.load_connection_file()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=20)
+        client.wait_for_ready(timeout=HANG_S)
         reply = client.execute_interactive(
-            "shared += 1; print(shared)", timeout=20, output_hook=lambda _: None
+            "shared += 1; print(shared)", timeout=HANG_S, output_hook=lambda _: None
         )
         assert reply["content"]["status"] == "ok"
     finally:
