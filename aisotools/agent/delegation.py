@@ -126,7 +126,7 @@ class DelegateTool:
             return ToolResult.error(
                 f"Delegating more than {_MAX_DEPTH} deep is not possible. Do it yourself."
             )
-        offered = self._offered(caller)
+        offered = self._list_offered(caller)
         requested = arguments.get("tools")
         if requested is not None:
             missing = sorted(set(requested) - offered)
@@ -157,7 +157,7 @@ class DelegateTool:
         finally:
             remove_policy()
 
-    def _offered(self, caller: Agent) -> set[str]:
+    def _list_offered(self, caller: Agent) -> set[str]:
         """Return the tools that a child of `caller` may be given."""
         names = {tool.name for tool in caller.definitions()}
         if self._tools is not None:

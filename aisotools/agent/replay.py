@@ -86,7 +86,7 @@ class RecordedStepper:
         if isinstance(moment, BeforeRequest):
             self._requests += 1
             return StepChoice("continue" if self._requests <= len(self._run.answers) else "stop")
-        recorded = self._recorded(moment.call)
+        recorded = self._take_recorded(moment.call)
         if recorded is None:
             return StepChoice()
         action, text = self._run.stepped.get(recorded.id, ("continue", ""))
@@ -98,7 +98,7 @@ class RecordedStepper:
                 return StepChoice(action, text=text)
         return StepChoice()
 
-    def _recorded(self, call: CallPart) -> CallPart | None:
+    def _take_recorded(self, call: CallPart) -> CallPart | None:
         """Return the recorded call that equals `call`, dropping it and those before it; None without one."""
         for number, recorded in enumerate(self._remaining):
             if (recorded.name, recorded.arguments) == (call.name, call.arguments):

@@ -433,14 +433,14 @@ async def _spawn(
 def _environment(context: ToolContext) -> dict[str, str]:
     """Return the environment of a command: the worker's, without what bash itself would obey."""
     try:
-        env = {name: value for name, value in os.environ.items() if not _obeyed_by_bash(name)}
+        env = {name: value for name, value in os.environ.items() if not _is_obeyed_by_bash(name)}
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise WorkerBroken(f"An earlier call has replaced os.environ: {reason}.") from error
     return env | {CALL_MARK: call_mark(context.call_id)}
 
 
-def _obeyed_by_bash(name: str) -> bool:
+def _is_obeyed_by_bash(name: str) -> bool:
     return name in {"BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS"} or name.startswith("BASH_FUNC_")
 
 

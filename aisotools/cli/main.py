@@ -192,21 +192,21 @@ def doctor(host: Host, *, as_json: bool = False) -> int:
     for probe in detection.probes:
         host.echo(f"  {'yes' if probe.ok else 'no ':3}  {probe.name:{width}}  {probe.detail}".rstrip())
         if not probe.ok and probe.name in ENABLED_BY:
-            host.echo(_indented(f"It takes: {ENABLED_BY[probe.name]}", width + 9))
+            host.echo(_indent(f"It takes: {ENABLED_BY[probe.name]}", width + 9))
     host.echo("")
     if not holds:
-        host.echo(_wrapped(NO_SANDBOX) + "\n")
-    host.echo(_wrapped(f"What {'it' if holds else '`limited`'} ensures: {protects}"))
-    host.echo(_wrapped(f"What it leaves open: {leaves_open}"))
+        host.echo(_wrap(NO_SANDBOX) + "\n")
+    host.echo(_wrap(f"What {'it' if holds else '`limited`'} ensures: {protects}"))
+    host.echo(_wrap(f"What it leaves open: {leaves_open}"))
     host.echo("\n" + ", ".join(f"{name} {number}" for name, number in versions.items()))
     return 0 if holds else 1
 
 
-def _wrapped(text: str) -> str:
+def _wrap(text: str) -> str:
     return textwrap.fill(text, MAX_LINE_CHARS, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _indented(text: str, columns: int) -> str:
+def _indent(text: str, columns: int) -> str:
     indent = " " * columns
     return textwrap.fill(
         text, MAX_LINE_CHARS, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False

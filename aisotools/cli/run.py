@@ -117,7 +117,7 @@ def resolve_model(name: str) -> Model:
     """
     kind, _, rest = name.partition(":")
     if kind == "scripted":
-        return _scripted(Path(rest))
+        return _read_script(Path(rest))
     if kind == "replay":
         from aisotools.agent.models.replay import ReplayModel
         from aisotools.agent.transcript.metadata import read_transcript
@@ -141,7 +141,7 @@ def _local(path: str) -> Model:
     return LocalModel(path) if path else LocalModel()
 
 
-def _scripted(path: Path) -> Model:
+def _read_script(path: Path) -> Model:
     """Read a script: a JSON file with a list of turns."""
     from aisotools.agent.models.scripted import ScriptedModel
 

@@ -113,7 +113,7 @@ async def request_approval(approver: Approver | None, request: ApprovalRequest) 
         if isinstance(error, TimeoutError) and limit.expired():
             return timeout_approval(request.timeout_s)
         return _failure(error)
-    return _checked(answer)
+    return _check(answer)
 
 
 async def request_approvals(approver: Approver | None, requests: Sequence[ApprovalRequest]) -> list[Approval]:
@@ -136,7 +136,7 @@ async def request_approvals(approver: Approver | None, requests: Sequence[Approv
     except Exception as error:
         expired = isinstance(error, TimeoutError) and limit.expired()
         return [timeout_approval(timeout_s) if expired else _failure(error) for _ in requests]
-    return _checked_batch(answers, len(requests))
+    return _check_batch(answers, len(requests))
 
 
 @runtime_checkable
@@ -185,7 +185,7 @@ async def ask_question(approver: Approver | None, question: UserQuestion) -> str
             answer = await recipient.ask_user(question)
     except Exception:
         return None  # a failure of the approver is no answer
-    return _checked_answer(answer, question)
+    return _check_answer(answer, question)
 
 
 def timeout_approval(timeout_s: float | None) -> Approval:
@@ -201,19 +201,19 @@ def _failure(error: Exception) -> Approval:
 # Anybody can write an approver, so what one returns is checked although its type is declared.
 
 
-def _checked_answer(answer: object, question: UserQuestion) -> str | None:
+def _check_answer(answer: object, question: UserQuestion) -> str | None:
     if not isinstance(answer, str) or (question.choices and answer not in question.choices):
         return None
     return answer
 
 
-def _checked_batch(answers: object, count: int) -> list[Approval]:
+def _check_batch(answers: object, count: int) -> list[Approval]:
     if not isinstance(answers, Sequence) or len(answers) != count:
         return [Approval("deny", reason=f"The approver returned no list of {count} answers.")] * count
-    return [_checked(answer) for answer in answers]
+    return [_check(answer) for answer in answers]
 
 
-def _checked(answer: object) -> Approval:
+def _check(answer: object) -> Approval:
     if not isinstance(answer, Approval):
         return Approval("deny", reason=f"The approver returned {type(answer).__name__}, not an Approval.")
     arguments: object = answer.arguments

@@ -70,7 +70,7 @@ class ConsoleApprover:
             return Approval("deny", reason=NO_APPROVER_REASON)
         question = describe_request(request) + "\n"
         read_line = self._read_line or _read_terminal
-        return await _typed(
+        return await _read_typed(
             read_typed_approval(read_line, lambda: self._write(question), request), _INTERRUPTED
         )
 
@@ -80,10 +80,10 @@ class ConsoleApprover:
             return None
         text = describe_question(question) + "\n"
         read_line = self._read_line or _read_terminal
-        return await _typed(read_typed_answer(read_line, lambda: self._write(text), question), None)
+        return await _read_typed(read_typed_answer(read_line, lambda: self._write(text), question), None)
 
 
-async def _typed(reading: Coroutine[Any, Any, _T], interrupted: _T) -> _T:
+async def _read_typed(reading: Coroutine[Any, Any, _T], interrupted: _T) -> _T:
     """Return what a person types, or `interrupted` on Ctrl-C, which does not cancel the waiting task."""
     task = asyncio.ensure_future(reading)
     with _ctrl_c_cancels(task):

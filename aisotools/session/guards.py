@@ -235,7 +235,7 @@ class Protection:
             return result
         call = prepared.original
         _log.warning("The call %s of %s: %s", call.id, call.name, _summarize(changes))
-        return None if result is None else _denied(call.name, result, changes, unwatched)
+        return None if result is None else _build_denial(call.name, result, changes, unwatched)
 
     def accept(self) -> None:
         """Accept the protected files as they are: the host itself has just changed the workspace."""
@@ -320,7 +320,7 @@ def _summarize(changes: Sequence[ProtectedFileChange]) -> str:
     return summarize_names([str(change) for change in changes], 10)
 
 
-def _denied(
+def _build_denial(
     name: str, result: ToolResult, changes: Sequence[ProtectedFileChange], unwatched: str
 ) -> ToolResult:
     """Build the error that replaces `result`; it contains its text."""

@@ -153,10 +153,10 @@ def _pickler() -> Any:
 def _uninstalled_modules(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the modules that a worker cannot import: it may read installed packages only."""
     # cloudpickle pickles __main__ by value anyway.
-    return tuple(name for name in names if name != "__main__" and not _installed(name))
+    return tuple(name for name in names if name != "__main__" and not _is_installed(name))
 
 
-def _installed(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     module, top = sys.modules.get(name), sys.modules.get(name.partition(".")[0])
     if not isinstance(module, ModuleType) or module.__name__ != name or top is None:
         # Some libraries put other objects into sys.modules. No function or class refers to them.

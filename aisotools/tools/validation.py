@@ -240,10 +240,10 @@ def validate_against(schema: Mapping[str, Json], arguments: Mapping[str, Any], t
         ArgumentError: Naming every argument that does not fit.
         ToolError: If the schema itself is broken; not recoverable.
     """
-    return _validated(schema, arguments, tool, _validator)
+    return _validate(schema, arguments, tool, _validator)
 
 
-def _validated(
+def _validate(
     schema: Mapping[str, Json],
     arguments: Mapping[str, Any],
     tool: str,
@@ -307,7 +307,7 @@ def validate_against_untrusted(
     """
     token = _budget.set([_MAX_STEPS, time.monotonic() + _MAX_VALIDATION_S])
     try:
-        return _validated(schema, arguments, tool, _bounded_validator)
+        return _validate(schema, arguments, tool, _bounded_validator)
     finally:
         _budget.reset(token)
 

@@ -227,7 +227,7 @@ def unified(before: str, after: str, old_name: str, new_name: str) -> str:
         rows = _block(old, new, head, tail)
     else:
         rows = [
-            row if not row.startswith("@@") else _moved(row, start)
+            row if not row.startswith("@@") else _move_header(row, start)
             for row in list(
                 difflib.unified_diff(old[start:old_end], new[start:new_end], n=CONTEXT, lineterm="")
             )[2:]
@@ -250,13 +250,13 @@ def _block(old: list[str], new: list[str], head: int, tail: int) -> list[str]:
     return [title, *(f"-{line}" for line in gone), *(f"+{line}" for line in come)]
 
 
-def _moved(title: str, by: int) -> str:
+def _move_header(title: str, by: int) -> str:
     """Return a hunk header with line numbers that count from the beginning of the text."""
     _, old, new, _ = title.split(" ")
-    return f"@@ -{_shifted(old[1:], by)} +{_shifted(new[1:], by)} @@"
+    return f"@@ -{_shift_span(old[1:], by)} +{_shift_span(new[1:], by)} @@"
 
 
-def _shifted(span: str, by: int) -> str:
+def _shift_span(span: str, by: int) -> str:
     first, comma, count = span.partition(",")
     return f"{int(first) + by}{comma}{count}"
 

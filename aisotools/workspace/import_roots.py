@@ -217,7 +217,7 @@ def _import_roots(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def _loaded_packages() -> Iterator[tuple[str, str]]:
     """Yield the packages of this process that are no part of another one, each with its folder."""
-    for name, file in _loaded().packages:
+    for name, file in _list_loaded().packages:
         yield name, _real_folder(file)
 
 
@@ -227,7 +227,7 @@ def _mapped_names() -> Iterator[tuple[str, str]]:
     Of setuptools, `MAPPING` has one path for each name, `NAMESPACES` has several. Others have the `__init__`
     file of a package, which stands for its folder.
     """
-    for holder in (*list_finders(), *_loaded().editable_finders):
+    for holder in (*list_finders(), *_list_loaded().editable_finders):
         for attribute in _MAPPINGS:
             try:
                 mapping = getattr(holder, attribute, None)
@@ -260,7 +260,7 @@ class _Loaded(NamedTuple):
 _last_loaded = _Loaded((), (), (), ())
 
 
-def _loaded() -> _Loaded:
+def _list_loaded() -> _Loaded:
     # There may be thousands of modules, and they rarely change between two looks.
     global _last_loaded  # noqa: PLW0603 - one value for this process, replaced as a whole
     last = _last_loaded

@@ -200,7 +200,7 @@ class ProtectedFiles:
         Raises:
             OutOfSteps: If it takes more than `most_steps`; nothing has happened then.
         """
-        with self._limited(most_steps) as steps:
+        with self._limit(most_steps) as steps:
             self._copy_files(self._scan(steps), steps)
 
     def differs(self, *, most_steps: float = float("inf")) -> bool:
@@ -211,7 +211,7 @@ class ProtectedFiles:
         """
         if self._is_settled():
             return False
-        with self._limited(most_steps) as steps:
+        with self._limit(most_steps) as steps:
             scan = self._scan(steps)
             differing, rewritten = self._compare(scan, steps)
             self._settle(scan, differs=bool(differing or rewritten))
@@ -236,13 +236,13 @@ class ProtectedFiles:
         """
         if self._is_settled():
             return ()
-        with self._limited(most_steps) as steps:
+        with self._limit(most_steps) as steps:
             changes: dict[str, ProtectedFileChange] = {}
             # Race: a process that still runs in the sandbox may change a file again while it is restored.
             for round_ in range(_ROUNDS):
                 scan = self._scan(steps)
                 if spared and round_ == 0:
-                    spared -= self._protected_notebooks & set(self._checkpointed(scan.files))
+                    spared -= self._protected_notebooks & set(self._find_checkpointed(scan.files))
                 differing, rewritten = self._compare(scan, steps)
                 for path in spared:
                     differing.pop(path, None)
@@ -266,7 +266,7 @@ class ProtectedFiles:
             return tuple(changes[path] for path in sorted(changes) if not _is_expected(changes[path]))
 
     @contextmanager
-    def _limited(self, most_steps: float) -> Iterator[Steps]:
+    def _limit(self, most_steps: float) -> Iterator[Steps]:
         """Hold the lock, and give so many steps; a limited caller does not wait for the lock either."""
         if not self._lock.acquire(blocking=most_steps == float("inf")):
             raise OutOfSteps
@@ -354,7 +354,7 @@ class ProtectedFiles:
         if self._allowed_names:
             scan.files = {path: file for path, file in scan.files.items() if not self.allowed.cover(path)}
         if self._notebooks and scan.files:
-            self._protected_notebooks.update(self._checkpointed(scan.files))
+            self._protected_notebooks.update(self._find_checkpointed(scan.files))
         self.unwatched = scan.unwatched
         self.scan_duration_s = time.monotonic() - started_s
         return scan
@@ -390,7 +390,7 @@ class ProtectedFiles:
         return scan
 
     @staticmethod
-    def _checkpointed(files: Collection[str]) -> Iterator[str]:
+    def _find_checkpointed(files: Collection[str]) -> Iterator[str]:
         """Yield the notebooks of which Jupyter has a checkpoint. It creates one when it opens a notebook."""
         for path in files:
             folder, found, name = path.rpartition(_CHECKPOINTS)

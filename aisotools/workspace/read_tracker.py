@@ -94,7 +94,7 @@ class ReadCache:
         ranges = known.ranges if known is not None and known.digest == digest else ()
         if first_line <= last and (first_line, last) not in ranges:
             new = (first_line, last)
-            ranges = _joined([*ranges, new]) if ranges else (new,)
+            ranges = _join([*ranges, new]) if ranges else (new,)
         self._known[key] = _Known(digest, ranges, total)
 
     def note_edit(self, path: str, before: bytes, after: bytes) -> None:
@@ -107,7 +107,7 @@ class ReadCache:
         if known.whole:
             ranges: Ranges = ((1, total),) if total else ()
         else:
-            ranges = _moved(known.ranges, _lines(before), _lines(after))
+            ranges = _move_ranges(known.ranges, _lines(before), _lines(after))
         self._known[key] = _Known(version_digest(after), ranges, total)
 
     def check(self, touches: Iterable[FileTouch]) -> None:
@@ -135,7 +135,7 @@ class ReadCache:
         problem = (
             f"Only lines {ranges} of {known.total} of {name!r} were read, and the change lies elsewhere."
         )
-        unread = [pair for pair in touch.lines if not _covered(pair, known.ranges)]
+        unread = [pair for pair in touch.lines if not _is_covered(pair, known.ranges)]
         lines = _lines(data)
         read = [b"".join(lines[first - 1 : last]) for first, last in known.ranges]
         missing = [text for text in touch.texts if not any(_holds(part, text) for part in read)]
@@ -199,7 +199,7 @@ def _count_lines(data: bytes) -> int:
     return data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
 
 
-def _joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
+def _join(ranges: Iterable[tuple[int, int]]) -> Ranges:
     joined: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if joined and first <= joined[-1][1] + 1:
@@ -209,7 +209,7 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(joined)
 
 
-def _covered(wanted: tuple[int, int], ranges: Ranges) -> bool:
+def _is_covered(wanted: tuple[int, int], ranges: Ranges) -> bool:
     return any(first <= wanted[0] and wanted[1] <= last for first, last in ranges)
 
 
@@ -226,7 +226,7 @@ def _bare(data: bytes) -> bytes:
     return b"\n".join(line.rstrip() for line in data.split(b"\n"))
 
 
-def _moved(ranges: Ranges, before: list[bytes], after: list[bytes]) -> Ranges:
+def _move_ranges(ranges: Ranges, before: list[bytes], after: list[bytes]) -> Ranges:
     """Return the ranges after an edit. All lines between the first and the last change count as read."""
     head, tail = count_equal_ends(before, after)
     shift = len(after) - len(before)
@@ -235,4 +235,4 @@ def _moved(ranges: Ranges, before: list[bytes], after: list[bytes]) -> Ranges:
     moved += [(max(first, behind + 1) + shift, last + shift) for first, last in ranges if last > behind]
     if head < len(after) - tail:
         moved.append((head + 1, len(after) - tail))
-    return _joined(moved)
+    return _join(moved)

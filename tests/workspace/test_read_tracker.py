@@ -13,10 +13,10 @@ from aisotools.workspace.read_tracker import (
     FileTouch,
     ReadCache,
     _count_lines,
-    _covered,
-    _joined,
+    _is_covered,
+    _join,
     _lines,
-    _moved,
+    _move_ranges,
     version_digest,
 )
 from aisotools.workspace.workspace import Workspace
@@ -153,27 +153,27 @@ def test_lines_that_count_as_read_were_read_or_written(
     before: list[bytes], after: list[bytes], numbers: set[int]
 ) -> None:
     """A line after the edit that counts as read is one that was read, or lies between changed lines."""
-    ranges = _joined((number, number) for number in numbers if number <= len(before))
+    ranges = _join((number, number) for number in numbers if number <= len(before))
     head = 0
     while head < min(len(before), len(after)) and before[head] == after[head]:
         head += 1
     tail = 0
     while tail < min(len(before), len(after)) - head and before[-1 - tail] == after[-1 - tail]:
         tail += 1
-    for first, last in _moved(ranges, before, after):
+    for first, last in _move_ranges(ranges, before, after):
         assert 1 <= first <= last <= len(after)
         for number in range(first, last + 1):
             if number <= head:
-                assert _covered((number, number), ranges)
+                assert _is_covered((number, number), ranges)
             elif number > len(after) - tail:
                 old = number - len(after) + len(before)
-                assert _covered((old, old), ranges)
+                assert _is_covered((old, old), ranges)
 
 
 def test_ranges_are_joined_where_they_touch() -> None:
-    assert _joined([(5, 6), (1, 2), (3, 3), (8, 9), (8, 8)]) == ((1, 3), (5, 6), (8, 9))
-    assert _joined([(1, 9), (2, 3)]) == ((1, 9),)
-    assert _joined([]) == ()
+    assert _join([(5, 6), (1, 2), (3, 3), (8, 9), (8, 8)]) == ((1, 3), (5, 6), (8, 9))
+    assert _join([(1, 9), (2, 3)]) == ((1, 9),)
+    assert _join([]) == ()
 
 
 def test_lines_end_at_line_feeds_only() -> None:

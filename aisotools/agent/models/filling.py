@@ -132,7 +132,7 @@ def code_in(request: str, unused: Sequence[Span], *, shell: bool) -> str | None:
     for pattern in (_COLON, _RUN):
         match = pattern.search(request.strip().rstrip("."))
         if match:
-            return _unquoted(match["code"].strip())
+            return _strip_quotes(match["code"].strip())
     return None if shell else _expression(request, unused)
 
 
@@ -180,7 +180,7 @@ def content_in(request: str, unused: Sequence[Span], files: Sequence[str]) -> st
             r"^(?:the|a|an|new|empty|file|script|called|named)\b\s*", "", text, flags=re.IGNORECASE
         ).strip()
         if bare and text not in files and not any(text.startswith(f"file {file}") for file in files):
-            return _unquoted(text)
+            return _strip_quotes(text)
     return None
 
 
@@ -197,7 +197,7 @@ def pattern_in(request: str, unused: Sequence[Span], files: Sequence[str]) -> st
                 r"(?:all|any|every|the)?\s*(?:\w+\s+)?files?", text, re.IGNORECASE
             ):
                 continue
-            return _unquoted(text)
+            return _strip_quotes(text)
     return None
 
 
@@ -301,7 +301,7 @@ def _question_words(intent: Intent, slot: Slot) -> set[str]:
     return {stem(word) for text in texts for word in words(text)} | {stem(word) for word in common}
 
 
-def _unquoted(text: str) -> str:
+def _strip_quotes(text: str) -> str:
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"`":
         return text[1:-1]
     return text

@@ -218,10 +218,10 @@ class LocalModel:
         Raises:
             ModelError: If the extra `[local]` is missing, or the file is no model.
         """
-        if self._used_for() == "chat":
-            events = self._chatted(messages, tools, instructions)
+        if self._choose_way() == "chat":
+            events = self._answer_by_chat(messages, tools, instructions)
         else:
-            events = self._scored(plan_of(messages), tools)
+            events = self._answer_by_scores(plan_of(messages), tools)
         async for event in events:
             yield event
 
@@ -233,7 +233,9 @@ class LocalModel:
 
     # ---- scoring
 
-    async def _scored(self, plan: Plan, tools: Sequence[ToolDefinition]) -> AsyncIterator[ModelEvent]:
+    async def _answer_by_scores(
+        self, plan: Plan, tools: Sequence[ToolDefinition]
+    ) -> AsyncIterator[ModelEvent]:
         step = plan.step
         if plan.last is not None and plan.last.is_error:
             text = f"{plan.last.name} failed, so I stop here: {plan.last.content.strip()}"
@@ -245,13 +247,13 @@ class LocalModel:
                 yield event
             return
         choice = await self._in_thread(lambda check_waiting: self._choose(step, plan, tools, check_waiting))
-        for event in _decided(choice, step):
+        for event in _events_of_choice(choice, step):
             yield event
 
     def _choose(
         self, step: str, plan: Plan, tools: Sequence[ToolDefinition], check_waiting: Callable[[], None]
     ) -> Choice:
-        engine = self._loaded()
+        engine = self._load_engine()
         key = repr([(tool.name, tool.description, tool.examples, tool.parameters) for tool in tools])
         if self._scorer is None or self._scorer[0] != key:
             self._scorer = (key, IntentScorer(tools))
@@ -259,14 +261,14 @@ class LocalModel:
 
     # ---- chatting
 
-    async def _chatted(
+    async def _answer_by_chat(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], instructions: str
     ) -> AsyncIterator[ModelEvent]:
         conversation = chat_messages(messages, tools, instructions)
         schema = answer_schema(tools)
 
         def chat(check_waiting: Callable[[], None]) -> str:
-            return self._loaded().chat(conversation, schema, lambda _: check_waiting())
+            return self._load_engine().chat(conversation, schema, lambda _: check_waiting())
 
         answer = read_answer(await self._in_thread(chat))
         if isinstance(answer, CallPart):
@@ -279,7 +281,7 @@ class LocalModel:
 
     # ---- the engine and its thread
 
-    def _used_for(self) -> LocalWay:
+    def _choose_way(self) -> LocalWay:
         if self._way is None:
             chats = (
                 self._path is not None and self._engine is None and local_engine.has_chat_template(self._path)
@@ -287,7 +289,7 @@ class LocalModel:
             self._way = "chat" if chats else "score"
         return self._way
 
-    def _loaded(self) -> Engine:
+    def _load_engine(self) -> Engine:
         """Return the engine, shared by all models of one file: each engine holds the whole file in memory."""
         if self._engine is None:
             with _loading:
@@ -315,7 +317,7 @@ class LocalModel:
             gone.set()
 
 
-def _decided(choice: Choice, request: str) -> list[ModelEvent]:
+def _events_of_choice(choice: Choice, request: str) -> list[ModelEvent]:
     """Return the events of the answer that a choice leads to."""
     if choice.fits_nothing:
         return _text(_lacking(choice) or _NOTHING.format(request=request[:200]))

@@ -297,7 +297,7 @@ def provider_model(
         known = ", ".join(f"{one}:..." for one in MODEL_PROVIDERS)
         raise UsageError(f"There is no model {name!r}. Give one of {known}")
     for library in ("pydantic_ai", kind.library):
-        if not _installed(library):
+        if not _is_installed(library):
             advice = 'Install it with: pip install "aisotools[models]"'
             raise UsageError(f"{name} needs {library}, which is not installed. {advice}")
     environ = os.environ if environ is None else environ
@@ -381,7 +381,7 @@ class ProviderModel:
         """
         from pydantic_ai import direct, models
 
-        with self._translated():
+        with self._translate_errors():
             if self._model is None:
                 self._model = self._make()
             stream = direct.model_request_stream(
@@ -414,7 +414,7 @@ class ProviderModel:
                 pass  # leaving it closes its client
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Raise errors of pydantic_ai and of the connection as `ModelError`, without the key."""
         from pydantic_ai import exceptions as bad
 
@@ -446,7 +446,7 @@ class ProviderModel:
         return f"{self.name} did not answer ({what}): {text[:500]}"
 
 
-def _installed(library: str) -> bool:
+def _is_installed(library: str) -> bool:
     try:
         return find_spec(library) is not None
     except ModuleNotFoundError:  # its parent is not there either

@@ -228,7 +228,7 @@ class Span:
 def spans_of(request: str) -> tuple[Span, ...]:
     """Return the spans of a request in their order. None overlaps another."""
     request = request[:MAX_REQUEST_CHARS]
-    found = list(_quoted(request))
+    found = list(_find_quoted(request))
     # Blanked, not removed: offsets stay the same, and no number is found inside a file's name.
     left = _blank_out(request, found)
     for match in _EXPRESSION.finditer(left):
@@ -244,7 +244,7 @@ def spans_of(request: str) -> tuple[Span, ...]:
     return tuple(sorted(found, key=lambda span: span.start))
 
 
-def _quoted(request: str) -> Iterator[Span]:
+def _find_quoted(request: str) -> Iterator[Span]:
     for match in _QUOTED.finditer(request):
         text = next(group for group in match.groups() if group is not None)
         within: SpanKind | None = None

@@ -228,7 +228,7 @@ class _Gathering:
         """Take a tool's function in; the name that the code gives it, empty if its source is not known."""
         function = _function_of(tool)
         source = _source(function)
-        parsed = _parsed(source)
+        parsed = _parse(source)
         if not parsed or not isinstance(parsed[0], ast.FunctionDef | ast.AsyncFunctionDef):
             return ""
         definition = parsed[0]
@@ -277,7 +277,7 @@ class _Gathering:
             self.definitions.append(f"{name} = {written}")
 
 
-def _parsed(source: str) -> list[ast.stmt]:
+def _parse(source: str) -> list[ast.stmt]:
     try:
         return ast.parse(source).body
     except SyntaxError:
@@ -285,7 +285,7 @@ def _parsed(source: str) -> list[ast.stmt]:
 
 
 def _names_in(source: str) -> Iterator[str]:
-    found = (node for statement in _parsed(source) for node in ast.walk(statement))
+    found = (node for statement in _parse(source) for node in ast.walk(statement))
     yield from dict.fromkeys(node.id for node in found if isinstance(node, ast.Name))
 
 

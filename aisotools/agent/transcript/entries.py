@@ -197,9 +197,9 @@ class _Fold:
             case AgentEvent():
                 self._take_agent(event)
             case Redone():
-                self.entries.append(_moved("redo", event))
+                self.entries.append(_make_undo_entry("redo", event))
             case Undone():
-                self.entries.append(_moved("undo", event))
+                self.entries.append(_make_undo_entry("undo", event))
             case EventsDropped():
                 self.entries.append(NoteEntry(text=f"Not everything is shown here. {_missing(event)}"))
             case SandboxLost():
@@ -297,7 +297,7 @@ def _missing(event: EventsDropped) -> str:
     return f"{event.count:,} earlier {what} were dropped: {event.reason}."
 
 
-def _moved(way: Literal["undo", "redo"], event: Undone) -> UndoEntry:
+def _make_undo_entry(way: Literal["undo", "redo"], event: Undone) -> UndoEntry:
     return UndoEntry(
         way=way,
         call_ids=event.call_ids,

@@ -433,11 +433,11 @@ def call_of(entry: Called, cleaner: Cleaner) -> RecordedCall:
         call_id=entry.call_id,
         is_error=None if result is None else result.is_error,
         content="" if result is None else cleaner.clean(result.content),
-        shows=() if result is None else _shown(result),
+        shows=() if result is None else _list_mime_types(result),
     )
 
 
-def _shown(result: ToolResult) -> tuple[str, ...]:
+def _list_mime_types(result: ToolResult) -> tuple[str, ...]:
     """Return the MIME types that a result shows besides its text, in order."""
     displays = result.metadata.get("displays")
     bundles = displays if isinstance(displays, list | tuple) and displays else [result.data]

@@ -140,7 +140,7 @@ class _Writer:
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime())
         summary = f"{len(calls)} calls" + (f" by {', '.join(models)}" if models else "")
         yield _markdown(
-            f"# {_defanged(title)}\n\n{date} · {_defanged(summary)}. Run All makes the calls again, without "
+            f"# {_defang(title)}\n\n{date} · {_defang(summary)}. Run All makes the calls again, without "
             "any model; `aisotools replay` does so too and tells what came out differently."
         )
         yield self._code("%load_ext aisotools", {"role": "setup"})
@@ -159,7 +159,7 @@ class _Writer:
         match entry:
             case Prompted():
                 text = self._clean(entry.message.text)
-                quoted = "\n".join(f"> {line}" for line in _defanged(text).splitlines())
+                quoted = "\n".join(f"> {line}" for line in _defang(text).splitlines())
                 about = _about("prompt", entry.agent_id)
                 return [_markdown(f"## Prompt\n\n{quoted}", metadata=about)]
             case Answered():
@@ -167,9 +167,9 @@ class _Writer:
             case Called():
                 return self._call(entry)
             case UndoEntry():
-                return self._moved(entry)
+                return self._make_undo_cells(entry)
         text = remark(entry)
-        return [_markdown(f"*{_defanged(self._clean(text))}*")] if text else []
+        return [_markdown(f"*{_defang(self._clean(text))}*")] if text else []
 
     def _answer(self, entry: Answered) -> list[NotebookNode]:
         texts = [part.text for part in entry.message.parts if isinstance(part, TextPart)]
@@ -177,7 +177,7 @@ class _Writer:
         if not text:
             return []
         about = _about("answer", entry.agent_id)
-        return [_markdown(_defanged(text), metadata=about)]
+        return [_markdown(_defang(text), metadata=about)]
 
     def _call(self, entry: Called) -> list[NotebookNode]:
         arguments = self._arguments(entry.name, entry.arguments)
@@ -196,13 +196,13 @@ class _Writer:
         )
         content = "" if entry.result is None else self._clean(entry.result.content)
         if not entry.was_run:
-            shown = _fenced(f"{header}\n{line}\n\n{content}")
+            shown = _fence(f"{header}\n{line}\n\n{content}")
             return [_markdown(f"A call that was not run:\n\n{shown}", metadata=about)]
         if entry.inside:  # whoever runs the outer call makes this one again
             return [_markdown(f"↳ `{entry.name}` was called by the call above.", metadata=about)]
         tool = self._registry.get(entry.name)
         if not (is_built_in(tool) or has_source(tool)):
-            shown = _fenced(f"{header}\n{line}\n\n{content}")
+            shown = _fence(f"{header}\n{line}\n\n{content}")
             why = "A call of a tool whose code is not in this notebook"
             return [_markdown(f"{why}:\n\n{shown}", metadata=about)]
         cell = self._code(f"{header}\n{line}", about["aisotools"])
@@ -222,7 +222,7 @@ class _Writer:
         elif not same or _VARYING.search(cell.outputs[0].data.get("text/plain", "")):
             cell.metadata["tags"] = [_IGNORE_OUTPUT]
 
-    def _moved(self, entry: UndoEntry) -> list[NotebookNode]:
+    def _make_undo_cells(self, entry: UndoEntry) -> list[NotebookNode]:
         line = f"%{entry.way} {max(entry.steps, 1)}" + (" --force" if entry.forced else "")
         cell = self._code(
             f"# {calls_moved(entry)}\n{line}", {"role": entry.way, "call_ids": list(entry.call_ids)}
@@ -278,7 +278,7 @@ _LINKS = re.compile(r"\]\((?!https?://|mailto:|#)")
 _REFERENCES = re.compile(r"^(\s*)\[([^\]]+)\]:", re.MULTILINE)
 
 
-def _fenced(text: str) -> str:
+def _fence(text: str) -> str:
     """Return a block of code with a fence that nothing in the text can end."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -289,8 +289,8 @@ def _code_span(text: str) -> str:
     return f"`{' '.join(text.replace('`', chr(39)).split())}`"
 
 
-def _defanged(text: str) -> str:
-    """Markdown of a stranger that can neither act on a page nor fetch anything; read, it says the same."""
+def _defang(text: str) -> str:
+    """Return Markdown that can neither act on a page nor fetch anything; read, it says the same."""
     text = _TAGS.sub(r"\\<", text)
     text = _IMAGES.sub(r"!\\[", text)
     text = _LINKS.sub(r"]\\(", text)

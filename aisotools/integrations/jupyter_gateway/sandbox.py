@@ -209,7 +209,7 @@ class RemoteSandbox:
         try:
             done, _ = await asyncio.wait([execution], timeout=request.timeout_s)
             if not done:
-                return await self._timed_out(link, request, cell, execution)
+                return await self._end_at_timeout(link, request, cell, execution)
             return await self._result(link, request, cell, execution)
         except asyncio.CancelledError:
             # The cell runs on in the remote kernel, whoever waits for it here. It has to be interrupted
@@ -237,7 +237,7 @@ class RemoteSandbox:
         except WorkerDied as error:
             if link.lost.done() or self._closed:
                 return worker_died_result(error, None)
-            return await self._disconnected(link, error)
+            return await self._build_disconnected_result(link, error)
         try:
             return cell.result(reply)
         except ChannelError as error:
@@ -245,7 +245,7 @@ class RemoteSandbox:
             link.lose(reason)
             return worker_died_result(WorkerDied(reason), None)
 
-    async def _disconnected(self, link: RemoteLink, error: WorkerDied) -> ToolResult:
+    async def _build_disconnected_result(self, link: RemoteLink, error: WorkerDied) -> ToolResult:
         """Build the result of a call whose connection broke."""
         # The kernel may still be running the call, with nobody to see its output.
         try:
@@ -262,7 +262,7 @@ class RemoteSandbox:
 
     # -- stopping
 
-    async def _timed_out(
+    async def _end_at_timeout(
         self,
         link: RemoteLink,
         request: SandboxCall,

@@ -167,7 +167,7 @@ class McpServer:
                     self._update_tools(await _list_tools(client))
                     self._client = client
                     ready.set_result(None)
-                    async with self._subscribed(client):
+                    async with self._subscribe(client):
                         await self._follow_changes(client)
         except Exception as error:
             if not ready.done():
@@ -188,7 +188,7 @@ class McpServer:
             self._list_changed.set()
 
     @asynccontextmanager
-    async def _subscribed(self, client: Client) -> AsyncIterator[None]:
+    async def _subscribe(self, client: Client) -> AsyncIterator[None]:
         # Older revisions send the notification unasked; newer ones only to subscribers.
         tools = client.server_capabilities.tools
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or not (tools and tools.list_changed):

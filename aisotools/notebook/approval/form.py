@@ -250,18 +250,18 @@ def _options(schema: Mapping[str, Any]) -> tuple[list[Json], bool]:
     """Return the values that an enumerating schema allows, if any, and whether null is one of them."""
     branches = schema.get("anyOf")
     if not isinstance(branches, list):
-        return _enumerated(schema), False
+        return _list_choices(schema), False
     nullable = _NULL in branches
     values: list[Json] = []
     for branch in branches:
-        branch_values = [None] if branch == _NULL else _enumerated(branch)
+        branch_values = [None] if branch == _NULL else _list_choices(branch)
         if not branch_values:
             return [], nullable
         values += branch_values
     return values, nullable
 
 
-def _enumerated(schema: Any) -> list[Json]:
+def _list_choices(schema: Any) -> list[Json]:
     if not isinstance(schema, Mapping):
         return []
     if schema.get("type") == "boolean" and "enum" not in schema:

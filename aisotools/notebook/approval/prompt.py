@@ -123,7 +123,7 @@ class FormSubject(PromptSubject[T]):
         }
 
     def parse_reply(self, message: Mapping[str, Any]) -> T:
-        answer = self.form.parse(_validated(self.form, message))
+        answer = self.form.parse(_validate_reply(self.form, message))
         self.outcome = _outcome(self.form, message)
         return answer
 
@@ -260,7 +260,7 @@ def _typing_help(form: FormPrompt[Any]) -> str:
     return f"Type {numbers}{keys}."
 
 
-def _validated(form: FormPrompt[Any], message: Mapping[str, Any]) -> Mapping[str, Any]:
+def _validate_reply(form: FormPrompt[Any], message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the parts of a reply that `FormPrompt.parse` may rely on. The page is untrusted."""
     action, pick, text = message.get("action"), message.get("pick"), message.get("text", "")
     edits, whole = message.get("edits", {}), message.get("whole")

@@ -141,7 +141,7 @@ class SandboxKernel(Kernel):
     def banner(self) -> str:  # type: ignore[override]  # it depends on whether the session is open yet
         """The banner of consoles."""
         connecting = self._connecting
-        level = connecting.result().level if connecting is not None and _succeeded(connecting) else ""
+        level = connecting.result().level if connecting is not None and _has_succeeded(connecting) else ""
         where = f" at level {level}" if level else ""
         return (
             f"aisotools {self.implementation_version}: cells run in a sandbox{where}, not on this computer."
@@ -330,7 +330,7 @@ class SandboxKernel(Kernel):
         self._messages.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
     def _interrupt_soon(self) -> None:
-        if self._connecting is not None and _succeeded(self._connecting):
+        if self._connecting is not None and _has_succeeded(self._connecting):
             task = asyncio.ensure_future(self._connecting.result().backend.interrupt())
             _tasks.add(task)
             task.add_done_callback(_tasks.discard)
@@ -346,7 +346,7 @@ class SandboxKernel(Kernel):
         if self._connecting is None:
             return
         if self._connecting.done():
-            if _succeeded(self._connecting):
+            if _has_succeeded(self._connecting):
                 await self._connecting.result().close()
             return
         self._connecting.cancel()
@@ -354,7 +354,7 @@ class SandboxKernel(Kernel):
     async def _connection(self) -> SessionConnection:
         assert self._connecting is not None
         connecting = self._connecting
-        if connecting.done() and not _succeeded(connecting):
+        if connecting.done() and not _has_succeeded(connecting):
             assert self._main_loop is not None
             connecting = self._connecting = self._main_loop.create_task(self._open())
         # Several requests wait for one connection: cancelling one of them must not cancel it for all.
@@ -412,7 +412,7 @@ _NO_EXPRESSIONS = {
 }
 
 
-def _succeeded(task: asyncio.Task[SessionConnection]) -> bool:
+def _has_succeeded(task: asyncio.Task[SessionConnection]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 

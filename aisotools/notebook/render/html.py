@@ -149,7 +149,7 @@ def checked_image(mime: str, data: Any) -> str:
     Raises:
         ValueError: If it is not such an image, or too large; the message says which.
     """
-    raw = _decoded(data)
+    raw = _decode(data)
     if len(raw) > MAX_IMAGE_BYTES:
         raise ValueError(f"{len(raw):,} bytes are more than {MAX_IMAGE_BYTES:,}")
     width, height = _png_size(raw) if mime == "image/png" else _jpeg_size(raw)
@@ -190,7 +190,7 @@ def weight(markup: str) -> int:
     return len(_EMBEDDED.sub("", markup))
 
 
-def _decoded(data: Any) -> bytes:
+def _decode(data: Any) -> bytes:
     if isinstance(data, bytes):
         return data
     text = text_of(data)
@@ -300,7 +300,7 @@ def clean_markup(source: str, room: int) -> Markup:
         raise ValueError("nothing in it can be shown" + (f" ({', '.join(left_out)})" if left_out else ""))
     if cut < len(source) or total > 2 * room:
         inline += f"<p>[... cut after {cut:,} of {total:,} characters ...]</p>"
-    elif (framed := _framed(source, images)) and weight(framed) + weight(inline) <= room:
+    elif (framed := _put_in_frame(source, images)) and weight(framed) + weight(inline) <= room:
         inline = framed + details("the same without its style", inline)
     return Markup(html=inline, left_out=left_out)
 
@@ -348,7 +348,7 @@ def _inline(source: str, images: Mapping[str, str]) -> str:
     return _HEADING.sub(lambda tag: "</strong></p>" if tag[1] else "<p><strong>", cleaned)
 
 
-def _framed(source: str, images: Mapping[str, str]) -> str:
+def _put_in_frame(source: str, images: Mapping[str, str]) -> str:
     """Return `source` with its styles, in a sandboxed frame; empty if it has no styles worth a frame."""
     styled = False
 

@@ -166,7 +166,7 @@ def table_bundle(head: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str
     markup = f'<table style="{_TABLE}"><tr>{titles}</tr>{cells}</table>'
     return {
         "text/html": f'<div style="overflow-x:auto">{markup}</div>',
-        "text/plain": _aligned([head, *rows]),
+        "text/plain": _align([head, *rows]),
     }
 
 
@@ -178,7 +178,7 @@ def _cell(column: int, text: str) -> str:
     return html.code(readable(text)) if column == 0 else escape(readable(text))
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def _align(rows: Sequence[Sequence[str]]) -> str:
     """Align columns. The last one may be long: nothing comes behind it."""
     plain = [[*(one_line(text, 100) for text in row[:-1]), one_line(row[-1], 1000)] for row in rows]
     widths = [max(len(row[n]) for row in plain) for n in range(len(plain[0]) - 1)]

@@ -231,7 +231,7 @@ def checked_latex(data: object) -> str:
     for environment in _ENVIRONMENT.findall(body):
         if environment[1:-1] not in _ENVIRONMENTS:
             raise ValueError(f"the environment {environment or 'without a name'} is not known here")
-    if not _balanced(body):
+    if not _is_balanced(body):
         raise ValueError("its braces do not match")
     return body.replace("<", r"\lt ").replace(">", r"\gt ")
 
@@ -243,7 +243,7 @@ def _without_delimiters(text: str) -> str:
     return text
 
 
-def _balanced(body: str) -> bool:
+def _is_balanced(body: str) -> bool:
     depth = 0
     for char in _COMMAND.sub("", body):
         depth += (char == "{") - (char == "}")

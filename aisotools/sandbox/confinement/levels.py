@@ -330,7 +330,7 @@ _DENIALS = {
 }
 
 
-def _refused(action: Callable[..., int], *arguments: int | str) -> bool:
+def _is_refused(action: Callable[..., int], *arguments: int | str) -> bool:
     """Return whether `action` is denied; a descriptor that it returns is closed again."""
     try:
         opened = action(*arguments)
@@ -389,14 +389,14 @@ _PROCESS_CHECKS: _Checks = (
     ("namespaces can still be made", partial(_call_refused, "unshare", 0)),
 )
 _FILE_CHECKS: _Checks = (
-    ("what may be read can still be written", lambda: _refused(os.open, os.__file__, os.O_WRONLY)),
-    ("files can still be made in the root folder", partial(_refused, _make_file, "/")),
+    ("what may be read can still be written", lambda: _is_refused(os.open, os.__file__, os.O_WRONLY)),
+    ("files can still be made in the root folder", partial(_is_refused, _make_file, "/")),
 )
 _SHARED_ROOT_CHECKS: _Checks = (
-    ("the root folder can still be listed", partial(_refused, os.open, "/", os.O_RDONLY)),
-    ("/proc can still be read", partial(_refused, os.open, "/proc/self/status", os.O_RDONLY)),
+    ("the root folder can still be listed", partial(_is_refused, os.open, "/", os.O_RDONLY)),
+    ("/proc can still be read", partial(_is_refused, os.open, "/proc/self/status", os.O_RDONLY)),
     # A file that everybody may write: only Landlock refuses it, whoever owns the interpreter's files.
-    ("what may be read can still be written", partial(_refused, os.open, "/dev/full", os.O_WRONLY)),
+    ("what may be read can still be written", partial(_is_refused, os.open, "/dev/full", os.O_WRONLY)),
 )
 _ISOLATION_CHECKS: _Checks = (
     # It is about the machine, and not there in a /proc of processes only.
@@ -426,7 +426,7 @@ def verify_confinement(plan: Confinement) -> tuple[str, ...]:
             checks += _SIGNAL_CHECKS
         parents = {os.path.dirname(os.path.normpath(folder)) for folder in plan.writable}
         checks += [
-            (f"files can still be made in {parent!r}", partial(_refused, _make_file, parent))
+            (f"files can still be made in {parent!r}", partial(_is_refused, _make_file, parent))
             for parent in sorted(parents)
             if not is_path_below(parent, plan.writable)
         ]

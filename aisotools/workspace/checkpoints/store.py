@@ -172,7 +172,7 @@ class Store:
         """
         data = b"".join(self.chunks(digest))
         if content_digest(data) != digest:
-            raise _damaged(digest)
+            raise _build_damage_error(digest)
         return data
 
     def copy(self, digest: str, file: int) -> None:
@@ -186,7 +186,7 @@ class Store:
             hashed.update(chunk)
             _write_all(file, chunk)
         if hashed.hexdigest() != digest:
-            raise _damaged(digest)
+            raise _build_damage_error(digest)
 
     def chunks(self, digest: str) -> Iterator[bytes]:
         """Yield a content in pieces without verifying its digest.
@@ -291,7 +291,7 @@ class Store:
         self._journal = journal
 
 
-def _damaged(digest: str) -> WorkspaceError:
+def _build_damage_error(digest: str) -> WorkspaceError:
     return WorkspaceError(f"The checkpoint content {digest[:12]} is damaged; it is not used.")
 
 

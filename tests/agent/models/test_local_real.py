@@ -112,7 +112,7 @@ def serve(path: Path, key: str) -> Any:
 
 
 def test_the_port_is_shut_for_whoever_has_no_key(model: LocalModel) -> None:
-    engine = model._loaded()
+    engine = model._load_engine()
     address = engine._server.listening_address  # type: ignore[attr-defined]  # the library's own
     for key in ("", "wrong"):
         asked = urllib.request.Request(
