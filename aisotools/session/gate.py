@@ -116,11 +116,11 @@ async def _execute(tool: Tool, call: ToolCall, context: ToolContext) -> ToolResu
         return exception_result(error)
     if not isinstance(result, ToolResult):
         problem = f"{tool.name} returned {type(result).__name__} instead of a ToolResult"
-        return ToolResult.error(f"{problem}; mend its execute().", recoverable=False)
+        return ToolResult.error(f"{problem}; fix its execute().", recoverable=False)
     content: object = result.content
     if not isinstance(content, str):
         problem = f"{tool.name} returned a ToolResult whose content is {type(content).__name__}, not text"
-        return ToolResult.error(f"{problem}; mend its execute().", recoverable=False)
+        return ToolResult.error(f"{problem}; fix its execute().", recoverable=False)
     return result
 
 

@@ -97,7 +97,7 @@ class WorkspaceLock:
             raise
 
     def leave(self, token: LockToken) -> None:
-        """Return a token. Returning it again has no effect."""
+        """Give a token back. Doing so again has no effect."""
         if token.valid:
             token.valid = False
             if not token.nested:

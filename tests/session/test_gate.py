@@ -601,7 +601,7 @@ class Returning:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (None, "returning returned NoneType instead of a ToolResult; mend its execute()."),
+        (None, "returning returned NoneType instead of a ToolResult; fix its execute()."),
         ("text", "returning returned str instead of a ToolResult"),
         (ToolResult(content=5), "whose content is int, not text"),  # type: ignore[arg-type]  # the point
     ],
