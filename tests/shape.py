@@ -800,6 +800,38 @@ def constants(package: Package) -> Iterator[Finding]:
                 yield Finding(module.path, statement.lineno, f"several names are assigned at once; {advice}")
 
 
+def unused(package: Package) -> Iterator[Finding]:
+    """What is private to a module is used in it: a function, a class or a constant of its top level."""
+    for module in package.values():
+        loaded = {
+            node.id
+            for node in nodes_of(module.tree)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        }
+        texts = " ".join(
+            node.value
+            for node in nodes_of(module.tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        )
+        for statement in _top_level(module.tree.body):
+            for name in _defined_names(statement):
+                is_private = name.startswith("_") and name.strip("_") and not name.endswith("__")
+                if is_private and name not in loaded and not re.search(rf"\b{name}\b", texts):
+                    yield Finding(
+                        module.path, statement.lineno, f"nothing in the module uses {name}; remove it"
+                    )
+
+
+def _defined_names(statement: ast.stmt) -> list[str]:
+    """Return the names that a statement defines as a function, a class or a constant."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [statement.name]
+    targets = statement.targets if isinstance(statement, ast.Assign) else ()
+    if isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
 _OPENINGS = re.compile(
     r"(What|Whether|Who|Whose|How|Why|When|Where|Which|Nothing|Something|Anything|Be|It|Is|Does|There)\b"
 )
@@ -887,6 +919,7 @@ RULES: tuple[Rule, ...] = (
     sizes,
     meanings,
     constants,
+    unused,
     undeclared,
     imports_by_name,
     words,

@@ -199,6 +199,27 @@ def test_constants(source: str, fine: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "fine"),
+    [
+        ("def _find(): ...", False),
+        ("if x:\n    def _find(): ...", False),
+        ("class _Part: ...", False),
+        ("_LIMIT = 1", False),
+        ("_limit: int = 1", False),
+        ("def _find(): ...\n_find()", True),
+        ("def _find(): ...\nTABLE = {'find': _find}", True),
+        ("class _Part: ...\ndef f(part: '_Part') -> None: ...", True),
+        ("_LIMIT = 1\nCODE = 'import m; m._LIMIT'", True),
+        ("def find(): ...\nLIMIT = 1", True),
+        ("class C:\n    def _called_by_a_framework(self): ...", True),
+        ("def __getattr__(name): ...\n__all__ = ()\n_ = 1", True),
+    ],
+)
+def test_unused(source: str, fine: bool) -> None:
+    assert (broken(shape.unused, {"core/types.py": source}) == []) is fine
+
+
+@pytest.mark.parametrize(
     ("docstring", "function", "anything"),
     [
         ("Return it.", True, True),
