@@ -15,6 +15,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.notebook.client import Notebook, private_home
+from tests.waiting import HANG_S
 
 EXTRAS = (
     "anthropic, google.genai, html_to_markdown, httpx2, jupyterlab, langchain_core, matplotlib, mcp, numpy, "
@@ -111,7 +112,7 @@ def simulated(*arguments: str) -> subprocess.CompletedProcess[str]:
             env=env,
             capture_output=True,
             text=True,
-            timeout=40,
+            timeout=HANG_S,
             check=False,
         )
     finally:
@@ -126,7 +127,12 @@ ASKED = 'await current_session().call("sandbox_write", {"path": "a.txt", "conten
 def terminal(folder: Path, *arguments: str) -> pexpect.spawn[str]:
     options = private_home(folder)
     child = pexpect.spawn(
-        sys.executable, list(arguments), cwd=options["cwd"], env=options["env"], encoding="utf-8", timeout=40
+        sys.executable,
+        list(arguments),
+        cwd=options["cwd"],
+        env=options["env"],
+        encoding="utf-8",
+        timeout=HANG_S,
     )
     child.setwinsize(50, 200)
     return child
@@ -176,7 +182,7 @@ def test_papermill_where_nobody_is_there(tmp_path: Path) -> None:
     options = private_home(tmp_path)
     command = [sys.executable, "-m", "papermill", "--no-progress-bar", "in.ipynb", "out.ipynb"]
     subprocess.run(
-        command, cwd=options["cwd"], env=options["env"], check=True, timeout=50, capture_output=True
+        command, cwd=options["cwd"], env=options["env"], check=True, timeout=HANG_S, capture_output=True
     )
     outputs = [str(cell.outputs) for cell in nbformat.read(tmp_path / "out.ipynb", as_version=4).cells]
     assert "42" in outputs[1]

@@ -65,7 +65,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     ini = ("asyncio_mode=auto", "asyncio_default_fixture_loop_scope=function", "filterwarnings=error")
     options = ["--rootdir", str(folder), *(part for one in ini for part in ("-o", one))]
     return subprocess.run(
-        [*command, *options], cwd=folder, capture_output=True, text=True, timeout=50, check=False
+        [*command, *options], cwd=folder, capture_output=True, text=True, timeout=280, check=False
     )
 
 
