@@ -187,6 +187,7 @@ class _Restore:
         self._root = root
         self._token = token
         self._temporaries = 0
+        self._unlocked: dict[TreePath, int] = {}  # folders that are open meanwhile, with their modes before
         self._result = RestoreResult()
 
     def run(self, targets: Mapping[TreePath, Node | None]) -> RestoreResult:
@@ -225,6 +226,7 @@ class _Restore:
                 status = os.stat(path[-1], dir_fd=parent, follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IRWXU != stat.S_IRWXU:
                     os.close(open_unlocked(path[-1], parent))
+                    self._unlocked[path] = stat.S_IMODE(status.st_mode) & 0o777
             finally:
                 os.close(parent)
 
@@ -269,10 +271,11 @@ class _Restore:
         assert node is not None
         folder = open_below(self._root, path)
         try:
-            if stat.S_IMODE(os.fstat(folder).st_mode) & 0o777 != node.mode:
+            mode = stat.S_IMODE(os.fstat(folder).st_mode) & 0o777
+            if mode != node.mode:
                 os.fchmod(folder, node.mode)
-                if path not in self._result.restored:
-                    self._result.restored.append(path)
+            if self._unlocked.get(path, mode) != node.mode and path not in self._result.restored:
+                self._result.restored.append(path)
         finally:
             os.close(folder)
 

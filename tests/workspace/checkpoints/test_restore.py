@@ -263,6 +263,20 @@ def test_folder_in_place_gets_its_mode_only(tracked: TrackedFolder) -> None:
     assert tracked.restore({("d",): Node("folder", 0o711)}).restored == []
 
 
+@pytest.mark.parametrize("mode", [0, 0o500, 0o555, 0o711])
+@pytest.mark.parametrize("target", [0o500, 0o700, 0o755])
+def test_folder_in_place_is_named_if_its_mode_was_another(
+    tracked: TrackedFolder, mode: int, target: int
+) -> None:
+    """Also one that had to be opened before, which may have given it its mode already."""
+    folder = tracked.root / "d"
+    folder.mkdir()
+    folder.chmod(mode)
+    restored: list[TreePath] = [("d",)] if mode != target else []
+    assert tracked.restore({("d",): Node("folder", target)}) == RestoreResult(restored=restored)
+    assert mode_of(folder) == target
+
+
 @pytest.mark.parametrize("mode", [0o500, 0o600, 0o200, 0o100, 0o400])
 def test_locked_folder_is_opened_and_locked_again(tracked: TrackedFolder, mode: int) -> None:
     folder = tracked.root / "d"

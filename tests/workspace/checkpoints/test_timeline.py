@@ -179,6 +179,18 @@ def test_names_that_are_no_utf8_and_empty_folders_and_modes_come_back(rig: Rig) 
     assert (rig.root / "locked").stat().st_mode & 0o777 == 0o555
 
 
+@pytest.mark.parametrize("mode", [0o555, 0o500])
+def test_mode_of_a_folder_comes_back_and_the_folder_is_named(rig: Rig, mode: int) -> None:
+    folder = rig.root / "d"
+    folder.mkdir()
+    folder.chmod(0o755)
+    rig.step(lambda: folder.chmod(mode))
+    ways: dict[Direction, int] = {"undo": 0o755, "redo": mode}
+    for way, expected in ways.items():
+        assert rig.move(way).restored == ("d",)
+        assert folder.stat().st_mode & 0o777 == expected
+
+
 def test_deep_trees_are_named_and_removed_only_by_force(tmp_path: Path) -> None:
     rig = Rig(tmp_path, ScanLimits(depth=5))
 
