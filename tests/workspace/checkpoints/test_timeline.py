@@ -598,6 +598,20 @@ def test_first_snapshot_is_judged_by_sizes(tmp_path: Path) -> None:
     rig.chain.close()
 
 
+@pytest.mark.parametrize("changed", [0o700, 0o500])
+def test_mode_of_the_workspace_is_put_back_when_its_timeline_is_closed(rig: Rig, changed: int) -> None:
+    """A process that the last call left behind may have changed it; nobody would put it back later."""
+    before = rig.root.stat().st_mode
+    rig.step(lambda: (rig.root / "a").write_text("1"))
+    rig.root.chmod(changed)
+    rig.chain.close()
+    assert rig.root.stat().st_mode == before
+    rig.root.chmod(0o711)  # by a person, whose choice counts from now on
+    rig.chain = Checkpoints(rig.root, rig.store)
+    rig.chain.close()
+    assert rig.root.stat().st_mode & 0o777 == 0o711
+
+
 def test_checkpoints_are_busy_while_another_thread_uses_them(rig: Rig) -> None:
     (rig.root / "a").write_text("1")
     reading, go = threading.Event(), threading.Event()
