@@ -263,6 +263,21 @@ def test_folder_in_place_gets_its_mode_only(tracked: TrackedFolder) -> None:
     assert tracked.restore({("d",): Node("folder", 0o711)}).restored == []
 
 
+@pytest.mark.parametrize("special", [stat.S_ISVTX, stat.S_ISGID])
+def test_folder_in_place_keeps_what_no_plan_covers(tracked: TrackedFolder, special: int) -> None:
+    """Its sticky bit, the group that its new files get, and the time at which it has last changed."""
+    folder = tracked.root / "d"
+    folder.mkdir()
+    folder.chmod(special | 0o711)
+    before = folder.stat()
+    tick = tracked.root / "tick"
+    tick.touch()
+    while tick.stat().st_ctime_ns == before.st_ctime_ns:  # until the file system's clock has gone on
+        tick.touch()
+    assert tracked.restore({("d",): Node("folder", 0o711)}) == RestoreResult()
+    assert (mode_of(folder), folder.stat().st_ctime_ns) == (special | 0o711, before.st_ctime_ns)
+
+
 @pytest.mark.parametrize("mode", [0, 0o500, 0o555, 0o711])
 @pytest.mark.parametrize("target", [0o500, 0o700, 0o755])
 def test_folder_in_place_is_named_if_its_mode_was_another(
@@ -275,6 +290,31 @@ def test_folder_in_place_is_named_if_its_mode_was_another(
     restored: list[TreePath] = [("d",)] if mode != target else []
     assert tracked.restore({("d",): Node("folder", target)}) == RestoreResult(restored=restored)
     assert mode_of(folder) == target
+
+
+def test_folders_in_place_that_their_owner_cannot_enter_are_opened_first(tracked: TrackedFolder) -> None:
+    """A call has locked them one after another, and what lies in them comes back all the same."""
+    inner = tracked.root / "d" / "e"
+    inner.mkdir(parents=True)
+    for path in (tracked.root / "d" / "f", inner / "f", inner / "new"):
+        path.write_text("now")
+    link = Node("link", content="before")
+    targets: dict[TreePath, Node | None] = {
+        ("d",): FOLDER,
+        ("d", "e"): Node("folder", 0o700),
+        ("d", "e", "f"): link,
+        ("d", "e", "new"): None,
+        ("d", "f"): link,
+    }
+    with ordinary_user(tracked.root) as root:
+        for name in ("d/e", "d"):
+            os.chmod(name, 0, dir_fd=root)
+        result = restore(tracked.store, root, targets, "t")
+    assert result.failed == []
+    assert sorted(result.restored) == [("d",), ("d", "e"), ("d", "e", "f"), ("d", "f")]
+    assert result.removed == [("d", "e", "new")]
+    assert [mode_of(tracked.root / path) for path in ("d", "d/e")] == [0o755, 0o700]
+    assert [str((tracked.root / path).readlink()) for path in ("d/f", "d/e/f")] == ["before", "before"]
 
 
 @pytest.mark.parametrize("mode", [0o500, 0o600, 0o200, 0o100, 0o400])
