@@ -111,10 +111,14 @@ class Task(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         """Note that the process ended; output may still follow."""
+        self._changed.set()
+        if self._owner_pid != os.getpid():
+            # Race: the fork goes on before it has noticed that the child is not its own, which it takes for
+            # an end. When and how the process ended is not known here.
+            return
         self._exited = True
         self._is_status_lost = self.pid in unreaped  # then the one of the transport is made up
         self._elapsed_s = time.monotonic() - self._started_s
-        self._changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - named by asyncio
         """Note the end of the output."""

@@ -17,7 +17,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from aisotools.core.concurrency import at_once
 from aisotools.core.exceptions import ToolError
+from aisotools.sandbox.parsing import has_more_parts
 
 MAX_BYTES = 44 << 20
 """Size of the largest payload; larger values go by a file in the workspace."""
@@ -25,7 +27,7 @@ MAX_BYTES = 44 << 20
 # Cells of a data frame: columns without data take memory as well.
 _MAX_CELLS = 1 << 26
 _MAX_DEPTH = 100
-# JSON is counted before it is parsed: an empty list takes 3 bytes there and 64 in memory.
+# Of JSON, counted before it is parsed.
 _MAX_JSON_CONTAINERS = 1 << 20
 _MAX_JSON_ITEMS = 1 << 23
 # Dimensions that numpy supports.
@@ -226,10 +228,7 @@ def _read_bytes(name: str, payload: Payload) -> bytes:  # noqa: ARG001 - one of 
 def _read_json(name: str, payload: Payload) -> Any:  # noqa: ARG001 - one of several readers
     from pydantic_core import from_json
 
-    if (
-        payload.data.count(b"[") + payload.data.count(b"{") > _MAX_JSON_CONTAINERS
-        or payload.data.count(b",") > _MAX_JSON_ITEMS
-    ):
+    if at_once(has_more_parts(payload.data, _MAX_JSON_CONTAINERS, _MAX_JSON_ITEMS)):
         raise ValueError("it has too many parts")
     return from_json(payload.data, allow_inf_nan=True)
 

@@ -41,17 +41,49 @@ _ESCAPE_BYTES = 12
 # A text may be cut off by the end of the part.
 _find_tokens = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[][{},]', re.DOTALL).finditer
 _match_text = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL).match
+_ESCAPE = re.compile(rb"\\.", re.DOTALL)
 _match_space = re.compile(rb"[ \t\n\r]*").match
 _OPENING = {b"[": b"]", b"{": b"}"}
 # What an item that begins with this ends with, when another one follows.
 _ENDS = {b"{": b"},", b"[": b"],", b'"': b'",'}
 
 
-def estimate_parse_s(data: bytes) -> float:
-    """Return about how many seconds parsing takes at once, at most, on an ordinary processor."""
-    per_byte = 1.0 if data.isascii() else 2.5
-    parts = 60 * (data.count(b"[") + data.count(b"{")) + 50 * data.count(b",")
-    return (per_byte * len(data) + 4 * data.count(b"\\") + parts) / 1e9
+def has_more_parts(data: bytes, containers: int, commas: int) -> Generator[None, None, bool]:
+    """Return, in steps, whether there are more lists and objects, or commas between items, than that.
+
+    An empty list takes 3 bytes in a text and 64 in memory.
+    """
+    counts = []
+    for sign in (b"[", b"{", b","):
+        counts.append(data.count(sign))
+        yield
+    if counts[0] + counts[1] <= containers and counts[2] <= commas:
+        return False
+    # Many of them may stand in texts, such as printed text with colours. To tell takes several times as long.
+    exact = yield from _count_parts(data)
+    return exact[0] > containers or exact[1] > commas
+
+
+def _count_parts(data: bytes) -> Generator[None, None, tuple[int, int]]:
+    """Count containers and commas outside of texts. Of what is no JSON, those of some reading of it."""
+    containers = commas = at = 0
+    is_text = False
+    while at < len(data):
+        end = at + STEP_BYTES
+        part = data[at:end]
+        if (len(part) - len(part.rstrip(b"\\"))) % 2:
+            # The part ends within an escape, to which the next byte belongs.
+            end += 1
+            part = data[at:end]
+        at = end
+        pieces = _ESCAPE.sub(b"", part).split(b'"')
+        # Every other piece is a text; the first one is if the part before has ended within one.
+        plain = b" ".join(pieces[int(is_text) :: 2])
+        containers += plain.count(b"[") + plain.count(b"{")
+        commas += plain.count(b",")
+        is_text ^= len(pieces) % 2 == 0
+        yield
+    return containers, commas
 
 
 def parse_steps(data: bytes) -> Generator[None, None, Any]:

@@ -19,7 +19,7 @@ from aisotools.core.exceptions import ChannelError, as_clause
 from aisotools.core.protocols import OutputCaps
 from aisotools.core.types import ErrorKind, MimeBundle, ToolResult, Truncation
 from aisotools.sandbox.frames import LIMITS
-from aisotools.sandbox.parsing import STEP_BYTES, parse_steps
+from aisotools.sandbox.parsing import STEP_BYTES, has_more_parts, parse_steps
 from aisotools.sandbox.worker.output import escape_surrogates, json_bundle
 
 IN_READER = "in_reader"
@@ -47,8 +47,7 @@ _PIECE_COUNT = 4
 _NOTE_CHARS = 400
 # Room for the metadata that the worker and the host add.
 _METADATA_SLACK_BYTES = 1 << 20
-# Above this size, containers and items are counted before the JSON is parsed: an empty list takes 3 bytes on
-# the wire and 64 in memory.
+# Above this size, containers and items are counted before the JSON is parsed.
 _UNCOUNTED_BYTES = 1 << 18
 # Each collection of garbage looks at every container: so many take 25 ms.
 _MAX_CONTAINERS = 1 << 18
@@ -348,13 +347,8 @@ def _decode(
         return (yield from _decode_text(data)), ""
     if not data:
         return None, ""
-    if len(data) > _UNCOUNTED_BYTES:
-        counts = []
-        for sign in (b"[", b"{", b","):
-            counts.append(data.count(sign))
-            yield
-        if counts[0] + counts[1] > _MAX_CONTAINERS or counts[2] > _MAX_ITEMS:
-            return None, f"The {piece} has too many parts. Write it to a file in the workspace instead."
+    if len(data) > _UNCOUNTED_BYTES and (yield from has_more_parts(data, _MAX_CONTAINERS, _MAX_ITEMS)):
+        return None, f"The {piece} has too many parts. Write it to a file in the workspace instead."
     try:
         if len(data) <= STEP_BYTES:
             return from_json(data, allow_inf_nan=False, cache_strings="keys"), ""

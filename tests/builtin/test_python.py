@@ -355,3 +355,15 @@ def test_modules_and_functions_have_no_repr_and_long_ones_are_cut() -> None:
         assert "repr" not in describe_variable("v", value)
     assert len(describe_variable("v", list(range(10_000)))["repr"]) <= 120
     assert describe_variable("v", Array())["type"].endswith("test_python.Array")
+
+
+@pytest.mark.parametrize(
+    "code", ["print('[' * 600_000)", r"print('\x1b[0m' * 300_000)", "print('é[,' * 300_000)"]
+)
+async def test_brackets_by_the_hundred_thousand_are_printed_like_any_text(
+    session: Session, code: str
+) -> None:
+    await run(session, "x = 1")
+    result = await run(session, code)
+    assert not result.is_error, result.content[:300]
+    assert "worker_died" not in result.metadata

@@ -248,6 +248,13 @@ async def test_a_fork_of_the_worker_has_lost_its_tasks(monkeypatch: pytest.Monke
         task.write("x", end=False)
 
 
+async def test_an_end_that_a_fork_of_the_worker_makes_up_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, process = begin()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    end(task, process, 255)
+    assert (task.running, task.state, task.exit_code) == (False, "lost with an earlier worker", None)
+
+
 async def test_both_streams_are_stored_in_order_and_read_from_an_offset() -> None:
     task, _ = begin()
     task.pipe_data_received(1, b"one ")

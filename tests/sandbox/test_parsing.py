@@ -12,7 +12,7 @@ import pytest
 from pydantic_core import from_json
 
 from aisotools.core.concurrency import at_once
-from aisotools.sandbox.parsing import MAX_KEYS, STEP_BYTES, estimate_parse_s, parse_steps
+from aisotools.sandbox.parsing import MAX_KEYS, STEP_BYTES, has_more_parts, parse_steps
 
 
 def parsed(data: bytes) -> tuple[Any, int]:
@@ -173,9 +173,35 @@ def test_an_object_may_have_many_keys_and_no_more() -> None:
         at_once(parse_steps(b"{" + b",".join(items) + b"}"))
 
 
-def test_estimate_is_of_the_right_order() -> None:
-    assert estimate_parse_s(b"[]") < 1e-6
-    assert 0.0005 < estimate_parse_s(b'"' + b"x" * 1_000_000 + b'"') < 0.005
-    for data in HOSTILE.values():
-        assert estimate_parse_s(data) > estimate_parse_s(b'"' + b"x" * len(data) + b'"') * 0.99
-    assert estimate_parse_s(HOSTILE["lists"]) > 0.01
+def parts_of(value: Any) -> tuple[int, int]:
+    """Return how many containers, and commas between items, the JSON of a value has."""
+    if isinstance(value, dict | list):
+        below = [parts_of(item) for item in (value.values() if isinstance(value, dict) else value)]
+        return 1 + sum(one for one, _ in below), max(len(value) - 1, 0) + sum(one for _, one in below)
+    return 0, 0
+
+
+@pytest.mark.parametrize("options", [{}, {"ensure_ascii": False}])
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_parts_in_texts_do_not_count(value: Any, options: dict[str, Any]) -> None:
+    data, (containers, commas) = encoded(value, **options), parts_of(value)
+    assert not at_once(has_more_parts(data, containers, commas))
+    assert not containers or at_once(has_more_parts(data, containers - 1, commas))
+    assert not commas or at_once(has_more_parts(data, containers, commas - 1))
+
+
+@pytest.mark.parametrize("shift", range(6))
+def test_parts_are_counted_whatever_is_at_the_end_of_a_step(shift: int) -> None:
+    """Escapes, quotes and brackets fall on the borders between two steps."""
+    text = (r'["\\\"[,{' * STEP_BYTES)[: 3 * STEP_BYTES]
+    value = ["x" * shift, text, [text], {"k": text}]
+    assert not at_once(has_more_parts(encoded(value), 3, 3))
+    assert at_once(has_more_parts(encoded(value), 2, 3))
+    assert at_once(has_more_parts(encoded(value), 3, 2))
+
+
+@pytest.mark.parametrize("unit", ["[", "\\", '"', '\\"', "\\[", "[,", '",'])
+def test_counting_parts_of_anything_ends_and_takes_short_steps(unit: str) -> None:
+    data = unit.encode() * (4 * STEP_BYTES)
+    steps = sum(1 for _ in has_more_parts(data, 10, 10))
+    assert steps <= 3 + len(data) // STEP_BYTES + 1

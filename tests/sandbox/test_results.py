@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from typing import Any
 
@@ -295,6 +296,16 @@ def test_a_piece_that_cannot_be_read_is_left_out(data: bytes) -> None:
     assert result.value is None
     assert result.data == {}
     assert {VALUE_DROPPED, "data_dropped", "metadata_dropped"} <= set(result.metadata)
+
+
+@pytest.mark.parametrize("text", ["[" * 900_000, "\x1b[0m" * 300_000, "{[,\t" * 300_000, '"[' * 300_000])
+def test_brackets_in_printed_text_are_no_parts(text: str) -> None:
+    caps = dataclasses.replace(CAPS, content_chars=2 << 20)
+    result = ToolResult(content=text, value={"stdout": text}, metadata={"stdout": text})
+    decoded = result_from_worker(encode_result(result, caps), caps, printed())
+    assert decoded.content == text
+    assert decoded.value == {"stdout": text}
+    assert "metadata_dropped" not in decoded.metadata
 
 
 @pytest.mark.parametrize("data", [b"[1]", b'"x"', b"3", b"true"])

@@ -95,11 +95,6 @@ class FrameSocket:
     def __repr__(self) -> str:
         return f"<FrameSocket {self._socket.fileno()}, {len(self._buffer)} bytes waiting>"
 
-    @property
-    def has_pending_writes(self) -> bool:
-        """True if the peer has not taken everything yet."""
-        return bool(self._buffer)
-
     def resume_reading(self) -> None:
         """Call `on_readable` again. A new socket reads from the start."""
         self._loop.add_reader(self._socket, self._on_readable)

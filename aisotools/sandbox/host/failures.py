@@ -5,6 +5,7 @@ Each result says what happened to the variables, in words for a model and as met
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -96,6 +97,12 @@ def timeout_result(
         metadata = recovery_metadata(recovery)
     result = ToolResult.error("\n".join(lines), error_kind="failed")
     return result.with_metadata(timed_out=True, **metadata, **output)
+
+
+def explain_replaced(result: ToolResult, reason: str) -> ToolResult:
+    """Add to a call's result why its worker is not that of the call before: `reason`."""
+    note = f"[Before this call the sandbox's worker ended: {as_clause(reason)}.]"
+    return dataclasses.replace(result, content=f"{result.content}\n{note}" if result.content else note)
 
 
 # ---- calls in a reader, which has nothing to lose

@@ -26,6 +26,7 @@ from aisotools.sandbox.host.connection import WorkerConnection
 from aisotools.sandbox.host.failures import (
     Recovery,
     describe_recovery,
+    explain_replaced,
     timeout_result,
     unreadable_result,
     worker_died_result,
@@ -126,6 +127,9 @@ class LocalSandbox:
         self._generation = 0
         self._started_s = 0.0
         self._restart_reason = ""
+        # Whether the worker ended last while no call ran, and why, until a result says so.
+        self._ended_idle = False
+        self._unreported_end = ""
         self._closed = False
         self.displays = DisplayRouter()
         self.variables = SnapshotHistory(
@@ -268,6 +272,8 @@ class LocalSandbox:
                 result = exceeded.apply_to(result)
             elif result.is_error and (lowered is None or (lowered.is_known and not lowered)):
                 result = explain_failure(result, self._spec.limits, self._spec.level)
+            if self._unreported_end:
+                result, self._unreported_end = explain_replaced(result, self._unreported_end), ""
             return await self._report_lowered(connection, result, lowered) if lowered else result
         except asyncio.CancelledError:
             # Cancelled while user code runs: stop the code, then let the cancellation through. Shielded
@@ -414,6 +420,7 @@ class LocalSandbox:
         if connection is not None:
             self.variables.clear("the sandbox was restarted")
             self._restart_reason = "it was restarted"
+            self._unreported_end = ""
             await self._end_worker(connection, "the sandbox was restarted")
         return await self.start()
 
@@ -442,6 +449,7 @@ class LocalSandbox:
             return False
         # Noted now: the calls are finished, and forgotten, while the recovery waits for its turn.
         failed_calls = frozenset(call.call_id for call in connection.calls)
+        self._ended_idle = not failed_calls
         self._recovery = asyncio.get_running_loop().create_task(
             self._recover(connection, reason, failed_calls)
         )
@@ -472,6 +480,8 @@ class LocalSandbox:
         self._readers.outdate()
         if lossy:
             self._listener.lost(self._generation, reason)
+            # A call that ran says so itself.
+            self._unreported_end = reason if self._ended_idle else ""
         self._generation += 1
         self._started_s = time.monotonic()
         self._listener.started(self._status(), reason)
@@ -481,11 +491,14 @@ class LocalSandbox:
         self._connections[connection] = asyncio.get_running_loop().create_task(
             self._terminate(connection, reason)
         )
-        self._recovery = None
         # They end with the tree, and none serves another one.
         self._readers.end_all(reason)
+        recovery, self._recovery = self._recovery, None
         if connection is self._connection:
             self._connection = None
+            has_reported = recovery is not None and not recovery.done() and not self._ended_idle
+            if not connection.calls and not has_reported:
+                self._unreported_end = f"{reason}; its variables are lost"
             self._restart_reason = reason
             self.variables.clear(f"the worker was lost: {reason}")
             self._listener.lost(self._generation, reason)
