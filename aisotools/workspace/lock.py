@@ -265,6 +265,7 @@ class RootMode:
         self.notes: list[str] = []
         self._record = record
         self._is_used = is_used
+        self._closed = False
         status = path.stat()
         self._identity = status.st_dev, status.st_ino
         earlier = _read_mode(record)
@@ -314,7 +315,10 @@ class RootMode:
             self._write()
 
     def close(self) -> None:
-        """Put the mode back, once nothing of the sandbox runs any more, and forget it."""
+        """Put the mode back, once nothing of the sandbox runs any more, and forget it. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
         self.put_back()
         with suppress(OSError):
             self._record.unlink(missing_ok=True)

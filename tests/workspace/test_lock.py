@@ -227,6 +227,16 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+def test_mode_that_a_person_sets_after_the_close_stays_at_a_second_close(tmp_path: Path) -> None:
+    mode = watch(tmp_path)
+    (tmp_path / "w").chmod(0o777)
+    mode.close()
+    assert mode_of(tmp_path / "w") == 0o750
+    (tmp_path / "w").chmod(0o700)
+    mode.close()
+    assert mode_of(tmp_path / "w") == 0o700
+
+
 @pytest.mark.parametrize("changed", [0, 0o111, 0o500, 0o777, 0o1750, 0o2750])
 def test_changed_mode_is_put_back_and_noted_once(tmp_path: Path, changed: int) -> None:
     mode = watch(tmp_path)
