@@ -14,13 +14,14 @@ import asyncio
 import dataclasses
 import fnmatch
 import logging
+import operator
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from aisotools.core.events import CallFinished, CallStarted, SessionEvent
 from aisotools.core.exceptions import SandboxError, WorkspaceRefused
@@ -33,6 +34,7 @@ from aisotools.workspace.candidates import OutOfSteps
 from aisotools.workspace.import_roots import (
     keep_block_first,
     list_package_files,
+    list_packages,
     refuse_import_root,
 )
 from aisotools.workspace.protected import ProtectedFileChange, ProtectedFiles
@@ -96,34 +98,47 @@ class ImportRootWatch:
         """Watch `workspace`, which has just been accepted; `environ` has `PYTHONPATH`."""
         self._workspace = workspace
         self._environ = environ
+        self._modules: tuple[object, ...] = ()
+        self._packages: tuple[dict[str, Any], ...] = ()
         self._remember()
 
     def _remember(self) -> None:
         keep_block_first()
-        self._search_path = _search_path()
+        self._search_path = self._read_search_path()
         self._inits = list_package_files(self._workspace, self._environ)
 
     def check(self) -> None:
-        """Look again if `sys.path`, a finder, the current folder, or a file that makes a package has changed.
+        """Look again if what decides where modules are found, or a file that makes a package, has changed.
 
         The finder that blocks imports is put first again.
 
         Raises:
             WorkspaceRefused: Saying what has changed, and what to do.
         """
-        if self._search_path != _search_path() or any(map(os.path.lexists, self._inits)):
+        if self._search_path != self._read_search_path() or any(map(os.path.lexists, self._inits)):
             keep_block_first()  # before what may be refused: the session stays open
             refuse_import_root(self._workspace, self._environ)
             self._remember()
 
+    def _read_search_path(self) -> tuple[object, ...]:
+        """Return where, and by which finders, modules are looked up now: those of loaded packages, too.
 
-def _search_path() -> tuple[Path | None, list[str], list[object]]:
-    """Return where, and by which finders, modules are looked up now."""
-    try:
-        here = Path.cwd()
-    except FileNotFoundError:
-        here = None
-    return here, list(sys.path), list(sys.meta_path)
+        This is done before each call, so thousands of modules are compared by built-in functions alone.
+        """
+        try:
+            here = Path.cwd()
+        except FileNotFoundError:
+            here = None
+        modules = tuple(sys.modules.copy().values())  # another thread may be importing
+        if len(modules) != len(self._modules) or not all(map(operator.is_, modules, self._modules)):
+            self._modules, self._packages = list_packages()
+        folders: list[list[object]] = []
+        for package in self._packages:
+            try:
+                folders.append(list(package["__path__"]))
+            except Exception:  # written by strangers; one that cannot be read leads nowhere
+                folders.append([])
+        return here, list(sys.path), list(sys.meta_path), sys.pycache_prefix, folders
 
 
 # ---- protected files

@@ -5,22 +5,23 @@ next `python` that a person starts, looks for modules. The next import runs it o
 
 Mechanism: a workspace is refused if it is or contains a folder that modules are imported from, if it belongs
 to a package, if the finder of an editable install maps a name to it, if a link in such a folder makes it part
-of a module, or if it lies below such a folder under a name that could be imported. The folder of a person's
-own packages counts before it exists, as Python uses it as soon as it does. `refuse_import_root` looks when a
-session opens, before each worker starts and before each call that may change something, since `sys.path`, the
-finders, the current folder and the files change. Besides, `block_imports` keeps this process from importing
-modules out of an open workspace: a hook of `sys.path_hooks` passes over the entries of `sys.path` that lie
-there, so that the same name is found elsewhere, and a finder, first on `sys.meta_path`, refuses what any
-other finder locates there.
+of a module, if a loaded package looks for its modules there (`__path__`), or if it lies below such a folder
+under a name that could be imported. The folder of a person's own packages and those that files `.pth` name
+count before they exist, as Python uses them as soon as they do. `refuse_import_root` looks when a session
+opens, before each worker starts, and before each call that may change something if `sys.path`, the finders,
+the current folder, the places of loaded packages or the files have changed. It calls `refuse_host_files` as
+well. Besides, `block_imports` keeps this process from importing modules out of an open workspace: a hook of
+`sys.path_hooks` passes over the entries of `sys.path` that lie there, so that the same name is found
+elsewhere, and a finder, first on `sys.meta_path`, refuses what any other finder locates there.
 
 Race window: a file that is written after one look and imported before the next is stopped only by the block.
 The block does not see what a finder locates that other code has put before it, until the next call or the
 next session puts it first again; what a finder without `find_spec` locates; nor a module whose spec names no
-file.
-If a finder finds nothing when `importlib.util.find_spec` asks, Python asks it once more, past the block, and
-may be given a spec; the import of that name is blocked all the same. Code that loads a file by its path asks
-no finder. Other processes see no block at all. The hook and the finder stay after the last session, when they
-find nothing: taking them out could make an import in another thread pass over the finder behind.
+file. A module that becomes a package after it was loaded (`__path__`) is seen by the next look for another
+reason. If a finder finds nothing when `importlib.util.find_spec` asks, Python asks it once more, past the
+block, and may be given a spec; the import of that name is blocked all the same. Code that loads a file by its
+path asks no finder. Other processes see no block at all. The hook and the finder stay after the last session,
+when they find nothing: taking them out could make an import in another thread pass over the finder behind.
 
 When a look fails, the call or the worker that needed it does not start. Files that are there stay. A blocked
 import raises ModuleNotFoundError, and a warning names it once. An exception of another finder goes through.
@@ -36,12 +37,14 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from aisotools.core.exceptions import WorkspaceRefused
+from aisotools.workspace.host_files import refuse_host_files
+from aisotools.workspace.real_paths import leads_into, lies_to, resolve
 
 OWN_IMPORTS = frozenset(
     {
@@ -109,23 +112,26 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
     real = os.path.realpath(workspace)
     refusal = f"{str(workspace)!r} cannot be the workspace: "
     for package, home in _loaded_packages():
-        relation = _relation(real, home)
+        relation = lies_to(real, home)
         if relation:
             raise WorkspaceRefused(
                 f"{refusal}it {relation} the package {package} ({home}), which this process imports. "
                 "Use a folder made for this, such as ./workspace/mine."
             )
     for name, home in _mapped_names():
-        relation = _relation(real, home)
+        relation = lies_to(real, home)
         if relation:
             raise WorkspaceRefused(
                 f"{refusal}it {relation} the editable install of {name} ({home}), which this process can "
                 "import. Use a folder made for this, such as ./workspace/mine."
             )
-    for root, description in _import_roots(os.environ if environ is None else environ):
-        relation = _relation(real, root)
-        if not relation:
+    environ = os.environ if environ is None else environ
+    roots = list(_import_roots(environ))
+    for root, description in roots:
+        relation = lies_to(real, root)
+        if relation not in {"is", "contains"}:
             _refuse_linked(real, root, f"{refusal}{description} ({root})")
+        if not relation:
             continue
         folder = Path(root)
         would_do = (folder if folder.is_dir() else folder.parent) / "workspace" / "mine"
@@ -141,6 +147,48 @@ def refuse_import_root(workspace: Path, environ: Mapping[str, str] | None = None
                 f"{refusal}it lies in the folder {name!r} of {description} ({root}), and {reason}. "
                 f"Use a folder of another name, such as {str(would_do)!r}."
             )
+    around = [root for root, _ in roots if lies_to(real, root)]
+    _refuse_search_folders(real, around, refusal)
+    refuse_host_files(workspace, environ, loaded=_list_loaded().files, roots=around)
+
+
+def _refuse_search_folders(workspace: str, roots: Sequence[str], refusal: str) -> None:
+    """Raise if a loaded package looks for its modules in the workspace, by its `__path__`.
+
+    Args:
+        workspace: Its real path.
+        roots: Real paths of the import roots that the workspace lies in. A part of a namespace there is a
+            plain folder, which may have folders for other things.
+        refusal: How the message begins.
+
+    Raises:
+        WorkspaceRefused: Saying which one.
+    """
+    known: dict[str, str] = {}
+    for package in _list_loaded().packages:
+        for entry in _list_entries(package):
+            folder = resolve(entry, known)
+            relation = lies_to(workspace, folder)
+            if relation == "lies in" and not package.get("__file__"):
+                relation = "" if any(lies_to(folder, root) == "lies in" for root in roots) else relation
+            if not relation:
+                folder = resolve(f"{folder}/__pycache__", known)
+                relation = lies_to(workspace, folder)
+            if relation:
+                raise WorkspaceRefused(
+                    f"{refusal}it {relation} {folder!r}, where this process looks for modules of the package "
+                    f"{package.get('__name__')}. Use a folder made for this, such as ./workspace/mine."
+                )
+
+
+def _list_entries(package: Mapping[str, Any]) -> list[str]:
+    """Return the absolute paths where the package with these globals looks for its modules."""
+    try:
+        entries = [entry for entry in package["__path__"] if isinstance(entry, str)]  # Python skips others
+        return list(map(os.path.abspath, entries))
+    except Exception:  # written by strangers, and a namespace asks the finders
+        _log.debug("%r has no readable __path__", package.get("__name__"), exc_info=True)
+        return []
 
 
 def _refuse_linked(workspace: str, root: str, refusal: str) -> None:
@@ -150,11 +198,14 @@ def _refuse_linked(workspace: str, root: str, refusal: str) -> None:
         WorkspaceRefused: Saying which one.
     """
     for link, target in _links_in(root):
-        relation = _relation(workspace, target)
+        relation = lies_to(workspace, target)
         name = _first_below(root, link).partition(".")[0]
-        is_module = link.endswith(_SUFFIXES)
-        reason = f"{link} is a module" if is_module else _why_importable(name, root)
-        if relation and reason and (relation == "contains" or not is_module):
+        is_file = link.endswith((*_SUFFIXES, ".pth"))
+        if is_file or link.endswith("/__pycache__"):
+            reason = f"Python runs what {link} has"
+        else:
+            reason = _why_importable(name, root)
+        if relation and reason and (relation == "contains" or not is_file):
             raise WorkspaceRefused(
                 f"{refusal} has a link {link!r} to {target!r}, which it {relation}, and {reason}. "
                 "Use a folder made for this, such as ./workspace/mine."
@@ -173,21 +224,12 @@ def _links_in(root: str) -> Iterator[tuple[str, str]]:
             with os.scandir(folders.pop()) as entries:
                 for entry in entries:
                     if entry.is_symlink():
-                        if entry.name.endswith(_SUFFIXES) or entry.is_dir():
+                        if entry.name.endswith((*_SUFFIXES, ".pth")) or entry.is_dir():
                             yield entry.path, os.path.realpath(entry.path)
                     elif strict and entry.is_dir():
                         folders.append(entry.path)
         except OSError:  # no folder, or a link in a circle
             continue
-
-
-def _relation(workspace: str, folder: str) -> str:
-    """Return how one real path lies to another. Many are compared, so both are texts."""
-    if workspace == folder:
-        return "is"
-    if folder.startswith(f"{workspace.rstrip('/')}/"):
-        return "contains"
-    return "lies in" if workspace.startswith(f"{folder.rstrip('/')}/") else ""
 
 
 def _first_below(folder: str, path: str) -> str:
@@ -204,6 +246,13 @@ def _import_roots(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     if base := environ.get("PYTHONUSERBASE") or (environ.get("HOME") and f"{environ['HOME']}/.local"):
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
         candidates.append((f"{base}/lib/python{version}/site-packages", "the folder of your own packages"))
+    for home in filter(None, environ.get("PYTHONHOME", "").split(os.pathsep)):
+        candidates += [(library, "the standard library of PYTHONHOME") for library in _list_libraries(home)]
+    candidates += [
+        (line, f"a line of {file}")
+        for folder in dict.fromkeys(entry for entry, _ in candidates if entry.endswith("-packages"))
+        for file, line in _list_path_lines(folder)
+    ]
     seen = set()
     for entry, description in candidates:
         try:
@@ -215,9 +264,35 @@ def _import_roots(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield root, description
 
 
+def _list_libraries(home: str) -> list[str]:
+    """Return where the Python of this version would look for its standard library, given its home."""
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    return [f"{home}/{sys.platlibdir}/python{version}", f"{home}/lib/python{version.replace('.', '')}.zip"]
+
+
+def _list_path_lines(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield the folders that files `.pth` in a folder of packages name, each after its file.
+
+    Python adds them to `sys.path` when it starts, if they exist by then.
+    """
+    try:
+        names = [name for name in os.listdir(folder) if name.endswith(".pth")]  # noqa: PTH208 - one for each look
+    except OSError:
+        return
+    for name in names:
+        file = Path(folder, name)
+        try:
+            lines = file.read_text("utf-8", "surrogateescape").splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            if line.strip() and not line.startswith(("#", "import ", "import\t")):
+                yield str(file), f"{folder}/{line.rstrip()}" if not line.startswith("/") else line.rstrip()
+
+
 def _loaded_packages() -> Iterator[tuple[str, str]]:
     """Yield the packages of this process that are no part of another one, each with its folder."""
-    for name, file in _list_loaded().packages:
+    for name, file in _list_loaded().homes:
         yield name, _real_folder(file)
 
 
@@ -241,45 +316,68 @@ def _mapped_names() -> Iterator[tuple[str, str]]:
                         yield str(name), os.path.realpath(folder if last in _INITS else path)
 
 
+def list_packages() -> tuple[tuple[object, ...], tuple[dict[str, Any], ...]]:
+    """Return the modules of this process in the order of `sys.modules`, and the globals of its packages."""
+    loaded = _list_loaded()
+    return loaded.modules, loaded.packages
+
+
 class _Loaded(NamedTuple):
     """What there is to know of the modules of this process.
 
     Attributes:
         names: Of all modules, in the order in which they were loaded.
         modules: The modules themselves, in the same order.
-        packages: Name and `__init__` file of each package that is no part of another one with such a file.
+        homes: Name and `__init__` file of each package that is no part of another one with such a file.
+        packages: The globals of each package, namespaces among them.
+        files: Name and absolute path of each module that has one.
         editable_finders: Modules with the finders of editable installs.
     """
 
     names: tuple[str, ...]
     modules: tuple[object, ...]
-    packages: tuple[tuple[str, str], ...]
+    homes: tuple[tuple[str, str], ...]
+    packages: tuple[dict[str, Any], ...]
+    files: tuple[tuple[str, str], ...]
     editable_finders: tuple[object, ...]
 
 
-_last_loaded = _Loaded((), (), (), ())
+_last_loaded = _Loaded((), (), (), (), (), ())
 
 
 def _list_loaded() -> _Loaded:
     # There may be thousands of modules, and they rarely change between two looks.
     global _last_loaded  # noqa: PLW0603 - one value for this process, replaced as a whole
     last = _last_loaded
-    loaded = sys.modules.copy()  # another thread may be importing
+    loaded: dict[str, object] = {**sys.modules}  # another thread may be importing
     names, modules = tuple(loaded), tuple(loaded.values())
     if names == last.names and all(map(operator.is_, modules, last.modules)):
         return last
-    packages: list[tuple[str, str]] = []
+    homes: list[tuple[str, str]] = []
+    packages: list[dict[str, Any]] = []
+    files: list[tuple[str, str]] = []
     editable_finders: list[object] = []
     for name, module in loaded.items():
+        if name.startswith("__editable___") and name.endswith("_finder"):
+            editable_finders.append(module)
+        if not isinstance(module, ModuleType):
+            continue
+        names_of_module: dict[str, Any] = object.__getattribute__(module, "__dict__")  # loads no lazy module
+        if "__path__" in names_of_module:
+            packages.append(names_of_module)
+        file = names_of_module.get("__file__")
+        if not isinstance(file, str):
+            continue
+        if file.startswith("/"):
+            files.append((name, file))
         # A namespace package has no file: it is a plain folder, which may hold anything. Its packages count.
         outer = loaded.get(name.rpartition(".")[0])
         inner = isinstance(outer, ModuleType) and isinstance(vars(outer).get("__file__"), str)
-        file = vars(module).get("__file__") if not inner and isinstance(module, ModuleType) else None
-        if isinstance(file, str) and file.endswith(_INITS):
-            packages.append((name, file))
-        if name.startswith("__editable___") and name.endswith("_finder"):
-            editable_finders.append(module)
-    _last_loaded = _Loaded(names, modules, tuple(packages), tuple(editable_finders))
+        if not inner and file.endswith(_INITS):
+            homes.append((name, file))
+    _last_loaded = _Loaded(
+        names, modules, tuple(homes), tuple(packages), tuple(files), tuple(editable_finders)
+    )
     return _last_loaded
 
 
@@ -298,6 +396,8 @@ def _why_importable(name: str, root: str) -> str:
             return f"{name}{suffix} beside it is a module of that name"
     if name in sys.stdlib_module_names:
         return "the standard library has a module of that name"
+    if name in {"sitecustomize", "usercustomize"}:
+        return "Python imports a module of that name whenever it starts"
     if name in OWN_IMPORTS:
         return "aisotools imports a module of that name"
     if name.isidentifier() and _is_installed(name, root):
@@ -347,10 +447,10 @@ def list_package_files(workspace: Path, environ: Mapping[str, str]) -> list[str]
     real = os.path.realpath(workspace)
     files: list[str] = []
     for root, _ in _import_roots(environ):
-        if _relation(real, root) == "lies in":
+        if lies_to(real, root) == "lies in":
             files += [f"{root}/{_first_below(root, real)}/{init}" for init in _INITS]
         for link, target in _links_in(root):
-            if _relation(real, target) in {"is", "lies in"}:
+            if lies_to(real, target) in {"is", "lies in"}:
                 files += [f"{link}/{init}" for init in _INITS]
     return files
 
@@ -443,7 +543,7 @@ class _WorkspaceGuard:
         """Raise ModuleNotFoundError if anything that the spec names is in an open workspace."""
         workspaces = {str(workspace) for workspace in tuple(_blocked)}
         for location in _list_locations(spec):
-            if not _leads_into(location, workspaces):
+            if not leads_into(location, workspaces):
                 continue
             if name not in self._reported:
                 self._reported.add(name)
@@ -489,40 +589,6 @@ def _list_locations(spec: importlib.machinery.ModuleSpec) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def _leads_into(path: str, folders: AbstractSet[str]) -> bool:
-    """Return whether the path, or a link on its way, enters one of these real folders.
-
-    A file that a link in a workspace stands for counts: sandboxed code can point the link elsewhere.
-    """
-    if not path.startswith("/"):
-        try:
-            path = f"{Path.cwd()}/{path}"
-        except FileNotFoundError:  # the current folder is gone
-            return False
-    parts, place, links = path.split("/")[::-1], "", 0
-    while parts:
-        part = parts.pop()
-        if part in {"", "."}:
-            continue
-        if part == "..":
-            place = place.rpartition("/")[0]
-            continue
-        place = f"{place}/{part}"
-        if place in folders:
-            return True
-        try:
-            link = os.readlink(place)  # noqa: PTH115 - done for each part at each import
-        except (OSError, ValueError):  # no link, nothing there, or no path
-            continue
-        links += 1
-        if links > _MAX_LINKS:
-            return False  # the kernel opens no such path either
-        parts += link.split("/")[::-1]
-        place = "" if link.startswith("/") else place.rpartition("/")[0]
-    return False
-
-
-_MAX_LINKS = 40
 _guard = _WorkspaceGuard()
 
 
@@ -611,18 +677,5 @@ def _forget_finders(folder: Path) -> None:
     """Drop the finders that are cached for this folder and those below."""
     known: dict[str, str] = {}
     for entry in tuple(sys.path_importer_cache):
-        if _relation(str(folder), _resolve(entry, known)) in {"is", "contains"}:
+        if lies_to(str(folder), resolve(entry, known)) in {"is", "contains"}:
             sys.path_importer_cache.pop(entry, None)
-
-
-def _resolve(path: str, known: dict[str, str]) -> str:
-    """Return the real path; `known` has those that were found before, as most entries share their parents."""
-    real = known.get(path)
-    if real is None:
-        parent, _, name = path.rpartition("/")
-        if not parent or name in {"", ".", ".."} or os.path.islink(path):  # noqa: PTH114 - many entries
-            real = os.path.realpath(path)
-        else:
-            real = f"{_resolve(parent, known).rstrip('/')}/{name}"
-        known[path] = real
-    return real

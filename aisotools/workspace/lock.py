@@ -184,6 +184,9 @@ def _trusted_folders(state_folder: Path, environ: Mapping[str, str]) -> Iterator
         ("IPYTHONDIR", ".ipython"),
     ):
         yield Path(environ.get(variable) or home / usual), "Jupyter's own folder"
+    for variable in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH", "JUPYTER_RUNTIME_DIR"):
+        for folder in filter(None, environ.get(variable, "").split(os.pathsep)):
+            yield Path(folder), f"a folder of {variable}, which Jupyter obeys"
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -6,12 +6,14 @@ Each case first shows with another interpreter that a file written in the folder
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import ClassVar
 
 import pytest
@@ -194,3 +196,99 @@ def test_a_watch_sees_that_a_linked_workspace_became_a_package(place: Path) -> N
     assert imports(place, "import linked"), "the control"
     with pytest.raises(WorkspaceRefused, match=r"linked/__init__\.py makes a package of it"):
         watch.check()
+
+
+# ---- packages that look for their modules in several folders
+
+
+@pytest.fixture
+def extended(place: Path) -> Iterator[ModuleType]:
+    """A loaded package whose `__path__` has a second folder."""
+    write(place.parent / "site/extended/__init__.py", "")
+    package = importlib.import_module("extended")
+    package.__path__.append(str(folder(place.parent / "more" / "extended")))
+    yield package
+    del sys.modules["extended"]
+
+
+def test_a_folder_that_a_package_looks_in_is_refused(place: Path, extended: ModuleType) -> None:
+    more = Path(extended.__path__[-1])
+    write(more / "planted.py")
+    code = f"import extended; extended.__path__.append({str(more)!r}); import extended.planted"
+    assert imports(place, code), "the control"
+    for workspace, relation in ((more, "is"), (more.parent, "contains"), (folder(more / "x"), "lies in")):
+        message = refusal(workspace)
+        assert f"it {relation} {str(more)!r}" in message
+        assert "modules of the package extended" in message
+    assert refusal(folder(place.parent / "other")) == ""
+
+
+def test_the_bytecode_of_a_folder_that_a_package_looks_in_counts(place: Path, extended: ModuleType) -> None:
+    workspace = folder(place.parent / "workspace")
+    assert refusal(workspace) == ""
+    Path(extended.__path__[-1], "__pycache__").symlink_to(workspace)
+    assert f"it is {str(workspace)!r}" in refusal(workspace)
+
+
+def test_a_part_of_a_namespace_is_refused(place: Path) -> None:
+    part = folder(place.parent / "site" / "spaces_of_ours")
+    write(part / "known.py", "")
+    namespace = importlib.import_module("spaces_of_ours")
+    workspace = folder(place.parent / "more" / "spaces_of_ours")
+    try:
+        assert refusal(workspace) == ""
+        assert refusal(folder(part / "notes")) == "", "a folder in a plain folder on the search path"
+        namespace.__path__.append(str(workspace))
+        assert f"it is {str(workspace)!r}" in refusal(workspace)
+        assert f"it lies in {str(workspace)!r}" in refusal(folder(workspace / "notes"))
+    finally:
+        del sys.modules["spaces_of_ours"]
+
+
+def test_a_package_without_a_readable_path_is_passed_over(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        def __iter__(self) -> Iterator[str]:
+            raise ZeroDivisionError
+
+    for number, path in enumerate((Broken(), None, [b"/tmp", 1, "a\0b"])):
+        module = ModuleType(f"broken_{number}")
+        module.__dict__["__path__"] = path
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    workspace = folder(place / "work")
+    assert refusal(workspace) == ""
+    ImportRootWatch(workspace, {}).check()
+
+
+def test_a_lazy_module_is_not_loaded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("lazy", write(place.parent / "lazy.py", "1 / 0"))
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(sys.modules, "lazy", module)
+    assert refusal(folder(place / "work")) == ""
+    with pytest.raises(ZeroDivisionError):
+        dir(module)
+
+
+def test_a_watch_looks_again_when_a_package_looks_elsewhere(place: Path, extended: ModuleType) -> None:
+    workspace = folder(place / "work")
+    watch = ImportRootWatch(workspace, {})
+    watch.check()
+    extended.__path__.append(str(workspace))
+    for _ in range(2):
+        with pytest.raises(WorkspaceRefused, match="modules of the package extended"):
+            watch.check()
+    extended.__path__.pop()
+    watch.check()
+    write(place.parent / "site/later/__init__.py", f"__path__.append({str(workspace)!r})")
+    importlib.import_module("later")
+    try:
+        with pytest.raises(WorkspaceRefused, match="modules of the package later"):
+            watch.check()
+    finally:
+        del sys.modules["later"]
+    watch.check()

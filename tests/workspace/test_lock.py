@@ -127,6 +127,9 @@ def test_jupyter_folders(tmp_path: Path, state: Path, home: Path) -> None:
     moved = tmp_path / "elsewhere" / "config"
     moved.mkdir(parents=True)
     assert "contains Jupyter" in refused(moved.parent, state, home, JUPYTER_CONFIG_DIR=str(moved))
+    for variable in ("JUPYTER_PATH", "JUPYTER_CONFIG_PATH", "JUPYTER_RUNTIME_DIR"):
+        places = {variable: f"/nowhere:{moved}"}
+        assert f"contains a folder of {variable}" in refused(moved.parent, state, home, **places)
     assert not refused(moved.parent, state, home)
 
 
