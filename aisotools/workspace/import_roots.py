@@ -360,7 +360,7 @@ def _list_loaded() -> _Loaded:
     for name, module in loaded.items():
         if name.startswith("__editable___") and name.endswith("_finder"):
             editable_finders.append(module)
-        if not isinstance(module, ModuleType):
+        if not issubclass(type(module), ModuleType):  # objects of cffi say that they are modules
             continue
         names_of_module: dict[str, Any] = object.__getattribute__(module, "__dict__")  # loads no lazy module
         if "__path__" in names_of_module:

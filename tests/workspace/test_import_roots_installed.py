@@ -274,6 +274,21 @@ def test_a_lazy_module_is_not_loaded(place: Path, monkeypatch: pytest.MonkeyPatc
         dir(module)
 
 
+def test_an_object_that_says_it_is_a_module_is_passed_over(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Library:
+        """As those of cffi."""
+
+        __slots__ = ()
+        __class__ = ModuleType  # type: ignore[assignment]  # as `isinstance` is answered
+
+    monkeypatch.setitem(sys.modules, "library.lib", Library())
+    workspace = folder(place / "work")
+    assert refusal(workspace) == ""
+    ImportRootWatch(workspace, {}).check()
+
+
 def test_a_watch_looks_again_when_a_package_looks_elsewhere(place: Path, extended: ModuleType) -> None:
     workspace = folder(place / "work")
     watch = ImportRootWatch(workspace, {})
