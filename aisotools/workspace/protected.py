@@ -81,6 +81,19 @@ _ACTIONS: dict[DifferenceKind, str] = {
 }
 
 
+_COMMANDS_OF_PYTHON = frozenset(("[console_scripts]", "[gui_scripts]"))
+
+
+def _names_only_commands(data: bytes | None) -> bool:
+    """Return whether these entry points of a distribution are commands, which a person calls by name."""
+    if data is None or not data.isascii():
+        return False
+    lines = [line.strip() for line in data.decode().splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    sections = {line for line in lines if line.startswith("[")}
+    return sections <= _COMMANDS_OF_PYTHON and (not lines or lines[0] in sections)
+
+
 def _is_notebook(path: str) -> bool:
     return fold_name(path).endswith(".ipynb")
 
@@ -444,7 +457,7 @@ class ProtectedFiles:
 
     @staticmethod
     def _is_harmless(path: str, file: CandidateFile, found: FileSnapshot, known: bytes | None = None) -> bool:
-        """Return whether the file makes nothing run: a sample of a hook, or plain settings of git."""
+        """Return whether the file makes nothing run: a sample of a hook, commands, plain settings of git."""
         if not stat.S_ISREG(found.status.st_mode):
             return False
         *above, name = fold_name(path).split("/")
@@ -458,6 +471,8 @@ class ProtectedFiles:
             return is_harmless_strategy_options(found.data)
         if file.zone.is_sequencer_options(name):
             return is_harmless_sequencer_options(found.data)
+        if file.zone.is_entry_points(name):
+            return _names_only_commands(found.data)
         if name == "commondir":
             # As `git worktree add` writes it. The folder that it names is a repository, and watched as such.
             in_worktrees = above[-3:-1] == [".git", "worktrees"]

@@ -1,8 +1,9 @@
 """The list of protected names, by the programs that run or obey them.
 
 The criterion, and how the names are compared, stand in `aisotools.workspace.protected_names`. A `*`
-stands for any characters. The folder form of a module (`tasks/__init__.py`) needs no name here: it follows
-from `tasks.py`. What decided about the names that are not here:
+stands for any characters. Two forms of a name need no place here, since they follow from it: the folder form
+of a module (`tasks/__init__.py`), and what GNU make would make a file of (`Makefile.sh`). What decided about
+the names that are not here:
 
 - a Dockerfile: its commands run in a container, which holds only what the build was given. A compose file is
   here, since it may give a container any folder of the host, and all rights;
@@ -10,6 +11,8 @@ from `tasks.py`. What decided about the names that are not here:
   runs when a person installs it, which is what they asked for. A manifest that can name commands is here;
 - the source of a program (`manage.py`, `main.tf`, `test_x.py`, libraries in `node_modules`), and what a build
   wrote from it (`target`, `dist`): running them is what the person asks for;
+- the programs of an environment (`.venv/bin`, `node_modules/.bin`), which run the modules beside them: what
+  installs something writes both, and many are too large to be copied and put back. README says so;
 - text for models (`AGENTS.md`, `CLAUDE.md`, `.cursorrules`): no program executes it;
 - settings that run nothing and load nothing (`ruff.toml`, `.editorconfig`, `.clang-format`, `.nvmrc`);
 - names that ordinary files and folders have as well (`project.json`, `box.json`; `BUILD`, `DEPS`, Go's
@@ -80,7 +83,10 @@ PROTECTED_GROUPS = (
             cz.json cz.yaml .copier-answers.yml copier.yml copier.yaml cookiecutter.json sitecustomize.py
             usercustomize.py *.pth pyvenv.cfg .python-version pdm.toml .pdm.toml buildout.cfg doit.cfg
             pip.conf pip.ini invoke.py anaconda-project.yml conda-project.yml .cruft.json tbump.toml
+            bumpver.toml poe_tasks.toml poe_tasks.yaml poe_tasks.json duties.py *.egg *.egg-link
         """,
+        folders=".eggs",
+        paths="*.egg-info/entry_points.txt *.dist-info/entry_points.txt *.egg/egg-info/pkg-info",
     ),
     _group(
         "checkers, language servers, debuggers, documentation and servers of Python",
@@ -92,7 +98,8 @@ PROTECTED_GROUPS = (
             .kedro.yml .prospector.* .pyre_configuration .sqlfluff .pythonstartup publishconf.py
             _quarto.yml celeryconfig.py scrapy.cfg alembic.ini luigi.toml dvcfile mlproject meltano.yml
             _quarto-*.yml _metadata.yml _extension.yml _environment _environment.local _environment-*
-            dbt_project.yml profiles.yml nextflow.config nf-test.config
+            dbt_project.yml profiles.yml nextflow.config nf-test.config .importlinter _config.yaml
+            _config.toml
         """,
         folders=".jedi .ropeproject profiles/default",
         paths=".dvc/config",
@@ -125,7 +132,8 @@ PROTECTED_GROUPS = (
     ),
     _group(
         "make, CMake, Meson, SCons and other builds of C and C++",
-        "run the commands that these files hold",
+        "run the commands that these files hold; GNU make first makes any file of these lists anew of one "
+        "with `.sh`, `.c` or the like added, which is protected as well",
         names="""
             makefile gnumakefile makefile.am makefile.in configure.ac configure.in aclocal.m4 kbuild kconfig
             imakefile cmakelists.txt cmakepresets.json cmakeuserpresets.json cmakecache.txt ctest*.cmake
@@ -134,7 +142,7 @@ PROTECTED_GROUPS = (
             conanfile.txt conandata.yml xmake.lua .qmake.conf platformio.ini .gn build.gn .gclient *.gyp
             *.gypi android.mk android.bp gtags.conf bsdmakefile acinclude.m4 meson_options.txt sconstruct.py
             wscript_build project-config.jam tuprules.tup vcpkg.json vcpkg-configuration.json premake4.lua
-            premake5.lua application.mk
+            premake5.lua application.mk *.pro *.qbs
         """,
         folders="site_scons",
         paths=".west/config",
@@ -147,7 +155,8 @@ PROTECTED_GROUPS = (
             bacon.toml .bacon.toml .buckconfig .buckconfig.local *.bazel .plzconfig build.plz skaffold.yaml
             okteto.yml watchfiles.toml sake.yaml makefile.toml procfile procfile.dev maskfile.md earthfile
             tiltfile modd.conf mprocs.yaml moon.yml pants.toml .bazelversion dagger.json devspace.yaml
-            garden.yml .foreman shakefile.hs process-compose.yaml
+            garden.yml .foreman shakefile.hs process-compose.yaml treefmt.toml .treefmt.toml
+            .pants.bootstrap foundry.toml
         """,
         folders=".moon",
         paths="tools/bazel",
@@ -205,6 +214,7 @@ PROTECTED_GROUPS = (
             wrangler.jsonc firebase.json serverless.* cdk.json electron-builder.* nest-cli.json testem.js
             testem.json jakefile jakefile.* brunch-config.* ember-cli-build.js .ember-cli jasmine.json
             plopfile.* ormconfig.* .markdownlint-cli2.* netlify.toml cdktf.json truffle-config.js truffle.js
+            gatsby-*.mjs tslint.json tslint.yaml tslint.yml
         """,
         folders=".vuepress .storybook .vitepress",
         paths=".changeset/config.json",
@@ -217,9 +227,10 @@ PROTECTED_GROUPS = (
             .haml-lint.yml .simplecov .solargraph.yml cucumber.yml *.podspec *.gemspec vagrantfile
             policyfile.rb .kitchen.yml .kitchen.yaml .watchr guardfile thorfile *.thor
             .rubocop.yml .rubocop_todo.yml .erb_lint.yml .yardopts .overcommit.yml brewfile podfile
-            dangerfile berksfile puppetfile .autotest
+            dangerfile dangerfile.* berksfile puppetfile .autotest .rspec-local .kitchen.local.yml
+            kitchen.yml kitchen.local.yml packwerk.yml .mutant.yml mutant.yml
         """,
-        folders="fastlane _plugins .bundle",
+        folders="fastlane _plugins .bundle .chef",
     ),
     _group(
         "composer, phpunit, phpstan and other tools of PHP; web servers",
@@ -230,7 +241,7 @@ PROTECTED_GROUPS = (
             .phpcs.xml.dist codeception.yml codeception.dist.yml behat.yml behat.yml.dist
             infection.json5 phinx.yml grumphp.yml grumphp.yml.dist .user.ini php.ini .htaccess web.config
             robofile.php ecs.php phpspec.yml phpbench.json phinx.php captainhook.json castor.php deploy.php
-            kahlan-config.php
+            kahlan-config.php wp-cli.yml wp-cli.local.yml .arcconfig .arclint
         """,
         folders=".phan",
     ),
@@ -258,7 +269,7 @@ PROTECTED_GROUPS = (
             rebar.config rebar.config.script mix.exs config.exs runtime.exs build.zig nim.cfg *.nim.cfg
             *.nims *.nimble dub.json dub.sdl dub.settings.json package.swift project.swift project.pbxproj
             *.xcscheme *.xcconfig pubspec.yaml pubspec_overrides.yaml *.proj *.csproj *.fsproj *.vbproj
-            *.vcxproj *.wixproj *.csproj.* *.fsproj.* *.vbproj.* *.vcxproj.* directory.*.props
+            *.*proj *.vcxproj *.wixproj *.csproj.* *.fsproj.* *.vbproj.* *.vcxproj.* directory.*.props
             directory.*.targets directory.*.rsp msbuild.rsp nuget.config global.json dotnet-tools.json
             build.cake build.fsx .erlang shard.yml alire.toml *.gpr .xcode.env .xcode.env.*
             analysis_options.yaml build.yaml melos.yaml build.dart *.sln *.slnx *.sln.* paket.dependencies
@@ -272,7 +283,7 @@ PROTECTED_GROUPS = (
             _output.yml _site.yml
             .radian_profile *localpreferences.toml project.toml build.jl startup.m finish.m profile.do
             sasv9.cfg rootlogon.c .rootlogon.c .gnuplot activate.r makevars makevars.win juliaproject.toml
-            maxima-init.mac maxima-init.lisp autoexec.sas *.rproj
+            maxima-init.mac maxima-init.lisp autoexec.sas *.rproj rootlogoff.c rootalias.c
         """,
         folders=".julia",
     ),
@@ -283,9 +294,11 @@ PROTECTED_GROUPS = (
             .env .env.* .flaskenv .envrc .bash_profile .bash_login .bash_logout .bash_aliases .profile
             .zshenv .zprofile .zlogin .zlogout .login .logout .autoenv .tool-versions mise.toml .mise.toml
             mise.*.toml .mise.*.toml .rtx.toml .prototools shell.nix flake.nix default.nix devenv.nix
-            .tmuxinator.yml .tmuxp.* .quartenv .envrc.local devbox.json devenv.yaml .xprofile
+            .tmuxinator.yml .tmuxp.* .quartenv .envrc.local devbox.json devenv.yaml .xprofile .rbenv-vars
+            devenv.local.nix devenv.local.yaml
         """,
-        folders=".direnv .ssh .config/mise .mise .gnupg .config/fish",
+        folders=".direnv .ssh .config/mise .mise .gnupg .config/fish mise-tasks .mise-tasks mise/tasks",
+        paths="mise/config.toml mise/config.local.toml",
     ),
     _group(
         "editors, language servers and debuggers",
@@ -293,9 +306,12 @@ PROTECTED_GROUPS = (
         names="""
             .vimrc.local _vimrc _exrc .vimspector.json .projections.json .dir-locals.el .dir-locals-2.el
             .gdbinit .gdbearlyinit .lldbinit *.code-workspace *.sublime-project *.kdev4 .neoconf.json .emacs
-            .kateproject .project *-gdb.py jdb.ini
+            .kateproject .project *-gdb.py *-gdb.gdb *-gdb.scm jdb.ini
         """,
-        folders=".vscode .idea .run .zed .helix .vs .theia .fleet .nova .vim",
+        folders="""
+            .vscode .idea .run .zed .helix .vs .theia .fleet .nova .vim .obsidian/plugins .crossnote
+        """,
+        paths=".obsidian/community-plugins.json",
     ),
     _group(
         "git and other version control",
@@ -303,7 +319,7 @@ PROTECTED_GROUPS = (
         names="""
             .gitconfig .pre-commit-config.yaml .pre-commit-config.yml lefthook.* .lefthook.*
             simple-git-hooks.* .simple-git-hooks.* hk.pkl .hgsub .p4config prek.toml lefthook-local.*
-            .lefthook-local.* .rusty-hook.toml
+            .lefthook-local.* .rusty-hook.toml .gitlint cliff.toml .cliff.toml cog.toml
         """,
         folders=".git/hooks .githooks .husky _darcs/prefs .repo/repo .lefthook .fossil-settings",
         paths="""
@@ -323,12 +339,12 @@ PROTECTED_GROUPS = (
             azure-pipelines*.yaml azure-pipelines-*.yml .azure-pipelines.yml codemagic.yaml buildspec.yml
             buildspec.yaml cloudbuild.yaml cloudbuild.yml cloudbuild.json .evergreen.yml .prow.yaml
             .readthedocs.yaml .readthedocs.yml amplify.yml heroku.yml railway.toml railway.json fly.toml
-            snapcraft.yaml atlantis.yaml wercker.yml
+            snapcraft.yaml atlantis.yaml wercker.yml .taskcluster.yml .vela.yml .vela.yaml
         """,
         folders="""
             .github/workflows .github/actions .github/hooks .gitea/workflows .forgejo/workflows .circleci
             .azure-pipelines .buildkite .builds .harness .zuul.d .trunk .woodpecker .semaphore .teamcity
-            .tekton .qlty
+            .tekton .qlty bamboo-specs
         """,
         paths=".github/copilot-setup-steps.yml debian/rules",
     ),
@@ -340,10 +356,10 @@ PROTECTED_GROUPS = (
             docker-compose.*.yaml docker-bake.* .devcontainer.json
             devfile.yaml .devfile.yaml ansible.cfg .ansible.cfg pulumi.*yaml terragrunt.hcl .tflint.hcl
             .gitpod.yml .replit replit.nix ansible-navigator.* .ansible-lint .ansible-lint.yml saltfile
-            helmfile.* .checkov.yaml .checkov.yml
+            helmfile.* .checkov.yaml .checkov.yml .lando.yml .lando.*.yml .wp-env.json .wp-env.override.json
         """,
         folders="""
-            .devcontainer .idx .codesandbox helmfile.d .terraform group_vars host_vars action_plugins
+            .ddev .devcontainer .idx .codesandbox helmfile.d .terraform group_vars host_vars action_plugins
             become_plugins cache_plugins callback_plugins cliconf_plugins connection_plugins
             doc_fragments filter_plugins httpapi_plugins inventory_plugins lookup_plugins
             netconf_plugins shell_plugins strategy_plugins terminal_plugins test_plugins vars_plugins
@@ -375,5 +391,11 @@ PROTECTED_GROUPS = (
 )
 """All names, in the order in which `%policy protected` shows them."""
 
-EXCEPTIONS = frozenset((".env.example", ".env.sample", ".env.template", ".env.dist", ".nvmrc"))
-"""Names that a `*` covers, and that nothing obeys: samples to copy, and the number of a version."""
+EXCEPTIONS = frozenset(
+    (
+        *(".env.example", ".env.sample", ".env.template", ".env.dist", ".nvmrc"),
+        *("proguard-rules.pro", "consumer-rules.pro"),
+    )
+)
+"""Names that a `*` covers, and that make no program run anything: samples to copy, the number of a version,
+and rules of ProGuard."""

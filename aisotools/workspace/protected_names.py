@@ -18,6 +18,17 @@ its `__init__` is protected in each of its forms, and so is a link in the place 
 also run a folder with the name of a file of code, beginning with one file in it (`setup.py/__main__.py`,
 `gulpfile.js/index.js`), which is protected.
 
+GNU make writes a file that a makefile includes, or that a rule in it needs, anew from one of the same name
+with another ending (`Makefile.sh`, `package.json.c`) and from one of a version control (`Makefile,v`,
+`s.Makefile`). It does so by rules of its own, and before it obeys what came out; the makefile itself is no
+exception. So whatever is protected by its name is protected as such a source as well.
+
+Tools of Python find plugins by the entry points of distributions, in every folder from which modules are
+imported, and the current one is such a folder. So `entry_points.txt` is protected in `x.egg-info` and
+`x.dist-info`, unless it names commands alone: those run when a person calls them, and most projects have no
+others, so that they can be built in their folder. It is not protected in `site-packages`, where the modules
+themselves lie beside it.
+
 Mechanism: names are compared as file systems compare them that ignore case; see `fold_name`. A repository of
 git is recognized by what it holds (`HEAD` with `objects` and `refs`, or `HEAD` with `commondir`), whatever
 its name; links and plain files in the place of a protected folder count as the folder does. Matching is by
@@ -82,6 +93,8 @@ _IGNORABLE = (
 def name_matcher(names: Iterable[str]) -> Callable[[str], bool]:
     """Return a function that says whether a name in lower case is one of `names` or fits a glob of them.
 
+    A name of which GNU make would make one of them counts, too.
+
     It is asked about every entry of a folder. Globs that are one ending are found by the last dot of the
     name, and the others are tried only on names with their first letter, or with more than one dot.
     """
@@ -89,9 +102,12 @@ def name_matcher(names: Iterable[str]) -> Callable[[str], bool]:
     exact = frozenset(name for name in names if "*" not in name)
     endings: dict[str, tuple[str, ...]] = {}
     others: dict[str, list[str]] = {}
+    tails: tuple[str, ...] = ()  # of the last part of a name, as in `*.*proj`
     for glob in names:
         ending = glob[1:]
-        if glob.startswith("*") and "*" not in ending and "." in ending:
+        if glob.startswith("*.*") and "*" not in glob[3:]:
+            tails = (*tails, glob[3:])
+        elif glob.startswith("*") and "*" not in ending and "." in ending:
             last = ending[ending.rindex(".") :]
             endings[last] = (*endings.get(last, ()), ending)
         elif "*" in glob:
@@ -100,9 +116,20 @@ def name_matcher(names: Iterable[str]) -> Callable[[str], bool]:
     of_any_first = re.compile("|".join(others.get("*", ["(?!)"]))).match  # of `*.x.*`: two dots at least
 
     def matches(name: str) -> bool:
+        if is_named(name):
+            return True
+        if name.endswith(_OF_SOURCES) and is_named(name[: name.rindex(".")]):
+            return True
+        if not name.endswith(",v") and not name.startswith("s."):
+            return False
+        made = name.removesuffix(",v").removeprefix("s.")
+        return is_named(made) or (made.endswith(_OF_SOURCES) and is_named(made[: made.rindex(".")]))
+
+    def is_named(name: str) -> bool:
         if name in exact:
             return True
-        if name.endswith(endings.get(name[name.rfind(".") :], ())):
+        last = name.rfind(".")
+        if name.endswith(endings.get(name[last:], ())) or (last >= 0 and name.endswith(tails, last + 1)):
             return name not in EXCEPTIONS
         with_this_first = by_first.get(name[:1])
         if with_this_first is not None and with_this_first(name):
@@ -112,13 +139,19 @@ def name_matcher(names: Iterable[str]) -> Callable[[str], bool]:
     return matches
 
 
+_OF_SOURCES = (
+    *(".c", ".cc", ".cpp", ".f", ".l", ".m", ".mod", ".o"),
+    *(".p", ".r", ".s", ".sh", ".w", ".web", ".y", ".ym"),
+)
+"""Endings, in lower case, of what rules of GNU make turn into a file of the same name without an ending."""
+
 _is_protected_name = name_matcher(PROTECTED_NAMES)
 _FOLDERS = frozenset(PROTECTED_FOLDERS)
 _MODULES = frozenset(
     name.removesuffix(".py") for name in PROTECTED_NAMES if name.endswith(".py") and "*" not in name
 )
 _BYTECODE_FOLDER = "__pycache__"
-_NEVER_IMPORTED = frozenset(("conf",))
+_NEVER_IMPORTED = frozenset(("conf", "duties"))
 """Modules that programs only read by their path, and whose folders are named like many others."""
 _PACKAGES = frozenset(name for name in _MODULES - _NEVER_IMPORTED if name.isidentifier())
 _PLACES_OF_INIT = _PACKAGES | {f"{name}/{_BYTECODE_FOLDER}" for name in _PACKAGES}
@@ -135,9 +168,17 @@ _LEADING_PARTS = frozenset(
 )  # of which `.github` is one, and `.jj/repo`
 _FIRST_PARTS = frozenset(part for part in (*_LEADING_PARTS, *PROTECTED_FOLDERS) if "/" not in part)
 _ORDINARY_PARTS = _PACKAGES | {
-    *(".config", "base", "classic", "custom_theme", "debian", "full", "overrides", "profiles", "tools")
+    *(".config", "base", "classic", "custom_theme", "debian", "full", "mise", "overrides", "profiles"),
+    "tools",
 }
 """Of these folders, which other files are named after as well: only a link in the place of one counts."""
+_METADATA = (".egg-info", ".dist-info", ".egg")
+"""Endings of folders that a path in the list names as `*.egg-info`, for any name before it."""
+
+_ENTRY_POINTS = "entry_points.txt"
+_FOLDERS_OF_METADATA = frozenset(("*.egg-info", "*.dist-info"))
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
+_REMEMBERED = _FIRST_PARTS | _INSTALLED
 _COMPILED = (".pyc", ".pyo", ".so", ".pyd")
 _SETTINGS_OF_GIT = frozenset(("config", "config.worktree"))
 FILES_OF_GIT = _SETTINGS_OF_GIT | {"commondir", "hooks", "rebase-merge", "rebase-apply", "sequencer"}
@@ -162,7 +203,8 @@ class Zone:
     """What the folders above a file mean for it.
 
     Attributes:
-        first: Last components of the folder, in lower case, if a protected folder or path begins with them.
+        first: Last components of the folder, in lower case, if a protected folder or path begins with them,
+            or `site-packages`.
         inside: True in a protected folder, at any depth.
         repository: True directly in a repository of git.
         hooks: True in the hooks of a repository, at any depth.
@@ -186,7 +228,9 @@ class Zone:
         """Return the zone of the subfolder `name`."""
         name = fold_name(name)
         code = name.endswith(_CODE) and _is_protected_name(name)
-        if self is ROOT_ZONE and name not in _FIRST_PARTS and name != _BYTECODE_FOLDER and not code:
+        if name.endswith(_METADATA) and self.first not in _INSTALLED:
+            name = f"*{name[name.rindex('.') :]}"
+        if self is ROOT_ZONE and name not in _REMEMBERED and name != _BYTECODE_FOLDER and not code:
             return self
         hooks = self.hooks or (self.repository and name == "hooks")
         modules = (self.repository and name in _FOLDERS_OF_MODULES) or (
@@ -194,7 +238,7 @@ class Zone:
         )
         path = f"{self.first}/{name}"
         zone = Zone(
-            first=path if path in _LEADING_PARTS else name if name in _FIRST_PARTS else "",
+            first=path if path in _LEADING_PARTS else name if name in _REMEMBERED else "",
             inside=self.inside or hooks or name in _FOLDERS or path in _FOLDERS,
             repository=name == ".git" or modules,
             hooks=hooks,
@@ -222,6 +266,8 @@ class Zone:
         if _is_protected_name(name) or name.endswith(".ipynb") or name == _BYTECODE_FOLDER:
             return True
         if name in _FIRST_PARTS and (link or name not in _ORDINARY_PARTS):
+            return True
+        if link and name.endswith(_METADATA) and self.first not in _INSTALLED:
             return True
         if self.is_compiled(name):
             return True
@@ -257,6 +303,10 @@ class Zone:
     def is_sequencer_options(self, name: str) -> bool:
         """Return whether the entry `name` holds the options of a series of commits that git picks."""
         return self.operation == "sequencer" and fold_name(name) == "opts"
+
+    def is_entry_points(self, name: str) -> bool:
+        """Return whether the entry `name` holds the entry points of a distribution, and nothing else."""
+        return not self.inside and self.first in _FOLDERS_OF_METADATA and fold_name(name) == _ENTRY_POINTS
 
     def is_compiled(self, name: str) -> bool:
         """Return whether Python may load the entry `name` in place of a protected module.

@@ -26,6 +26,7 @@ PROTECTED = """
     .cargo/config.toml a/.Cargo/config .hg/hgrc .jj/repo/config.toml .sl/config .helix/languages.toml
     .github/actions/x/action.yml .circleci/config.yml Jenkinsfile .opencode/x .vscode/x.so .idea/main.pyc
     conftest.pyc conftest.abi3.so __pycache__/conftest.cpython-311-pytest-9.2.0.pyc
+    __pycache__/duties.cpython-311.pyc
     a/__PYCACHE__/sitecustomize.cpython-311.pyc a/__pycache__/tasks.cpython-311.opt-1.pyc
 """
 ORDINARY = """
