@@ -12,7 +12,7 @@ from typing import AnyStr, Literal
 
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.tree import Node, NodeChange, TreePath, TreeReader
+from aisotools.workspace.checkpoints.tree import Node, NodeChange, TreePath, TreeReader, link_target
 from aisotools.workspace.paths import printable
 
 MAX_DIFFS = 50
@@ -141,7 +141,7 @@ def changes_between(store: Store, before: str, after: str, uncovered: tuple[str,
     return Changes(every=tuple(every), uncovered=uncovered)
 
 
-_WHAT = {"other": "special file", "unkept": "not kept", "fifo": "FIFO"}
+_WHAT = {"long_link": "link", "other": "special file", "unkept": "not kept", "fifo": "FIFO"}
 
 
 def _text(path: TreePath) -> str:
@@ -166,15 +166,17 @@ def _moves(found: dict[TreePath, NodeChange]) -> dict[TreePath, TreePath]:
 def _note(was: Node | None, now: Node | None) -> str | None:
     """Return the note of a change without a diff; None for a change that should have one."""
     if was is not None and now is not None:
-        if was.kind != now.kind:
+        if was.kind != now.kind and not (was.is_link and now.is_link):
             return f"{_WHAT.get(was.kind, was.kind)} before, {_WHAT.get(now.kind, now.kind)} now"
         if was.content == now.content:
             return f"mode {was.mode:04o} before, {now.mode:04o} now"
     nodes = [node for node in (was, now) if node is not None]
     if any(node.kind == "unkept" for node in nodes):
         return next(node.why_unkept for node in nodes if node.kind == "unkept")
-    if nodes[-1].kind == "link":
-        return "to " + " instead of ".join(repr(printable(node.content)) for node in nodes[::-1])
+    if nodes[-1].is_link:
+        if any(node.kind == "long_link" for node in nodes):
+            return None
+        return _describe_targets([node.content for node in nodes])
     if any(node.kind != "file" for node in nodes):
         return ""
     if sum(node.size for node in nodes) > _MAX_BYTES:
@@ -182,9 +184,17 @@ def _note(was: Node | None, now: Node | None) -> str | None:
     return None
 
 
+def _describe_targets(targets: Sequence[str]) -> str:
+    """Return the note of a link that had these targets one after the other."""
+    return "to " + " instead of ".join(repr(printable(target)) for target in targets[::-1])
+
+
 def _diff(store: Store, path: TreePath, was: Node | None, now: Node | None) -> tuple[str, str]:
-    """Return the unified diff of two text files, and a note if there is none."""
+    """Return the unified diff of two text files, and a note if there is none, as for two links."""
     try:
+        nodes = [node for node in (was, now) if node is not None]
+        if nodes[-1].is_link:
+            return "", _describe_targets([link_target(node, store) for node in nodes])
         texts = [store.get(node.content).decode() if node is not None else "" for node in (was, now)]
     except UnicodeDecodeError:
         return "", "binary"

@@ -66,6 +66,11 @@ os.makedirs('many')
 for n in range({count}):
     os.close(os.open('many/f%d' % n, os.O_CREAT | os.O_WRONLY))
 """
+LINKS = """
+import os
+for n in range({count}):
+    os.symlink({target}, {name})
+"""
 SPINNING = "while :; do :; done"
 
 
@@ -252,6 +257,16 @@ SCENARIOS: dict[str, Scenario] = {
     "99,000 files in one folder": Scenario(FILES.format(count=99_000), follow_up=use_files, files=99_000),
     "more files than are kept": Scenario(FILES.format(count=100_001), follow_up=write_files, files=100_001),
     "1,000 files in one call": Scenario(FILES.format(count=1_000), 2),
+    "links with long targets": Scenario(
+        LINKS.format(count=30_000, target="'x' * 4_000", name="'s%d' % n"), files=30_000
+    ),
+    "links with long targets and names": Scenario(
+        LINKS.format(
+            count=10_000, target="b'%05d' % n + b'\\xff' * 4_000", name="b'%05d' % n + b'\\xfe' * 250"
+        ),
+        follow_up=use_files,
+        files=10_000,
+    ),
     "100,000 files": Scenario(prepare=many_files, follow_up=use_files, files=100_000),
     "230 nested folders": Scenario(prepare=deep_folders, follow_up=use_files),
     "16 MiB of settings of git": Scenario(visit=large_config, follow_up=use_files),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.tree import Node, encode_folder
+from aisotools.workspace.checkpoints.tree import Node, encode_folder, link_node
 from aisotools.workspace.diff import (
     MAX_COMPARED_LINES,
     MAX_DIFFS,
@@ -37,7 +37,7 @@ def tree(store: Store, **nodes: Node | bytes | str) -> str:
         if isinstance(node, bytes):
             node = Node("file", 0o644, store.put(node), len(node))  # noqa: PLW2901 - the node that it stands for
         elif isinstance(node, str):
-            node = Node("link", content=node)  # noqa: PLW2901 - the same
+            node = link_node(node, store)  # noqa: PLW2901 - the same
         folder[name] = node
     return store.put(encode_folder(folder))
 
@@ -88,6 +88,9 @@ def test_file_that_is_elsewhere_was_moved(store: Store) -> None:
         (b"text", b"\xff\xfe", "file", "binary"),
         (b"text", "target", "link", "file before, link now"),
         ("old", "new\n", "link", "to 'new\\\\n' instead of 'old'"),
+        ("old", "x" * 129, "link", f"to '{'x' * 129}' instead of 'old'"),
+        ("y" * 129, "x" * 129, "link", f"to '{'x' * 129}' instead of '{'y' * 129}'"),
+        ("y" * 129, b"text", "file", "link before, file now"),
         (Node("unkept", content="it is too large;1"), b"x", "file", "not kept before, file now"),
         (
             Node("unkept", content="it is too large;1"),

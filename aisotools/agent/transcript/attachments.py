@@ -140,7 +140,7 @@ def _in_tree(store: Store, root: str) -> Iterator[_Found]:
         elif node.kind == "file":
             yield _Found(path, node.size, partial(store.get, node.content))
         else:
-            why = {"link": "a link", "unkept": node.why_unkept}.get(node.kind, "no file")
+            why = "a link" if node.is_link else node.why_unkept if node.kind == "unkept" else "no file"
             yield _Found(path, why=why)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from aisotools.core.exceptions import WorkspaceError
 from aisotools.workspace.checkpoints.scan import TrackedTree
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, open_below
+from aisotools.workspace.checkpoints.tree import Node, TreePath, TreeReader, link_target, open_below
 from aisotools.workspace.dirfd import CREATE_FLAGS, DIRECTORY_FLAGS, open_unlocked
 from aisotools.workspace.workspace import TEMPORARY
 
@@ -292,8 +292,8 @@ class _Restore:
             try:
                 if node.kind == "file":
                     self._write(parent, temporary, node)
-                elif node.kind == "link":
-                    os.symlink(node.content, temporary, dir_fd=parent)
+                elif node.is_link:
+                    os.symlink(link_target(node, self._store), temporary, dir_fd=parent)
                 else:
                     os.mkfifo(temporary, node.mode, dir_fd=parent)
                 # Crash in between: the name leads to the old file or to the whole new one, and a temporary

@@ -37,6 +37,7 @@ from aisotools.workspace.checkpoints.tree import (
     FolderState,
     Node,
     TreePath,
+    link_node,
     open_below,
     pack_stamp,
     put_away,
@@ -198,6 +199,7 @@ class Scanner:
         if self._file is not None:
             self._take_back()
         walk = _Walk(
+            store=self._store,
             limits=self._limits,
             device=os.fstat(root).st_dev,
             racy_ns=self._clock() - RACY_NS,
@@ -376,6 +378,7 @@ class Scanner:
 class _Walk:
     """One walk through the folder. Updates its state, except for files, which are left in `pending`."""
 
+    store: Store
     limits: ScanLimits
     device: int
     racy_ns: int
@@ -480,7 +483,7 @@ class _Walk:
         kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFLNK:
             try:
-                node = Node("link", content=os.readlink(name, dir_fd=folder))
+                node = link_node(os.readlink(name, dir_fd=folder), self.store)
             except OSError as error:
                 node = _unreadable_node(error, status)
         elif kind == stat.S_IFIFO:

@@ -5,8 +5,9 @@ trees have equal digests however deep they are.
 
 What a scanner remembers of a folder from one walk to the next takes little memory. A workspace may hold a
 hundred thousand entries, and its author is hostile. So an entry is one packed record, of 112 bytes for a
-file, and not a tree of objects. A state that takes more than its scanner may keep is put away in a file
-without a name between two walks. The file lies in the private folder of the store, and ends with the process.
+file, and not a tree of objects. A link's target may have 4 KiB: a long one is stored like a file, and the
+record holds its digest. A state that takes more than its scanner may keep is put away in a file without a
+name between two walks. The file lies in the private folder of the store, and ends with the process.
 """
 
 from __future__ import annotations
@@ -21,15 +22,21 @@ from pathlib import Path
 from sys import getsizeof
 from typing import BinaryIO, Literal, NamedTuple, Protocol
 
+from aisotools.workspace.checkpoints.store import content_digest
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS
 
-NodeKind = Literal["file", "folder", "link", "fifo", "other", "unkept"]
-"""Kind of a tree node: `other` is a socket or device, `unkept` exists without its content being stored."""
+NodeKind = Literal["file", "folder", "link", "long_link", "fifo", "other", "unkept"]
+"""Kind of a tree node: `long_link` is a link whose target is stored like the content of a file, `other` is a
+socket or device, `unkept` exists without its content being stored."""
+
+MAX_INLINE_TARGET = 128
+"""Bytes of a link's target above which it is a `long_link`."""
 
 LETTERS: Mapping[NodeKind, bytes] = {
     "file": b"f",
     "folder": b"d",
     "link": b"l",
+    "long_link": b"L",
     "fifo": b"p",
     "other": b"o",
     "unkept": b"u",
@@ -43,9 +50,9 @@ class Node(NamedTuple):
     Attributes:
         kind: Kind of the entry.
         mode: Permission bits; 0 for links and special files.
-        content: Digest of a file or folder, target of a link, or for `unkept` the reason and the file's
-        stamp.
-        size: Size of a file in bytes.
+        content: Digest of a file, a folder or a long target, target of a link, or for `unkept` the reason
+        and the file's stamp.
+        size: Size of a file or a long target in bytes.
     """
 
     kind: NodeKind
@@ -58,15 +65,27 @@ class Node(NamedTuple):
         """Reason why the content is not stored."""
         return self.content.partition(";")[0]
 
+    @property
+    def is_link(self) -> bool:
+        """True for a link with a target of any length."""
+        return self.kind in {"link", "long_link"}
+
     def has_same_content(self, other: Node | None) -> bool:
         """Return whether replacing one by the other would lose nothing.
 
         Modes are ignored, because not every file system can set them. Folders are always the same: what they
         hold is compared entry by entry.
         """
-        if other is None or self.kind != other.kind:
+        if other is None:
             return False
+        if self.kind != other.kind:
+            # Trees of earlier versions hold long targets themselves.
+            return self.is_link and other.is_link and _target_digest(self) == _target_digest(other)
         return self.kind == "folder" or self.content == other.content
+
+
+def _target_digest(link: Node) -> str:
+    return link.content if link.kind == "long_link" else content_digest(os.fsencode(link.content))
 
 
 TreePath = tuple[str, ...]
@@ -84,6 +103,27 @@ class ContentStore(Protocol):
 
     def get(self, digest: str) -> bytes:
         """Return a content."""
+
+
+def link_node(target: str, store: ContentStore) -> Node:
+    """Return the node of a link; store its target if that is long.
+
+    Raises:
+        WorkspaceError: If it cannot be stored.
+    """
+    data = os.fsencode(target)
+    if len(data) <= MAX_INLINE_TARGET:
+        return Node("link", content=target)
+    return Node("long_link", content=store.put(data), size=len(data))
+
+
+def link_target(link: Node, store: ContentStore) -> str:
+    """Return the target of a link, whatever its length.
+
+    Raises:
+        WorkspaceError: If it is no longer stored.
+    """
+    return os.fsdecode(store.get(link.content)) if link.kind == "long_link" else link.content
 
 
 def encode_folder(nodes: Mapping[str, Node]) -> bytes:
@@ -195,7 +235,7 @@ def reachable_digests(store: ContentStore, roots: Iterable[str]) -> set[str]:
         for node in decode_folder(store.get(digest)).values():
             if node.kind == "folder":
                 todo.append(node.content)
-            elif node.kind == "file":
+            elif node.kind in {"file", "long_link"}:
                 found.add(node.content)
     return found
 
@@ -234,7 +274,7 @@ _STAMP_BYTES = 32
 # After the stamp: letter of the kind, mode, size. The rest is the content: a digest in bytes, or a text.
 _HEAD = struct.Struct("<cHQ")
 _CONTENT_AT = _STAMP_BYTES + _HEAD.size
-_WITH_DIGEST = {LETTERS["file"], LETTERS["folder"]}
+_WITH_DIGEST = {LETTERS["file"], LETTERS["folder"], LETTERS["long_link"]}
 _FILE = LETTERS["file"][0]
 _UNKEPT = LETTERS["unkept"][0]
 # What the allocator adds to a name and to a record on average, both together.
@@ -344,7 +384,8 @@ class FolderState:
             if letter in _WITH_DIGEST:
                 content = content.hex().encode()
             listing += b"%s %o %d %s\0%s\0" % (letter, mode, size, content, os.fsencode(name))
-        return bytes(listing[:-1])
+        del listing[-1:]  # in place: each copy of a large one takes as much again
+        return bytes(listing)
 
     def clear(self) -> None:
         """Let go of everything at once. Folders refer to each other, so they would wait for the collector."""

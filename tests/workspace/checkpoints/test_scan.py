@@ -33,8 +33,10 @@ from aisotools.workspace.checkpoints.tree import (
     UNTRUSTED,
     FolderState,
     Node,
+    NodeKind,
     TreePath,
     TreeReader,
+    link_target,
     open_below,
 )
 from aisotools.workspace.dirfd import stamps_maps
@@ -110,6 +112,19 @@ def tree(tmp_path: Path) -> Iterator[ScannedFolder]:
     tree.store.close()
 
 
+@pytest.fixture
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    store = Store(tmp_path_factory.mktemp("state") / "store")
+    yield store
+    store.close()
+
+
+def walk_alone(store: Store, device: int, only: str | None = None) -> _Walk:
+    """A walk without a scanner, which trusts every stamp."""
+    limits = ScanLimits()
+    return _Walk(store=store, limits=limits, device=device, racy_ns=later(), only=only, trust_stamps=True)
+
+
 def test_default_limits() -> None:
     assert ScanLimits() == ScanLimits(total_bytes=268_435_456, entries=100_000, depth=200)
 
@@ -148,12 +163,12 @@ def test_tree_holds_every_kind(tree: ScannedFolder) -> None:
     assert tree.scan().root == snapshot.root == tree.fresh().root
 
 
-def test_devices_are_distinguished_from_sockets() -> None:
+def test_devices_are_distinguished_from_sockets(store: Store) -> None:
     folder = os.open("/dev", os.O_RDONLY)
     state = FolderState()
     try:
         device = os.fstat(folder).st_dev
-        walk = _Walk(limits=ScanLimits(), device=device, racy_ns=later(), only="null", trust_stamps=True)
+        walk = walk_alone(store, device, only="null")
         walk.visit(folder, (), state)
     finally:
         os.close(folder)
@@ -167,6 +182,20 @@ def test_link_to_a_folder_is_a_link(tree: ScannedFolder) -> None:
     snapshot = tree.scan()
     assert tree.node(snapshot, "link") == Node("link", content="folder")
     assert snapshot.entries == 3
+
+
+@pytest.mark.parametrize("kind", ["link", "long_link"])
+def test_long_target_of_a_link_is_stored_like_a_file(tree: ScannedFolder, kind: NodeKind) -> None:
+    target = b"x/\xff" * 42 + b"yz" + b"y" * (kind == "long_link")
+    (tree.root / "a").symlink_to(os.fsdecode(target))
+    snapshot = tree.scan()
+    node = tree.node(snapshot, "a")
+    assert node is not None
+    assert (node.kind, node.is_link, len(target)) == (kind, True, 128 + (kind == "long_link"))
+    assert os.fsencode(link_target(node, tree.store)) == target
+    assert (node.content in tree.store, node.size) == ((True, 129) if kind == "long_link" else (False, 0))
+    assert (snapshot.copied_bytes, snapshot.total_bytes) == (0, 0)  # the limit is one of files
+    assert tree.scan().root == snapshot.root == tree.fresh().root
 
 
 def test_only_one_entry_is_covered(tree: ScannedFolder) -> None:
@@ -573,13 +602,13 @@ def test_depth_is_limited(tree: ScannedFolder) -> None:
     assert tree.node(snapshot, "1", "2", "file") is not None
 
 
-def test_other_file_systems_are_not_covered() -> None:
+def test_other_file_systems_are_not_covered(store: Store) -> None:
     """`/proc` is one, wherever this runs."""
     folder = os.open("/", os.O_RDONLY)
     try:
         state = FolderState()
         device = os.fstat(folder).st_dev
-        walk = _Walk(limits=ScanLimits(), device=device, racy_ns=later(), only="proc", trust_stamps=True)
+        walk = walk_alone(store, device, only="proc")
         walk.visit(folder, (), state)
     finally:
         os.close(folder)
@@ -588,7 +617,7 @@ def test_other_file_systems_are_not_covered() -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "link to nothing"])
-def test_folder_that_is_swapped_before_it_is_opened_is_named(tmp_path: Path, kind: str) -> None:
+def test_folder_that_is_swapped_before_it_is_opened_is_named(tmp_path: Path, store: Store, kind: str) -> None:
     """As if it had been a folder when it was listed."""
     (tmp_path / "inside").mkdir()
     if kind == "file":
@@ -599,7 +628,7 @@ def test_folder_that_is_swapped_before_it_is_opened_is_named(tmp_path: Path, kin
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
         device = os.fstat(folder).st_dev
-        walk = _Walk(limits=ScanLimits(), device=device, racy_ns=later(), only=None, trust_stamps=True)
+        walk = walk_alone(store, device)
         walk._visit_folder(folder, (), "a", state)
         walk._visit_folder(folder, (), "gone", state)
     finally:

@@ -919,5 +919,41 @@ def test_memory_for_each_file_is_bounded_while_it_is_scanned_and_undone(rig: Rig
         gc.enable()
 
 
+def test_memory_for_each_link_is_bounded_whatever_its_target(rig: Rig) -> None:
+    """The targets are a file's worth of content each: what holds them all would take 4 KiB for each link."""
+    count = 1_000
+    rig.chain.limit_memory(0)
+    targets = {f"{number:04}".rjust(255, "x"): f"{number}/" + "\udcff" * 4_000 for number in range(count)}
+
+    def link() -> None:
+        for name, target in targets.items():
+            (rig.root / name).symlink_to(target)
+
+    first = rig.chain.look().root
+    rig.step()  # what is made once is made now
+    works: list[tuple[str, int, Callable[[], object]]] = [
+        ("scan", 1 << 10, lambda: rig.step(link)),
+        ("changes", 2 << 10, lambda: changes_between(rig.chain.store, first, rig.chain.look().root)),
+        ("undo", 2 << 10, rig.move),
+        ("redo", 2 << 10, lambda: rig.move("redo")),
+    ]
+    tracemalloc.start()
+    try:
+        for name, most_bytes, work in works:
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            work()
+            peak = tracemalloc.get_traced_memory()[1]
+            assert peak - before <= count * most_bytes + (1 << 20), name  # fifty targets that are shown
+            assert bool(list(rig.root.iterdir())) == (name != "undo")
+    finally:
+        tracemalloc.stop()
+    assert {path.name: str(path.readlink()) for path in rig.root.iterdir()} == targets
+    rig.chain.drop_old()
+    assert rig.move().done
+    assert rig.move("redo").missing == ()
+    assert {path.name: str(path.readlink()) for path in rig.root.iterdir()} == targets
+
+
 def test_limits_have_these_sizes() -> None:
     assert (KEPT_STEPS, KEPT_BYTES, KEPT_CONTENTS) == (100, 1_073_741_824, 300_000)

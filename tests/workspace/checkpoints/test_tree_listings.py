@@ -16,6 +16,8 @@ from aisotools.workspace.checkpoints.tree import (
     TreeReader,
     decode_folder,
     encode_folder,
+    link_node,
+    link_target,
     reachable_digests,
 )
 
@@ -44,7 +46,9 @@ class Memory:
         return Node("folder", mode, self.put(encode_folder(folder)))
 
 
-kinds: st.SearchStrategy[NodeKind] = st.sampled_from(["file", "folder", "link", "fifo", "other", "unkept"])
+kinds: st.SearchStrategy[NodeKind] = st.sampled_from(
+    ["file", "folder", "link", "long_link", "fifo", "other", "unkept"]
+)
 contents = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=10)
 names = st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=8)
 nodes = st.builds(Node, kinds, st.integers(0, 0o777), contents, st.integers(0, 1 << 40))
@@ -66,9 +70,11 @@ def test_listing_has_this_format() -> None:
         "d": Node("folder", 0o755, "d2"),
         "p": Node("fifo", 0o644),
         "s": Node("other", content="socket"),
+        "t": Node("long_link", content="d3", size=129),
     }
     assert encode_folder(folder) == (
-        b"f 640 12 d1\0a\0l 0 0 a b\0b\0d 755 0 d2\0d\0p 644 0 \0p\0o 0 0 socket\0s\0u 600 0 why;1\0\xff"
+        b"f 640 12 d1\0a\0l 0 0 a b\0b\0d 755 0 d2\0d\0p 644 0 \0p\0o 0 0 socket\0s\0L 0 129 d3\0t"
+        b"\0u 600 0 why;1\0\xff"
     )
     assert encode_folder({}) == b""
     assert decode_folder(b"") == {}
@@ -99,6 +105,19 @@ def test_same_content_ignores_modes_and_what_a_folder_holds() -> None:
     assert not file.has_same_content(None)
     assert Node("folder", 0o755, "d1").has_same_content(Node("folder", 0o700, "d2"))
     assert not Node("folder", 0o755, "d1").has_same_content(file)
+
+
+def test_long_target_is_the_same_as_one_in_a_listing_of_an_earlier_version() -> None:
+    memory = Memory()
+    target = os.fsdecode(b"\xff" * 129)
+    link, earlier = link_node(target, memory), Node("link", content=target)
+    assert (link.kind, earlier.is_link) == ("long_link", True)
+    assert link_target(link, memory) == link_target(earlier, memory) == target
+    assert link.has_same_content(earlier)
+    assert earlier.has_same_content(link)
+    assert not link.has_same_content(Node("link", content=target[1:]))
+    assert not link.has_same_content(Node("file", content=link.content, size=129))
+    assert not Node("file", content=target).has_same_content(link)
 
 
 def test_reason_of_an_unkept_node_leaves_the_stamp_out() -> None:
@@ -192,11 +211,17 @@ def test_differences_are_those_of_the_paths(before: dict[str, Node], after: dict
     assert set(TreeReader(memory).differences(left, right)) == expected
 
 
-def test_reachable_digests_are_those_of_folders_and_files() -> None:
+def test_reachable_digests_are_those_of_folders_files_and_long_targets() -> None:
     memory = Memory()
-    shared = memory.tree({"f": Node("file", content="d1"), "l": Node("link", content="target")})
+    shared = memory.tree(
+        {
+            "f": Node("file", content="d1"),
+            "l": Node("link", content="target"),
+            "t": Node("long_link", content="d3"),
+        }
+    )
     root = memory.put(encode_folder({"a": shared, "b": shared, "u": Node("unkept", content="why;1")}))
     other = memory.put(encode_folder({"g": Node("file", content="d2")}))
-    assert reachable_digests(memory, [root, other]) == {root, other, shared.content, "d1", "d2"}
+    assert reachable_digests(memory, [root, other]) == {root, other, shared.content, "d1", "d2", "d3"}
     assert sorted(memory.reads) == sorted({root, other, shared.content})
     assert reachable_digests(memory, []) == set()
