@@ -59,6 +59,8 @@ _REPLACED = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))  # by nothing,
 _HELD_FOLDERS = 64
 _MAX_LISTINGS = 100_000  # that are cached; a folder beyond is listed each time
 _BATCH = 256
+_STEP_CHARS = 16
+"""Characters of a name that are one step, if it is a long one: the worst take about 0.5 µs each."""
 
 
 class OutOfSteps(Exception):
@@ -155,6 +157,7 @@ class _OpenFolder:
     folder: int
     key: tuple[int, int]
     path: str
+    folded: str
     listing: Listing
     subfolders: Iterator[str]
 
@@ -223,7 +226,7 @@ class _CandidateWalk:
 
     def run(self, root: int) -> None:
         try:
-            self._push(root, "", ROOT_ZONE)
+            self._push(root, "", "", ROOT_ZONE)
             while self._stack:
                 frame = self._stack[-1]
                 name = next(frame.subfolders, None)
@@ -238,18 +241,25 @@ class _CandidateWalk:
                 if frame.folder >= 0:
                     os.close(frame.folder)
 
-    def _push(self, folder: int, path: str, above: Zone) -> None:
-        """Take an open folder as the next one; it is closed when the walk leaves it."""
+    def _push(self, folder: int, path: str, folded: str, above: Zone) -> None:
+        """Take an open folder as the next one; it is closed when the walk leaves it.
+
+        Args:
+            folder: Its descriptor.
+            path: Its path, which ends with a slash.
+            folded: What `fold_name` gives for the path, if that is looked up.
+            above: Zone of the folder by the names above it.
+        """
         try:
             status = os.fstat(folder)
             key = status.st_dev, status.st_ino
             listing = self._cached.get(key)
             if listing is None or not listing.is_valid(above, status):
-                listing = self._list(folder, path, above, status)
+                listing = self._list(folder, path, folded, above, status)
         except BaseException:
             os.close(folder)
             raise
-        self._stack.append(_OpenFolder(folder, key, path, listing, iter(listing.folders)))
+        self._stack.append(_OpenFolder(folder, key, path, folded, listing, iter(listing.folders)))
         self._remember(path, key, listing, status)
         if listing.zone.repository:
             self.result.repositories.append(path)
@@ -282,9 +292,14 @@ class _CandidateWalk:
         path = f"{frame.path}{name}/"
         if len(path) > self._max_path_chars:
             raise _Incomplete(f"a folder whose path has more than {MAX_PATH_BYTES} bytes", frame.path)
+        self._take_chars(name)
         above = frame.listing.zone.enter(name)
-        if self._named.folders and fold_name(path) in self._named.folders:
-            above = above.as_protected()
+        folded = ""
+        if self._named.names or self._named.folders:
+            # Name by name: the whole path of each folder would be folded again for all below it.
+            folded = f"{frame.folded}{fold_name(name)}/"
+            if folded in self._named.folders:
+                above = above.as_protected()
         try:
             status = os.stat(name, dir_fd=frame.folder, follow_symlinks=False)
         except OSError:
@@ -300,7 +315,7 @@ class _CandidateWalk:
         if len(self._stack) >= _HELD_FOLDERS:
             os.close(frame.folder)
             frame.folder = -1
-        self._push(inner, path, above)
+        self._push(inner, path, folded, above)
 
     def _open(self, frame: _OpenFolder, name: str, status: os.stat_result) -> int | None:
         """Open a subfolder; None if it is gone, or nobody can use it."""
@@ -336,20 +351,26 @@ class _CandidateWalk:
                 raise _Incomplete("a folder that was moved during the look", parent.path)
         os.close(left.folder)
 
-    def _list(self, folder: int, path: str, above: Zone, status: os.stat_result) -> Listing:
+    def _take_chars(self, name: str) -> None:
+        """Use up the steps that it takes to fold and to match a name, if it is a long one."""
+        if len(name) >= 2 * _STEP_CHARS:
+            self._steps.take(len(name) // _STEP_CHARS)
+
+    def _list(self, folder: int, path: str, folded_path: str, above: Zone, status: os.stat_result) -> Listing:
         # A folder that changed within the last tick may change again without a new change time.
         clean = status.st_ctime_ns < time.time_ns() - RACY_NS
         folders: list[str] = []
         files: list[str] = []
         maybe: list[str] = []
         parts: set[str] = set()
-        named = self._named.names.get(fold_name(path), ())
+        named = self._named.names.get(folded_path, ())
         self._steps.take(4)
         with os.scandir(folder) as entries:
             for count, entry in enumerate(entries):
                 if count % _BATCH == _BATCH - 1:
                     self._steps.take(_BATCH // 4)
                 name = entry.name
+                self._take_chars(name)
                 folded = name.lower() if name.isascii() else fold_name(name)
                 if len(folded) < 10 and folded in REPOSITORY_PARTS:
                     parts.add(folded)

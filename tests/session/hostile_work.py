@@ -71,6 +71,13 @@ import os
 for n in range({count}):
     os.symlink({target}, {name})
 """
+NAMES = """
+import os
+for n in range({count}):
+    os.close(os.open({name}, os.O_CREAT | os.O_WRONLY))
+"""
+MARKS = "\\u0345" * 20 + "\\u0315" * 20 + "\\u0301" * 40 + "\\u0327" * 20 + "\\u0334" * 24
+"""Marks in the order that takes longest to put into another one."""
 SPINNING = "while :; do :; done"
 
 
@@ -266,6 +273,12 @@ SCENARIOS: dict[str, Scenario] = {
         ),
         follow_up=use_files,
         files=10_000,
+    ),
+    "names that are long to compare": Scenario(
+        NAMES.format(count=20_000, name=f"'%05d{MARKS}' % n"), files=20_000
+    ),
+    "long names that are not UTF-8": Scenario(
+        NAMES.format(count=20_000, name="b'\\xff%05d' % n + b'\\xfe' * 200"), is_variant=True, files=20_000
     ),
     "100,000 files": Scenario(prepare=many_files, follow_up=use_files, files=100_000),
     "230 nested folders": Scenario(prepare=deep_folders, follow_up=use_files),

@@ -10,7 +10,8 @@ import pytest
 
 from aisotools.workspace import candidates
 from aisotools.workspace.candidates import CandidateScanner, OutOfSteps, Steps
-from aisotools.workspace.protected_names import ROOT_ZONE
+from aisotools.workspace.git_named_files import NamedFiles
+from aisotools.workspace.protected_names import ROOT_ZONE, fold_name
 
 
 def found(scanner: CandidateScanner) -> set[str]:
@@ -166,6 +167,43 @@ def test_one_large_folder_takes_steps_too(tmp_path: Path) -> None:
     make(tmp_path, *(f"{number}" for number in range(3_000)))
     with pytest.raises(OutOfSteps):
         CandidateScanner(str(tmp_path)).scan(Steps(200))
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+@pytest.mark.parametrize("char", ["\u0345", "\udcff", "A"])
+def test_long_names_take_steps_by_their_characters(tmp_path: Path, char: str, *, is_folder: bool) -> None:
+    """Comparing them takes up to 70 µs each, and most of all with marks that are put in another order."""
+    for number in range(100):
+        name = f"{number:03}{char * 120}"
+        if is_folder:
+            (tmp_path / name).mkdir()
+        else:
+            (tmp_path / name).touch()
+    with pytest.raises(OutOfSteps):
+        CandidateScanner(str(tmp_path)).scan(Steps(600))
+    assert CandidateScanner(str(tmp_path)).scan(Steps(710 + 1_200 * is_folder)).complete
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_names_on_a_path_are_not_compared_again_in_every_folder_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, named: bool
+) -> None:
+    """A path has up to 4 KiB, and hostile code makes two hundred thousand folders at its end."""
+    folded: list[str] = []
+    (tmp_path / "É" / "ä" / "Ö").mkdir(parents=True)
+    (tmp_path / "É" / "ä" / "ö.TXT").touch()
+    (tmp_path / "É" / "ä" / "Ö" / "file").touch()
+
+    def note(name: str) -> str:
+        folded.append(name)
+        return fold_name(name)
+
+    scanner = CandidateScanner(str(tmp_path))
+    if named:
+        scanner.name(NamedFiles(files=frozenset(("é/Ä/ö.txt",)), folders=frozenset(("é/Ä/ö",))))
+    monkeypatch.setattr(candidates, "fold_name", note)
+    assert found(scanner) == ({"É/ä/ö.TXT", "É/ä/Ö/file"} if named else set())
+    assert all("/" not in name for name in folded)
 
 
 def test_a_workspace_that_is_gone_has_no_files(tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import unicodedata
+
 import pytest
+from hypothesis import given, strategies as st
 
 from aisotools.core.exceptions import UsageError
 from aisotools.workspace.protected_names import (
@@ -12,10 +16,16 @@ from aisotools.workspace.protected_names import (
     AllowedName,
     AllowedNames,
     allows,
+    fold_name,
     is_candidate,
     is_protected,
     is_repository,
 )
+
+IGNORABLE = (
+    "\u034f \u115f-\u1160 \u17b4-\u17b5 \u180b-\u180f \u3164 \ufe00-\ufe0f \uffa0 \U000e0000-\U000e0fff"
+)
+"""Of the property Default_Ignorable_Code_Point, what is not in category Cf."""
 
 PROTECTED = """
     conftest.py a/CONFTEST.PY pytest.ini tox.ini setup.cfg setup.py pyproject.toml noxfile.py x.pth .pdbrc
@@ -223,3 +233,25 @@ def test_names_are_allowed_and_withdrawn() -> None:
     assert not allowed.cover("conftest.py")
     assert allowed.cover("tox.ini")
     assert allows(["*.pth"], "x.pth")
+
+
+# ---- how names are compared
+
+
+def test_characters_that_nobody_sees_are_left_out() -> None:
+    """Those of this version of Python, and those of later ones that it takes for unassigned."""
+    ignorable: set[int] = set()
+    for span in IGNORABLE.split():
+        ignorable.update(range(ord(span[0]), ord(span[-1]) + 1))
+    for code in range(128, sys.maxunicode + 1):
+        category = unicodedata.category(chr(code))
+        left_out = fold_name(f"é{chr(code)}x") == "éx"
+        if category != "Cn":
+            assert left_out == (category == "Cf" or code in ignorable), hex(code)
+        elif left_out:
+            assert code in ignorable or 0x13430 <= code <= 0x1343F, hex(code)
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="/")), min_size=2))
+def test_path_is_compared_name_by_name(parts: list[str]) -> None:
+    assert fold_name("/".join(parts)) == "/".join(map(fold_name, parts))
