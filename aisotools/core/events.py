@@ -283,7 +283,8 @@ class Undone(SessionEvent):
 
     Attributes:
         call_ids: The calls, latest first.
-        restored: Files that were created or replaced.
+        restored: Files that were created or replaced. Of very many files with long paths only the first ones
+            have theirs whole, here and below.
         removed: Files that were removed.
         missing: Descriptions of what was not restored.
         variables: Description of what happened to the variables.

@@ -10,8 +10,10 @@ was cut short is completed, and a step that was running ends with what is there.
 
 from __future__ import annotations
 
+import functools
 import math
 import pathlib
+import sys
 import threading
 import time
 import uuid
@@ -30,7 +32,7 @@ from aisotools.workspace.checkpoints.restore import (
 )
 from aisotools.workspace.checkpoints.scan import ProgressCallback, ScanLimits, Snapshot, TooSlow, TrackedTree
 from aisotools.workspace.checkpoints.store import Store
-from aisotools.workspace.checkpoints.tree import reachable_digests
+from aisotools.workspace.checkpoints.tree import TreePath, reachable_digests
 from aisotools.workspace.lock import watch_mode
 
 KEPT_STEPS = 100
@@ -44,6 +46,10 @@ KEPT_CONTENTS = 300_000
 
 _STEP_BYTES = 2_500  # memory for a step with its digests and names, and for its tree's path
 _OUTSIDE_BYTES = 64 << 10  # memory for the state of a tree outside the workspace; a larger one is in a file
+LISTED_BYTES = 8 << 20
+"""Memory for the whole paths that the result of a move names; those beyond are shortened."""
+
+_SHORT_PATH_CHARS = 40
 _DROP_SLACK = 20  # steps above KEPT_STEPS before any is dropped: dropping rewrites the journal
 
 _WORKSPACE = ""  # key of the workspace in `Checkpoint.before`
@@ -102,9 +108,25 @@ class Checkpoint:
         }
 
 
+@dataclass(slots=True)
+class _PathList:
+    """Texts of the paths of one move. Hostile code can make a hundred thousand of up to 4 KiB each."""
+
+    left_bytes: int = LISTED_BYTES
+
+    def show(self, tree: TrackedTree, path: TreePath) -> str:
+        """Return a path as a person reads it: whole while there is room, else without its middle."""
+        text = tree.display_path(path)
+        self.left_bytes -= sys.getsizeof(text)
+        if self.left_bytes >= 0 or len(text) <= _SHORT_PATH_CHARS:
+            return text
+        half = (_SHORT_PATH_CHARS - 3) // 2
+        return f"{text[:half]}...{text[-half:]}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoResult:
-    """Result of an undo or redo.
+    """Result of an undo or redo. Long paths are shortened if all of them take more than `LISTED_BYTES`.
 
     Attributes:
         way: Direction.
@@ -486,8 +508,9 @@ class Checkpoints:
         restored: list[str] = []
         removed: list[str] = []
         missing: list[tuple[str, str]] = []
+        listed = _PathList()
         for tree, plan in plans:
-            show = tree.display_path
+            show = functools.partial(listed.show, tree)
             with tree.opened() as root:
                 if force:
                     cleared = remove_trees(root, (path for path, _ in plan.unrestorable))

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import socket
+import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +28,7 @@ from aisotools.workspace.checkpoints.timeline import (
     Direction,
     Timeline,
     UndoResult,
+    _PathList,
 )
 from aisotools.workspace.diff import changes_between
 
@@ -953,6 +955,26 @@ def test_memory_for_each_link_is_bounded_whatever_its_target(rig: Rig) -> None:
     assert rig.move().done
     assert rig.move("redo").missing == ()
     assert {path.name: str(path.readlink()) for path in rig.root.iterdir()} == targets
+
+
+def test_paths_of_a_move_are_shortened_beyond_their_limit(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their number stays, and the undo is the same."""
+    names = [f"{letter}{'x' * 200}{letter}" for letter in "abcdef"]
+    limit = 4 * sys.getsizeof(names[0])
+    monkeypatch.setattr("aisotools.workspace.checkpoints.timeline._PathList", lambda: _PathList(limit))
+
+    def make() -> None:
+        for name in [*names, "short"]:
+            (rig.root / name).touch()
+
+    rig.step(make)
+    for paths in (rig.move().removed, rig.move("redo").restored):
+        whole = set(paths) & set(names)
+        assert len(whole) in {3, 4}  # the short one may be among the first
+        short = {f"{name[:18]}...{name[-18:]}" for name in names if name not in whole}
+        assert set(paths) == whole | short | {"short"}
+        assert len(paths) == 7
+    assert sorted(path.name for path in rig.root.iterdir()) == [*names, "short"]
 
 
 def test_limits_have_these_sizes() -> None:
