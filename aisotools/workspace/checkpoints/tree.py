@@ -451,11 +451,12 @@ def take_back(file: BinaryIO, parent: FolderState | None = None) -> FolderState:
     head = _FOLDER_HEAD.unpack(_read(file, _FOLDER_HEAD.size))
     count, name_bytes, digest_bytes, folders, state.file_bytes, state.unkept, state.changed = head
     state.digest = _read(file, digest_bytes).decode()
-    names = os.fsdecode(_read(file, name_bytes)).split("\0") if count else []
+    # Decoded one by one: a single character beyond the first 65,536 makes a text four times as large.
+    names = _read(file, name_bytes).split(b"\0") if count else []
     lengths = array("I")
     lengths.frombytes(_read(file, count * lengths.itemsize))
-    for name, length in zip(names, lengths, strict=True):
-        record = _read(file, length)
+    for encoded, length in zip(names, lengths, strict=True):
+        name, record = os.fsdecode(encoded), _read(file, length)
         state.records[name] = record
         state.entry_bytes += getsizeof(name) + getsizeof(record) + _ROUNDING_BYTES
     for _ in range(folders):

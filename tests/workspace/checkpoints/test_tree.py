@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from sys import getrefcount, getsizeof
@@ -161,6 +162,24 @@ def test_state_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
             assert getattr(one, name) == getattr(other, name)
         assert [*one.folders] == [*other.folders]
         assert (one.parent is None) == (other.parent is None)
+
+
+def test_state_comes_back_in_little_more_memory_than_it_takes(tmp_path: Path) -> None:
+    """Whatever the characters of one name are: all names as one text would take four bytes for each."""
+    state = FolderState()
+    for number in range(2_000):
+        state.set(f"{number:04}{'x' * 240}", None, Node("fifo"))
+    state.set("\U0001f600", None, Node("fifo"))
+    file = put_away(state, tmp_path)
+    tracemalloc.start()
+    try:
+        again = take_back(file)
+        now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        file.close()
+    assert again.records == state.records
+    assert peak - now < 2_000 * (2 * 244 + 200)
 
 
 def test_empty_state_comes_back(tmp_path: Path) -> None:
