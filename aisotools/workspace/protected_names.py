@@ -108,33 +108,35 @@ def name_matcher(names: Iterable[str]) -> Callable[[str], bool]:
     by_first = {first: re.compile("|".join(globs)).match for first, globs in others.items() if first != "*"}
     of_any_first = re.compile("|".join(others.get("*", ["(?!)"]))).match  # of `*.x.*`: two dots at least
 
-    def matches(name: str) -> bool:
-        if is_named(name):
-            return True
-        if name.endswith(_OF_SOURCES) and is_named(name[: name.rindex(".")]):
-            return True
-        if not name.endswith(",v") and not name.startswith("s."):
-            return False
-        made = name.removesuffix(",v").removeprefix("s.")
-        return is_named(made) or (made.endswith(_OF_SOURCES) and is_named(made[: made.rindex(".")]))
-
-    def is_named(name: str) -> bool:
+    def matches(name: str, *, source: bool = True) -> bool:
+        """Take one step back from what make would make, at most: names may have very many parts."""
         if name in exact:
             return True
         last = name.rfind(".")
-        if name.endswith(endings.get(name[last:], ())) or (last >= 0 and name.endswith(tails, last + 1)):
+        ending = name[last:]
+        if name.endswith(endings.get(ending, ())) or (last >= 0 and name.endswith(tails, last + 1)):
             return name not in EXCEPTIONS
         with_this_first = by_first.get(name[:1])
         if with_this_first is not None and with_this_first(name):
             return name not in EXCEPTIONS
-        return name.count(".") > 1 and of_any_first(name) is not None
+        if name.count(".") > 1 and of_any_first(name) is not None:
+            return True
+        if source and ending in _OF_SOURCES and matches(name[:last], source=False):
+            return True
+        if not source or not (name.startswith("s.") or name.endswith(",v")):
+            return False
+        made = name.removesuffix(",v").removeprefix("s.")
+        stem, _, ending = made.rpartition(".")
+        return matches(made, source=False) or (f".{ending}" in _OF_SOURCES and matches(stem, source=False))
 
     return matches
 
 
-_OF_SOURCES = (
-    *(".c", ".cc", ".cpp", ".f", ".l", ".m", ".mod", ".o"),
-    *(".p", ".r", ".s", ".sh", ".w", ".web", ".y", ".ym"),
+_OF_SOURCES = frozenset(
+    (
+        *(".c", ".cc", ".cpp", ".f", ".l", ".m", ".mod", ".o"),
+        *(".p", ".r", ".s", ".sh", ".w", ".web", ".y", ".ym"),
+    )
 )
 """Endings, in lower case, of what rules of GNU make turn into a file of the same name without an ending."""
 
