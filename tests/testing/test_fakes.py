@@ -175,10 +175,10 @@ async def test_a_stopped_sync_tool_ends_at_its_next_line(tmp_path: Path) -> None
     import threading
     import time
 
-    names: dict[str, Any] = {"time": time}
     began = tmp_path / "began"
-    source = f"""def f() -> None:
-    open({str(began)!r}, 'w').close()
+    names: dict[str, Any] = {"time": time, "began": began}
+    source = """def f() -> None:
+    began.touch()
     while True:
         time.sleep(0.001)
 """

@@ -148,6 +148,8 @@ class ForkServer:
         self._user_namespaces: namespaces.UserNamespaces | None = None
         self._temporary_by_supervisor: dict[int, str] = {}
         self._waiting: _WaitingFork | None = None
+        # Whether the last fork for a request has ended without an answer.
+        self._has_retried = False
         tree.become_subreaper()
         self._children = ChildWatcher()
         # Copy-on-write: a collection in a child would write to the header of every object, and so copy the
@@ -255,12 +257,19 @@ class ForkServer:
             answer = pipe.read(_REPORT_BYTES)
         report = _RequestReport(*from_json(answer)) if answer else _RequestReport()
         if report.temporary:
+            self._has_retried = False
             self._temporary_by_supervisor[fork.pid] = report.temporary
             self._prepare(report)
             return
         # It made no supervisor and ends now; nothing else waits for it.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(fork.pid, 0)
+        if not answer and not self._has_retried:
+            # Race: somebody has killed the fork before it took the request, which may still be there. Then
+            # the next fork takes it. If that ends without an answer as well, it is not tried for ever.
+            self._has_retried = True
+            return
+        self._has_retried = False
         if not answer:
             discard_request(self._requests, "a fork ended early")
         elif report.question == "detect":

@@ -66,8 +66,10 @@ async def test_session_survives_that_its_worker_lowers_a_limit(
 ) -> None:
     message = await session_survives(tmp_path, level, lower, name)
     # A worker may not live to say it: its processor time is over, or it has no memory left. One without files
-    # may end between two calls, and be replaced with its variables before anybody asks.
-    assert f"RLIMIT_{name}" in message or "worker ended" in message or (name == "NOFILE" and not message)
+    # may end between two calls, and be replaced with its variables before anybody asks; its last words may
+    # come in time to count as output of the call.
+    ended_unseen = name == "NOFILE" and (not message or "[Errno 22] Invalid argument" in message)
+    assert f"RLIMIT_{name}" in message or "worker ended" in message or ended_unseen
 
 
 PLAIN = """
@@ -93,7 +95,7 @@ def test_session_of_a_plain_user_survives_hard_limits(name: str, place: Places) 
     )
     assert process.returncode == 0, process.stderr
     message = process.stdout
-    if name == "NOFILE" and not message.strip():
+    if name == "NOFILE" and (not message.strip() or "[Errno 22] Invalid argument" in message):
         return  # it ended between two calls, and was replaced with its variables before anybody asked
     assert "worker was replaced" in message or "worker ended" in message
     assert "restored to what they were before this call" in message

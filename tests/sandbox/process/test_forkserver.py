@@ -338,11 +338,18 @@ def test_the_fork_that_waits_becomes_the_supervisor_and_another_one_waits(tmp_pa
             assert waiting_fork(made.pid) not in {first, second}
 
 
-def test_a_waiting_fork_that_was_killed_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_waiting_fork_that_was_killed_is_replaced(tmp_path: Path, stopped: bool) -> None:
     with server() as made:
         made.preloaded()
         killed = waiting_fork(made.pid)
-        os.kill(killed, signal.SIGKILL)
+        if stopped:
+            # It is there when the request comes, and dies before it takes it.
+            os.kill(killed, signal.SIGSTOP)
+            with worker(made, spec(tmp_path)) as ends:
+                os.kill(killed, signal.SIGKILL)
+                assert first_frame(ends).op == "ready"
+        os.kill(waiting_fork(made.pid) if stopped else killed, signal.SIGKILL)
         with worker(made, spec(tmp_path)) as ends:
             assert first_frame(ends).op == "ready"
             assert message(ends)["supervisor"] != killed
