@@ -15,6 +15,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.notebook.client import Notebook, private_home
+from tests.sandbox.inside import user_of
 from tests.waiting import HANG_S
 
 EXTRAS = (
@@ -100,6 +101,7 @@ def test_without_any_level_the_error_says_what_to_do() -> None:
 
 
 def simulated(*arguments: str) -> subprocess.CompletedProcess[str]:
+    user_of("plain")  # skips where an ordinary user cannot read the interpreter
     simulate = Path(__file__).parent / "sandbox" / "simulate.py"
     command = [sys.executable, str(simulate), "--no-landlock", "--uid", str(os.getuid() or 2001), "--"]
     folder = Path(tempfile.mkdtemp(prefix="aisotools-first-"))
