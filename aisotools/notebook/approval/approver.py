@@ -165,12 +165,15 @@ class NotebookPrompt(Generic[AnswerT]):
         answer: AnswerT | None = None
         try:
             self.show()
-            if not await self._wait_for(self._hello, self._loop.time() + hello_s):
-                answer = await self._read_from_input_box()
-            elif await self._wait_for(self._answer, None):
-                answer = self._answer.result()
-            else:
+            if await self._wait_for(self._hello, self._loop.time() + hello_s):
+                answered = await self._wait_for(self._answer, None)
+                answer = self._answer.result() if answered else self._no_answer()
+            elif self._expired():
+                # An input box would still open for a moment, and its request would reach the page after the
+                # cell has gone on.
                 answer = self._no_answer()
+            else:
+                answer = await self._read_from_input_box()
             return answer
         finally:
             # Also when the cell is interrupted: otherwise the page would keep a card that does nothing.
@@ -178,9 +181,11 @@ class NotebookPrompt(Generic[AnswerT]):
             self._answer.cancel()
             self._leave_record(self.subject.record_bundle(self._no_answer() if answer is None else answer))
 
+    def _expired(self) -> bool:
+        return self._deadline is not None and self._loop.time() >= self._deadline
+
     def _no_answer(self) -> AnswerT:
-        expired = self._deadline is not None and self._loop.time() >= self._deadline
-        return self.subject.no_answer("timeout" if expired else "cancel")
+        return self.subject.no_answer("timeout" if self._expired() else "cancel")
 
     def _leave_record(self, record: dict[str, Any]) -> None:
         """Replace the card by the record, on every page that renders it."""

@@ -143,7 +143,8 @@ class ApprovalSubject(PromptSubject[list[Approval]]):
                 async with asyncio.timeout_at(deadline):
                     answers.append(await read_typed_approval(read_line, lambda: None, request))
             except TimeoutError:
-                answers.append(timeout_approval(self.timeout_s))
+                # The deadline is that of all calls, so no input box opens for those that are left.
+                return answers + [timeout_approval(self.timeout_s) for _ in range(count - len(answers))]
             except Exception as error:
                 # The input box failed, so nobody can answer. Deny: an error must never approve.
                 answers.append(

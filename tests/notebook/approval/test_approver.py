@@ -187,9 +187,12 @@ def test_time_that_a_card_takes_to_be_made_counts(notebook: Notebook) -> None:
 from aisotools.notebook.approval.approver import NotebookPrompt
 from aisotools.notebook.approval.subjects import ApprovalSubject
 kernel, loop = get_ipython().kernel, asyncio.get_running_loop()
-subject = ApprovalSubject((request(timeout_s=1000.0),))
+class Subject(ApprovalSubject):
+    async def read_typed(self, *_):
+        print("an input box")
+
 for late_s in (0, 1000):
-    prompt = NotebookPrompt(subject, kernel, began_s=loop.time() - late_s)
+    prompt = NotebookPrompt(Subject((request(timeout_s=1000.0),)), kernel, began_s=loop.time() - late_s)
     waiting = asyncio.create_task(prompt.answer(1000))
     await asyncio.sleep(0)
     waiting.cancel()
@@ -199,6 +202,7 @@ for late_s in (0, 1000):
     first, second = run.shown.values()
     assert "Stopped before an answer" in first["text/plain"]
     assert "Not answered in time" in second["text/plain"]
+    assert not run.text, "there was no time left for an input box"
 
 
 def test_time_runs_out_at_the_input_box_and_the_next_one_works(notebook: Notebook) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.protocols import UserQuestion
 from aisotools.notebook.approval.subjects import (
+    ApprovalSubject,
     QuestionReply,
     parse_reply,
     question_payload,
@@ -17,6 +20,7 @@ from aisotools.notebook.approval.subjects import (
 )
 from tests.notebook.client import WIDGET_VIEW, Notebook
 from tests.notebook.inert import assert_inert
+from tests.policy.test_prompts import a_request
 
 SETUP = """
 from aisotools.policy.approvers import ask_question
@@ -36,6 +40,22 @@ def notebook() -> Iterator[Notebook]:
     notebook.run(SETUP)
     yield notebook
     notebook.close()
+
+
+async def test_when_the_time_of_a_batch_is_up_nothing_more_is_asked() -> None:
+    prompts: list[str] = []
+    shown: list[object] = []
+
+    def read_line(prompt: str) -> str:
+        prompts.append(prompt)
+        while True:  # a thread is cancelled between two of its own steps only
+            threading.Event().wait(0.001)
+
+    subject = ApprovalSubject(tuple(a_request({"n": n}, timeout_s=5.0) for n in range(3)))
+    answers = await subject.read_typed(read_line, shown.append, asyncio.get_running_loop().time())
+    assert [answer.outcome for answer in answers] == ["timeout"] * 3
+    assert len(shown) == 1
+    assert len(prompts) <= 1
 
 
 def test_a_choice_on_the_card(notebook: Notebook) -> None:
