@@ -8,11 +8,11 @@ to a package, if the finder of an editable install maps a name to it, if a link 
 of a module, if a loaded package looks for its modules there (`__path__`), or if it lies below such a folder
 under a name that could be imported. The folder of a person's own packages and those that files `.pth` name
 count before they exist, as Python uses them as soon as they do. `refuse_import_root` looks when a session
-opens, before each worker starts, and before each call that may change something if `sys.path`, the finders,
-the current folder, the places of loaded packages or the files have changed. It calls `refuse_host_files` as
-well. Besides, `block_imports` keeps this process from importing modules out of an open workspace: a hook of
-`sys.path_hooks` passes over the entries of `sys.path` that lie there, so that the same name is found
-elsewhere, and a finder, first on `sys.meta_path`, refuses what any other finder locates there.
+opens, before a new worker gets its first call, and before each call that may change something if `sys.path`,
+the finders, the current folder, the places of loaded packages or the files have changed. It calls
+`refuse_host_files` as well. Besides, `block_imports` keeps this process from importing modules out of an open
+workspace: a hook of `sys.path_hooks` passes over the entries of `sys.path` that lie there, so that the same
+name is found elsewhere, and a finder, first on `sys.meta_path`, refuses what any other finder locates there.
 
 Race window: a file that is written after one look and imported before the next is stopped only by the block.
 The block does not see what a finder locates that other code has put before it, until the next call or the

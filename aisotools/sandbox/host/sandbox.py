@@ -533,10 +533,6 @@ class LocalSandbox:
 
     async def _start_worker(self) -> WorkerConnection:
         """Start a worker and wait until it is ready. Try twice: the fork server may have died meanwhile."""
-        try:
-            refuse_import_root(Path(self._spec.workspace))
-        except WorkspaceRefused as error:
-            raise SandboxError(f"No worker was started: {error}") from error
         for is_last in (False, True):
             if self._closed:
                 raise SandboxError("The sandbox was closed.")
@@ -551,6 +547,7 @@ class LocalSandbox:
                     on_lost=self._on_lost,
                 )
                 self._connections[connection] = None
+                self._refuse_import_root(connection)
                 await self._wait_ready(connection)
                 connection.start_monitor(
                     self._spec.limits,
@@ -558,13 +555,26 @@ class LocalSandbox:
                     on_exceeded=functools.partial(self._on_limit_exceeded, connection),
                 )
                 return connection
-            except SandboxError:
-                if is_last or self._closed:
+            except SandboxError as error:
+                if is_last or self._closed or isinstance(error.__cause__, WorkspaceRefused):
                     raise
                 if connection is not None and not connection.supervisor:
                     # The request was never served: the fork server itself is broken.
                     spawn.discard(server)
         raise AssertionError("unreachable")
+
+    def _refuse_import_root(self, connection: WorkerConnection) -> None:
+        """Look once more at where the workspace lies, while the fork server makes the worker.
+
+        Raises:
+            SandboxError: The host could import from it. The worker is lost, and has had no call.
+        """
+        try:
+            refuse_import_root(Path(self._spec.workspace))
+        except WorkspaceRefused as error:
+            refusal = f"No worker was started: {error}"
+            connection.lose(refusal)
+            raise SandboxError(refusal) from error
 
     async def _spawn(self, server: spawn.ForkServerHandle) -> spawn.WorkerHandles:
         loop = asyncio.get_running_loop()

@@ -42,7 +42,7 @@ def notebook() -> Iterator[Notebook]:
     notebook.close()
 
 
-async def test_when_the_time_of_a_batch_is_up_nothing_more_is_asked() -> None:
+async def test_calls_of_a_batch_are_not_asked_about_when_its_time_is_up() -> None:
     prompts: list[str] = []
     shown: list[object] = []
 
