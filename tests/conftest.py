@@ -46,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     fill. The processes that share the work have that of the one that started them.
     """
     host_guard.install(config, host_guard.usual())
+    # Nothing of what is collected goes away: collections of garbage would take two fifths of that time.
+    gc.disable()
     if "PYTEST_XDIST_WORKER" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="aisotools-ipython-")
         config.add_cleanup(folder.cleanup)
@@ -72,6 +74,7 @@ def pytest_collection_finish() -> None:
     """What was collected stays to the end: the garbage collector need not look through it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

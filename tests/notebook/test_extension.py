@@ -38,9 +38,10 @@ before = state()
 """
 
 
-def children(notebook: Notebook) -> list[str]:
-    code = "import psutil; print([c.name() for c in psutil.Process().children(recursive=True)])"
-    return list(json.loads(notebook.run(code).text.replace("'", '"')))
+def children(notebook: Notebook) -> list[int]:
+    """The processes below the kernel. Only their numbers are asked for: some may end at this moment."""
+    code = "import psutil; print([c.pid for c in psutil.Process().children(recursive=True)])"
+    return list(json.loads(notebook.run(code).text))
 
 
 def test_load_use_reload_and_unload(kernel: Notebook) -> None:
