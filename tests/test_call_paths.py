@@ -15,11 +15,15 @@ ROOM = (0, 2, 8) if os.geteuid() == 0 else (1, 8, 16)
 """Modules, functions and crossings beyond that: a busy machine polls more often, and a user who is not root
 passes some functions more."""
 
+ADDED = {"asked write": (1, 8, 2)}
+"""The same for what the first version did not do: the paths of a call that changes something are resolved."""
+
 
 def test_the_path_of_a_call_is_two_thirds_of_the_first_version() -> None:
     """A longer one is hard to follow; `python -m tests.call_paths` shows the figures."""
     measured = asyncio.run(measure())
     assert measured.keys() == FIRST.keys()
     for name, figures in measured.items():
-        for figure, first, room in zip(figures, FIRST[name], ROOM, strict=True):
-            assert 0 < figure <= first * 2 / 3 + room, (name, figures, FIRST[name])
+        added = ADDED.get(name, (0, 0, 0))
+        for figure, first, room, more in zip(figures, FIRST[name], ROOM, added, strict=True):
+            assert 0 < figure <= first * 2 / 3 + room + more, (name, figures, FIRST[name])

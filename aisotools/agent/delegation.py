@@ -38,13 +38,13 @@ class AgentPolicy(Policy):
     agent_ids: Collection[str] = field(default_factory=frozenset)
     tools: frozenset[str] | None = None
 
-    def check(self, call: ToolCall, facts: Facts) -> Evaluation:
-        """Return the decision about `call`."""
+    def check_rules(self, call: ToolCall, facts: Facts) -> Evaluation:
+        """Return the decision about `call`. A policy that this one narrows asks for it."""
         if call.agent_id not in self.agent_ids:
             return Evaluation(Decision.ALLOW)
         if self.tools is not None and call.name not in self.tools:
             return Evaluation(Decision.DENY, reasons=(f"{call.name} was not given to this agent",))
-        return Policy.check(self, call, facts)
+        return Policy.check_rules(self, call, facts)
 
 
 class DelegateTool:
@@ -149,7 +149,11 @@ class DelegateTool:
 
     async def _run(self, child: Agent, task: str, offered: frozenset[str]) -> RunResult:
         """Run the child under the policy, which binds its own children too: `child.agents_by_id` grows."""
-        fields = {field.name: getattr(self._policy, field.name) for field in dataclasses.fields(Policy)}
+        fields = {
+            field.name: getattr(self._policy, field.name)
+            for field in dataclasses.fields(Policy)
+            if field.init
+        }
         policy = AgentPolicy(**fields, agent_ids=child.agents_by_id, tools=offered)
         remove_policy = child.session.narrow(policy)
         try:

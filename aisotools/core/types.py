@@ -244,6 +244,10 @@ class Facts:
         effect: Severity.
         reads: Paths it reads, relative to the workspace where they lie in it.
         writes: Paths it writes, likewise.
+        folders: Of these, the folders: it may read, or change, whatever is below.
+        links: Names among these that lead to another path, each with that path, which is listed as well.
+        mentions: Paths in the workspace that arguments name, of a tool that does not say what it reads.
+        unresolved: What it reads where nobody can tell beforehand which path that is, as it is written.
         outside: True if any of the writes is outside the workspace.
         hosts: Network hosts it talks to.
         commands: Programs it starts.
@@ -259,6 +263,10 @@ class Facts:
     effect: Effect = Effect.LOCAL_MUTATION
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+    mentions: tuple[str, ...] = ()
+    unresolved: tuple[str, ...] = ()
     outside: bool = False
     hosts: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()

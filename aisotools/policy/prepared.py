@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pydantic_core import from_json
@@ -31,6 +31,10 @@ _UNENFORCED = (
     "its tool says that it only reads, which cannot be enforced here (level {level}): it counts as a local "
     "change"
 )
+
+
+PathsResolver = Callable[[Facts, Mapping[str, Json] | None], Facts]
+"""Resolves the paths of a call; gets the arguments of a tool that may name paths in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +109,7 @@ def prepare_call(
     can_undo: Callable[[Facts], bool] | None = None,
     *,
     has_readers: bool = False,
+    resolve_paths: PathsResolver | None = None,
 ) -> PreparedCall:
     """Validate and classify a call, and ask the policy.
 
@@ -118,6 +123,8 @@ def prepare_call(
         can_undo: Returns whether a call with these facts could be undone; None if none can.
         has_readers: Whether the sandbox can hold tools that only read to it. If not, they count as tools that
             make a local change.
+        resolve_paths: Returns the facts with their paths resolved in the workspace; None leaves them as the
+            tool declares them.
 
     Raises:
         ArgumentError: If the arguments do not fit.
@@ -135,6 +142,9 @@ def prepare_call(
         # That a tool reaches files through the path guard is known of our own tools alone.
         is_guarded = facts.path_guarded and builtin is not None
         facts = dataclasses.replace(facts, runs_in=runs_in, level=level, path_guarded=is_guarded)
+        # Of a call that only reads, nobody asks which paths it reads unless a rule does.
+        if resolve_paths is not None and (policy.concerns_paths or facts.effect is not Effect.READ_ONLY):
+            facts = resolve_paths(facts, None if builtin is not None else from_json(encoded))
         keeps_to_reading = is_guarded or (builtin is not None and builtin.keeps_to_reading)
         is_believed = payload is not None and not keeps_to_reading
         is_unenforced = is_believed and not has_readers and assumed_effect(facts) is Effect.READ_ONLY

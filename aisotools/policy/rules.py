@@ -13,6 +13,10 @@ Globs are matched against structured facts, never against the text of a command;
 call may have several paths, hosts or commands. A rule that asks or denies concerns a call if one of them
 matches; a rule that allows, only if every one of them does and the facts are certain. What is missing never
 matches: a condition on `hosts` concerns no call without hosts.
+
+Paths are the resolved ones: relative to the workspace, with links followed. A rule about `secrets/*` concerns
+a call that changes the folder `secrets`, or one around it, as a whole. It *may* concern one that reads such a
+folder, or something that nobody can tell beforehand; a rule that asks or denies makes that a question.
 """
 
 from __future__ import annotations
@@ -48,6 +52,8 @@ _CONDITION_KEYS = (
     "outside",
     "certain",
 )
+_PATH_KEYS = frozenset(("paths", "reads", "writes"))
+_GLOB_START = re.compile(r"[*?\[]")
 _FACT_NAMES = frozenset(fact.name for fact in fields(Facts))
 
 
@@ -80,6 +86,17 @@ class Condition:
                 message = f"A rule's `when.{key}` must be true or false, not {value!r}."
                 raise ValueError(message)  # noqa: TRY004 - every mistake in a rule is a ValueError
 
+    def may_hold(self, call: ToolCall, facts: Facts) -> bool:
+        """Return whether all keys may hold, as far as can be told, for one of the call's paths."""
+        if _PATH_KEYS.isdisjoint(self.expected):
+            return False
+        return all(
+            _may_concern_paths(key, value, facts)
+            if key in _PATH_KEYS
+            else _key_holds(key, value, call, facts, False)
+            for key, value in self.expected.items()
+        )
+
     def holds(self, call: ToolCall, facts: Facts, *, every: bool) -> bool:
         """Return whether all keys hold, for any of the call's paths, hosts or commands or for `every` one.
 
@@ -94,16 +111,12 @@ def _key_holds(key: str, expected: Any, call: ToolCall, facts: Facts, every: boo
     match key:
         case "arguments":
             return _arguments_match(expected, call.arguments)
-        case "paths":
-            return _globs_match(expected, map(normalize_path, (*facts.reads, *facts.writes)), every)
-        case "reads":
-            return _globs_match(expected, map(normalize_path, facts.reads), every)
-        case "writes":
-            return _globs_match(expected, map(normalize_path, facts.writes), every)
+        case "paths" | "reads" | "writes":
+            return _paths_match(key, expected, facts, every)
         case "hosts":
-            return _globs_match(expected, (host.lower() for host in facts.hosts), every)
+            return _globs_match(expected, (host.lower() for host in facts.hosts), every=every)
         case "commands":
-            return _globs_match(expected, facts.commands, every)
+            return _globs_match(expected, facts.commands, every=every)
         case "effect":
             return facts.effect in {Effect(effect) for effect in _as_list(expected)}
         case "origin":
@@ -114,7 +127,53 @@ def _key_holds(key: str, expected: Any, call: ToolCall, facts: Facts, every: boo
             return facts.certain is expected
 
 
-def _globs_match(globs: object, values: Iterable[str], every: bool) -> bool:
+def _paths_match(key: str, globs: object, facts: Facts, every: bool) -> bool:
+    """Return whether the paths that a key is about match; with `every`, all of them and nothing unknown."""
+    paths = list(map(normalize_path, _paths_of(key, facts)))
+    if every:
+        is_known = key == "writes" or not facts.unresolved
+        return is_known and _globs_match(globs, paths, every=True)
+    if _globs_match(globs, paths, every=False):
+        return True
+    # Whoever changes a folder as a whole changes what is in it.
+    changed = () if key == "reads" else [path for path in facts.writes if path in facts.folders]
+    return any(_is_around(path, glob) for path in changed for glob in _as_list(globs))
+
+
+def _paths_of(key: str, facts: Facts) -> tuple[str, ...]:
+    mentions = () if key == "writes" and facts.effect is Effect.READ_ONLY else facts.mentions
+    reads = () if key == "writes" else facts.reads
+    writes = () if key == "reads" else facts.writes
+    return (*reads, *writes, *mentions)
+
+
+def _may_concern_paths(key: str, globs: object, facts: Facts) -> bool:
+    """Return whether a call may touch, below a folder or somewhere unknown, what one of the globs names."""
+    if facts.unresolved and key != "writes":
+        return True
+    folders = [path for path in _paths_of(key, facts) if path in facts.folders]
+    return any(_may_contain(path, glob) for path in folders for glob in _as_list(globs))
+
+
+def _is_around(folder: str, glob: str) -> bool:
+    """Return whether a folder is, or contains, the one that all paths of a glob lie in."""
+    fixed = _fixed_folder(glob)
+    return bool(fixed) and (folder in {".", fixed} or fixed.startswith(f"{folder}/"))
+
+
+def _may_contain(folder: str, glob: str) -> bool:
+    """Return whether a path below a folder could match a glob."""
+    fixed = _fixed_folder(glob)
+    return not fixed or _is_around(folder, glob) or folder.startswith(f"{fixed}/")
+
+
+def _fixed_folder(glob: str) -> str:
+    """Return the folder at the beginning of a glob, or the path itself if it has no pattern."""
+    fixed = _GLOB_START.split(glob, maxsplit=1)[0]
+    return normalize_path(fixed if fixed == glob else fixed.rpartition("/")[0])
+
+
+def _globs_match(globs: object, values: Iterable[str], *, every: bool) -> bool:
     """Return whether any value, or with `every` each, matches one of the globs. False for no values."""
     patterns = [glob_matcher(glob) for glob in _as_list(globs)]
     matches = [any(pattern(value) for pattern in patterns) for value in values]
@@ -206,6 +265,22 @@ class Rule:
             return self.when.holds(call, facts, every=self.decision is Decision.ALLOW)
         return self.when is None or bool(self.when(call, facts))  # type: ignore[operator]  # no mapping any more
 
+    @property
+    def concerns_paths(self) -> bool:
+        """True if the rule may go by the paths of a call. What a function looks at is not known."""
+        if isinstance(self.when, Condition):
+            return not _PATH_KEYS.isdisjoint(self.when.expected)
+        return self.when is not None
+
+    def may_match(self, call: ToolCall, facts: Facts) -> bool:
+        """Return whether the rule may concern what the call does, where nobody can tell beforehand."""
+        return (
+            self.decision is not Decision.ALLOW
+            and isinstance(self.when, Condition)
+            and bool(glob_matcher(self.tool)(call.name))
+            and self.when.may_hold(call, facts)
+        )
+
 
 def parse_example(example: Mapping[str, Any], tool: str) -> tuple[ToolCall, Facts]:
     """Return a rule's example as a call and its facts.
@@ -246,6 +321,7 @@ def _shell_facts(command: str) -> dict[str, Any]:
         "effect": report.effect,
         "reads": report.reads,
         "writes": report.writes,
+        "unresolved": report.unresolved,
         "hosts": report.hosts,
         "commands": report.commands,
         "certain": report.certain,
@@ -284,12 +360,14 @@ class Policy:
         bounds: Policies that narrow this one: what any of them denies, or asks about, stays so.
         allow_protected: Protected names that may be written. A session puts here what a person allowed for
             its workspace, see `Session`; the bounds have no say in it.
+        concerns_paths: True if a rule of this policy, or of one of its bounds, may go by the paths of a call.
     """
 
     mode: Mode = "safe"
     rules: Sequence[Rule] = field(default_factory=tuple)
     bounds: tuple[Policy, ...] = ()
     allow_protected: tuple[str, ...] = ()
+    concerns_paths: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -300,6 +378,9 @@ class Policy:
                     f"Policy rules: {rule!r} is not a Rule. Use a list such as [Rule(tool='file')]."
                 )
         object.__setattr__(self, "rules", tuple(self.rules))
+        concerns_paths = any(rule.concerns_paths for rule in self.rules)
+        concerns_paths = concerns_paths or any(bound.concerns_paths for bound in self.bounds)
+        object.__setattr__(self, "concerns_paths", concerns_paths)
         for name in self.allow_protected:
             AllowedName(name)  # raises an error that names it
 
@@ -330,18 +411,30 @@ class Policy:
 
     def _check_alone(self, call: ToolCall, facts: Facts) -> Evaluation:
         matched: list[Rule] = []
+        doubtful: list[Rule] = []
         for rule in self.rules:
             try:
                 if rule.matches(call, facts):
                     matched.append(rule)
+                elif rule.may_match(call, facts):
+                    doubtful.append(rule)
             except Exception as error:
                 reason = (
                     f"the rule for {rule.tool!r} failed ({type(error).__name__}: {error}); fix or remove it"
                 )
                 return Evaluation(Decision.DENY, reasons=(reason,), matched=(rule,))
         by_mode = self._check_mode(call, facts)
-        if not matched or (self.mode == "plan" and by_mode.decision is Decision.DENY):
+        if self.mode == "plan" and by_mode.decision is Decision.DENY:
             return by_mode
+        decided = self._check_matched(call, facts, matched, by_mode) if matched else by_mode
+        if doubtful and decided.decision is Decision.ALLOW and call.origin != "person":
+            reasons = tuple(f"it may concern what {_describe(rule)} is about" for rule in doubtful)
+            return Evaluation(Decision.ASK, reasons=reasons, matched=tuple(matched))
+        return decided
+
+    def _check_matched(
+        self, call: ToolCall, facts: Facts, matched: Sequence[Rule], by_mode: Evaluation
+    ) -> Evaluation:
         decision = max(rule.decision for rule in matched)
         if call.origin == "person" and decision is Decision.ASK:
             # Typing a call is consent to it. Only a rule that denies stands against it.
@@ -349,9 +442,7 @@ class Policy:
         if call.origin != "person" and decision is Decision.ALLOW and is_unguarded(facts):
             # Without a sandbox no rule lets a program or a model act unasked.
             decision = Decision.ASK
-        reasons = tuple(
-            rule.reason or f"rule for {rule.tool!r}" for rule in matched if rule.decision is decision
-        )
+        reasons = tuple(rule.reason or _describe(rule) for rule in matched if rule.decision is decision)
         return Evaluation(decision, reasons=reasons or by_mode.reasons, matched=tuple(matched))
 
     def _check_mode(self, call: ToolCall, facts: Facts) -> Evaluation:
@@ -366,6 +457,10 @@ class Policy:
         if self.mode == "auto":
             return _check_auto(facts, effect)
         return Evaluation(Decision.ASK, reasons=(f"it is {label}",))
+
+
+def _describe(rule: Rule) -> str:
+    return f"rule for {rule.tool!r}"
 
 
 def _check_typed(facts: Facts, effect: Effect) -> Evaluation:

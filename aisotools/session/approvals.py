@@ -255,7 +255,13 @@ def _decide_edited(
     call = dataclasses.replace(prepared.original, arguments=arguments)
     try:
         edited = prepare_call(
-            prepared.tool, call, policy, env.level, env.can_undo, has_readers=env.has_readers
+            prepared.tool,
+            call,
+            policy,
+            env.level,
+            env.can_undo,
+            has_readers=env.has_readers,
+            resolve_paths=env.resolve_paths,
         )
     except Exception as error:  # tools are written by strangers too
         return CallDecision(

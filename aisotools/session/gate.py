@@ -379,7 +379,10 @@ class Gate:
         # Before the session is open nothing can run: the preview assumes a sandbox that has readers.
         has_readers = env is None or env.has_readers
         check_size(tool.name, call.arguments)
-        return prepare_call(tool, call, policy, level, can_undo, has_readers=has_readers)
+        resolve_paths = None if env is None else env.resolve_paths
+        return prepare_call(
+            tool, call, policy, level, can_undo, has_readers=has_readers, resolve_paths=resolve_paths
+        )
 
     def _decide(
         self, call: ToolCall, env: CallEnvironment, tool: Tool | None = None, *, ask: bool = False

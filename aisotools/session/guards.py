@@ -28,7 +28,7 @@ from aisotools.core.exceptions import SandboxError, WorkspaceRefused
 from aisotools.core.sandboxes import Sandbox
 from aisotools.core.truncation import summarize_names
 from aisotools.core.types import Facts, ToolCall, ToolResult
-from aisotools.policy.prepared import PreparedCall
+from aisotools.policy.prepared import PathsResolver, PreparedCall
 from aisotools.policy.rules import Policy, normalize_path
 from aisotools.workspace.candidates import OutOfSteps
 from aisotools.workspace.import_roots import (
@@ -75,6 +75,7 @@ class CallEnvironment:
         can_undo: Returns whether undo covers a call of these facts.
         describe_undo: Returns what undo will restore of a call, for its card.
         has_readers: Whether the sandbox can hold tools that only read to it.
+        resolve_paths: Returns the facts of a call with their paths resolved in the workspace.
     """
 
     sandbox: Sandbox
@@ -86,6 +87,7 @@ class CallEnvironment:
     can_undo: Callable[[Facts], bool] | None = None
     describe_undo: Callable[[PreparedCall], Awaitable[str]] | None = None
     has_readers: bool = False
+    resolve_paths: PathsResolver | None = None
 
 
 # ---- import roots

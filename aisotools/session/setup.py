@@ -30,6 +30,7 @@ from aisotools.session.guards import CallEnvironment, ImportRootWatch, Protectio
 from aisotools.session.history import NoUndoHistory, UndoHistory, WorkspaceHistory
 from aisotools.session.sharing import share
 from aisotools.workspace.lock import state_folder
+from aisotools.workspace.path_facts import PathResolver
 from aisotools.workspace.protected import ProtectedFiles
 from aisotools.workspace.read_tracker import ReadCache
 from aisotools.workspace.workspace import Workspace
@@ -156,5 +157,6 @@ async def build_environment(
         can_undo=history.can_undo,
         describe_undo=history.describe,
         has_readers=has_readers,
+        resolve_paths=PathResolver(workspace).resolve,
     )
     return SessionParts(env=env, protection=protection, reads=reads, history=history)

@@ -5,11 +5,11 @@ from typing import Any
 
 from aisotools.agent.agent import Agent
 from aisotools.agent.budgets import Budgets
-from aisotools.agent.delegation import delegate_tool
+from aisotools.agent.delegation import AgentPolicy, delegate_tool
 from aisotools.agent.models.scripted import ScriptedModel
 from aisotools.core.events import AgentFinished, AgentStarted
 from aisotools.core.messages import ToolMessage, UserMessage
-from aisotools.core.types import Effect
+from aisotools.core.types import Decision, Effect, Facts, ToolCall
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.rules import Policy
 from aisotools.testing.fakes import MockTool
@@ -170,3 +170,17 @@ async def test_a_program_may_call_it(open_session: OpenSession) -> None:
     session = open_session(look())
     delegate_tool(Agent(ScriptedModel(["Yes."]), session))
     assert (await session.call("delegate", {"task": "x"})).content == "Yes."
+
+
+def test_a_narrowed_policy_binds_the_agents_it_is_about_and_no_others() -> None:
+    bound = AgentPolicy(mode="plan", agent_ids={"child"}, tools=frozenset({"file"}))
+    policy = Policy(mode="auto").narrowed(bound)
+
+    def decide(agent_id: str, name: str, effect: Effect) -> Decision:
+        call = ToolCall("1", name, {}, origin="model", agent_id=agent_id)
+        return policy.check(call, Facts(effect=effect)).decision
+
+    assert decide("child", "file", Effect.READ_ONLY) is Decision.ALLOW
+    assert decide("child", "file", Effect.LOCAL_MUTATION) is Decision.DENY
+    assert decide("child", "other", Effect.READ_ONLY) is Decision.DENY
+    assert decide("parent", "other", Effect.LOCAL_MUTATION) is Decision.ALLOW

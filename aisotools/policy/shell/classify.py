@@ -11,11 +11,12 @@ quotes inside `${ }`). So nothing is certain unless it finds exactly the command
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import posixpath
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ from aisotools.policy.shell.expansion import (
     split_assignment,
     survey_variables,
 )
+from aisotools.policy.shell.folders import START, Folders, find_folders, is_relative, leaves_start, relocate
 from aisotools.policy.shell.options import (
     NO_EFFECT,
     CommandVerdict,
@@ -66,6 +68,7 @@ _FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
 _LOCALE = re.compile(r"\b(?:LC_\w+|LANG|LANGUAGE)\b")
 _COPIED_DESCRIPTORS = frozenset(("1", "2", "-"))
 _DESCRIPTOR = re.compile(r"[0-9]+-?")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _REDIRECTED_DESCRIPTOR = "it cannot be determined what its file descriptors mean"
 
 # Node types of the grammar.
@@ -82,8 +85,9 @@ class ShellReport:
     Attributes:
         effect: The most severe thing it does.
         commands: Commands it runs with their arguments, such as `git push origin`, in the order they appear.
-        reads: Paths it reads, as written.
-        writes: Paths it writes, as written.
+        reads: Paths it reads, as they are meant where the command starts; patterns and variables as written.
+        writes: Paths it writes, likewise.
+        unresolved: What it reads where the text does not say which path that is, as written.
         hosts: Network hosts it talks to.
         reasons: Why it is more than reading, or not certain.
         certain: False if not everything it does could be determined; then it is never read only.
@@ -93,6 +97,7 @@ class ShellReport:
     commands: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    unresolved: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     certain: bool = True
@@ -115,22 +120,17 @@ def classify_shell(command: str) -> ShellReport:
 def shell_facts(command: str, folder: str = ".") -> Facts:
     """Return what a policy should know about `command` when bash runs it in `folder` of the workspace."""
     report = classify_shell(command)
-    written = tuple(_from_workspace(path, folder) for path in report.writes)
+    written = tuple(relocate(report.writes, frozenset((folder or ".",))))
     return Facts(
         effect=report.effect,
-        reads=tuple(_from_workspace(path, folder) for path in report.reads),
+        reads=tuple(relocate(report.reads, frozenset((folder or ".",)))),
         writes=written,
+        unresolved=report.unresolved,
         outside=any(map(_is_outside, written)),
         hosts=report.hosts,
         commands=report.commands,
         certain=report.certain,
     )
-
-
-def _from_workspace(path: str, folder: str) -> str:
-    if path.startswith(("/", "~", "$")) or folder in {"", "."}:
-        return path
-    return f"{folder}/{path}"
 
 
 def _is_outside(path: str) -> bool:
@@ -177,19 +177,16 @@ class _ShellAnalysis:
         self._bytes = 0
 
     def run(self, command: str) -> ShellReport:
-        queue = [command]
+        queue: list[tuple[str, Folders]] = [(command, frozenset((START,)))]
         while queue:
-            text = queue.pop(0)
+            text, start = queue.pop(0)
             self._texts += 1
             self._bytes += len(text)
             if self._texts > _MAX_TEXTS or self._bytes > 2 * MAX_COMMAND_BYTES:
                 self._verdicts.append(uncertain("it runs too many texts within texts"))
                 break
-            queue.extend(self._analyse_text(text))
-        total = merge(self._verdicts)
-        if total.changes_folder and any(map(_is_relative, total.writes)):
-            total = merge([total, uncertain("it writes after changing the folder")])
-        return self._report(total)
+            queue.extend(self._analyse_text(text, start))
+        return self._report(merge(self._verdicts))
 
     def _report(self, total: CommandVerdict) -> ShellReport:
         effect = total.effect
@@ -200,13 +197,14 @@ class _ShellAnalysis:
             commands=_unique(self._commands),
             reads=_unique(total.reads),
             writes=_unique(total.writes),
+            unresolved=_unique(total.unresolved),
             hosts=_unique(total.hosts),
             reasons=_unique(_shorten(reason) for reason in total.reasons if reason)[:_MAX_REASONS],
             certain=total.certain,
         )
 
-    def _analyse_text(self, command: str) -> list[str]:
-        """Judge one text and return the texts that it runs."""
+    def _analyse_text(self, command: str, start: Folders) -> list[tuple[str, Folders]]:
+        """Judge one text. Return the texts that it runs, each with the folders where it may start."""
         text = command.encode("utf-8", "replace").decode("latin-1")  # one character per byte
         parsed = parse_shell(text)
         variables = survey_variables(parsed, is_only_text=self._texts == 1)
@@ -220,26 +218,32 @@ class _ShellAnalysis:
         if not doubts and (reason := grammar_objection(text, parsed)):
             doubts.append(reason)
         self._verdicts += map(uncertain, doubts)
-        scripts: list[str] = []
+        folders = find_folders(parsed, start)
+        scripts: list[tuple[str, Folders]] = []
         for simple in sorted(parsed.commands, key=_start)[:_MAX_COMMANDS]:
-            verdict = self._analyse_command(simple, variables)
+            verdict = self._analyse_command(simple, variables, folders[id(simple)])
             self._verdicts.append(verdict)
-            scripts += verdict.scripts
+            scripts += [(script, folders[id(simple)]) for script in verdict.scripts]
         return scripts
 
-    def _analyse_command(self, command: SimpleCommand, variables: VariableUsage) -> CommandVerdict:
+    def _analyse_command(
+        self, command: SimpleCommand, variables: VariableUsage, folders: Folders
+    ) -> CommandVerdict:
         """Judge a simple command, its redirections and assignments, and the commands that it runs."""
         tokens = command.words[command.assignments :]
         words = [word for token in tokens for word in expand(token, variables.numbers)]
-        verdicts = [_redirect_verdict(redirect, variables) for redirect in command.redirects]
-        stack: list[tuple[Word, ...]] = []
+        redirects = merge(_redirect_verdict(redirect, variables) for redirect in command.redirects)
+        verdicts = [_located(redirects, folders, variables.files)]
+        stack: list[tuple[tuple[Word, ...], Folders]] = []
         if words:
             verdicts += _temporary_assignment_verdicts(command, words[0])
-            stack.append(tuple(words))
+            stack.append((tuple(words), folders))
         while stack:
-            verdict = self._analyse_program(stack.pop())
-            verdicts.append(verdict)
-            stack += filter(None, verdict.commands)
+            words_of_program, place = stack.pop()
+            verdict = self._analyse_program(words_of_program)
+            verdicts.append(_located(verdict, place, variables.files))
+            inner = None if verdict.changes_folder else place
+            stack += [(inner_words, inner) for inner_words in verdict.commands if inner_words]
             if len(verdicts) > _MAX_NESTED_COMMANDS:
                 verdicts.append(uncertain("there are too many commands within commands"))
                 break
@@ -257,6 +261,43 @@ class _ShellAnalysis:
         if spec is None:
             return uncertain(f"what {program} does is unknown")
         return classify_by_spec(spec, words)
+
+
+def _located(verdict: CommandVerdict, folders: Folders, loops: Mapping[str, Sequence[str]]) -> CommandVerdict:
+    """Return the verdict with its paths as they are meant where the text starts.
+
+    Args:
+        verdict: On a command.
+        folders: Where the command may run.
+        loops: The words of a loop, by the variable that is each of them in turn.
+    """
+    if not (verdict.reads or verdict.writes or verdict.unresolved):
+        return verdict
+    values = {path: _loop_values(path, loops) for path in verdict.reads}
+    # What was written stays: quoted, it may be the name of a file.
+    read = [path for written, found in values.items() for path in (written, *found)]
+    unresolved = [path for path in verdict.unresolved if not values.get(path)]
+    unresolved += [path for path in read if "{}" in path]  # what `find -exec` puts there
+    doubts: list[CommandVerdict] = []
+    if folders is None:
+        unresolved += [path for path in read if is_relative(path)]
+    if any(map(is_relative, verdict.writes)) and leaves_start(folders):
+        doubts.append(uncertain("it writes after changing the folder"))
+    located = dataclasses.replace(
+        verdict,
+        reads=tuple(relocate(read, folders)),
+        writes=tuple(relocate(verdict.writes, folders)),
+        unresolved=tuple(unresolved),
+    )
+    return merge([located, *doubts])
+
+
+def _loop_values(path: str, loops: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return what a path that begins with the variable of a loop is in turn; nothing for any other path."""
+    variable = _VARIABLE.match(path)
+    rest = path[variable.end() :] if variable else ""
+    words = loops.get(variable[1] or variable[2], ()) if variable else ()
+    return [] if "$" in rest or "`" in rest else [word + rest for word in words]
 
 
 def _temporary_assignment_verdicts(command: SimpleCommand, program: Word) -> Iterator[CommandVerdict]:
@@ -293,11 +334,6 @@ def _names_plain_file(target: Token, variables: VariableUsage) -> bool:
     """Return whether a target is just a variable that holds the name of a file, so it opens no connection."""
     pieces = [piece for piece in target.pieces if piece.text]
     return len(pieces) == 1 and pieces[0].kind == "variable" and pieces[0].text.strip("{}") in variables.files
-
-
-def _is_relative(path: str) -> bool:
-    """Return whether a path means something else in another folder."""
-    return path.startswith("$PWD") or not path.startswith(("/", "~", "$"))
 
 
 def _start(command: SimpleCommand) -> int:

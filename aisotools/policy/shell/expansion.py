@@ -10,7 +10,7 @@ numeric comparisons of `[[ ]]`, and in the subscripts and offsets inside `${ }`.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -59,12 +59,29 @@ class SimpleCommand(NamedTuple):
     redirects: tuple[Redirect, ...]
 
 
+class FlowStep(NamedTuple):
+    """A step on the way through the commands of a text, in the order in which bash reads them.
+
+    Attributes:
+        kind: `open` and `close` for what runs in a shell of its own: `( )`, `$( )`, backticks, `<( )`. `end`
+            for the end of a simple or a compound command.
+        command: The simple command that ends; None for a compound one.
+        operator: What separates it from the next; `;` also stands for a line's end, and for the end.
+    """
+
+    kind: Literal["open", "close", "end"]
+    command: SimpleCommand | None = None
+    operator: str = ""
+
+
 @dataclass(slots=True)
 class ParsedText:
     """What a text contains, at any depth.
 
     Attributes:
         commands: Every simple command, in the order of their ends.
+        flow: How they follow each other.
+        is_linear: Whether none is repeated, chosen or negated by a reserved word: no loop, no `if`, no `!`.
         loops: What follows `for` or `select`: the variable, `in`, and the words.
         data: Other words that are expanded: subjects and patterns of `case`, elements of arrays.
         tests: What stands between `[[` and `]]`, with the position of the `[[`.
@@ -75,6 +92,8 @@ class ParsedText:
     """
 
     commands: list[SimpleCommand] = field(default_factory=list)
+    flow: list[FlowStep] = field(default_factory=list)
+    is_linear: bool = True
     loops: list[tuple[Token, ...]] = field(default_factory=list)
     data: list[Token] = field(default_factory=list)
     tests: list[tuple[int, tuple[Token, ...]]] = field(default_factory=list)
@@ -393,13 +412,14 @@ class VariableUsage:
 
     Attributes:
         numbers: Variables that hold numbers whenever they are used.
-        files: Variables that hold names of files written here, or found by patterns written here.
+        files: Variables that hold names of files written here, or found by patterns written here: the words
+            of the loop that sets each.
         assigned: All that are set, be it for one command only.
         doubts: Why setting or using some of them may not be harmless.
     """
 
     numbers: frozenset[str]
-    files: frozenset[str]
+    files: Mapping[str, tuple[str, ...]]
     assigned: frozenset[str]
     doubts: tuple[str, ...]
 
@@ -441,10 +461,10 @@ def survey_variables(parsed: ParsedText, *, is_only_text: bool = True) -> Variab
     for name, is_number in _temporary_assignments(parsed):
         assigned[name] = assigned.get(name, True) and is_number
     numbers: frozenset[str] = frozenset()
-    files: frozenset[str] = frozenset()
+    files: dict[str, tuple[str, ...]] = {}
     if is_only_text and all(map(_sets_plainly, parsed.commands)):
         numbers = frozenset(name for name, is_number in assigned.items() if is_number)
-        files = frozenset(_file_variables(parsed))
+        files = dict(_file_variables(parsed))
     doubts += [
         f"arithmetic can run commands: {source.strip()}"
         for source in parsed.arithmetic
@@ -492,14 +512,14 @@ def _assigned_value(token: Token) -> tuple[str, bool]:
     return name, _is_integer(value) and "[" not in token.pieces[0].text.partition("=")[0]
 
 
-def _file_variables(parsed: ParsedText) -> Iterator[str]:
-    """Yield the variables of loops over plain words that nothing else sets."""
+def _file_variables(parsed: ParsedText) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the variables of loops over plain words that nothing else sets, each with these words."""
     setters = [name for name, _ in (*_assignments(parsed), *_temporary_assignments(parsed))]
     for words in parsed.loops:
         values = [word for token in words[2:] for word in expand(token)]
         are_files = all(word.is_located and not (word.text or "").startswith("/dev") for word in values)
         if values and are_files and setters.count(words[0].bare) == 1:
-            yield words[0].bare
+            yield words[0].bare, tuple(word.display for word in values)
 
 
 def _sets_plainly(command: SimpleCommand) -> bool:

@@ -54,17 +54,19 @@ class CommandVerdict:
         certain: Whether everything it does is listed here.
         reads: Paths it reads.
         writes: Paths it writes.
+        unresolved: Of the reads, those of which the text does not say which path they are.
         hosts: Hosts it contacts.
         reasons: Why the effect is not read only, or why the verdict is not certain.
         commands: Words of the commands that it runs.
         scripts: Shell texts that it runs.
-        changes_folder: Whether it changes to a folder that may lie outside the workspace.
+        changes_folder: Whether the commands that it runs start in another folder.
     """
 
     effect: Effect = Effect.READ_ONLY
     certain: bool = True
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    unresolved: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     commands: tuple[tuple[Word, ...], ...] = ()
@@ -89,6 +91,7 @@ def merge(verdicts: Iterable[CommandVerdict]) -> CommandVerdict:
         certain=all(verdict.certain for verdict in relevant),
         reads=tuple(path for verdict in relevant for path in verdict.reads),
         writes=tuple(path for verdict in relevant for path in verdict.writes),
+        unresolved=tuple(path for verdict in relevant for path in verdict.unresolved),
         hosts=tuple(host for verdict in relevant for host in verdict.hosts),
         reasons=tuple(reason for verdict in relevant for reason in verdict.reasons),
         commands=tuple(words for verdict in relevant for words in verdict.commands),
@@ -114,8 +117,12 @@ def has_effect(effect: Effect, reason: str) -> CommandVerdict:
 
 def reads(word: Word) -> CommandVerdict:
     """Return the verdict on reading the path `word`: no effect; standard input (`-`) is no path."""
-    if word.display in {"-", UNKNOWN_WORDS}:
+    if word.text == "-":
         return NO_EFFECT
+    if word.display == UNKNOWN_WORDS:
+        return CommandVerdict(unresolved=(UNKNOWN_WORDS,))
+    if word.text is None and not word.is_located:
+        return CommandVerdict(reads=(word.display,), unresolved=(word.display,))
     return CommandVerdict(reads=(word.display,))
 
 

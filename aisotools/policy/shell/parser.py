@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aisotools.policy.shell.expansion import (
+    FlowStep,
     ParsedText,
     Piece,
     PieceKind,
@@ -178,6 +179,8 @@ class _ShellParser:
     def _push(self, frame: _Frame, length: int) -> None:
         """Enter `frame`, whose opening is `length` characters long."""
         self._frames.append(frame)
+        if frame.kind == _LIST:
+            self._parsed.flow.append(FlowStep("open"))
         self._position += length
 
     def _sink(self) -> list[Piece] | None:
@@ -507,15 +510,19 @@ class _ShellParser:
             frame.expects_command = False
         elif bare in _CLOSERS:
             frame.expects_command, frame.after_compound = False, True
+            self._parsed.is_linear &= bare == "}"
             if bare == "esac":
                 frame.in_pattern = False
                 frame.open_cases -= 1
         elif bare in _HEADERS:
             frame.header, frame.expects_command = bare, False
+            self._parsed.is_linear = False
         elif bare == "[[":
             frame.expects_command, frame.after_compound = False, True
             self._frames.append(_Frame(_TEST, token.start))
-        elif bare not in _OPENERS:
+        elif bare in _OPENERS:
+            self._parsed.is_linear &= bare == "{"
+        else:
             frame.words.append(token)
             frame.expects_command = False
 
@@ -542,8 +549,8 @@ class _ShellParser:
         else:
             frame.words.append(token)
 
-    def _end_command(self) -> None:
-        frame = self._frames[-1]
+    def _end_command(self, operator: str = ";") -> None:
+        frame, ended = self._frames[-1], None
         if frame.redirect_operator:
             self._parsed.add_doubt("a redirection without a target")
         if frame.header in {"for", "select"}:
@@ -551,8 +558,10 @@ class _ShellParser:
         elif frame.header:
             self._parsed.add_doubt(f"{frame.header} is not followed by what belongs there")
         elif frame.words or frame.redirects:
-            command = SimpleCommand(tuple(frame.words), frame.assignments, tuple(frame.redirects))
-            self._parsed.commands.append(command)
+            ended = SimpleCommand(tuple(frame.words), frame.assignments, tuple(frame.redirects))
+            self._parsed.commands.append(ended)
+        if ended is not None or frame.after_compound:
+            self._parsed.flow.append(FlowStep("end", ended, operator))
         frame.words = []
         frame.redirects = []
         frame.assignments = 0
@@ -595,7 +604,7 @@ class _ShellParser:
         elif frame.in_pattern:
             return
         elif operator in _SEPARATORS:
-            self._end_command()
+            self._end_command(operator)
             frame.in_pattern = operator in _NEXT_CASE and frame.open_cases > 0
         else:
             if frame.redirect_operator or frame.header:
@@ -684,6 +693,7 @@ class _ShellParser:
         self._end_command()
         if frame.here_documents or frame.open_cases or (frame.end >= 0 and frame.end != self._position):
             self._parsed.add_doubt("a substitution ends inside of something")
+        self._parsed.flow.append(FlowStep("close"))
         self._position += 1
         source = self._text[frame.start : self._position]
         self._close_piece("channel" if source.startswith(("<(", ">(")) else "unknown", source)

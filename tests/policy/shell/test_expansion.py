@@ -271,19 +271,19 @@ def test_only_variables_that_certainly_hold_numbers_do(text: str, numbers: set[s
 @pytest.mark.parametrize(
     ("text", "files"),
     [
-        ("for f in a b; do ls; done", {"f"}),
-        ("for f in *.txt; do ls; done", {"f"}),
-        ("for f in $HOME/a; do ls; done", {"f"}),
-        ("for f in $x; do ls; done", set()),
-        ("for f in /dev/tcp/x/80; do ls; done", set()),
-        ("for f in a; do f=b; done", set()),
-        ("for f in a; do eval x; done", set()),
-        ("for f; do ls; done", set()),
+        ("for f in a b; do ls; done", {"f": ("a", "b")}),
+        ("for f in *.txt; do ls; done", {"f": ("*.txt",)}),
+        ("for f in $HOME/a; do ls; done", {"f": ("$HOME/a",)}),
+        ("for f in $x; do ls; done", {}),
+        ("for f in /dev/tcp/x/80; do ls; done", {}),
+        ("for f in a; do f=b; done", {}),
+        ("for f in a; do eval x; done", {}),
+        ("for f; do ls; done", {}),
     ],
 )
-def test_loops_over_plain_words_hold_files(text: str, files: set[str]) -> None:
+def test_loops_over_plain_words_hold_files(text: str, files: dict[str, tuple[str, ...]]) -> None:
     assert usage(text).files == files
-    assert usage(text, is_only_text=False).files == frozenset()
+    assert usage(text, is_only_text=False).files == {}
 
 
 def test_all_assigned_names_are_listed() -> None:

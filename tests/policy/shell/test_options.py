@@ -197,9 +197,14 @@ def test_uncertain_verdict_is_a_local_change_unless_an_effect_is_given() -> None
     assert summary(uncertain("r", REMOTE)) == (REMOTE, False)
 
 
-@pytest.mark.parametrize("path", ["-", UNKNOWN_WORDS])
-def test_standard_input_is_no_path_that_is_read(path: str) -> None:
-    assert reads(literal(path)) is NO_EFFECT
+def test_standard_input_is_no_path_that_is_read() -> None:
+    assert reads(literal("-")) is NO_EFFECT
+
+
+def test_paths_that_a_text_does_not_say_are_unresolved() -> None:
+    assert reads(literal(UNKNOWN_WORDS)).unresolved == (UNKNOWN_WORDS,)
+    assert reads(unknown_words("$x", "")).unresolved == ("$x",)
+    assert reads(literal("a")).unresolved == ()
 
 
 @pytest.mark.parametrize(

@@ -42,15 +42,6 @@ def _assignment_verdict(word: Word, *, for_programs: bool = False) -> CommandVer
     return NO_EFFECT if is_plain and is_harmless(name) else uncertain(f"it sets {word.display}")
 
 
-def _classify_cd(words: Words) -> CommandVerdict:
-    parsed = parse_options(words, "-LPe@n", allow_dynamic=True)
-    target = parsed.operands[0].text if len(parsed.operands) == 1 else None
-    stays_inside = (
-        target is not None and not target.startswith(("/", "~", "-", "+")) and ".." not in target.split("/")
-    )
-    return merge([option_verdict(parsed), CommandVerdict(changes_folder=not stays_inside)])
-
-
 def _classify_printf(words: Words) -> CommandVerdict:
     rest = list(words[1:])
     verdicts = []
@@ -163,7 +154,7 @@ def _classify_wait(words: Words) -> CommandVerdict:
 # Most builtins know no --help, or would take it for a name; so nothing is assumed about it. Builtins that are
 # missing here (let, enable, bind, complete, fc, ...) can run commands or change what names mean.
 COMMANDS = (
-    CommandSpec(names="cd pushd popd dirs", classify=_classify_cd),
+    CommandSpec(names="cd pushd popd dirs", options="-LPe@n", operands=".", allow_dynamic=True),
     CommandSpec(names="printf", classify=_classify_printf),
     CommandSpec(names="read", classify=_classify_read, info_arguments=""),
     CommandSpec(names="mapfile readarray", classify=_classify_mapfile, info_arguments=""),

@@ -1,0 +1,315 @@
+"""Resolve the paths in the facts of a call: what a spelling means in this workspace, at this moment.
+
+Threat: a rule, a grant or a card speaks of `secrets/*`, and the call names the same file as
+`/workspace/secrets/key`, `$WORKSPACE/secrets/key`, `secr*/key`, or by a link that code in the sandbox has
+made.
+
+Mechanism: `PathResolver.resolve` replaces every path by the one relative to the workspace that it leads to,
+with links followed and patterns expanded. Where a link is on the way, the name itself is listed as well, so
+that a rule about either one holds; a text that a shell may read in two ways counts in both.
+
+Race window: a link or a file can be put there after the look. The gate looks once more at dispatch and asks
+again if anything differs; what changes after that is for the confinement to hold.
+
+When it fails: a path that cannot be followed, too many paths, or a pattern that would have to look at too
+many names, becomes `unresolved`, and rules about paths then ask.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import os
+import posixpath
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aisotools.core.exceptions import PathOutside, WorkspaceError
+from aisotools.core.types import Facts, Json
+from aisotools.workspace.paths import Root, locate
+
+_MAX_PATHS = 200
+_MAX_MATCHES = 500
+_MAX_ENTRIES = 5_000  # looked at for all patterns of a call: some milliseconds of the event loop
+_MAX_MENTIONS = 50
+_MAX_MENTION_CHARS = 1_000
+_GLOB = re.compile(r"[*?\[]")
+_CLASS = re.compile(r"\[[:.=]")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))(?=/|$)")
+_WORKSPACE_VARIABLES = frozenset(("WORKSPACE", "PWD"))
+_PRIVATE_VARIABLES = frozenset(("HOME", "TMPDIR"))
+_NEVER_FOLLOWED = ("/proc", "/dev/fd", "/sys")  # what is there differs from process to process
+_ALIAS = "/workspace"
+
+
+class _Unclear(Exception):
+    """Raised where a pattern cannot be expanded: it would take too long, or depends on what is not known."""
+
+
+@dataclass(slots=True)
+class _FollowedPaths:
+    """What the paths of a call lead to, in the order in which they were found."""
+
+    paths: dict[str, None] = field(default_factory=dict)
+    folders: dict[str, None] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    unresolved: dict[str, None] = field(default_factory=dict)
+    outside: bool = False
+
+
+class PathResolver:
+    """Resolves the paths of calls in one workspace. Holds no descriptors."""
+
+    def __init__(self, workspace: str | os.PathLike[str]) -> None:
+        """Resolve in an existing folder."""
+        self._root = Root.of(workspace)
+        self._spelled = os.fspath(Path(workspace).absolute())
+
+    def __repr__(self) -> str:
+        return f"<PathResolver {self._root.path!r}>"
+
+    def resolve(self, facts: Facts, arguments: Mapping[str, Json] | None = None) -> Facts:
+        """Return `facts` with every path resolved.
+
+        Args:
+            facts: As a tool declares them.
+            arguments: The arguments of a tool that declares no paths: what they name becomes `mentions`.
+        """
+        mentions: tuple[str, ...] = ()
+        if arguments and not (facts.reads or facts.writes or facts.commands):
+            mentions = self._find_mentions(arguments)
+        if not (facts.reads or facts.writes or mentions):
+            return facts
+        look = _Look(self._root, self._spelled)
+        reads = look.follow_all(facts.reads, doubtful=facts.unresolved)
+        writes = look.follow_all(facts.writes, doubtful=facts.writes)
+        unresolved = dict.fromkeys((*facts.unresolved, *reads.unresolved, *writes.unresolved))
+        return dataclasses.replace(
+            facts,
+            reads=tuple(reads.paths),
+            writes=tuple(writes.paths),
+            folders=tuple(reads.folders | writes.folders),
+            links=tuple((reads.links | writes.links).items()),
+            mentions=mentions,
+            unresolved=tuple(unresolved),
+            outside=writes.outside or (facts.outside and not (facts.writes and facts.runs_in == "sandbox")),
+            # Which file is written must be known, or nobody has been asked about it.
+            certain=facts.certain and not writes.unresolved,
+        )
+
+    def _find_mentions(self, arguments: Mapping[str, Json]) -> tuple[str, ...]:
+        """Return the paths of things in the workspace that texts among the arguments name."""
+        look = _Look(self._root, self._spelled)
+        mentioned: dict[str, None] = {}
+        for text in _texts(arguments):
+            found = look.follow_all((text,)) if _may_be_path(text) else _FollowedPaths()
+            for path in found.paths:
+                if not path.startswith(("/", "~", "$")) and look.exists(path):
+                    mentioned[path] = None
+        return tuple(mentioned)
+
+
+def _texts(arguments: Mapping[str, Json]) -> Iterator[str]:
+    """Yield the first texts of the arguments, at any depth."""
+    waiting: list[Json] = list(arguments.values())[:_MAX_MENTIONS]
+    looked_at = 0
+    while waiting and looked_at < _MAX_MENTIONS:
+        value = waiting.pop(0)
+        looked_at += 1
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            waiting += list(value.values())[:_MAX_MENTIONS]
+        elif isinstance(value, Sequence):
+            waiting += list(value)[:_MAX_MENTIONS]
+
+
+def _may_be_path(text: str) -> bool:
+    return 0 < len(text) <= _MAX_MENTION_CHARS and "\n" not in text and "\0" not in text
+
+
+class _Look:
+    """One look at the workspace, which counts what it has looked at."""
+
+    def __init__(self, root: Root, spelled: str) -> None:
+        self._tree = root
+        self._root = root.path
+        self._spellings = tuple(dict.fromkeys((spelled, self._root, _ALIAS)))
+        self._paths_left = _MAX_PATHS
+        self._entries_left = _MAX_ENTRIES
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is something at a path relative to the workspace."""
+        return os.path.lexists(f"{self._root}/{path}")
+
+    def follow_all(self, paths: Sequence[str], *, doubtful: Sequence[str] = ()) -> _FollowedPaths:
+        """Return what paths lead to.
+
+        Args:
+            paths: As they are written.
+            doubtful: Those in which an unknown variable is one; in the others it may only be the name of a
+                file, or is known to the tool.
+        """
+        found = _FollowedPaths()
+        for path in paths:
+            self._paths_left -= 1
+            if self._paths_left < 0:
+                found.unresolved[f"and {len(paths)} paths in all"] = None
+                break
+            try:
+                self._follow_text(path, found, is_doubtful=path in doubtful)
+            except (_Unclear, WorkspaceError, ValueError):
+                found.paths[path] = found.unresolved[path] = None
+        return found
+
+    def _follow_text(self, text: str, found: _FollowedPaths, *, is_doubtful: bool) -> None:
+        """Follow a path as it was written: with variables and patterns, or with characters that look so."""
+        beneath = self._beneath(text)
+        if beneath is None:
+            self._follow_other(text, found, is_doubtful=is_doubtful)
+            return
+        matches = self._expand(beneath) if _GLOB.search(beneath) else []
+        for match in matches:
+            self._follow(match, found)
+        # Without a match bash passes the pattern on; in quotes it is the name of a file.
+        if not matches or self.exists(beneath):
+            self._follow(beneath, found)
+
+    def _beneath(self, text: str) -> str | None:
+        """Return a path relative to the workspace, or None for one that is written in another way."""
+        variable = _VARIABLE.match(text)
+        if variable and (variable[1] or variable[2]) in _WORKSPACE_VARIABLES:
+            return text[variable.end() + 1 :] or "."
+        for spelling in self._spellings:
+            if text == spelling or text.startswith(f"{spelling}/"):
+                return text[len(spelling) + 1 :].lstrip("/") or "."
+        return None if text.startswith(("/", "~", "$")) or "$" in text or "`" in text else text or "."
+
+    def _follow_other(self, text: str, found: _FollowedPaths, *, is_doubtful: bool) -> None:
+        """Follow a path that is absolute or has a variable or a tilde in it."""
+        if text.startswith("/"):
+            self._follow_absolute(text, found)
+            return
+        exists = self.exists(text)
+        if exists:  # quoted, it is the name of a file right here
+            self._follow(text, found)
+        variable = _VARIABLE.match(text)
+        name = (variable[1] or variable[2]) if variable else ""
+        is_private = name in _PRIVATE_VARIABLES or text == "~" or text.startswith("~/")
+        if is_private and ".." not in text.split("/") and "$" not in text[1:]:
+            found.paths[posixpath.normpath(text)] = None
+            # TMPDIR is a folder of the sandbox's own at every level; HOME may be the person's.
+            found.outside |= name != "TMPDIR"
+        elif is_private or (is_doubtful and not exists):
+            found.paths[text] = found.unresolved[text] = None
+            found.outside = True
+
+    def _follow_absolute(self, text: str, found: _FollowedPaths) -> None:
+        normal = posixpath.normpath(text)
+        if any(normal == place or normal.startswith(f"{place}/") for place in _NEVER_FOLLOWED):
+            found.paths[normal] = None
+            found.unresolved[text] = None
+            found.outside = True
+            return
+        real = os.path.realpath(text)
+        for spelling in self._spellings:
+            if real == spelling or real.startswith(f"{spelling}/"):
+                below = real[len(spelling) + 1 :] or "."
+                found.paths[below] = None
+                found.links[normal] = below
+                self._note_folder(below, found)
+                return
+        found.paths[real] = None
+        if real != normal:
+            found.paths[normal] = None
+        found.outside = True
+
+    def _follow(self, path: str, found: _FollowedPaths) -> None:
+        """Follow a plain path relative to the workspace; what is missing counts as if it were created."""
+        lexical = posixpath.normpath(path)
+        real = self._real(path)
+        if real is None:
+            real = os.path.realpath(f"{self._root}/{path}")
+            if real == self._root or real.startswith(f"{self._root}/"):  # out of it, and into it again
+                real = real[len(self._root) + 1 :] or "."
+            else:
+                found.outside = True
+        found.paths[real] = None
+        self._note_folder(real, found)
+        if lexical != real and lexical.partition("/")[0] != "..":
+            found.paths[lexical] = None
+            found.links[lexical] = real
+
+    def _real(self, path: str) -> str | None:
+        """Return where a path leads, relative to the workspace; None if that is outside."""
+        existing, missing = path, ""
+        for _ in range(path.count("/") + 2):
+            try:
+                with locate(self._tree, existing) as resolved:
+                    place = resolved.path
+            except PathOutside:
+                return None
+            except FileNotFoundError:
+                parent, _, name = existing.rstrip("/").rpartition("/")
+                existing, missing = parent or ".", f"{name}/{missing}" if missing else name
+                continue
+            except OSError:  # a file on the way, a circle of links, no permission: the call will fail as well
+                return posixpath.normpath(path)
+            return posixpath.normpath(f"{place}/{missing}") if missing else place
+        return posixpath.normpath(path)
+
+    def _note_folder(self, path: str, found: _FollowedPaths) -> None:
+        try:
+            mode = os.lstat(path if path.startswith("/") else f"{self._root}/{path}").st_mode
+        except OSError:
+            return
+        if stat.S_ISDIR(mode):
+            found.folders[path] = None
+
+    # ---- patterns
+
+    def _expand(self, pattern: str) -> list[str]:
+        """Return the paths that a pattern matches, as bash expands it without options.
+
+        Raises:
+            _Unclear: It cannot be told, or more names would have to be looked at than are allowed.
+        """
+        names = [name for name in pattern.split("/") if name]
+        found = ["."]
+        for name in names:
+            if not _GLOB.search(name):
+                found = [f"{folder}/{name}" for folder in found]
+                continue
+            if _CLASS.search(name):
+                raise _Unclear  # which characters belong to a class depends on the locale
+            matcher = re.compile(fnmatch.translate(_as_fnmatch(name))).match
+            found = [
+                f"{folder}/{entry}"
+                for folder in found
+                for entry in self._list(folder)
+                if (not entry.startswith(".") or name.startswith(".")) and matcher(entry)
+            ]
+            if len(found) > _MAX_MATCHES:
+                raise _Unclear
+        return [path.removeprefix("./") for path in found if self.exists(path)]
+
+    def _list(self, folder: str) -> list[str]:
+        names: list[str] = []
+        try:
+            with os.scandir(f"{self._root}/{folder}") as entries:
+                for entry in entries:
+                    self._entries_left -= 1
+                    if self._entries_left < 0:
+                        raise _Unclear
+                    names.append(entry.name)
+        except OSError:
+            return []
+        return names
+
+
+def _as_fnmatch(name: str) -> str:
+    """Return a pattern of bash as one of fnmatch, whose negated sets begin with `!` alone."""
+    return name.replace("[^", "[!")

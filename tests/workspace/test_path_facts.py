@@ -1,0 +1,167 @@
+"""What the paths in the facts of a call lead to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from aisotools.core.types import Effect, Facts
+from aisotools.workspace.path_facts import PathResolver
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "ws"
+    (folder / "secrets" / "deep").mkdir(parents=True)
+    (folder / "secrets" / "key").write_text("")
+    (folder / "notes.md").write_text("")
+    (folder / ".hidden").write_text("")
+    (folder / "link").symlink_to("secrets/key")
+    (folder / "folder").symlink_to("secrets")
+    (folder / "away").symlink_to(tmp_path / "elsewhere" / "file")
+    (folder / "circle").symlink_to("circle")
+    (folder / "$x").symlink_to("secrets/key")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "back").symlink_to("ws")
+    return folder
+
+
+def read(workspace: Path, *paths: str, unresolved: tuple[str, ...] = ()) -> Facts:
+    facts = Facts(effect=Effect.READ_ONLY, reads=paths, unresolved=unresolved)
+    return PathResolver(workspace).resolve(facts)
+
+
+SPELLINGS = [
+    "secrets/key",
+    "./secrets//./key",
+    "secrets/deep/../key",
+    "missing/../secrets/key",
+    "/workspace/secrets/key",
+    "$WORKSPACE/secrets/key",
+    "${WORKSPACE}/secrets/key",
+    "$PWD/secrets/key",
+    "{ws}/secrets/key",
+    "{ws}/../ws/secrets/key",
+    "{back}/secrets/key",
+    "secr*/key",
+    "*/k?y",
+    "[s]ecrets/[!a]ey",
+    "se[a-d]rets/key",
+    "link",
+    "folder/key",
+    "folder/../secrets/key",
+    "folder/deep/../key",
+    "lin*",
+    "$x",
+]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_every_spelling_leads_to_the_same_file(workspace: Path, spelling: str) -> None:
+    path = spelling.replace("{ws}", str(workspace)).replace("{back}", str(workspace.parent / "back"))
+    facts = read(workspace, path)
+    assert "secrets/key" in facts.reads
+    assert not facts.unresolved
+
+
+def test_links_are_listed_with_what_they_lead_to(workspace: Path) -> None:
+    facts = read(workspace, "link", "folder/key", "notes.md")
+    assert facts.reads == ("secrets/key", "link", "folder/key", "notes.md")
+    assert facts.links == (("link", "secrets/key"), ("folder/key", "secrets/key"))
+
+
+def test_patterns_match_what_bash_matches(workspace: Path) -> None:
+    assert set(read(workspace, "*.md").reads) == {"notes.md"}
+    assert ".hidden" not in read(workspace, "*").reads
+    assert ".hidden" in read(workspace, ".h*").reads
+    assert read(workspace, "*.none").reads == ("*.none",)
+    (workspace / "*.md").write_text("")  # a name like a pattern, as it would be in quotes
+    assert set(read(workspace, "*.md").reads) == {"notes.md", "*.md"}
+    assert read(workspace, "[[:alpha:]]*").unresolved == ("[[:alpha:]]*",)
+
+
+def test_folders_among_the_paths_are_named(workspace: Path) -> None:
+    assert read(workspace, ".").folders == (".",)
+    assert read(workspace, "folder", "secrets/key").folders == ("secrets",)
+
+
+@pytest.mark.parametrize("path", ["/proc/self/cwd/secrets/key", "/proc/1/root/x", "$TMPDIR/../x", "~bob/x"])
+def test_paths_that_depend_on_the_process_are_unresolved(workspace: Path, path: str) -> None:
+    assert read(workspace, path, unresolved=(path,)).unresolved == (path,)
+
+
+def test_unknown_variables_are_unresolved_where_they_are_variables(workspace: Path) -> None:
+    assert read(workspace, "$y", unresolved=("$y",)).unresolved == ("$y",)
+    assert read(workspace, "$y").reads == ()
+    written = PathResolver(workspace).resolve(Facts(writes=("$y/z",)))
+    assert (written.outside, written.certain, written.unresolved) == (True, False, ("$y/z",))
+
+
+@pytest.mark.parametrize(
+    ("path", "outside"),
+    [
+        ("new/file", False),
+        ("folder/new", False),
+        ("/workspace/new", False),
+        ("{ws}/new", False),
+        ("$TMPDIR/x", False),
+        ("away", True),
+        ("../x", True),
+        ("folder/../../x", True),
+        ("/etc/x", True),
+        ("~/x", True),
+        ("$HOME/x", True),
+    ],
+)
+def test_writing_outside(workspace: Path, path: str, outside: bool) -> None:
+    facts = Facts(writes=(path.replace("{ws}", str(workspace)),))
+    assert PathResolver(workspace).resolve(facts).outside is outside
+
+
+def test_a_declaration_without_paths_stays(workspace: Path) -> None:
+    resolve = PathResolver(workspace).resolve
+    assert resolve(Facts(outside=True)).outside
+    assert resolve(Facts(outside=True, writes=("a",), runs_in="host")).outside
+    assert not resolve(Facts(outside=True, writes=("/workspace/a",))).outside
+
+
+def test_a_link_that_leads_out_is_shown_with_its_target(workspace: Path) -> None:
+    facts = read(workspace, "away")
+    assert facts.links == (("away", str(workspace.parent / "elsewhere" / "file")),)
+
+
+def test_circles_and_files_on_the_way_stay_as_they_are_named(workspace: Path) -> None:
+    assert read(workspace, "circle", "notes.md/x").reads == ("circle", "notes.md/x")
+
+
+def test_arguments_of_other_tools_mention_what_is_there(workspace: Path) -> None:
+    resolve = PathResolver(workspace).resolve
+    arguments = {
+        "a": "link",
+        "b": ["/workspace/notes.md", {"c": f"{workspace}/secrets"}],
+        "d": "no such thing",
+        "e": 7,
+        "f": "notes.md\n",
+    }
+    assert resolve(Facts(), arguments).mentions == ("secrets/key", "link", "notes.md", "secrets")
+    assert resolve(Facts(reads=("notes.md",)), arguments).mentions == ()
+    assert resolve(Facts(), {"many": ["notes.md"] * 10_000}).mentions == ("notes.md",)
+    assert resolve(Facts(), {"x": "~/x", "y": "$HOME", "z": "/etc/passwd", "": ""}).mentions == ()
+
+
+def test_many_names_are_not_looked_at(workspace: Path) -> None:
+    for number in range(600):
+        (workspace / f"n{number}").touch()
+    assert read(workspace, "n*").unresolved == ("n*",)
+    for number in range(5_000):
+        os.mkfifo(workspace / f"m{number}")
+    assert read(workspace, "x*").unresolved == ("x*",)
+    assert read(workspace, *map(str, range(300))).unresolved == ("and 300 paths in all",)
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "\ud800", "a/" * 300, "*" * 5_000, "[", "a" * 100_000])
+def test_odd_texts_are_no_errors(workspace: Path, path: str) -> None:
+    facts = read(workspace, path)
+    assert facts.reads or facts.unresolved
