@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 
-from tests.call_paths import measure
-
-FIRST = {"read-only call": (40, 184, 118), "asked write": (61, 369, 284), "undo": (34, 221, 220)}
-"""Modules, functions and crossings of the first version, whose modules lay in one folder: the output of
-`python -m tests.call_paths` there."""
+from tests.call_paths import FIRST, measure
 
 ROOM = (0, 2, 8) if os.geteuid() == 0 else (1, 8, 16)
-"""Modules, functions and crossings beyond that: a busy machine polls more often, and a user who is not root
-passes some functions more."""
+"""Modules, functions and crossings beyond two thirds of the first version: a busy machine polls more often, and
+a user who is not root passes some functions more."""
 
 ADDED = {"asked write": (1, 8, 2)}
 """The same for what the first version did not do: the paths of a call that changes something are resolved."""
