@@ -322,6 +322,7 @@ class Session:
         self._check_loop()
         with self._ticker:
             parts = await self._open()
+            await parts.protection.settle()
             await parts.env.sandbox.restart()
 
     async def interrupt(self) -> None:
@@ -609,6 +610,7 @@ class Session:
         self._check_loop()
         with self._ticker:
             parts = await self._open()
+            await parts.protection.settle()
             return await parts.history.undo(steps, to=to, force=force)
 
     async def redo(self, steps: int = 1, *, force: bool = False) -> ToolResult:
@@ -616,6 +618,7 @@ class Session:
         self._check_loop()
         with self._ticker:
             parts = await self._open()
+            await parts.protection.settle()
             return await parts.history.redo(steps, force=force)
 
     async def changes(self, since: str | None = None) -> Changes:
@@ -630,6 +633,7 @@ class Session:
         self._check_loop()
         with self._ticker:
             parts = await self._open()
+            await parts.protection.settle()
             return await parts.history.changes(since)
 
     async def branch(self, *, workspace: str | os.PathLike[str] | None = None) -> Session:
@@ -649,6 +653,7 @@ class Session:
         self._check_loop()
         with self._ticker:
             parts = await self._open()
+            await parts.protection.settle()
             env = parts.env
             folder = None if workspace is None else parse_workspace(workspace)
             copy = await branch_off(parts.history, env.sandbox, env.workspace, folder)
