@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from aisotools.core.events import ProtectedFilesRestored
 from aisotools.policy.approvers import AllowAll
 from aisotools.sandbox.limits import Limits
 from aisotools.session.session import Session
@@ -78,6 +79,27 @@ for n in range({count}):
 """
 MARKS = "\\u0345" * 20 + "\\u0315" * 20 + "\\u0301" * 40 + "\\u0327" * 20 + "\\u0334" * 24
 """Marks in the order that takes longest to put into another one."""
+PLANTING = """
+import subprocess, sys
+PLANT = '''
+import os
+for n in range({folders}):
+    os.makedirs('p/%d-%s' % (n, 'x' * {chars}), exist_ok=True)
+open('planted', 'w').close()
+while True:
+    for n in range({folders}):
+        open('p/%d-%s/conftest.py' % (n, 'x' * {chars}), 'w').close()
+'''
+{files}
+planting = subprocess.Popen([sys.executable, '-c', PLANT])
+"""
+"""Something that is left running plants protected files for ever."""
+PLANTED = """
+import os
+for n in range(20_000):
+    os.makedirs('p/%d-%s' % (n, 'x' * 200))
+    open('p/%d-%s/conftest.py' % (n, 'x' * 200), 'w').close()
+"""
 SPINNING = "while :; do :; done"
 
 
@@ -191,6 +213,14 @@ async def write_files(session: Session) -> None:
     await _done(session, "python", {"code": "1 + 1"})
 
 
+async def await_looks(session: Session) -> None:
+    """Let the session look at the files by itself until it has put something back twice; then go on."""
+    while sum(isinstance(event, ProtectedFilesRestored) for event in session.events) < 2:
+        await asyncio.sleep(0.01)
+    await session.restart()
+    await session.call("python", {"code": "1"}, origin="person", timeout_s=600)  # which may be refused
+
+
 async def use_tasks(session: Session) -> None:
     """Go on while the processes run."""
     for _ in range(3):
@@ -263,6 +293,15 @@ SCENARIOS: dict[str, Scenario] = {
     "long results": Scenario("'\\n'.join('y' * 40 for n in range(100_000))", 10),
     "99,000 files in one folder": Scenario(FILES.format(count=99_000), follow_up=use_files, files=99_000),
     "more files than are kept": Scenario(FILES.format(count=100_001), follow_up=write_files, files=100_001),
+    "protected files that are planted": Scenario(PLANTED),
+    "protected files that are planted all the time": Scenario(
+        PLANTING.format(folders=2_000, chars=200, files=""), follow_up=await_looks
+    ),
+    "99,000 files, and some that are planted all the time": Scenario(
+        PLANTING.format(folders=100, chars=10, files=FILES.format(count=99_000)),
+        follow_up=await_looks,
+        files=99_000,
+    ),
     "1,000 files in one call": Scenario(FILES.format(count=1_000), 2),
     "links with long targets": Scenario(
         LINKS.format(count=30_000, target="'x' * 4_000", name="'s%d' % n"), files=30_000
