@@ -23,6 +23,7 @@ from aisotools.core.sandboxes import Sandbox
 from aisotools.core.types import Facts, ToolCall, ToolResult
 from aisotools.policy.prepared import PreparedCall
 from aisotools.policy.rules import Policy
+from aisotools.workspace.host_variables import chooses_code
 from aisotools.workspace.import_roots import (
     keep_block_first,
     list_package_files,
@@ -129,7 +130,8 @@ class ImportRootWatch:
                 folders.append(list(package["__path__"]))
             except Exception:  # written by strangers; one that cannot be read leads nowhere
                 folders.append([])
-        return here, list(sys.path), list(sys.meta_path), sys.pycache_prefix, folders
+        variables = [(name, self._environ.get(name)) for name in self._environ if chooses_code(name)]
+        return here, list(sys.path), list(sys.meta_path), sys.pycache_prefix, folders, variables
 
 
 # ---- files that were not read

@@ -28,6 +28,7 @@ from aisotools.session.session import Session
 from tests import stalls
 from tests.sandbox.rig import rss_bytes
 from tests.sandbox.test_hostile import FIND_CHANNEL
+from tests.waiting import eventually
 
 EMIT = """
 for n in range({count}):
@@ -215,8 +216,9 @@ async def write_files(session: Session) -> None:
 
 async def await_looks(session: Session) -> None:
     """Let the session look at the files by itself until it has put something back twice; then go on."""
-    while sum(isinstance(event, ProtectedFilesRestored) for event in session.events) < 2:
-        await asyncio.sleep(0.01)
+    await eventually(
+        lambda: sum(isinstance(event, ProtectedFilesRestored) for event in session.events) == 2, hang_s=500
+    )
     await session.restart()
     await session.call("python", {"code": "1"}, origin="person", timeout_s=600)  # which may be refused
 
