@@ -528,7 +528,7 @@ def size_of(
             elif kind is not list and kind is not tuple:
                 total += _open(item, kind, stack)
                 continue
-            size = _size_of_scalars(item)
+            size = _size_of_scalars(item, seen)
             if size is None:
                 stack += item
             else:
@@ -557,8 +557,13 @@ def _size_of_keys(item: dict[Any, Any], seen: set[int]) -> int:
     return total
 
 
-def _size_of_scalars(values: Collection[Any]) -> int | None:
-    """Return the size of texts and numbers all at once; None if there is anything else, or a large text."""
+def _size_of_scalars(values: Collection[Any], seen: set[int]) -> int | None:
+    """Return the size of texts and numbers all at once; None if there is anything else.
+
+    Args:
+        values: The values.
+        seen: Ids of large texts, which count once; those among the values are added.
+    """
     kinds = set(map(type, values))
     if kinds <= _FREE:
         return 0
@@ -570,9 +575,15 @@ def _size_of_scalars(values: Collection[Any]) -> int | None:
         return 0 if is_cached else 32 * len(values)
     if kinds <= _SCALARS:
         sizes = [*map(getsizeof, values)]
-        if max(sizes) < _SHARED_CHARS:
+        texts = values if len(kinds) == 1 else [value for value in values if type(value) is str]
+        if max(map(len, texts)) < _SHARED_CHARS:
             # Eight more for each, which is what rounding up adds on average.
             return sum(sizes) + 8 * len(sizes)
+        by_id = dict(zip(map(id, values), sizes, strict=True))
+        if not seen.isdisjoint(by_id):
+            by_id = {number: size for number, size in by_id.items() if number not in seen}
+        seen.update(by_id)
+        return sum(by_id.values()) + 8 * len(by_id)
     return None
 
 

@@ -206,6 +206,13 @@ async def use_files(session: Session) -> None:
         assert not moved.is_error, moved.content
 
 
+async def undo_and_redo(session: Session) -> None:
+    """Take all files away and bring them back."""
+    for moved in (await session.undo(), await session.redo()):
+        assert not moved.is_error, moved.content
+    await session.changes()
+
+
 async def write_files(session: Session) -> None:
     """Go on where nothing can be undone."""
     for number in range(3):
@@ -320,6 +327,20 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "long names that are not UTF-8": Scenario(
         NAMES.format(count=20_000, name="b'\\xff%05d' % n + b'\\xfe' * 200"), is_variant=True, files=20_000
+    ),
+    "99,000 names of 255 bytes": Scenario(
+        NAMES.format(count=99_000, name="'%06d' % n + 'x' * 249"), follow_up=undo_and_redo, files=99_000
+    ),
+    "names that are not ASCII, and of 255 bytes": Scenario(
+        NAMES.format(count=50_000, name="'%06d' % n + '\\u20ac' * 83"),
+        follow_up=undo_and_redo,
+        is_variant=True,
+        files=50_000,
+    ),
+    "names with a character beyond U+FFFF": Scenario(
+        NAMES.format(count=30_000, name="'%06d' % n + '\\U0001f600' + 'x' * 240"),
+        follow_up=undo_and_redo,
+        files=30_000,
     ),
     "100,000 files": Scenario(prepare=many_files, follow_up=use_files, files=100_000),
     "230 nested folders": Scenario(prepare=deep_folders, follow_up=use_files),
