@@ -89,7 +89,8 @@ class _FoundChanges:
             self._texts, self._count = [], 0
         return taken
 
-    def __bool__(self) -> bool:
+    @property
+    def any(self) -> bool:
         return self._count > 0
 
 
@@ -191,7 +192,7 @@ class Protection:
         async with self._lock:
             if self._check_pending:
                 await asyncio.to_thread(self._check_between_calls)
-        if self._unreported:
+        if self._unreported.any:
             raise SandboxError(
                 f"{name} was not run: something that an earlier call left running had changed protected "
                 f"files: {_summarize(*self._unreported.take())}. Make the call again; a restart of the "
@@ -258,7 +259,7 @@ class Protection:
         if changes:
             _log.warning("After the last call: %s", _summarize_changes(changes))
         self._unrecorded.add(changes)
-        if self._unrecorded:
+        if self._unrecorded.any:
             self._record()
 
     # ---- between calls
@@ -306,18 +307,21 @@ class Protection:
             wait_s = WATCH_S
             with self._looking:
                 # A call that may change something notes itself first, and waits for this lock then.
-                if self._changing or self._closing or time.monotonic() < self._settled_s:
+                if not self._may_look():
                     continue
                 started_s = time.monotonic()
                 is_over = self._look() and loop.is_closed()
                 wait_s = max(WATCH_S, (time.monotonic() - started_s) * (1 / WATCH_LOAD - 1))
             if is_over:
                 return
-            is_news = bool(self._unrecorded) or self._problem not in {"", self._recorded_problem}
+            is_news = self._unrecorded.any or self._problem not in {"", self._recorded_problem}
             if is_news and time.monotonic() >= self._record_s:
                 self._record_s = time.monotonic() + _REPORT_S
                 with suppress(RuntimeError):  # the loop is closed: the log has it
                     loop.call_soon_threadsafe(self._record)
+
+    def _may_look(self) -> bool:
+        return not (self._changing or self._closing or time.monotonic() < self._settled_s)
 
     def _look(self) -> bool:
         """Restore what differs if the sandbox has run since the last look.

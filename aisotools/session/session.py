@@ -120,7 +120,8 @@ class Session:
             retained_bytes: Memory of this process that events, results and checkpoints may take; beyond it
                 long results move to files and the oldest events are dropped, which `events` and `status` say.
                 A look at the workspace takes up to 1 KiB more for each file while it lasts, undo and a list
-                of changes up to 2 KiB for each that changed.
+                of changes up to 2 KiB for each that changed; twice as much for names with a character beyond
+                U+FFFF.
 
         Raises:
             UsageError: If one of `allow_protected` is no protected name.

@@ -128,6 +128,36 @@ async def test_a_write_that_says_so_is_denied(session: Session, tool: str) -> No
     assert not evil(session)
 
 
+INSTALL = """
+import os
+for path in {paths!r}:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    open(path, 'w').write('changed')
+"""
+
+
+async def test_programs_of_an_environment_in_the_workspace_can_be_changed(
+    session: Session, tmp_path: Path
+) -> None:
+    """As README says: what installs something writes them, with the modules that they run."""
+    paths = [
+        *(".venv/bin/python", ".venv/bin/activate", ".venv/bin/pip", "node_modules/.bin/tsc"),
+        *(".venv/lib/python3.13/site-packages/pip/__init__.py", "node_modules/typescript/lib/tsc.js"),
+    ]
+    await session.start()
+    for path in paths:  # the person's environment
+        (tmp_path / "workspace" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "workspace" / path).write_text("mine")
+    await session.call("python", {"code": "1"}, origin="person")
+    result = await session.call("python", {"code": INSTALL.format(paths=paths)}, origin="person")
+    assert not result.is_error, result.content
+    assert {(tmp_path / "workspace" / path).read_text() for path in paths} == {"changed"}
+    # What Python runs whenever it starts, and what editors know an environment by, is put back.
+    started = [".venv/pyvenv.cfg", ".venv/lib/python3.13/site-packages/x.pth"]
+    result = await session.call("python", {"code": INSTALL.format(paths=started)}, origin="person")
+    assert result.metadata["protected"] == sorted(started)
+
+
 # What each does as soon as there is a file `go`.
 WAIT_AND_PLANT = "while [ ! -e go ]; do sleep 0.01; done; echo evil > conftest.py"
 LATER = {

@@ -6,7 +6,7 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -150,7 +150,12 @@ async def test_an_edit_is_a_persons_though_the_host_stops_the_sandbox_after_it(
     await idle(session)
     mine = workspace_of(session) / "conftest.py"
     mine.write_text("mine")
-    await {"changes": session.changes, "undo": session.undo, "restart": session.restart}[way]()
+    ways: dict[str, Callable[[], Awaitable[object]]] = {
+        "changes": session.changes,
+        "undo": session.undo,
+        "restart": session.restart,
+    }
+    await ways[way]()
     await idle(session)
     result = await session.call("python", {"code": "1"}, origin="person")
     assert not result.is_error, result.content
