@@ -200,6 +200,31 @@ class ProtectedNamesAllowed(SessionEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProtectedFilesRestored(SessionEvent):
+    """Something that a call left running had changed protected files; no call was to blame for it.
+
+    Attributes:
+        changes: Descriptions of the first changes, and what became of each.
+        count: The number of all of them.
+        problem: Why not every file could be looked at; empty if each was.
+    """
+
+    kind: ClassVar[str] = "protected_files_restored"
+    changes: tuple[str, ...]
+    count: int
+    problem: str = ""
+
+    def __str__(self) -> str:
+        found = "Something that an earlier call left running had changed protected files"
+        more = self.count - len(self.changes)
+        listed = ", ".join(self.changes) + (f" and {more:,} more" if more > 0 else "")
+        sentences = [f"{found}: {listed}."] if self.count else []
+        if self.problem:
+            sentences.append(f"The workspace cannot be watched for protected files: {self.problem}.")
+        return " ".join(sentences)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallStarted(SessionEvent):
     """A call began to run.
 

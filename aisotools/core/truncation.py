@@ -528,8 +528,7 @@ def size_of(
             elif kind is not list and kind is not tuple:
                 total += _open(item, kind, stack)
                 continue
-            size = _size_of_scalars(item)
-            if size is None:
+            if (size := _size_of_scalars(item, seen)) is None:
                 stack += item
             else:
                 total += size
@@ -557,8 +556,8 @@ def _size_of_keys(item: dict[Any, Any], seen: set[int]) -> int:
     return total
 
 
-def _size_of_scalars(values: Collection[Any]) -> int | None:
-    """Return the size of texts and numbers all at once; None if there is anything else, or a large text."""
+def _size_of_scalars(values: Collection[Any], seen: set[int]) -> int | None:
+    """Return the size of texts and numbers all at once; None if there is anything else."""
     kinds = set(map(type, values))
     if kinds <= _FREE:
         return 0
@@ -566,13 +565,14 @@ def _size_of_scalars(values: Collection[Any]) -> int | None:
         if float in kinds:
             return 32 * len(values)
         numbers = [number for number in values if number is not None] if type(None) in kinds else values
-        is_cached = min(numbers) >= _MIN_CACHED_INT and max(numbers) <= _MAX_CACHED_INT
-        return 0 if is_cached else 32 * len(values)
+        return 0 if _MIN_CACHED_INT <= min(numbers) <= max(numbers) <= _MAX_CACHED_INT else 32 * len(values)
     if kinds <= _SCALARS:
-        sizes = [*map(getsizeof, values)]
-        if max(sizes) < _SHARED_CHARS:
-            # Eight more for each, which is what rounding up adds on average.
-            return sum(sizes) + 8 * len(sizes)
+        if any(len(value) >= _SHARED_CHARS for value in values if type(value) is str):
+            by_id = dict(zip(map(id, values), map(getsizeof, values), strict=True))
+            unseen = by_id.keys() - seen
+            seen.update(unseen)
+            return sum(map(by_id.__getitem__, unseen)) + 8 * len(unseen)
+        return sum(map(getsizeof, values)) + 8 * len(values)  # eight is what rounding up adds on average
     return None
 
 

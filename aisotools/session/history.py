@@ -446,13 +446,14 @@ class WorkspaceHistory:
             except WorkspaceError as error:
                 return _refusal(f"The {way} failed: {error}")
             if not moved.done:
-                return _conflict_result(moved)
+                return await asyncio.to_thread(_conflict_result, moved)
             self._reads.forget()
             ids = [step.call_id for step in steps]
             variables = await self._move_variables(way, steps, ids)
         finally:
             self._shared.lock.leave(token)
-        result = _move_result(moved, variables)
+        # In a thread, and in a turn of the loop of its own: the paths may be a hundred thousand.
+        result = await asyncio.to_thread(_move_result, moved, variables)
         mode = self._checkpoints.root_mode
         if mode is not None and mode.notes:
             result = _add_notes(result, mode)

@@ -44,6 +44,7 @@ from aisotools.core.events import (
     CallRequested,
     CallStarted,
     GrantRevoked,
+    ProtectedFilesRestored,
     ProtectedNamesAllowed,
     SandboxLost,
     SandboxStarted,
@@ -602,6 +603,11 @@ def _(event: GrantRevoked, secret: frozenset[str]) -> dict[str, Any]:  # noqa: A
 @_body.register
 def _(event: ProtectedNamesAllowed, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
     return {"names": list(event.names), "source": event.source}
+
+
+@_body.register
+def _(event: ProtectedFilesRestored, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
+    return {"changes": list(event.changes), "count": event.count, "problem": event.problem}
 
 
 @_body.register

@@ -25,6 +25,7 @@ from aisotools.core.events import (
     ModelAnswered,
     ModelRequested,
     ModelRetried,
+    ProtectedFilesRestored,
     ProtectedNamesAllowed,
     Redone,
     SandboxLost,
@@ -238,6 +239,12 @@ def _read_allowed(body: Body, common: Body) -> SessionEvent:
     return ProtectedNamesAllowed(**common, names=tuple(body["names"]), source=body["source"])
 
 
+def _read_restored(body: Body, common: Body) -> SessionEvent:
+    return ProtectedFilesRestored(
+        **common, changes=tuple(body["changes"]), count=int(body["count"]), problem=body["problem"]
+    )
+
+
 def _read_fields_of(kind: type[SessionEvent]) -> Callable[[Body, Body], SessionEvent]:
     return lambda body, common: kind(**common, **body)
 
@@ -250,6 +257,7 @@ _READERS: Mapping[str, Callable[[Body, Body], SessionEvent]] = {
     "call_decided": _read_decided,
     "grant_revoked": _read_fields_of(GrantRevoked),
     "protected_names_allowed": _read_allowed,
+    "protected_files_restored": _read_restored,
     "call_started": _read_fields_of(CallStarted),
     "call_finished": _read_finished,
     "undone": _read_undone_as(Undone),

@@ -120,7 +120,8 @@ class Session:
             retained_bytes: Memory of this process that events, results and checkpoints may take; beyond it
                 long results move to files and the oldest events are dropped, which `events` and `status` say.
                 A look at the workspace takes up to 1 KiB more for each file while it lasts, undo and a list
-                of changes up to 2 KiB for each that changed.
+                of changes up to 2 KiB for each that changed; twice as much for names with a character beyond
+                U+FFFF.
 
         Raises:
             UsageError: If one of `allow_protected` is no protected name.
@@ -322,6 +323,7 @@ class Session:
         self._check_loop()
         with self._ticker:
             parts = await self._open()
+            await parts.protection.settle()
             await parts.env.sandbox.restart()
 
     async def interrupt(self) -> None:
@@ -609,6 +611,7 @@ class Session:
         self._check_loop()
         with self._ticker:
             parts = await self._open()
+            await parts.protection.settle()
             return await parts.history.undo(steps, to=to, force=force)
 
     async def redo(self, steps: int = 1, *, force: bool = False) -> ToolResult:
@@ -616,6 +619,7 @@ class Session:
         self._check_loop()
         with self._ticker:
             parts = await self._open()
+            await parts.protection.settle()
             return await parts.history.redo(steps, force=force)
 
     async def changes(self, since: str | None = None) -> Changes:
@@ -630,6 +634,7 @@ class Session:
         self._check_loop()
         with self._ticker:
             parts = await self._open()
+            await parts.protection.settle()
             return await parts.history.changes(since)
 
     async def branch(self, *, workspace: str | os.PathLike[str] | None = None) -> Session:
@@ -649,6 +654,7 @@ class Session:
         self._check_loop()
         with self._ticker:
             parts = await self._open()
+            await parts.protection.settle()
             env = parts.env
             folder = None if workspace is None else parse_workspace(workspace)
             copy = await branch_off(parts.history, env.sandbox, env.workspace, folder)

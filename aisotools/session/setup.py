@@ -26,8 +26,9 @@ from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.host.monitor import count_context_switches
 from aisotools.sandbox.process.spawn import WorkerSpec, detection
 from aisotools.session.event_log import EventLog
-from aisotools.session.guards import CallEnvironment, ImportRootWatch, Protection, ReadGuard
+from aisotools.session.guards import CallEnvironment, ImportRootWatch, ReadGuard
 from aisotools.session.history import NoUndoHistory, UndoHistory, WorkspaceHistory
+from aisotools.session.protection import Protection
 from aisotools.session.sharing import share
 from aisotools.workspace.lock import state_folder
 from aisotools.workspace.path_facts import PathResolver
@@ -115,7 +116,7 @@ async def build_environment(
         # A sandbox without processes of its own has nothing that could go on between calls.
         return count_context_switches(sandbox.supervisor if isinstance(sandbox, SupportsSupervisor) else 0)
 
-    protection = Protection(files, activity, ImportRootWatch(workspace, environ))
+    protection = Protection(files, activity, ImportRootWatch(workspace, environ), event_log)
     event_log.subscribe(protection.on_event, (CallStarted, CallFinished))
     reads = ReadCache(Workspace(workspace))
     has_readers = isinstance(sandbox, SupportsReaders) and sandbox.has_readers

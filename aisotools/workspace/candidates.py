@@ -21,7 +21,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,12 +29,13 @@ from pathlib import Path
 from aisotools.workspace.dirfd import DIRECTORY_FLAGS, WALK_FLAGS, open_unlocked
 from aisotools.workspace.git_named_files import NamedFiles
 from aisotools.workspace.protected_names import (
-    FILES_OF_GIT,
     REPOSITORY_PARTS,
     ROOT_ZONE,
     Zone,
     fold_name,
+    is_file_of_git,
     is_repository,
+    names_made_of,
 )
 
 MAX_FOLDERS = 200_000
@@ -59,6 +60,7 @@ _REPLACED = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))  # by nothing,
 _HELD_FOLDERS = 64
 _MAX_LISTINGS = 100_000  # that are cached; a folder beyond is listed each time
 _BATCH = 256
+_FIRST_LETTERS_OF_GIT = frozenset("chrs")  # of files in a repository, and of their sources
 _STEP_CHARS = 16
 """Characters of a name that are one step, if it is a long one: the worst take about 0.5 µs each."""
 
@@ -363,7 +365,7 @@ class _CandidateWalk:
         files: list[str] = []
         maybe: list[str] = []
         parts: set[str] = set()
-        named = self._named.names.get(folded_path, ())
+        named = self._named.names.get(folded_path, frozenset())
         self._steps.take(4)
         with os.scandir(folder) as entries:
             for count, entry in enumerate(entries):
@@ -378,9 +380,13 @@ class _CandidateWalk:
                     folders.append(name)
                     if len(folders) > self._max_folders:
                         raise _Incomplete(f"more than {self._max_folders} folders", path)
-                elif above.holds_folded_candidate(folded, link=entry.is_symlink()) or folded in named:
+                elif (
+                    above.holds_folded_candidate(folded, link=entry.is_symlink())
+                    or folded in named
+                    or (named and not named.isdisjoint(names_made_of(folded)))
+                ):
                     files.append(name)
-                elif folded in FILES_OF_GIT:
+                elif folded[:1] in _FIRST_LETTERS_OF_GIT and is_file_of_git(folded):
                     maybe.append(name)
                 if len(files) > MAX_CANDIDATES:
                     raise _Incomplete(f"more than {MAX_CANDIDATES} notebooks and protected files", path)
@@ -396,7 +402,7 @@ class _NamedEntries:
     """Files that settings of git name, as a walk looks them up: by their folder, which ends with a slash."""
 
     folders: frozenset[str] = frozenset()
-    names: Mapping[str, set[str]] = field(default_factory=dict)
+    names: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, named: NamedFiles) -> _NamedEntries:

@@ -3,6 +3,7 @@
 Threat: code in the sandbox plants compiled code where Python keeps that of the standard library
 (`sys.pycache_prefix`), rewrites the running program, which `multiprocessing` runs again in each process that
 it spawns, or writes a file that Python or a library obeys whenever it starts. It runs outside the sandbox.
+Variables of other programs (`PATH`) are in `aisotools.workspace.host_variables`.
 
 Mechanism: a workspace is refused in which such a file could be written. `refuse_host_files` is part of
 `aisotools.workspace.import_roots.refuse_import_root`, so it looks whenever that does. Compiled code below
@@ -25,6 +26,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from aisotools.core.exceptions import WorkspaceRefused
+from aisotools.workspace.host_variables import why_variables_refuse
 from aisotools.workspace.real_paths import leads_into, lies_to, resolve
 
 _ENDINGS = tuple(
@@ -62,6 +64,8 @@ def refuse_host_files(
             f"{refusal}it is or lies in a folder {_PYCACHE!r}, where Python takes compiled code from instead "
             f"of the source. {advice}"
         )
+    if reason := why_variables_refuse(real, environ):
+        raise WorkspaceRefused(f"{refusal}{reason}")
     for prefix, description in _pycache_prefixes(environ):
         relation = _lies_to_bytecode(real, prefix)
         if relation:

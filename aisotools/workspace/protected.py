@@ -9,8 +9,9 @@ such file, compares, and restores it. Whatever is new is removed, unless its con
 have the old one open; replaced content is copied to a quarantine. The folder is hostile, also while it is
 scanned: see `aisotools.workspace.candidates`.
 Race: between two comparisons a planted file exists. It is removed at the end of the call that wrote it, or
-before the next call if something was left running, so the window is one call; a comparison is repeated while
-it finds anything. At level `isolated` files that exist when a worker starts are read only for it.
+soon after it was written if something was left running (`aisotools.session.protection` says when); a
+comparison is repeated while it finds anything. At level `isolated` files that exist when a worker starts are
+read only for it.
 Failure: what cannot be restored is reported as such. Where not every folder can be watched, `unwatched` says
 why, and known files are still compared by their paths. Every call then fails until the folders are gone, but
 runs, so that they can be removed.
@@ -22,7 +23,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterator, Mapping, Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,7 @@ _ROUNDS = 3  # a process of the sandbox may change files again while they are re
 _STEP_BYTES = 1 << 14  # reading this much takes about as long as another system call
 _JUDGED_STEPS = 1_000  # judging settings of git takes up to 3 ms
 _CHECKPOINTS = ".ipynb_checkpoints/"
+_MAX_SHOWN_CHARS = 200  # of a path, which may have thousands
 _COMMON_FOLDER_OF_WORKTREE = b"../.."
 
 DifferenceKind = Literal["changed", "removed", "new"]
@@ -118,7 +120,10 @@ class ProtectedFileChange:
         action = _ACTIONS[self.kind]
         outcome = action if self.restored else f"could NOT be {action}"
         saved = f", found content is in {self.saved_as}" if self.saved_as else ""
-        return f"{self.path!r} ({self.kind}; {outcome}{saved})"
+        path = self.path
+        if len(path) > _MAX_SHOWN_CHARS:
+            path = f"{path[: _MAX_SHOWN_CHARS // 2]}...{path[-_MAX_SHOWN_CHARS // 2 :]}"
+        return f"{path!r} ({self.kind}; {outcome}{saved})"
 
 
 def _is_expected(change: ProtectedFileChange) -> bool:
@@ -207,14 +212,26 @@ class ProtectedFiles:
         """True if the last scan reached every folder."""
         return not self.unwatched
 
-    def accept(self, *, most_steps: float = float("inf")) -> None:
+    def accept(self, *, most_steps: float = float("inf"), still: Callable[[], bool] = lambda: True) -> bool:
         """Accept the present state of all protected files as the one to restore.
+
+        Args:
+            most_steps: Work that may be done.
+            still: Asked when all of them have been read. If it says no, nothing is accepted.
+
+        Returns:
+            Whether it was accepted.
 
         Raises:
             OutOfSteps: If it takes more than `most_steps`; nothing has happened then.
         """
         with self._limit(most_steps) as steps:
+            before = self._copies
             self._copy_files(self._scan(steps), steps)
+            if not still():
+                self._copies = before
+                return False
+            return True
 
     def differs(self, *, most_steps: float = float("inf")) -> bool:
         """Return whether any protected file differs from its copy. Change nothing.

@@ -2,8 +2,8 @@
 
 The criterion, and how the names are compared, stand in `aisotools.workspace.protected_names`. A `*`
 stands for any characters. Two forms of a name need no place here, since they follow from it: the folder form
-of a module (`tasks/__init__.py`), and what GNU make would make a file of (`Makefile.sh`). What decided about
-the names that are not here:
+of a module (`tasks/__init__.py`), and what GNU make would make a file of (`Makefile.sh`,
+`.cargo/config.toml.sh`). What decided about the names that are not here:
 
 - a Dockerfile: its commands run in a container, which holds only what the build was given. A compose file is
   here, since it may give a container any folder of the host, and all rights;

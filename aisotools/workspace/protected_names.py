@@ -21,7 +21,8 @@ also run a folder with the name of a file of code, beginning with one file in it
 GNU make writes a file that a makefile includes, or that a rule in it needs, anew from one of the same name
 with another ending (`Makefile.sh`, `package.json.c`) and from one of a version control (`Makefile,v`,
 `s.Makefile`). It does so by rules of its own, and before it obeys what came out; the makefile itself is no
-exception. So whatever is protected by its name is protected as such a source as well.
+exception. So whatever is protected, by its name or by its place, is protected as such a source as well, also
+in the folders `RCS` and `SCCS` beside it. Sources of what a rule of a person's own makes are not known here.
 
 Tools of Python find plugins by the entry points of distributions, in every folder from which modules are
 imported, and the current one is such a folder. So `entry_points.txt` is protected in `x.egg-info` and
@@ -121,13 +122,7 @@ def name_matcher(names: Iterable[str]) -> Callable[[str], bool]:
             return name not in EXCEPTIONS
         if name.count(".") > 1 and of_any_first(name) is not None:
             return True
-        if source and ending in _OF_SOURCES and matches(name[:last], source=False):
-            return True
-        if not source or not (name.startswith("s.") or name.endswith(",v")):
-            return False
-        made = name.removesuffix(",v").removeprefix("s.")
-        stem, _, ending = made.rpartition(".")
-        return matches(made, source=False) or (f".{ending}" in _OF_SOURCES and matches(stem, source=False))
+        return source and any(matches(made, source=False) for made in names_made_of(name))
 
     return matches
 
@@ -139,6 +134,38 @@ _OF_SOURCES = frozenset(
     )
 )
 """Endings, in lower case, of what rules of GNU make turn into a file of the same name without an ending."""
+
+_OTHER_ENDINGS = {
+    ".y": (".c",),
+    ".l": (".c", ".r"),
+    ".w": (".c",),
+    ".ym": (".m",),
+    ".web": (".p",),
+    ".r": (".f",),
+}
+"""By such an ending, the endings of what else they turn it into, one step at a time."""
+
+
+def names_made_of(name: str) -> tuple[str, ...]:
+    """Return the names in the same folder that GNU make would write from a file of this name, in one step.
+
+    In `RCS` and `SCCS` such a file is for the folder above.
+
+    Args:
+        name: The name as `fold_name` gave it.
+    """
+    last = name.rfind(".")
+    if name[last:] not in _OF_SOURCES and not name.endswith(",v") and not name.startswith("s."):
+        return ()  # as almost all names: they are very many
+    made = name.removesuffix(",v").removeprefix("s.")
+    last = made.rfind(".")
+    found = () if made == name else (made,)
+    ending = made[last:]
+    if last <= 0 or ending not in _OF_SOURCES:
+        return found
+    stem = made[:last]
+    return (*found, stem, *(stem + other for other in _OTHER_ENDINGS.get(ending, ())))
+
 
 _is_protected_name = name_matcher(PROTECTED_NAMES)
 _FOLDERS = frozenset(PROTECTED_FOLDERS)
@@ -179,6 +206,7 @@ _SETTINGS_OF_GIT = frozenset(("config", "config.worktree"))
 FILES_OF_GIT = _SETTINGS_OF_GIT | {"commondir", "hooks", "rebase-merge", "rebase-apply", "sequencer"}
 """Names, in lower case, that count directly in a repository of git."""
 
+_FOLDERS_OF_VERSIONS = frozenset(("rcs", "sccs"))
 _FOLDERS_OF_MODULES = frozenset(("modules", "worktrees"))
 _FOLDERS_OF_REFERENCES = frozenset(("refs", "logs", "objects"))  # a branch may be named "config"
 _TODO = "git-rebase-todo"
@@ -222,6 +250,8 @@ class Zone:
     def enter(self, name: str) -> Zone:
         """Return the zone of the subfolder `name`."""
         name = fold_name(name)
+        if name in _FOLDERS_OF_VERSIONS and not self.repository:
+            return self  # make writes the files of this folder from there
         code = name.endswith(_CODE) and _is_protected_name(name)
         if name.endswith(_METADATA) and self.first not in _INSTALLED:
             name = f"*{name[name.rindex('.') :]}"
@@ -266,6 +296,9 @@ class Zone:
             return True
         if self.is_compiled(name):
             return True
+        made = names_made_of(name)
+        if made and any(map(self._holds_made, made)):
+            return True
         if self is ROOT_ZONE:
             return False
         path = f"{self.first}/{name}"
@@ -277,6 +310,20 @@ class Zone:
             or path in _FOLDERS
             or path in _PATHS
             or path in _LEADING_PARTS
+        )
+
+    def _holds_made(self, name: str) -> bool:
+        """Return whether a file that make writes under this name counts; `name_matcher` knows names alone.
+
+        It writes no folders. Of what stands in the place of one, git alone obeys a file.
+        """
+        if name == ".git" or self.is_compiled(name):
+            return True
+        return self is not ROOT_ZONE and (
+            (self.code and _is_first_file(name))
+            or (self.repository and name in FILES_OF_GIT)
+            or bool(self.operation and name in _FILES_OF_OPERATIONS[self.operation])
+            or f"{self.first}/{name}" in _PATHS
         )
 
     def is_git_settings(self, name: str) -> bool:
@@ -326,6 +373,11 @@ ROOT_ZONE = Zone()
 """The zone of every ordinary folder."""
 
 
+def is_file_of_git(name: str) -> bool:
+    """Return whether a file of this name, as `fold_name` gave it, counts directly in a repository."""
+    return name in FILES_OF_GIT or not FILES_OF_GIT.isdisjoint(names_made_of(name))
+
+
 def is_repository(parts: Collection[str]) -> bool:
     """Return whether git would take a folder with these of `REPOSITORY_PARTS` for a repository."""
     return "head" in parts and ("commondir" in parts or ("objects" in parts and "refs" in parts))
@@ -347,13 +399,17 @@ def is_candidate(path: str) -> bool:
 def is_protected(path: str) -> bool:
     """Return whether no call may write the file at `path`, whatever its content."""
     zone, name = zone_of(path), fold_name(path.rpartition("/")[2])
+    if zone.inside or _is_protected_name(name):
+        return True
     return (
-        zone.inside
-        or _is_protected_name(name)
-        or f"{zone.first}/{name}" in _PATHS
-        or zone.is_compiled(name)
-        or (zone.code and _is_first_file(name))
+        zone.is_compiled(name) or _is_by_place(zone, name) or any(map(zone.is_compiled, names_made_of(name)))
     )
+
+
+def _is_by_place(zone: Zone, name: str) -> bool:
+    """Return whether an entry of this name, as `fold_name` gave it, is protected in such a folder only."""
+    forms = (name, *names_made_of(name))
+    return any(f"{zone.first}/{form}" in _PATHS or (zone.code and _is_first_file(form)) for form in forms)
 
 
 # ---- names that a person allows
@@ -460,7 +516,7 @@ def name_to_allow(path: str) -> str | None:
     None if it lies outside the workspace, or must stay protected.
     """
     zone, last = zone_of(path), path.rpartition("/")[2]
-    name = path if zone.inside or zone.code or f"{zone.first}/{fold_name(last)}" in _PATHS else last
+    name = path if zone.inside or zone.code or _is_by_place(zone, fold_name(last)) else last
     if path.startswith(("/", "..")):
         return None
     try:

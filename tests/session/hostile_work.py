@@ -21,12 +21,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from aisotools.core.events import ProtectedFilesRestored
 from aisotools.policy.approvers import AllowAll
 from aisotools.sandbox.limits import Limits
 from aisotools.session.session import Session
 from tests import stalls
 from tests.sandbox.rig import rss_bytes
 from tests.sandbox.test_hostile import FIND_CHANNEL
+from tests.waiting import eventually
 
 EMIT = """
 for n in range({count}):
@@ -78,6 +80,27 @@ for n in range({count}):
 """
 MARKS = "\\u0345" * 20 + "\\u0315" * 20 + "\\u0301" * 40 + "\\u0327" * 20 + "\\u0334" * 24
 """Marks in the order that takes longest to put into another one."""
+PLANTING = """
+import subprocess, sys
+PLANT = '''
+import os
+for n in range({folders}):
+    os.makedirs('p/%d-%s' % (n, 'x' * {chars}), exist_ok=True)
+open('planted', 'w').close()
+while True:
+    for n in range({folders}):
+        open('p/%d-%s/conftest.py' % (n, 'x' * {chars}), 'w').close()
+'''
+{files}
+planting = subprocess.Popen([sys.executable, '-c', PLANT])
+"""
+"""Something that is left running plants protected files for ever."""
+PLANTED = """
+import os
+for n in range(20_000):
+    os.makedirs('p/%d-%s' % (n, 'x' * 200))
+    open('p/%d-%s/conftest.py' % (n, 'x' * 200), 'w').close()
+"""
 SPINNING = "while :; do :; done"
 
 
@@ -183,12 +206,29 @@ async def use_files(session: Session) -> None:
         assert not moved.is_error, moved.content
 
 
+async def undo_and_redo(session: Session) -> None:
+    """Take all files away and bring them back."""
+    for move in (session.undo, session.redo):
+        moved = await move()
+        assert not moved.is_error, moved.content
+        del moved
+
+
 async def write_files(session: Session) -> None:
     """Go on where nothing can be undone."""
     for number in range(3):
         await _done(session, "sandbox_write", {"path": f"new-{number}.txt", "content": f"{number}\n"})
     await _done(session, "sandbox_read", {"path": "new-0.txt"})
     await _done(session, "python", {"code": "1 + 1"})
+
+
+async def await_looks(session: Session) -> None:
+    """Let the session look at the files by itself until it has put something back twice; then go on."""
+    await eventually(
+        lambda: sum(isinstance(event, ProtectedFilesRestored) for event in session.events) == 2, hang_s=500
+    )
+    await session.restart()
+    await session.call("python", {"code": "1"}, origin="person", timeout_s=600)  # which may be refused
 
 
 async def use_tasks(session: Session) -> None:
@@ -263,6 +303,15 @@ SCENARIOS: dict[str, Scenario] = {
     "long results": Scenario("'\\n'.join('y' * 40 for n in range(100_000))", 10),
     "99,000 files in one folder": Scenario(FILES.format(count=99_000), follow_up=use_files, files=99_000),
     "more files than are kept": Scenario(FILES.format(count=100_001), follow_up=write_files, files=100_001),
+    "protected files that are planted": Scenario(PLANTED),
+    "protected files that are planted all the time": Scenario(
+        PLANTING.format(folders=2_000, chars=200, files=""), follow_up=await_looks
+    ),
+    "99,000 files, and some that are planted all the time": Scenario(
+        PLANTING.format(folders=100, chars=10, files=FILES.format(count=99_000)),
+        follow_up=await_looks,
+        files=99_000,
+    ),
     "1,000 files in one call": Scenario(FILES.format(count=1_000), 2),
     "links with long targets": Scenario(
         LINKS.format(count=30_000, target="'x' * 4_000", name="'s%d' % n"), files=30_000
@@ -279,6 +328,9 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "long names that are not UTF-8": Scenario(
         NAMES.format(count=20_000, name="b'\\xff%05d' % n + b'\\xfe' * 200"), is_variant=True, files=20_000
+    ),
+    "99,000 names of 255 bytes": Scenario(
+        NAMES.format(count=99_000, name="'%06d' % n + 'x' * 249"), follow_up=undo_and_redo, files=99_000
     ),
     "100,000 files": Scenario(prepare=many_files, follow_up=use_files, files=100_000),
     "230 nested folders": Scenario(prepare=deep_folders, follow_up=use_files),

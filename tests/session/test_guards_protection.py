@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from aisotools.core.types import Effect, ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.prepared import prepare_call
 from aisotools.policy.rules import Policy
-from aisotools.session.guards import PROTECTED, Protection
+from aisotools.session.protection import PROTECTED, Protection
 from aisotools.session.session import Session
 from aisotools.testing.fakes import MockTool
 from aisotools.workspace.protected import ProtectedFiles
@@ -127,6 +128,36 @@ async def test_a_write_that_says_so_is_denied(session: Session, tool: str) -> No
     assert not evil(session)
 
 
+INSTALL = """
+import os
+for path in {paths!r}:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    open(path, 'w').write('changed')
+"""
+
+
+async def test_programs_of_an_environment_in_the_workspace_can_be_changed(
+    session: Session, tmp_path: Path
+) -> None:
+    """As README says: what installs something writes them, with the modules that they run."""
+    paths = [
+        *(".venv/bin/python", ".venv/bin/activate", ".venv/bin/pip", "node_modules/.bin/tsc"),
+        *(".venv/lib/python3.13/site-packages/pip/__init__.py", "node_modules/typescript/lib/tsc.js"),
+    ]
+    await session.start()
+    for path in paths:  # the person's environment
+        (tmp_path / "workspace" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "workspace" / path).write_text("mine")
+    await session.call("python", {"code": "1"}, origin="person")
+    result = await session.call("python", {"code": INSTALL.format(paths=paths)}, origin="person")
+    assert not result.is_error, result.content
+    assert {(tmp_path / "workspace" / path).read_text() for path in paths} == {"changed"}
+    # What Python runs whenever it starts, and what editors know an environment by, is put back.
+    started = [".venv/pyvenv.cfg", ".venv/lib/python3.13/site-packages/x.pth"]
+    result = await session.call("python", {"code": INSTALL.format(paths=started)}, origin="person")
+    assert result.metadata["protected"] == sorted(started)
+
+
 # What each does as soon as there is a file `go`.
 WAIT_AND_PLANT = "while [ ! -e go ]; do sleep 0.01; done; echo evil > conftest.py"
 LATER = {
@@ -229,7 +260,7 @@ class Idling:
         self.file = folder / "workspace" / "conftest.py"
         self.file.write_text("original")
         self.switches: int | None = 1
-        self.asked = asyncio.Event()
+        self.asked = threading.Event()
         files = ProtectedFiles(folder / "workspace", folder / "quarantine")
         self.protection = Protection(files, self.activity)
         tool = MockTool("m", effect=Effect.LOCAL_MUTATION)
@@ -242,21 +273,27 @@ class Idling:
     async def run_call(self) -> None:
         self.start_call()
         await self.protection.before(self.prepared)
-        self.protection.on_event(
-            CallFinished(time_s=2, call_id="1", name="m", result=ToolResult.text("ok"), duration_s=1)
-        )
+        self.end_call()
 
     def start_call(self) -> None:
         self.protection.on_event(CallStarted(time_s=1, call_id="1", runs_in="sandbox", level="confined"))
 
+    def end_call(self) -> None:
+        self.protection.on_event(
+            CallFinished(time_s=2, call_id="1", name="m", result=ToolResult.text("ok"), duration_s=1)
+        )
+
     async def become_idle(self) -> None:
+        """Wait for the look after a call."""
         self.asked.clear()
-        await self.asked.wait()
+        await eventually(lambda: self.asked.is_set() and not self.protection._looking.locked())
 
 
 @pytest.fixture
-def idling(tmp_path: Path) -> Idling:
-    return Idling(tmp_path)
+async def idling(tmp_path: Path) -> AsyncIterator[Idling]:
+    idling = Idling(tmp_path)
+    yield idling
+    await idling.protection.close()
 
 
 async def test_edit_before_the_first_call_is_accepted(idling: Idling) -> None:

@@ -14,7 +14,7 @@ from aisotools.core.types import Effect, ToolCall, ToolResult
 from aisotools.policy.approvers import AllowAll
 from aisotools.policy.prepared import prepare_call
 from aisotools.policy.rules import Policy
-from aisotools.session.guards import Protection
+from aisotools.session.protection import Protection
 from aisotools.session.session import Session
 from aisotools.testing.fakes import MockTool
 from aisotools.workspace.protected import ProtectedFileChange, ProtectedFiles

@@ -15,6 +15,7 @@ from aisotools.core.events import (
     CallStarted,
     GrantRevoked,
     ModelAnswered,
+    ProtectedFilesRestored,
     Redone,
     SandboxLost,
     SandboxStarted,
@@ -161,6 +162,7 @@ def test_the_plain_kinds_come_back_as_they_are() -> None:
         record("grant_revoked", scope="call", tool="m"),
         record("call_started", call_id="c", runs_in="host", level="confined"),
         record("session_ended"),
+        record("protected_files_restored", changes=["a"], count=7, problem="none"),
     )
     assert [type(event) for event in events] == [
         SandboxStarted,
@@ -168,7 +170,11 @@ def test_the_plain_kinds_come_back_as_they_are() -> None:
         GrantRevoked,
         CallStarted,
         SessionEnded,
+        ProtectedFilesRestored,
     ]
+    assert events[5] == ProtectedFilesRestored(
+        time_s=events[5].time_s, changes=("a",), count=7, problem="none"
+    )
     assert (events[0].pid, events[1].reason, events[3].runs_in) == (7, "gone", "host")
 
 

@@ -11,7 +11,7 @@ import pytest
 from aisotools.workspace import candidates
 from aisotools.workspace.candidates import CandidateScanner, OutOfSteps, Steps
 from aisotools.workspace.git_named_files import NamedFiles
-from aisotools.workspace.protected_names import ROOT_ZONE, fold_name
+from aisotools.workspace.protected_names import FILES_OF_GIT, ROOT_ZONE, fold_name
 
 
 def found(scanner: CandidateScanner) -> set[str]:
@@ -212,3 +212,18 @@ def test_a_workspace_that_is_gone_has_no_files(tmp_path: Path) -> None:
 
 def test_zones_of_ordinary_folders_are_one_object() -> None:
     assert ROOT_ZONE.enter("src").enter("hooks").enter("refs") is ROOT_ZONE
+
+
+def test_letters_by_which_files_of_git_are_passed_over_are_those_of_all() -> None:
+    assert {name[0] for name in FILES_OF_GIT} | {"s"} == candidates._FIRST_LETTERS_OF_GIT
+
+
+@pytest.mark.parametrize("name", ["config", "config.sh", "config,v", "s.config", "commondir.c"])
+def test_sources_of_settings_of_a_repository_of_any_name_are_found(tmp_path: Path, name: str) -> None:
+    for part in ("objects", "refs"):
+        (tmp_path / "store" / part).mkdir(parents=True)
+    (tmp_path / "store" / name).touch()
+    scanner = CandidateScanner(str(tmp_path))
+    assert not scanner.scan(Steps()).files
+    (tmp_path / "store" / "HEAD").touch()
+    assert [*scanner.scan(Steps()).files] == [f"store/{name}"]

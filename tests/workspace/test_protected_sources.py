@@ -14,7 +14,13 @@ from pathlib import Path
 import pytest
 
 from aisotools.workspace.protected import ProtectedFiles
-from aisotools.workspace.protected_names import AllowedName, name_to_allow, zone_of
+from aisotools.workspace.protected_names import (
+    AllowedName,
+    is_candidate,
+    is_protected,
+    name_to_allow,
+    zone_of,
+)
 from tests.workspace.test_protected_attacks import (
     EVIL_PY,
     PYTEST,
@@ -62,6 +68,20 @@ def metadata(folder: str, use: Callable[[Place], object]) -> Attack:
     )
 
 
+def in_folder(name: str) -> Callable[[Place], object]:
+    return lambda place: (place.ws / name).mkdir(exist_ok=True)
+
+
+def a_repository_long_ago(place: Place) -> None:
+    place.repository()
+    os.utime(place.ws / ".git/config", (LONG_AGO, LONG_AGO))
+
+
+def make_then_status(place: Place) -> None:
+    using("make")(place)
+    place.git("status")
+
+
 SOURCES = {
     "a source of a person's makefile": Attack(
         plant=written("Makefile.sh", "$(shell {evil})\nall:\n"),
@@ -83,6 +103,34 @@ SOURCES = {
             written_long_ago("setup.py", "import json\n"),
             written("Makefile", "all: setup.py\n\tpython setup.py\n"),
         ),
+    ),
+    "a source of settings that a person's settings include": Attack(
+        plant=written("shared/x.cfg.sh", "[core]\n\tfsmonitor = {evil}\n"),
+        use=make_then_status,
+        before=each(
+            lambda place: place.repository(),
+            lambda place: place.git("config", "include.path", "../shared/x.cfg"),
+            written("Makefile", "all: shared/x.cfg\n"),
+            in_folder("shared"),
+        ),
+    ),
+    "a source of the settings of a repository": Attack(
+        plant=written(".git/config.sh", "[core]\n\tfsmonitor = {evil}\n"),
+        use=make_then_status,
+        before=each(
+            a_repository_long_ago,
+            written("Makefile", "version: .git/config\n\t@git log -1 > $@ || true\n"),
+        ),
+    ),
+    "a source of a package in place of a module": Attack(
+        plant=written("tasks/__init__.py.sh", EVIL_PY),
+        use=using("sh", "-c", "make && python -c 'import tasks'"),
+        before=written("Makefile", "all: tasks/__init__.py\n"),
+    ),
+    "a source of the first file in a folder that is run": Attack(
+        plant=written("setup.py/__main__.py.sh", EVIL_PY),
+        use=using("sh", "-c", "make && python setup.py"),
+        before=each(in_folder("setup.py"), written("Makefile", "all: setup.py/__main__.py\n")),
     ),
 }
 PLUGINS = {
@@ -152,6 +200,56 @@ def test_names_of_sources_and_metadata_that_a_person_allows(path: str) -> None:
     name = name_to_allow(path)
     assert name is not None
     assert AllowedName(name).covers(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(".cargo/config.toml.sh", ".cargo/config.toml,v", ".cargo/s.config.toml", ".cargo/config.toml.sh,v"),
+        *(".cargo/RCS/config.toml,v", ".cargo/RCS/config.toml", ".cargo/sccs/s.config.toml", "RCS/Makefile"),
+        *("debian/rules.c", "tools/bazel.sh", "x.egg-info/entry_points.txt.sh", ".config/nextest.toml.y"),
+        *("tasks/__init__.py.sh", "tasks/s.__init__.py", "tasks/RCS/__init__.py,v", "setup.py/s.__main__.py"),
+        *("conftest.so.c", "conftest.cpython-311-x86_64-linux-gnu.so.sh", "conftest.pyc,v"),
+        *("rootlogon.y", "rootlogon.l", "startup.ym", "_targets.l", "rootlogon.w,v"),
+    ],
+)
+def test_sources_of_what_is_protected_by_its_place_are_protected(path: str) -> None:
+    assert is_protected(path)
+    assert is_candidate(path)
+    name = name_to_allow(path)
+    assert name is not None
+    assert AllowedName(name).covers(path)
+
+
+@pytest.mark.parametrize(
+    "path", [".git/config.sh", "m/.git/config,v", ".git.sh", "s..git", ".git/commondir.c"]
+)
+def test_sources_of_what_git_obeys_may_have_to_be_protected(path: str) -> None:
+    assert is_candidate(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("config.toml.sh", "RCS/notes.txt,v", "cargo/config.toml.sh", ".cargo/other.sh", "main.c", "x.so.c"),
+        *(
+            "tools/build.sh",
+            "fastlane.sh",
+            "tasks.sh",
+            "tools.sh",
+            "git.sh",
+            "tasks/run.sh",
+            "notes.ipynb.sh",
+        ),
+        *("setup.py/run.py.sh", "__init__.py.sh", "rules.c", ".git/description.sh", "parser.y", "s.txt"),
+    ],
+)
+def test_sources_of_ordinary_files_are_ordinary(path: str) -> None:
+    assert not is_candidate(path)
+
+
+def test_sources_of_what_is_allowed_stay_protected() -> None:
+    assert not AllowedName(".cargo/config.toml").covers(".cargo/config.toml.sh")
 
 
 def test_a_name_is_taken_for_a_source_once() -> None:

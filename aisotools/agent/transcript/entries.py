@@ -21,6 +21,7 @@ from aisotools.core.events import (
     EventsDropped,
     ModelAnswered,
     ModelRequested,
+    ProtectedFilesRestored,
     Redone,
     SandboxLost,
     SessionEvent,
@@ -202,6 +203,8 @@ class _Fold:
                 self.entries.append(_make_undo_entry("undo", event))
             case EventsDropped():
                 self.entries.append(NoteEntry(text=f"Not everything is shown here. {_missing(event)}"))
+            case ProtectedFilesRestored():
+                self.entries.append(NoteEntry(text=str(event)))
             case SandboxLost():
                 self.entries.append(NoteEntry(text=f"The sandbox was lost: {as_clause(event.reason)}."))
             case _:

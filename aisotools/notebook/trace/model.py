@@ -28,6 +28,7 @@ from aisotools.core.events import (
     ModelRequested,
     ModelRetried,
     ModelStreamed,
+    ProtectedFilesRestored,
     SandboxLost,
     SandboxStarted,
     SessionEvent,
@@ -245,6 +246,10 @@ class Trace:
     @_apply.register
     def _(self, event: SandboxLost) -> list[Op]:
         return self._add_note(event, f"sandbox lost: {one_line(event.reason, 300)}", state="error")
+
+    @_apply.register
+    def _(self, event: ProtectedFilesRestored) -> list[Op]:
+        return self._add_note(event, one_line(str(event), 300), state="error")
 
     @_apply.register
     def _(self, event: CallRequested) -> list[Op]:

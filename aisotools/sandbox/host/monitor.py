@@ -62,6 +62,7 @@ _MAX_DEPTH = 200
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_RUNNING = b"\nState:\tR"
 _find_switches = re.compile(rb"ctxt_switches:\s*(\d+)").findall
 
 
@@ -329,6 +330,9 @@ def count_context_switches(
 ) -> dict[tuple[int, int], int] | None:
     """Count the context switches of each thread below a process: the same counts again mean that none ran.
 
+    A thread that runs, or could, counts as another number each time. It is counted when it stops, and until
+    then it may have a processor to itself for seconds, however often it is looked at.
+
     Args:
         supervisor: The process; nothing is below 0.
         max_threads: How many to look at. The event loop waits meanwhile.
@@ -346,7 +350,9 @@ def count_context_switches(
         with suppress(OSError):  # it ended meanwhile
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
-                    counts[pid, int(thread)] = sum(map(int, _find_switches(file.read())))
+                    status = file.read()
+                switches = sum(map(int, _find_switches(status)))
+                counts[pid, int(thread)] = -time.monotonic_ns() if _RUNNING in status else switches
     return counts
 
 

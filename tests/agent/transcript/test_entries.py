@@ -35,6 +35,7 @@ from aisotools.core.events import (
     EventsDropped,
     ModelAnswered,
     ModelRequested,
+    ProtectedFilesRestored,
     Redone,
     SandboxLost,
     StepTaken,
@@ -295,4 +296,16 @@ def test_dropped_events_become_a_note(kinds: tuple[str, ...], what: str) -> None
     (entry,) = entries_of([dropped])
     assert (
         remark(entry) == f"Not everything is shown here. 1,200 earlier {what} were dropped: over the budget."
+    )
+
+
+def test_protected_files_that_were_put_back_are_told() -> None:
+    event = ProtectedFilesRestored(
+        time_s=0.0, changes=("'a' (new; taken away)",), count=3, problem="it has b"
+    )
+    (entry,) = entries_of([event])
+    assert isinstance(entry, NoteEntry)
+    assert entry.text == (
+        "Something that an earlier call left running had changed protected files: 'a' (new; taken away) and "
+        "2 more. The workspace cannot be watched for protected files: it has b."
     )

@@ -18,6 +18,7 @@ from aisotools.core.events import (
     ModelAnswered,
     ModelRequested,
     ModelStreamed,
+    ProtectedFilesRestored,
     SandboxLost,
     SessionEvent,
 )
@@ -167,6 +168,7 @@ def test_strangers_text_is_inert_and_visible() -> None:
         printed(HOSTILE),
         CallEmitted(time_s=2, call_id="c1", name=HOSTILE, payload={HOSTILE: HOSTILE}),
         SandboxLost(time_s=3, generation=1, reason=HOSTILE),
+        ProtectedFilesRestored(time_s=3, changes=(HOSTILE,), count=2, problem=HOSTILE),
         finished(ToolResult.error(HOSTILE)),
         AgentStarted(time_s=1, agent_id=HOSTILE, model=HOSTILE),
         title=HOSTILE,

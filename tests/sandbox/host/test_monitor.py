@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -25,7 +27,7 @@ from aisotools.sandbox.host.monitor import (
 from aisotools.sandbox.limits import LimitExceeded, Limits, explain_failure
 from aisotools.sandbox.process import tree as processes
 from tests.sandbox.rig import Rig, rig, rss_bytes
-from tests.waiting import HANG_S, eventually, file_times_advance
+from tests.waiting import HANG_S, eventually, file_times_advance, wait_until
 
 MIB = 1 << 20
 
@@ -588,3 +590,28 @@ async def test_a_worker_at_rest_does_not_run(tight: Rig, tmp_path: Path) -> None
         "import threading\nfor _ in range(9): threading.Thread(target=time.sleep, args=(60,)).start()"
     )
     assert count_context_switches(supervisor, max_threads=9) is None
+
+
+def test_a_thread_that_never_stops_counts_as_another_number_each_time() -> None:
+    """The kernel counts a thread when it stops; one that has a processor to itself would seem to be idle."""
+    spinning = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
+    )
+    try:
+        assert spinning.stdout is not None
+        spinning.stdout.readline()
+        with spinning.stdout:
+            key = spinning.pid, spinning.pid
+            counts = [(count_context_switches(os.getpid()) or {})[key] for _ in range(200)]
+    finally:
+        spinning.kill()
+        spinning.wait()
+    assert len({*counts}) == len(counts)
+    sleeping = subprocess.Popen(["sleep", "1000"])
+    try:
+        key = sleeping.pid, sleeping.pid
+        wait_until(lambda: (count_context_switches(os.getpid()) or {})[key] > 0)
+        wait_until(lambda: len({(count_context_switches(os.getpid()) or {})[key] for _ in range(9)}) == 1)
+    finally:
+        sleeping.kill()
+        sleeping.wait()

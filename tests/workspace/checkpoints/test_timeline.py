@@ -887,24 +887,30 @@ def test_state_above_its_limit_waits_in_a_file(rig: Rig, keep_bytes: int) -> Non
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors - 2 - (keep_bytes < 1 << 20)
 
 
-def test_memory_for_each_file_is_bounded_while_it_is_scanned_and_undone(rig: Rig) -> None:
-    """With names of the greatest length: what it takes at most meanwhile, and that none of it is left."""
+@pytest.mark.parametrize("first", ["", "\u20ac", "\U0001f600"], ids=["ASCII", "up to U+FFFF", "beyond"])
+def test_memory_for_each_file_is_bounded_while_it_is_scanned_and_undone(rig: Rig, first: str) -> None:
+    """With names of the greatest length: what it takes at most meanwhile, and that none of it is left.
+
+    Python keeps a name with two or four bytes for each character if one of them is beyond the first 255, or
+    beyond the first 65,536.
+    """
     count = 2_000
     rig.chain.limit_memory(0)
-    names = [f"{number:04}".rjust(255, "x") for number in range(count)]
+    names = [first + f"{number:04}".rjust(255 - len(first.encode()), "x") for number in range(count)]
 
     def write(text: str) -> None:
         for number, name in enumerate(names):
             (rig.root / name).write_text(f"{text} {number}")
 
-    first = rig.chain.look().root
+    root = rig.chain.look().root
     rig.step()  # what is made once is made now
+    look = 1 << 10 if first < "\U00010000" else 2 << 10
     works: list[tuple[str, int, Callable[[], object]]] = [
-        ("scan", 1 << 10, lambda: rig.step(lambda: write("first"))),
-        ("scan again", 1 << 10, lambda: rig.step(lambda: write("second"))),
-        ("changes", 2 << 10, lambda: changes_between(rig.chain.store, first, rig.chain.look().root)),
-        ("undo", 2 << 10, rig.move),
-        ("redo", 2 << 10, lambda: rig.move("redo")),
+        ("scan", look, lambda: rig.step(lambda: write("first"))),
+        ("scan again", look, lambda: rig.step(lambda: write("second"))),
+        ("changes", 2 * look, lambda: changes_between(rig.chain.store, root, rig.chain.look().root)),
+        ("undo", 2 * look, rig.move),
+        ("redo", 2 * look, lambda: rig.move("redo")),
     ]
     gc.disable()
     tracemalloc.start()
@@ -931,11 +937,11 @@ def test_memory_for_each_link_is_bounded_whatever_its_target(rig: Rig) -> None:
         for name, target in targets.items():
             (rig.root / name).symlink_to(target)
 
-    first = rig.chain.look().root
+    root = rig.chain.look().root
     rig.step()  # what is made once is made now
     works: list[tuple[str, int, Callable[[], object]]] = [
         ("scan", 1 << 10, lambda: rig.step(link)),
-        ("changes", 2 << 10, lambda: changes_between(rig.chain.store, first, rig.chain.look().root)),
+        ("changes", 2 << 10, lambda: changes_between(rig.chain.store, root, rig.chain.look().root)),
         ("undo", 2 << 10, rig.move),
         ("redo", 2 << 10, lambda: rig.move("redo")),
     ]

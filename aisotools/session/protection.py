@@ -1,0 +1,399 @@
+"""Keep the protected files of a workspace as they are: around each call, and while anything is left running.
+
+Threat: a call, or something that it left running, writes a file that programs outside the sandbox run or
+obey; see `aisotools.workspace.protected_names`. A call during which one was changed, removed or planted fails
+and names it, and the file is put back.
+
+Mechanism: between calls a person may edit these files, and so may a process, a thread or a background task
+that an earlier call left running. A change made while nothing in the sandbox ran is the person's and is
+accepted. Any other change is put back, and the next call is refused once with the reason. Whether something
+ran is told by the context switches of each thread of the sandbox (`Activity`). A thread of this process
+compares them `WATCH_S` after the last time, which takes about 0.1 ms, and looks at the files only if they
+differ. It is no task of the session's loop: that stands still while a cell of a notebook computes. What it
+finds is recorded (`ProtectedFilesRestored`). Content that is taken away is kept in the state folder.
+Race: what is written exists until that thread looks: `WATCH_S`, the time that the look takes, and, if looks
+are slow, a pause that leaves `1 - WATCH_LOAD` of the time to others. It waits for the interpreter's lock like
+any thread. While a call runs that may change something, it does not look, since programs write some of these
+files for a moment (git while it rebases); the call's own end does. A person's edit is accepted only if the
+sandbox had not run by the time that it was read.
+Failure: a look that fails is reported with its reason, and the sandbox does not count as idle, so that
+whatever is found next is put back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import fnmatch
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from aisotools.core.events import CallFinished, CallStarted, ProtectedFilesRestored, SessionEvent
+from aisotools.core.exceptions import SandboxError, WorkspaceRefused
+from aisotools.core.types import ToolResult
+from aisotools.policy.prepared import PreparedCall
+from aisotools.policy.rules import normalize_path
+from aisotools.session.event_log import EventLog
+from aisotools.session.guards import ImportRootWatch
+from aisotools.workspace.candidates import OutOfSteps
+from aisotools.workspace.protected import ProtectedFileChange, ProtectedFiles
+
+_log = logging.getLogger(__name__)
+
+WATCH_S = 0.25
+"""Seconds between two looks at whether anything in the sandbox has run."""
+
+WATCH_LOAD = 0.25
+"""Part of the time that these looks may take, if the files are very many."""
+
+_IDLE_DELAY_S = 0.1
+"""Time after a call in which its worker finishes its own work, such as sending the last output."""
+
+_REPORT_S = 10.0
+"""Time between two reports of what was put back: it may be something twice a second, for days."""
+
+_LOOP_STEPS = 1_000
+"""Work that a look at the protected files may do on the event loop: 2 to 5 ms. A look that needs more,
+or that finds anything to restore, is done again in a thread."""
+
+_MAX_LISTED = 10
+"""Changes that a message names; the rest is counted."""
+
+Activity = Callable[[], Mapping[tuple[int, int], int] | None]
+"""Returns how often each thread of the sandbox has run so far, by process and thread id; None if unknown."""
+
+PROTECTED = "protected"
+"""Key in a result's metadata: the protected files that the call changed."""
+
+
+class _FoundChanges:
+    """What was put back and not reported yet: the first changes, and how many there were. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._texts: list[str] = []
+        self._count = 0
+
+    def add(self, changes: Sequence[ProtectedFileChange]) -> None:
+        with self._lock:
+            self._texts += map(str, changes[: _MAX_LISTED - len(self._texts)])
+            self._count += len(changes)
+
+    def take(self) -> tuple[tuple[str, ...], int]:
+        with self._lock:
+            taken = tuple(self._texts), self._count
+            self._texts, self._count = [], 0
+        return taken
+
+    @property
+    def any(self) -> bool:
+        return self._count > 0
+
+
+class Protection:
+    """A guard for the protected files of one workspace, and for the mode of its folder.
+
+    It follows the session's events as well, since calls that only read use the sandbox too.
+    """
+
+    def __init__(
+        self,
+        files: ProtectedFiles,
+        activity: Activity,
+        imports: ImportRootWatch | None = None,
+        event_log: EventLog | None = None,
+    ) -> None:
+        """Protect the workspace. Looks between calls begin after the first call.
+
+        Args:
+            files: Its protected files.
+            activity: A change of it between calls shows that the sandbox was not idle.
+            imports: Refuses calls when modules could be imported from the workspace.
+            event_log: Gets what was put back between calls.
+        """
+        self._files = files
+        self._activity = activity
+        self._imports = imports
+        self._event_log = event_log
+        self._lock = asyncio.Lock()
+        self._running: set[str] = set()
+        self._any_call_finished = False
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle_activity: Mapping[tuple[int, int], int] | None = None
+        """Activity recorded before a look that left every protected file as it should be; None until then."""
+        self._check_pending = False
+        """Whether changes from between two calls have still to be checked."""
+        self._unreported = _FoundChanges()
+        """Changes by background processes that no call was refused for yet."""
+        self._unrecorded = _FoundChanges()
+        """Changes by background processes that no event says yet."""
+        self._problem = self._recorded_problem = ""
+        """Why the last look did not see every file; and the same as an event has said it last."""
+        self._changing: set[str] = set()
+        """Calls in progress that may change something."""
+        self._watch: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._looking = threading.Lock()
+        """Held by the watch during a look."""
+        self._settled_s = 0.0
+        """Not before this time does the sandbox count as idle after a call."""
+        self._record_s = 0.0
+        """Not before this time is what was put back recorded again."""
+        self._closing = False
+        self._was_idle = False
+        """Whether the sandbox was idle when it was closed."""
+
+    def __repr__(self) -> str:
+        return f"<Protection of {self._files!r}, {len(self._running)} calls run>"
+
+    def on_event(self, event: SessionEvent) -> None:
+        """Track which calls run."""
+        if isinstance(event, CallStarted):
+            if not self._running:
+                self._cancel_idle_timer()
+                self._check_pending = True
+                with suppress(OutOfSteps):
+                    self._check_between_calls(_LOOP_STEPS)
+            self._running.add(event.call_id)
+        elif isinstance(event, CallFinished) and event.call_id in self._running:
+            self._running.discard(event.call_id)
+            self._changing.discard(event.call_id)
+            if not self._running:
+                self._settled_s = time.monotonic() + _IDLE_DELAY_S
+                self._any_call_finished, self._idle_activity = True, None
+                loop = asyncio.get_running_loop()
+                self._idle_timer = loop.call_later(_IDLE_DELAY_S, self._wake.set)
+                if self._watch is None and not self._closing:
+                    self._watch = threading.Thread(
+                        target=self._run_watch, args=(loop,), name="aisotools-protection", daemon=True
+                    )
+                    self._watch.start()
+
+    async def before(self, prepared: PreparedCall) -> None:
+        """Restore or accept what changed since the last call; see `Guard`.
+
+        Raises:
+            SandboxError: If a process that an earlier call left running has changed a protected file, or if
+                modules could now be imported from the workspace.
+        """
+        name = prepared.original.name
+        self._changing.add(prepared.original.id)  # until its end the watch begins no look
+        if self._imports is not None:
+            try:
+                self._imports.check()
+            except WorkspaceRefused as error:
+                raise SandboxError(f"{name} was not run: {error}") from error
+        if self._looking.locked():
+            await asyncio.to_thread(self._await_look)
+        async with self._lock:
+            if self._check_pending:
+                await asyncio.to_thread(self._check_between_calls)
+        if self._unreported.any:
+            raise SandboxError(
+                f"{name} was not run: something that an earlier call left running had changed protected "
+                f"files: {_summarize(*self._unreported.take())}. Make the call again; a restart of the "
+                "sandbox ends what runs there."
+            )
+
+    async def after(self, prepared: PreparedCall, result: ToolResult | None) -> ToolResult | None:
+        """Restore what the call changed; see `Guard`."""
+        try:
+            async with self._lock:
+                declared = frozenset(map(normalize_path, fnmatch.filter(prepared.facts.writes, "*.ipynb")))
+                try:
+                    changes = self._files.restore(declared, most_steps=_LOOP_STEPS)
+                except OutOfSteps:
+                    changes = await asyncio.to_thread(self._files.restore, declared)
+                unwatched = self._files.unwatched
+        finally:
+            self._changing.discard(prepared.original.id)
+        if not changes and not unwatched:
+            return result
+        call = prepared.original
+        _log.warning("The call %s of %s: %s", call.id, call.name, _summarize_changes(changes))
+        return None if result is None else _build_denial(call.name, result, changes, unwatched)
+
+    def accept(self) -> None:
+        """Accept the protected files as they are: the host itself has just changed the workspace."""
+        self._files.accept()
+
+    async def settle(self) -> None:
+        """Accept what a person has changed so far, before the host makes the sandbox's processes run itself.
+
+        It does so by stopping them for a moment, and by ending them. Without this, that would count as
+        something of the sandbox that ran, and the person's edit as its work.
+        """
+        if self._running:
+            return
+        async with self._lock:
+            try:
+                self._check_between_calls(_LOOP_STEPS)
+            except OutOfSteps:
+                await asyncio.to_thread(self._check_between_calls)
+
+    def prepare_close(self) -> None:
+        """Record whether the sandbox is idle. Call this just before the sandbox is closed."""
+        self._cancel_idle_timer()
+        self._closing = True
+        self._wake.set()
+        idle_activity = self._idle_activity
+        self._was_idle = idle_activity is not None and self._activity() == idle_activity
+
+    async def close(self) -> None:
+        """Restore what background processes changed after the last call, once the sandbox is closed."""
+        self._closing = True
+        self._wake.set()
+        if self._watch is not None:
+            await asyncio.to_thread(self._watch.join)
+        async with self._lock:
+            if not self._any_call_finished or self._was_idle:
+                if self._files.root_mode is not None:
+                    self._files.root_mode.accept()
+                changes: tuple[ProtectedFileChange, ...] = ()
+            else:
+                changes = await asyncio.to_thread(self._files.restore)
+        if changes:
+            _log.warning("After the last call: %s", _summarize_changes(changes))
+        self._unrecorded.add(changes)
+        if self._unrecorded.any:
+            self._record()
+
+    # ---- between calls
+
+    def _check_between_calls(self, most_steps: float = float("inf")) -> None:
+        """Accept changes made while the sandbox was idle, which are a person's. Restore any others.
+
+        Raises:
+            OutOfSteps: If it takes more than `most_steps`, or something must be restored; the check stays
+                pending.
+        """
+        idle_activity = self._idle_activity
+
+        def is_idle() -> bool:
+            if not self._any_call_finished:
+                return True
+            return idle_activity is not None and self._activity() == idle_activity
+
+        accepts, mode = is_idle(), self._files.root_mode
+        # First: the mode of the folder is put back by every look at the files in it.
+        with suppress(OSError):  # there is no folder: so it has no mode
+            if accepts and mode is not None and os.lstat(mode.path).st_mode != mode.value:
+                mode.accept()
+        differs = self._files.differs(most_steps=most_steps)
+        # Race: something may begin to run just now, and write what would be taken for the person's.
+        accepted = differs and accepts and self._files.accept(most_steps=most_steps, still=is_idle)
+        if differs and not accepted:
+            if most_steps != float("inf"):
+                raise OutOfSteps
+            self._unreported.add(self._files.restore())
+        self._check_pending = False
+
+    def _cancel_idle_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    # ---- the watch, which is a thread
+
+    def _run_watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        wait_s = WATCH_S
+        while not self._closing:
+            self._wake.wait(wait_s)
+            self._wake.clear()
+            wait_s = WATCH_S
+            with self._looking:
+                # A call that may change something notes itself first, and waits for this lock then.
+                if not self._may_look():
+                    continue
+                started_s = time.monotonic()
+                is_over = self._look() and loop.is_closed()
+                wait_s = max(WATCH_S, (time.monotonic() - started_s) * (1 / WATCH_LOAD - 1))
+            if is_over:
+                return
+            is_news = self._unrecorded.any or self._problem not in {"", self._recorded_problem}
+            if is_news and time.monotonic() >= self._record_s:
+                self._record_s = time.monotonic() + _REPORT_S
+                with suppress(RuntimeError):  # the loop is closed: the log has it
+                    loop.call_soon_threadsafe(self._record)
+
+    def _may_look(self) -> bool:
+        return not (self._changing or self._closing or time.monotonic() < self._settled_s)
+
+    def _look(self) -> bool:
+        """Restore what differs if the sandbox has run since the last look.
+
+        Returns:
+            Whether it has no process any more.
+
+        The order matters: what the sandbox changed before is restored here, and what it changes from now on
+        shows in its activity. Until both are done, the sandbox does not count as idle.
+        """
+        problem = ""
+        try:
+            activity = self._activity()
+            if activity is not None and activity == self._idle_activity:
+                return not activity
+            self._idle_activity = None
+            changes = self._files.restore()
+            if self._files.unwatched:
+                problem = f"it has {self._files.unwatched}"
+        except Exception as error:
+            _log.exception("The protected files could not be looked at")
+            activity, changes, problem = None, (), f"a look at it failed ({type(error).__name__}: {error})"
+        self._idle_activity = activity
+        self._unreported.add(changes)
+        self._unrecorded.add(changes)
+        self._problem = problem
+        return activity is not None and not activity
+
+    def _await_look(self) -> None:
+        with self._looking:
+            pass
+
+    def _record(self) -> None:
+        """Record what was put back since the last time; on the loop."""
+        changes, count = self._unrecorded.take()
+        problem = self._recorded_problem = self._problem
+        event = ProtectedFilesRestored(time_s=time.time(), changes=changes, count=count, problem=problem)
+        _log.warning("%s", event)
+        if self._event_log is not None:
+            self._event_log.add(ProtectedFilesRestored, changes=changes, count=count, problem=problem)
+
+
+def _summarize(texts: Sequence[str], count: int) -> str:
+    more = count - len(texts)
+    listed = ", ".join(texts)
+    return f"{listed} and {more:,} more" if more > 0 else listed
+
+
+def _summarize_changes(changes: Sequence[ProtectedFileChange]) -> str:
+    return _summarize([*map(str, changes[:_MAX_LISTED])], len(changes))
+
+
+def _build_denial(
+    name: str, result: ToolResult, changes: Sequence[ProtectedFileChange], unwatched: str
+) -> ToolResult:
+    """Build the error that replaces `result`; it contains its text."""
+    lines = []
+    if changes:
+        lines.append(
+            f"{name} changed protected files, which programs outside the sandbox would run or obey: "
+            f"{_summarize_changes(changes)}. Everything else it did stays. Ask the user to make such "
+            "changes, or to allow the name with Session(allow_protected=[...])."
+        )
+    if unwatched:
+        lines.append(
+            f"{name} ran and what it did stays, but the workspace cannot be watched for protected files: it "
+            f"has {unwatched}. Undo the call, or remove such folders (rm -rf works); until then every call "
+            "that may change something ends with this error."
+        )
+    if result.content:
+        lines += ["Its result:", result.content]
+    denied = dataclasses.replace(
+        result, content="\n".join(lines), is_error=True, recoverable=True, error_kind="denied", kind="error"
+    )
+    return denied.with_metadata(**{PROTECTED: [change.path for change in changes]})

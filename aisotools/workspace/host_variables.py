@@ -1,0 +1,226 @@
+"""Variables of the environment by which programs outside the sandbox run, load or obey files of a workspace.
+
+Threat: a variable of this process, which every program that it starts inherits, leads into the workspace.
+Code in the sandbox writes the file that it names: a program `git` in a folder of `PATH`, a library, settings.
+
+Mechanism: a table of variables, each with the form of its values and with the reason. A value is taken apart
+as the programs do, and each path in it is followed through its links (`leads_into`). An entry that is
+relative or empty counts from the current folder, as it does for this process. A folder of settings counts as
+well if the workspace lies in it, since programs look below it by their names; not so the home folder.
+
+What is not in the table: variables that choose what is shown (`MANPATH`, `INFOPATH`: a page runs nothing when
+it is shown), where something is written (`XDG_STATE_HOME`, `XDG_CACHE_HOME`, `TMPDIR`), or which files are
+read as data (`GIT_WORK_TREE`). Those of Python are in `aisotools.workspace.import_roots` and
+`aisotools.workspace.host_files`, those of Jupyter in `aisotools.workspace.lock`.
+
+Race window: a variable may change between two looks; before each call that may change something they are
+compared. A person who starts a program in the workspace, with an empty or relative entry in one of them, runs
+what lies there. When a look fails, the call or the worker that needed it does not start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from aisotools.workspace.real_paths import leads_into, lies_to
+
+Form = Literal["folders", "files", "path", "settings", "words"]
+"""Folders separated by colons; files separated by colons or blanks; one path; one folder of settings, or
+several; words of a command or options."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostVariables:
+    """Variables that choose code in the same way.
+
+    Attributes:
+        form: What their values are.
+        reason: What programs do with the files.
+        names: The variables.
+    """
+
+    form: Form
+    reason: str
+    names: tuple[str, ...]
+
+
+def _row(form: Form, reason: str, names: str) -> HostVariables:
+    return HostVariables(form, reason, tuple(names.split()))
+
+
+HOST_VARIABLES = (
+    _row("folders", "programs are looked up there by their names", "PATH GIT_EXEC_PATH LIBEXEC_PATH"),
+    _row(
+        "folders",
+        "programs load libraries and plugins from there",
+        """
+        LD_LIBRARY_PATH GCONV_PATH OPENSSL_MODULES OPENSSL_ENGINES SASL_PATH GIO_EXTRA_MODULES GTK_PATH
+        QT_PLUGIN_PATH QML2_IMPORT_PATH GST_PLUGIN_PATH GST_PLUGIN_SYSTEM_PATH LIBGL_DRIVERS_PATH
+        LTDL_LIBRARY_PATH
+        """,
+    ),
+    _row("files", "every program loads these libraries", "LD_PRELOAD LD_AUDIT LD_PROFILE"),
+    _row(
+        "folders",
+        "interpreters load modules from there",
+        """
+        NODE_PATH PERL5LIB PERLLIB RUBYLIB GEM_PATH CLASSPATH TCLLIBPATH GUILE_LOAD_PATH JULIA_LOAD_PATH
+        R_LIBS R_LIBS_USER R_LIBS_SITE EMACSLOADPATH PHP_INI_SCAN_DIR
+        """,
+    ),
+    _row("words", "Lua loads modules from there", "LUA_PATH LUA_CPATH"),
+    _row(
+        "path",
+        "shells and interpreters run what it names when they start",
+        """
+        BASH_ENV ENV ZDOTDIR R_PROFILE R_PROFILE_USER R_ENVIRON R_ENVIRON_USER JULIA_PROJECT
+        PERL_LOCAL_LIB_ROOT BUNDLE_GEMFILE
+        """,
+    ),
+    _row("files", "make obeys these files", "MAKEFILES"),
+    _row(
+        "path",
+        "git obeys the settings there, and runs the hooks that they name",
+        "GIT_DIR GIT_COMMON_DIR GIT_CONFIG GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_TEMPLATE_DIR",
+    ),
+    _row(
+        "settings",
+        "programs obey the settings that they find there",
+        """
+        XDG_CONFIG_HOME XDG_DATA_HOME XDG_CONFIG_DIRS XDG_DATA_DIRS CARGO_HOME RUSTUP_HOME GEM_HOME
+        GNUPGHOME DOCKER_CONFIG JULIA_DEPOT_PATH VIM VIMRUNTIME JAVA_HOME
+        """,
+    ),
+    _row(
+        "files",
+        "programs obey these settings, which name programs, plugins or where packages come from",
+        """
+        INPUTRC NPM_CONFIG_USERCONFIG NPM_CONFIG_GLOBALCONFIG npm_config_userconfig npm_config_globalconfig
+        PIP_CONFIG_FILE UV_CONFIG_FILE KUBECONFIG AWS_CONFIG_FILE HGRCPATH OPENSSL_CONF KRB5_CONFIG
+        STARSHIP_CONFIG PHPRC
+        """,
+    ),
+    _row(
+        "words",
+        "programs run it as a command",
+        """
+        SHELL EDITOR VISUAL PAGER BROWSER MANPAGER GIT_EDITOR GIT_SEQUENCE_EDITOR GIT_PAGER GIT_SSH
+        GIT_SSH_COMMAND GIT_ASKPASS GIT_EXTERNAL_DIFF GIT_PROXY_COMMAND SSH_ASKPASS SUDO_ASKPASS LESSOPEN
+        LESSCLOSE PROMPT_COMMAND VIMINIT CC CXX LD RUSTC RUSTC_WRAPPER PYTHON
+        """,
+    ),
+    _row(
+        "words",
+        "programs take it as options, which may load code",
+        """
+        NODE_OPTIONS PERL5OPT PERL5DB RUBYOPT JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS MAKEFLAGS
+        GNUMAKEFLAGS PYTEST_ADDOPTS GIT_CONFIG_PARAMETERS MAVEN_OPTS GRADLE_OPTS RUSTFLAGS PYTHONWARNINGS
+        """,
+    ),
+)
+"""All of them, by what programs do with what they name."""
+
+_ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
+_BETWEEN_WORDS = re.compile(r"""[\s'"`;|&()<>,=?!]+""")
+_OPTION = re.compile(r"^-[A-Za-z]")
+_MAX_SHOWN_CHARS = 200
+_VALUES_OF_GIT = "GIT_CONFIG_VALUE_"
+
+_NAMES = frozenset((*_ENVIRONMENTS, *(name for row in HOST_VARIABLES for name in row.names)))
+
+
+def chooses_code(name: str) -> bool:
+    """Return whether `why_variables_refuse` reads the variable of this name."""
+    return name in _NAMES or name.startswith(_VALUES_OF_GIT)
+
+
+def why_variables_refuse(workspace: str, environ: Mapping[str, str]) -> str:
+    """Return why a variable makes programs outside the sandbox run files of a workspace, and what would help.
+
+    Args:
+        workspace: Its real path.
+        environ: The variables.
+
+    Returns:
+        A clause and a sentence; empty if none does.
+    """
+    for name in _ENVIRONMENTS:
+        if (value := environ.get(name)) and leads_into(value, {workspace}):
+            return _describe_environment(value)
+    for row in (*HOST_VARIABLES, _numbered_of_git(environ)):
+        for name in row.names:
+            value = environ.get(name)
+            if value is None:
+                continue
+            for entry in _split(value, row.form, environ):
+                if not _leads_there(entry, row.form, workspace, environ):
+                    continue
+                if name == "PATH" and Path(entry).parent.joinpath("pyvenv.cfg").is_file():
+                    return _describe_environment(str(Path(entry).parent))
+                shown = entry[:_MAX_SHOWN_CHARS] or "by an empty entry, which is the current folder"
+                return (
+                    f"the variable {name} leads into it ({shown}), and {row.reason}. Take that out of {name} "
+                    "and start this program again, or use another folder, such as ./workspace/mine."
+                )
+    return ""
+
+
+def _describe_environment(folder: str) -> str:
+    return (
+        f"the environment {folder}, which is activated, lies in it: commands such as `python` and `pip` "
+        "would run what sandboxed code writes there, outside the sandbox. Make an environment elsewhere "
+        "(`python3 -m venv ~/venvs/mine`), activate that one and start this program again; or keep this one "
+        "and use another folder as the workspace, such as ./workspace/mine."
+    )
+
+
+def _numbered_of_git(environ: Mapping[str, str]) -> HostVariables:
+    names = tuple(sorted(name for name in environ if name.startswith(_VALUES_OF_GIT)))
+    return HostVariables("words", "git takes it as a setting, which may name a program", names)
+
+
+def _split(value: str, form: Form, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the paths that a value may name; an empty one is the current folder."""
+    if form == "words":
+        for word in _BETWEEN_WORDS.split(_expand(value, environ)):
+            # Options have their paths behind the letter (`-I/lib`), behind a colon, or by themselves.
+            for part in {word, _OPTION.sub("", word), *word.split(":")}:
+                if "/" in part:
+                    yield _expand(part, environ)
+        return
+    if form == "path":
+        parts = [value] if value else []
+    elif form == "files":
+        parts = [part for part in re.split(r"[:\s]+", value) if part]
+    elif form == "settings":
+        parts = [part for part in value.split(os.pathsep) if part]
+    else:
+        # `;` separates as well for the loader of libraries. Without any entry nothing is searched.
+        parts = re.split("[:;]", value) if value else []
+    for part in parts:
+        yield _expand(part, environ)
+
+
+def _expand(text: str, environ: Mapping[str, str]) -> str:
+    """Return a text as a shell expands it, which some programs do with some variables."""
+    if text == "~" or text.startswith("~/"):
+        text = f"{environ.get('HOME', '~')}{text[1:]}"
+    return re.sub(r"\$(\w+)|\$\{(\w+)\}", lambda found: environ.get(found[1] or found[2], ""), text)
+
+
+def _leads_there(entry: str, form: Form, workspace: str, environ: Mapping[str, str]) -> bool:
+    if leads_into(entry, {workspace}):
+        return True
+    if form != "settings":
+        return False
+    try:
+        real = os.path.realpath(entry)
+        is_common = real in {"/", os.path.realpath(environ.get("HOME", "/"))}
+    except (OSError, ValueError):  # the current folder is gone, or the entry is no path
+        return False
+    return lies_to(workspace, real) == "lies in" and not is_common

@@ -1,0 +1,223 @@
+"""Variables of the host by which its programs would run files of the workspace.
+
+Where the program is installed, it first shows that it runs what is planted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from aisotools.core.exceptions import WorkspaceRefused
+from aisotools.session.guards import ImportRootWatch
+from aisotools.workspace.host_variables import HOST_VARIABLES, chooses_code, why_variables_refuse
+from tests.workspace.test_import_roots import folder, refusal
+
+PLANTED = "this came from the workspace"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder."""
+    place = folder(tmp_path / "place")
+    monkeypatch.chdir(place)
+    return place
+
+
+def run(command: list[str], cwd: Path, environ: Mapping[str, str]) -> str:
+    """What a program prints that is started from outside the workspace."""
+    done = subprocess.run(
+        command,
+        check=False,
+        cwd=cwd,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(cwd), **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout + done.stderr
+
+
+def program(path: str) -> Callable[[Path], None]:
+    def plant(workspace: Path) -> None:
+        file = folder((workspace / path).parent) / Path(path).name
+        file.write_text(f"#!/bin/sh\necho {PLANTED}\n")
+        file.chmod(0o755)
+
+    return plant
+
+
+def text(path: str, content: str) -> Callable[[Path], None]:
+    def plant(workspace: Path) -> None:
+        file = folder((workspace / path).parent) / Path(path).name
+        file.write_text(content.format(planted=PLANTED, workspace=workspace))
+
+    return plant
+
+
+@dataclass(frozen=True)
+class Case:
+    """A variable with a value, what is planted for it, and the program that runs it."""
+
+    value: str
+    plant: Callable[[Path], None]
+    command: list[str]
+
+
+GIT = f"[alias]\n\tevil = !echo {PLANTED}\n"
+CASES = {
+    "PATH": Case("{workspace}/bin:/usr/bin:/bin", program("bin/ls"), ["sh", "-c", "ls"]),
+    "BASH_ENV": Case("{workspace}/env", text("env", "echo {planted}\n"), ["bash", "-c", "true"]),
+    "ENV": Case("{workspace}/env", text("env", "echo {planted}\n"), ["sh", "-i", "-c", "true"]),
+    "NODE_PATH": Case(
+        "{workspace}/m", text("m/evil.js", "console.log('{planted}')\n"), ["node", "-e", "require('evil')"]
+    ),
+    "NODE_OPTIONS": Case(
+        "--require={workspace}/x.js", text("x.js", "console.log('{planted}')\n"), ["node", "-e", "1"]
+    ),
+    "PERL5LIB": Case(
+        "{workspace}/m", text("m/Evil.pm", "print '{planted}'; 1;\n"), ["perl", "-e", "use Evil;"]
+    ),
+    "PERL5OPT": Case(
+        "-I{workspace}/m -MEvil", text("m/Evil.pm", "print '{planted}'; 1;\n"), ["perl", "-e", "1"]
+    ),
+    "RUBYLIB": Case(
+        "{workspace}/m", text("m/evil.rb", "puts '{planted}'\n"), ["ruby", "-e", "require 'evil'"]
+    ),
+    "ZDOTDIR": Case("{workspace}", text(".zshenv", "echo {planted}\n"), ["zsh", "-c", "true"]),
+    "MAKEFILES": Case("{workspace}/m.mk", text("m.mk", "$(info {planted})\n"), ["make", "-n"]),
+    "GIT_CONFIG_GLOBAL": Case("{workspace}/c", text("c", GIT), ["git", "evil"]),
+    "GIT_CONFIG_SYSTEM": Case("{workspace}/c", text("c", GIT), ["git", "evil"]),
+    "XDG_CONFIG_HOME": Case("{workspace}", text("git/config", GIT), ["git", "evil"]),
+    "GIT_EXEC_PATH": Case("{workspace}/bin", program("bin/git-evil"), ["git", "evil"]),
+    "GIT_PAGER": Case("{workspace}/pager", program("pager"), ["git", "-p", "version"]),
+    "GIT_EDITOR": Case("{workspace}/editor x", program("editor"), ["git", "config", "--global", "-e"]),
+    "GIT_CONFIG_VALUE_0": Case("!{workspace}/evil", program("evil"), ["git", "evil"]),
+}
+MORE = {"GIT_CONFIG_VALUE_0": {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "alias.evil"}}
+
+
+@pytest.mark.parametrize("variable", CASES)
+def test_a_variable_that_leads_a_program_there_is_refused(place: Path, variable: str) -> None:
+    case = CASES[variable]
+    workspace = folder(place / "work")
+    environ = {variable: case.value.format(workspace=workspace), **MORE.get(variable, {})}
+    if shutil.which(case.command[0]) is not None and variable != "GIT_PAGER":  # which needs a terminal
+        case.plant(workspace)
+        assert PLANTED in run(case.command, place, environ), "the control"
+    message = refusal(workspace, environ)
+    assert f"the variable {variable} leads into it" in message
+    assert f"Take that out of {variable}" in message
+    assert len(message.splitlines()) == 1
+    elsewhere = {variable: case.value.format(workspace=folder(place / "other"))}
+    assert refusal(workspace, elsewhere) == ""
+
+
+SAMPLES = {
+    "folders": "/usr/bin:{}",
+    "files": "/usr/lib/x {}",
+    "path": "{}",
+    "settings": "{}",
+    "words": "x {}",
+}
+
+
+@pytest.mark.parametrize("name", [name for row in HOST_VARIABLES for name in row.names])
+def test_every_variable_of_the_table_is_looked_at(place: Path, name: str) -> None:
+    (row,) = (row for row in HOST_VARIABLES if name in row.names)
+    workspace = folder(place / "work")
+    assert chooses_code(name)
+    assert not chooses_code(f"{name}_OF_OURS")
+    inside, outside = (SAMPLES[row.form].format(place / where / "x") for where in ("work", "other"))
+    assert row.reason in why_variables_refuse(str(workspace), {name: inside})
+    assert why_variables_refuse(str(workspace), {name: outside}) == ""
+    assert why_variables_refuse(str(workspace), {name: ""}) == ""
+
+
+@pytest.mark.parametrize("entry", ["work/bin", "./work/bin", "x/../work", "link", "~/work", "$HOME/work"])
+def test_the_spelling_of_an_entry_does_not_matter(place: Path, entry: str) -> None:
+    workspace = folder(place / "work")
+    folder(place / "x")
+    (place / "link").symlink_to(workspace / "bin")
+    environ = {"PATH": f"/usr/bin:{entry}", "HOME": str(place)}
+    assert "the variable PATH leads into it" in refusal(workspace, environ)
+
+
+@pytest.mark.parametrize("value", [":/usr/bin", "/usr/bin:", "/usr/bin::/bin", ".", "/usr/bin:.", "bin"])
+def test_an_empty_entry_is_the_current_folder(
+    place: Path, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many have one by accident (`LD_LIBRARY_PATH=/x:`): it is refused where it leads into the workspace."""
+    workspace = folder(place / "work")
+    for name in ("PATH", "LD_LIBRARY_PATH"):
+        assert why_variables_refuse(str(workspace), {name: value}) == ""
+    monkeypatch.chdir(folder(workspace / "deep"))
+    for name in ("PATH", "LD_LIBRARY_PATH"):
+        assert f"the variable {name} leads into it" in why_variables_refuse(str(workspace), {name: value})
+
+
+def test_folders_of_settings_around_the_workspace_count(place: Path) -> None:
+    """A workspace `git` in them has a file `config`, which git obeys; in a folder of `PATH` it has none."""
+    workspace = folder(place / "settings" / "git")
+    assert "XDG_CONFIG_HOME" in refusal(workspace, {"XDG_CONFIG_HOME": str(place / "settings")})
+    assert refusal(workspace, {"PATH": str(place / "settings")}) == ""
+    home = str(place / "settings")
+    assert refusal(workspace, {"XDG_CONFIG_HOME": home, "HOME": home}) == "", "else no folder in it would do"
+
+
+def test_variables_that_run_nothing_are_let_through(place: Path) -> None:
+    workspace = str(folder(place / "work"))
+    names = (
+        "MANPATH",
+        "INFOPATH",
+        "TMPDIR",
+        "PWD",
+        "OLDPWD",
+        "XDG_STATE_HOME",
+        "XDG_CACHE_HOME",
+        "GIT_WORK_TREE",
+    )
+    assert why_variables_refuse(workspace, dict.fromkeys(names, workspace)) == ""
+
+
+@pytest.mark.parametrize("way", ["activated", "path alone", "conda"])
+def test_an_activated_environment_is_refused_in_words_for_newcomers(place: Path, way: str) -> None:
+    workspace = folder(place / "work")
+    environment = folder(workspace / ".venv")
+    (environment / "pyvenv.cfg").touch()
+    environ = {"PATH": f"{environment}/bin:/usr/bin"}
+    if way != "path alone":
+        environ["VIRTUAL_ENV" if way == "activated" else "CONDA_PREFIX"] = str(environment)
+    message = refusal(workspace, environ)
+    assert f"the environment {environment}, which is activated, lies in it" in message
+    assert "Make an environment elsewhere" in message
+    assert refusal(folder(place / "notes"), environ) == ""
+
+
+def test_odd_values_refuse_nothing(place: Path) -> None:
+    workspace = folder(place / "work")
+    for value in ("\0", "a\0b:/x", "/" * 10_000, "'", "~", "$", "${", "\udcff"):
+        for row in HOST_VARIABLES:
+            assert why_variables_refuse(str(workspace), {row.names[0]: value}) == ""
+
+
+def test_a_watch_looks_again_when_a_variable_changes(place: Path) -> None:
+    workspace = folder(place / "work")
+    environ = {"PATH": os.defpath}
+    watch = ImportRootWatch(workspace, environ)
+    watch.check()
+    environ["PATH"] = f"{workspace}/bin:{os.defpath}"
+    with pytest.raises(WorkspaceRefused, match="the variable PATH"):
+        watch.check()
+    environ["PATH"] = os.defpath
+    watch.check()
+    environ["GIT_CONFIG_VALUE_3"] = f"!{workspace}/evil"
+    with pytest.raises(WorkspaceRefused, match="GIT_CONFIG_VALUE_3"):
+        watch.check()
