@@ -33,9 +33,6 @@ _ENDINGS = tuple(
     start + suffix for start in ("", "/__init__") for suffix in importlib.machinery.all_suffixes()
 )
 _PYCACHE = "__pycache__"
-# Real paths of files that modules were loaded from, as they were at the first look: a process has hundreds.
-_real_files: dict[str, str] = {}
-_MAX_REAL_FILES = 50_000
 
 
 def refuse_host_files(
@@ -78,11 +75,7 @@ def refuse_host_files(
             raise WorkspaceRefused(f"{refusal}it contains {description} ({file}). {advice}")
     known: dict[str, str] = {}
     for name, file in loaded:
-        path = _real_files.get(file)
-        if path is None:
-            if len(_real_files) >= _MAX_REAL_FILES:
-                _real_files.clear()
-            path = _real_files[file] = resolve(file, known)
+        path = resolve(file, known)
         if not (path.startswith(f"{real}/") or file.startswith(f"{real}/")):
             continue
         stems = [f"{root.rstrip('/')}/{name.replace('.', '/')}" for root in roots]

@@ -217,6 +217,23 @@ def test_a_module_that_was_loaded_by_its_path_is_refused(
     assert refusal(folder(place / "workspace" / "notes")) == ""
 
 
+def test_a_module_is_refused_when_a_link_on_its_way_has_been_changed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace, old = folder(place / "workspace" / "mine"), folder(place / "old")
+    for home in (workspace, old):
+        (home / "plugin_of_ours.py").touch()
+    link = place / "link"
+    link.symlink_to(old)
+    module = ModuleType("plugin_of_ours")
+    module.__file__ = str(link / "plugin_of_ours.py")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert refusal(workspace) == ""
+    link.unlink()
+    link.symlink_to(workspace)
+    assert "it contains the module plugin_of_ours" in refusal(workspace)
+
+
 def test_a_module_that_was_imported_by_its_name_is_no_reason(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
