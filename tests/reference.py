@@ -313,7 +313,7 @@ The same way, for a call that the policy asks about, in a notebook.
 1. **policy**: `policy.rules.Policy.check` returned ask. `policy.grants.Grants.find` is asked first: a call
    that a person has allowed for good is not asked about again.
 2. **session**: `session.approvals.ApprovalManager.resolve` builds a `core.types.ApprovalRequest` with a
-   preview of the change (`session.approvals.preview_of`) and what can be undone, and records
+   preview of the change (`session.previews.Previewer`) and what can be undone, and records
    `core.events.ApprovalAsked`. Meanwhile the sandbox starts.
 3. **policy**: `policy.approvers.request_approvals` calls the approver under a deadline. No approver, an
    exception, a timeout and an answer of a wrong type are all denials.

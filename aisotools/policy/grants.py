@@ -1,9 +1,11 @@
 """Grants: approvals that are remembered until the session ends, never wider than what was shown.
 
 A grant covers one exact call, calls of the same shape, or a whole tool. A shape is what a person can read on
-a card: the commands with their subcommand, the folders written to, the hosts. A shape or a tool covers a
-call only up to the effect that was shown, and only if the facts are certain. A grant answers for a person
-where the policy asks; a denial stands against every grant.
+a card: the commands with their subcommand, the folders that are read and written, the hosts. A shape or a
+tool covers a call only up to the effect that was shown, and only if everything about it is known beforehand.
+A folder that a call reads or changes as a whole is another thing than files in it: `rm -r out` is not covered
+by what `sort > out/a` was approved for. A grant answers for a person where the policy asks; a denial stands
+against every grant.
 """
 
 from __future__ import annotations
@@ -54,17 +56,24 @@ class Shape:
 
     Attributes:
         commands: Programs, each with its subcommand if it has one.
-        folders: Folders it writes to, relative to the workspace.
+        reads: Folders it reads files of, relative to the workspace; one that it reads as a whole ends in `/`.
+        writes: Folders it changes files of, likewise.
         hosts: Hosts it talks to, in lower case.
     """
 
     commands: frozenset[str] = frozenset()
-    folders: frozenset[str] = frozenset()
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
     hosts: frozenset[str] = frozenset()
 
     def covers(self, other: Shape) -> bool:
         """Return whether `other` does nothing that this shape does not."""
-        return other.commands <= self.commands and other.folders <= self.folders and other.hosts <= self.hosts
+        return (
+            other.commands <= self.commands
+            and other.reads <= self.reads
+            and other.writes <= self.writes
+            and other.hosts <= self.hosts
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +111,7 @@ class Grant:
         facts = prepared.facts
         if self.scope == "call":
             return prepared.digest == self.digest
-        if not facts.certain or facts.outside:
+        if not _is_known(facts):
             return False
         if self.scope == "tool":
             return not facts.hosts
@@ -166,12 +175,19 @@ class Grants:
 
 
 def shape_of(facts: Facts) -> Shape | None:
-    """Return the shape of a call; None if the facts are uncertain or name no commands, files or hosts."""
-    if not facts.certain or not (facts.commands or facts.writes or facts.hosts):
+    """Return the shape of a call; None if it has none.
+
+    It has none if not everything about it is known, if it names no commands, files or hosts, or if it
+    destroys something without naming it.
+    """
+    if not _is_known(facts) or not (facts.commands or facts.writes or facts.hosts):
+        return None
+    if facts.effect is Effect.DESTRUCTIVE and not facts.writes:
         return None
     return Shape(
         commands=frozenset(map(_command_prefix, facts.commands)),
-        folders=frozenset(map(_folder_of, facts.writes)),
+        reads=frozenset(_folder_of(path, facts) for path in facts.reads),
+        writes=frozenset(_folder_of(path, facts) for path in facts.writes),
         hosts=frozenset(map(str.lower, facts.hosts)),
     )
 
@@ -183,23 +199,29 @@ def remember_scopes(prepared: PreparedCall) -> dict[Remember, str]:
         names = names_to_allow(prepared.evaluation.protected)
         return {"protected": f"{', '.join(names)} may be written in this workspace"} if names else {}
     scopes: dict[Remember, str] = {"call": f"{name} with exactly these arguments"}
-    if not facts.certain or facts.outside:
+    if not _is_known(facts):
         return scopes
     limit = f"up to {EFFECT_LABELS[prepared.effect]}"
     shape = shape_of(facts)
     if shape is not None:
         limits = []
         for limited, members in (
-            ("running only", shape.commands),
-            ("writing only to", shape.folders),
-            ("talking only to", shape.hosts),
+            ("running only", sorted(shape.commands)),
+            ("reading only", [_describe_folder(folder) for folder in sorted(shape.reads)]),
+            ("writing only to", [_describe_folder(folder) for folder in sorted(shape.writes)]),
+            ("talking only to", sorted(shape.hosts)),
         ):
             if members:
-                limits.append(f" {limited} {', '.join(sorted(members))}")
+                limits.append(f" {limited} {', '.join(members)}")
         scopes["shape"] = f"{name}{','.join(limits)}, {limit}"
     if not facts.hosts and prepared.effect is not Effect.DESTRUCTIVE:
         scopes["tool"] = f"{name} with any arguments, {limit}, in the workspace"
     return scopes
+
+
+def _is_known(facts: Facts) -> bool:
+    """Return whether everything that a call does is known beforehand, and lies in the workspace."""
+    return facts.certain and not facts.outside and not facts.unresolved
 
 
 def names_to_allow(paths: Sequence[str]) -> tuple[str, ...]:
@@ -220,5 +242,11 @@ def _command_prefix(command: str) -> str:
     return command if subcommand.startswith("-") else f"{program} {subcommand}".strip()
 
 
-def _folder_of(path: str) -> str:
-    return normalize_path(path).rpartition("/")[0] or "."
+def _folder_of(path: str, facts: Facts) -> str:
+    """Return the folder that a path lies in; the path itself, with a `/`, if it is a folder as a whole."""
+    normal = normalize_path(path)
+    return f"{normal}/" if path in facts.folders else normal.rpartition("/")[0] or "."
+
+
+def _describe_folder(folder: str) -> str:
+    return f"all of {folder.rstrip('/')}" if folder.endswith("/") else folder

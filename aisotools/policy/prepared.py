@@ -8,9 +8,10 @@ shown is what runs.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic_core import from_json
 
@@ -57,6 +58,8 @@ class PreparedCall:
             tool, whatever that says of itself.
         needs_reader: True for a call that only reads, of a tool in the sandbox that would otherwise only be
             believed: it runs where nothing can be changed.
+        contents: Digests of the files that its preview was computed from, by path, once it was shown.
+        look_again: Returns its facts with the paths resolved once more; None if they were not resolved.
     """
 
     tool: Tool
@@ -71,6 +74,8 @@ class PreparedCall:
     only_touches_files: bool = False
     own_path: str = ""
     needs_reader: bool = False
+    contents: Mapping[str, str] = field(default_factory=dict)
+    look_again: Callable[[], Facts] | None = field(default=None, compare=False, repr=False)
 
     @property
     def arguments(self) -> dict[str, Json]:
@@ -136,15 +141,20 @@ def prepare_call(
     runs_in: RunsIn = "host" if payload is None else "sandbox"
     builtin = None if payload is None else find_builtin(tool)
     is_believed = is_unenforced = False
+    look_again: Callable[[], Facts] | None = None
     # Everyone who is asked gets arguments of their own, so that nobody can change what the others see.
     try:
         facts = gather_facts(tool, from_json(encoded))
         # That a tool reaches files through the path guard is known of our own tools alone.
         is_guarded = facts.path_guarded and builtin is not None
         facts = dataclasses.replace(facts, runs_in=runs_in, level=level, path_guarded=is_guarded)
-        # Of a call that only reads, nobody asks which paths it reads unless a rule does.
-        if resolve_paths is not None and (policy.concerns_paths or facts.effect is not Effect.READ_ONLY):
-            facts = resolve_paths(facts, None if builtin is not None else from_json(encoded))
+        # Which paths a call reads that only reads matters to rules about paths, and to whoever is asked.
+        is_resolved = policy.concerns_paths or facts.effect is not Effect.READ_ONLY
+        if resolve_paths is not None:
+            named = None if builtin is not None else from_json(encoded)
+            look = functools.partial(resolve_paths, facts, named)
+            if is_resolved:
+                facts, look_again = look(), look
         keeps_to_reading = is_guarded or (builtin is not None and builtin.keeps_to_reading)
         is_believed = payload is not None and not keeps_to_reading
         is_unenforced = is_believed and not has_readers and assumed_effect(facts) is Effect.READ_ONLY
@@ -161,6 +171,8 @@ def prepare_call(
         evaluation = Evaluation(Decision.DENY, reasons=(reason,))
     else:
         evaluation = policy.check(dataclasses.replace(call, arguments=from_json(encoded)), facts)
+        if resolve_paths is not None and not is_resolved and evaluation.decision is Decision.ASK:
+            facts, look_again = look(), look
         if is_unenforced:
             reasons = (*evaluation.reasons, _UNENFORCED.format(level=level))
             evaluation = dataclasses.replace(evaluation, reasons=reasons)
@@ -174,17 +186,19 @@ def prepare_call(
         facts=facts,
         effect=effect,
         evaluation=evaluation,
-        digest=call_digest(tool, encoded, level),
+        digest=call_digest(tool, encoded, level, facts),
         only_touches_files=builtin is not None and facts.path_guarded,
         own_path="" if builtin is None or payload is None else payload.import_path,
         needs_reader=is_believed and effect is Effect.READ_ONLY,
+        look_again=look_again,
     )
 
 
-def call_digest(tool: Tool, encoded_arguments: bytes, level: str) -> str:
-    """Return the digest of what a decision is bound to: tool, version, level and arguments."""
+def call_digest(tool: Tool, encoded_arguments: bytes, level: str, facts: Facts) -> str:
+    """Return the digest of what a decision is bound to: tool, version, level, arguments, resolved paths."""
     digest = hashlib.sha256()
-    for part in (tool.name.encode(), version_of(tool).encode(), level.encode(), encoded_arguments):
+    paths = repr((facts.reads, facts.writes, facts.links, facts.mentions, facts.unresolved)).encode()
+    for part in (tool.name.encode(), version_of(tool).encode(), level.encode(), encoded_arguments, paths):
         # The lengths keep two different lists of parts from joining into the same bytes.
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()

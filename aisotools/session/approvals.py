@@ -1,4 +1,4 @@
-"""Ask a person about calls, with a diff of what would change, and turn the answers into decisions.
+"""Ask a person about calls, and turn the answers into decisions.
 
 An answer settles exactly what was asked. Edited arguments are a new call: validated and checked against the
 policy once more, but not asked about again, since they are the answerer's own.
@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import difflib
-import operator
 import os
 import uuid
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from aisotools.core.events import ApprovalAnswered, ApprovalAsked, GrantRevoked, ProtectedNamesAllowed
-from aisotools.core.exceptions import WorkspaceError
 from aisotools.core.protocols import Approver, UserQuestion
 from aisotools.core.sandboxes import Sandbox
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Json
@@ -30,13 +25,14 @@ from aisotools.session.approvers import default_approver
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment
 from aisotools.session.options import is_number
+from aisotools.session.previews import Previewer
 from aisotools.tools.adapter import definition_of
 from aisotools.workspace.protected_names import AllowedNames
-from aisotools.workspace.workspace import Workspace
 
 DEFAULT_ANSWER_TIMEOUT_S = 300.0
 """Seconds that a person has to answer, unless a session says otherwise."""
 
+_CANCELLED = Approval("cancel", reason="The call was cancelled.")
 _OUTCOMES = {
     "deny": "it was denied",
     "timeout": "nobody answered in time",
@@ -120,7 +116,14 @@ class ApprovalManager:
             policy: The policy that edited arguments are checked against.
             approver: Who is asked this time, instead of the session's approver.
         """
-        requests = [await self._request(decision, env) for decision in decisions]
+        previewer = Previewer(env.workspace)
+        shown: list[PreparedCall] = []
+        requests: list[ApprovalRequest] = []
+        for decision in decisions:
+            preview, contents = previewer.preview(decision.prepared.arguments, decision.prepared.own_path)
+            prepared = dataclasses.replace(decision.prepared, contents=contents)
+            shown.append(prepared)
+            requests.append(await self._request(prepared, preview, env))
         if approver is None:
             approver = default_approver() if self.approver is None else self.approver
         needs_sandbox = False
@@ -137,18 +140,16 @@ class ApprovalManager:
                 self._event_log.add(ApprovalAnswered, request.call.id, request_id=request.id, approval=answer)
         decided_by = "policy" if approver is None else "approver"
         answered = []
-        for decision, request, answer in zip(decisions, requests, answers, strict=True):
+        for prepared, request, answer in zip(shown, requests, answers, strict=True):
             answered.append(
-                self._decide(decision.prepared, answer, request.reasons, decided_by, env=env, policy=policy)
+                self._decide(prepared, answer, request.reasons, decided_by, env=env, policy=policy)
             )
         return answered
 
-    async def _request(self, decision: CallDecision, env: CallEnvironment) -> ApprovalRequest:
-        prepared = decision.prepared
-        preview: dict[str, Json] = {
-            "remember": remember_scopes(prepared),
-            **preview_of(prepared.arguments, prepared.own_path, env.workspace),
-        }
+    async def _request(
+        self, prepared: PreparedCall, previewed: Mapping[str, Json], env: CallEnvironment
+    ) -> ApprovalRequest:
+        preview: dict[str, Json] = {"remember": remember_scopes(prepared), **previewed}
         if env.describe_undo is not None:
             preview["undo"] = await env.describe_undo(prepared)
         asked_by_policy = prepared.evaluation.decision is not Decision.ALLOW
@@ -270,120 +271,3 @@ def _decide_edited(
     denied = edited.evaluation.decision is Decision.DENY
     decision = Decision.DENY if denied else Decision.ALLOW
     return CallDecision(edited, decision, decided_by, edited.evaluation.reasons)
-
-
-# ---- preview
-#
-# Of a call that writes a file: the diff, computed on the host before the call is approved. The file lies in a
-# folder that hostile code may write to. It is read within bounds, and never through a link that leads out of
-# the workspace. If it cannot be read, the preview says so and the call is asked about anyway.
-
-_CANCELLED = Approval("cancel", reason="The call was cancelled.")
-MAX_BYTES = 1 << 20
-"""Longer files are not compared."""
-
-MAX_LINES = 4_000
-"""Files of more lines are not compared."""
-
-_CONTEXT_LINES = 3
-
-
-def preview_of(arguments: Mapping[str, Json], own_path: str, workspace: Path | None) -> dict[str, Json]:
-    """Return what the card of a call shows besides its arguments, by kind.
-
-    Only calls of built-in tools get a preview: an argument `content` of another tool need not become the
-    content of a file.
-
-    Args:
-        arguments: The validated arguments of the call.
-        own_path: The call's `PreparedCall.own_path`.
-        workspace: The folder with the file; None if it lies on another machine.
-
-    Returns:
-        Empty, or `{"diff": {"path", "lines", "added", "removed", "note"}}`. Each line starts with a space,
-        `+`, `-` or `@`. All of it is untrusted text.
-    """
-    if not own_path or workspace is None:
-        return {}
-    path = arguments.get("path")
-    operation = arguments.get("operation", "write")
-    writes = operation == "write" and isinstance(arguments.get("content"), str)
-    if not isinstance(path, str):
-        return {}
-    if not writes and not (operation in {"write", "edit"} and _is_edits(arguments.get("edits"))):
-        return {}
-    try:
-        before, exists = _read(workspace, path)
-        after = _apply(arguments, before)
-    except UnicodeDecodeError:
-        return {"diff": _note(path, "The file is not text, so what changes in it cannot be shown.")}
-    except (OSError, ValueError, WorkspaceError) as error:
-        return {"diff": _note(path, f"What changes cannot be shown: {error}")}
-    return {"diff": _diff(path, before, after, exists=exists)}
-
-
-def _is_edits(edits: Json) -> bool:
-    return (
-        isinstance(edits, Sequence)
-        and bool(edits)
-        and all(
-            isinstance(edit, Mapping)
-            and isinstance(edit.get("old"), str)
-            and isinstance(edit.get("new"), str)
-            for edit in edits
-        )
-    )
-
-
-def _read(workspace: Path, path: str) -> tuple[str, bool]:
-    """Return the text of the file and True, or an empty text and False if there is no file."""
-    try:
-        data = Workspace(workspace).read_bytes(path, max_bytes=MAX_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
-        return "", False
-    return data.decode("utf-8"), True
-
-
-def _apply(arguments: Mapping[str, Json], before: str) -> str:
-    """Return the text of the file after the call.
-
-    Raises:
-        ValueError: If an edit would fail; the message names it.
-    """
-    content = arguments.get("content")
-    if isinstance(content, str):
-        return content
-    text = before
-    for number, edit in enumerate(arguments["edits"], 1):
-        if not edit["old"] or edit["old"] not in text:
-            raise ValueError(f"edit {number} replaces a text that is not in the file, so the call will fail.")
-        text = text.replace(edit["old"], edit["new"], -1 if edit.get("replace_all") else 1)
-        if len(text) > 4 * MAX_BYTES:
-            raise ValueError(f"after edit {number} the file is too long to compare.")
-    return text
-
-
-def _diff(path: str, before: str, after: str, *, exists: bool) -> dict[str, Json]:
-    old, new = before.split("\n"), after.split("\n")
-    if len(after) > MAX_BYTES or max(len(old), len(new)) > MAX_LINES:
-        note = f"{len(old):,} lines become {len(new):,}; too many to compare here."
-        return _note(path, note)
-    if before == after:
-        return _note(path, "Nothing changes: the file holds this already." if exists else "An empty file.")
-    for lines in (old, new):
-        if lines[-1] == "":
-            lines.pop()  # what stands behind the last line end is no line
-    if not exists:
-        lines = list(map("+".__add__, new))
-    else:
-        lines = list(difflib.unified_diff(old, new, lineterm="", n=_CONTEXT_LINES))[2:]
-    note = "A new file." if not exists else ""
-    if exists and bool(before) and bool(after) and before.endswith("\n") != after.endswith("\n"):
-        ends = "gains" if after.endswith("\n") else "loses"
-        note = f"The file {ends} its line end at the very end."
-    signs = Counter(map(operator.itemgetter(0), lines))
-    return {"path": path, "lines": lines, "added": signs["+"], "removed": signs["-"], "note": note}
-
-
-def _note(path: str, note: str) -> dict[str, Any]:
-    return {"path": path, "lines": [], "added": 0, "removed": 0, "note": note}

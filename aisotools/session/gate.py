@@ -27,11 +27,12 @@ from aisotools.core.truncation import ResultStore, RetentionBudget, truncate_res
 from aisotools.core.types import Decision, Effect, Json, Origin, ToolCall, ToolResult
 from aisotools.policy.grants import Grants, names_to_allow
 from aisotools.policy.prepared import CallDecision, PreparedCall, call_digest, denial_result, prepare_call
-from aisotools.policy.rules import Policy
+from aisotools.policy.rules import Evaluation, Policy
 from aisotools.sandbox.results import VALUE_DROPPED
 from aisotools.session.approvals import DEFAULT_ANSWER_TIMEOUT_S, ApprovalManager
 from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, Guard
+from aisotools.session.previews import describe_differences
 from aisotools.session.transfer import TransferTool
 from aisotools.tools.adapter import broken_tool_result, exception_result, validate_value
 from aisotools.tools.registry import ToolRegistry
@@ -40,6 +41,9 @@ from aisotools.workspace.protected_names import AllowedNames
 
 _CANCEL_GRACE_S = 0.2
 """Seconds that a cancelled host tool has to end before its caller gets control back."""
+
+_MAX_QUESTIONS = 3
+"""How often a call is asked about, if what it would change is different whenever it is about to run."""
 
 _MAX_TIMEOUT_S = 86_400.0
 """One day. A tool that names a longer deadline, or none that is finite, gets this one."""
@@ -301,7 +305,7 @@ class Gate:
 
         async def run(index: int, decision: CallDecision | ToolResult) -> None:
             call, started_s = unfinished.pop(index)
-            results[index] = await self._finish(call, started_s, self._run_decided(decision, env, None))
+            results[index] = await self._finish(call, started_s, self._confirm_and_run(decision, env))
 
         try:
             decisions = [self._decide(call, env) for call, _ in opened]
@@ -424,6 +428,7 @@ class Gate:
         if isinstance(decision, CallDecision) and decision.decision is Decision.ASK:
             policy = self.effective_policy(env.workspace_policy)
             (decision,) = await self._approvals.resolve([decision], env, policy, approver)
+            decision = await self._confirm(decision, env, tool, approver)
         return await self._run_decided(decision, env, timeout_s, tool)
 
     async def _ask_where_needed(
@@ -440,6 +445,47 @@ class Gate:
             answers = await self._approvals.resolve(list(to_ask.values()), env, policy)
             for index, answer in zip(to_ask, answers, strict=True):
                 decisions[index] = answer
+
+    async def _confirm_and_run(self, decision: CallDecision | ToolResult, env: CallEnvironment) -> ToolResult:
+        if isinstance(decision, CallDecision):
+            decision = await self._confirm(decision, env)
+        return await self._run_decided(decision, env, None)
+
+    async def _confirm(
+        self,
+        decision: CallDecision,
+        env: CallEnvironment,
+        tool: TransferTool | None = None,
+        approver: Approver | None = None,
+    ) -> CallDecision:
+        """Return the decision if what it was made about is still so; otherwise decide once more.
+
+        Time has passed since: a person has thought about it, or other calls of the batch have run. Whoever
+        approved the call is asked again, with what is different.
+        """
+        for _ in range(_MAX_QUESTIONS):
+            shown = decision.prepared
+            if decision.decision is not Decision.ALLOW:
+                return decision
+            differences = describe_differences(shown, env.workspace)
+            if not differences:
+                return decision
+            prepared = self.prepare(shown.call, env.level, env, tool)
+            evaluation = prepared.evaluation
+            if evaluation.decision is Decision.DENY:
+                return CallDecision(prepared, Decision.DENY, "policy", evaluation.reasons)
+            if evaluation.decision is Decision.ALLOW and decision.decided_by != "approver":
+                return CallDecision(prepared, Decision.ALLOW, decision.decided_by, evaluation.reasons)
+            changed = Evaluation(Decision.ASK, reasons=(*differences, *evaluation.reasons))
+            question = CallDecision(
+                dataclasses.replace(prepared, evaluation=changed), Decision.ASK, "policy", changed.reasons
+            )
+            policy = self.effective_policy(env.workspace_policy)
+            (decision,) = await self._approvals.resolve([question], env, policy, approver)
+        reason = (
+            "what it would change was different each time it was shown; call it again when that has settled"
+        )
+        return CallDecision(decision.prepared, Decision.DENY, "policy", (reason,))
 
     # ---- running
 
@@ -469,7 +515,9 @@ class Gate:
             return denial_result(call.name, decision.reasons)
         # While a person was asked, the tool may have been redefined or removed: what was shown is what runs.
         tool = session_tool or self.registry.get(call.name)
-        if tool is None or call_digest(tool, prepared.encoded_arguments, env.level) != prepared.digest:
+        if tool is None or prepared.digest != call_digest(
+            tool, prepared.encoded_arguments, env.level, prepared.facts
+        ):
             return denial_result(call.name, ("the tool changed between decision and run; call it again",))
         if self._closed_reason:
             message = f"{call.name} was not run: {self._closed_reason}."

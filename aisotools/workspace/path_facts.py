@@ -23,13 +23,13 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aisotools.core.exceptions import PathOutside, WorkspaceError
 from aisotools.core.types import Facts, Json
-from aisotools.workspace.paths import Root, locate
+from aisotools.workspace.paths import Root, locate, shown
 
 _MAX_PATHS = 200
 _MAX_MATCHES = 500
@@ -89,12 +89,14 @@ class PathResolver:
         unresolved = dict.fromkeys((*facts.unresolved, *reads.unresolved, *writes.unresolved))
         return dataclasses.replace(
             facts,
-            reads=tuple(reads.paths),
-            writes=tuple(writes.paths),
-            folders=tuple(reads.folders | writes.folders),
-            links=tuple((reads.links | writes.links).items()),
-            mentions=mentions,
-            unresolved=tuple(unresolved),
+            reads=_shown(reads.paths),
+            writes=_shown(writes.paths),
+            folders=_shown(reads.folders | writes.folders),
+            links=tuple(
+                (_as_text(name), _as_text(path)) for name, path in (reads.links | writes.links).items()
+            ),
+            mentions=_shown(mentions),
+            unresolved=_shown(unresolved),
             outside=writes.outside or (facts.outside and not (facts.writes and facts.runs_in == "sandbox")),
             # Which file is written must be known, or nobody has been asked about it.
             certain=facts.certain and not writes.unresolved,
@@ -110,6 +112,18 @@ class PathResolver:
                 if not path.startswith(("/", "~", "$")) and look.exists(path):
                     mentioned[path] = None
         return tuple(mentioned)
+
+
+def _shown(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the paths as texts that can be recorded: a name on disk need not be UTF-8."""
+    return tuple(map(_as_text, paths))
+
+
+def _as_text(path: str) -> str:
+    try:
+        return shown(path)
+    except UnicodeEncodeError:  # it is no name on disk either
+        return path.encode("utf-8", "backslashreplace").decode()
 
 
 def _texts(arguments: Mapping[str, Json]) -> Iterator[str]:

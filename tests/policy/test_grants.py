@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import pytest
@@ -86,6 +87,42 @@ def test_the_words_say_exactly_what_would_be_allowed() -> None:
     assert "talking only to example.org" in remember_scopes(prepare(Facts(hosts=("Example.org",))))["shape"]
 
 
+def test_folders_as_a_whole_are_told_from_files_in_them() -> None:
+    sorts = Facts(writes=("out/a",), reads=("data/x",), commands=("sort data/x",))
+    removes = Facts(effect=Effect.DESTRUCTIVE, writes=("out",), folders=("out",), commands=("rm -r out",))
+    assert remember_scopes(prepare(sorts))["shape"] == (
+        "mock running only sort, reading only data, writing only to out, up to local change"
+    )
+    assert "writing only to all of out" in remember_scopes(prepare(removes))["shape"]
+    for shown, other in itertools.permutations(
+        [
+            dataclasses.replace(removes, commands=()),
+            dataclasses.replace(removes, commands=(), folders=(), writes=("out/a",)),
+            dataclasses.replace(removes, commands=(), folders=("data",), writes=("data",)),
+            dataclasses.replace(removes, commands=(), folders=(".",), writes=(".",)),
+        ],
+        2,
+    ):
+        grants = Grants()
+        assert grants.add("shape", prepare(shown)) is not None
+        assert grants.find(prepare(shown)) is not None
+        assert grants.find(prepare(other)) is None
+
+
+def test_a_grant_for_one_folder_does_not_reach_what_another_reads() -> None:
+    grants = Grants()
+    grants.add("shape", prepare(Facts(writes=("out/a",), reads=("data/x",))))
+    assert grants.find(prepare(Facts(writes=("out/b",), reads=("data/y",)))) is not None
+    assert grants.find(prepare(Facts(writes=("out/b",), reads=("secrets/key",)))) is None
+    assert grants.find(prepare(Facts(writes=("out/b",), unresolved=("$x",)))) is None
+
+
+def test_destroying_without_a_name_has_no_shape() -> None:
+    nameless = Facts(effect=Effect.DESTRUCTIVE, commands=("git clean -f",))
+    assert list(remember_scopes(prepare(nameless))) == ["call"]
+    assert list(remember_scopes(prepare(Facts(writes=("a",), unresolved=("$x",))))) == ["call"]
+
+
 def test_a_scope_that_was_not_offered_is_not_remembered() -> None:
     grants = Grants()
     assert grants.add("tool", prepare(Facts(certain=False))) is None
@@ -109,7 +146,10 @@ def test_grants_are_listed_and_taken_back() -> None:
 FACTS = st.builds(
     Facts,
     effect=st.sampled_from(Effect),
+    reads=st.lists(st.sampled_from(["a/x", "b/x", "a"]), max_size=2).map(tuple),
     writes=st.lists(st.sampled_from(["a/x", "a/y", "b/x", "c"]), max_size=2).map(tuple),
+    folders=st.sampled_from([(), ("a",), ("c",)]),
+    unresolved=st.sampled_from([(), ("$x",)]),
     commands=st.lists(st.sampled_from(["git add", "git push", "ls"]), max_size=2).map(tuple),
     hosts=st.lists(st.sampled_from(["one", "two"]), max_size=1).map(tuple),
     certain=st.booleans(),
@@ -132,7 +172,9 @@ def test_no_grant_is_wider_than_what_was_shown(shown: Facts, other: Facts, scope
             assert granted is not None
             assert asked is not None
             assert asked.commands <= granted.commands
-            assert asked.folders <= granted.folders
+            assert asked.reads <= granted.reads
+            assert asked.writes <= granted.writes
+            assert not other.unresolved
 
 
 # ---- what a grant covers, decision by decision
@@ -200,15 +242,15 @@ def test_a_grant_is_for_its_tool() -> None:
     [
         (Shape(), True),
         (Shape(commands=frozenset(["git add"])), True),
-        (Shape(folders=frozenset(["out"])), True),
+        (Shape(writes=frozenset(["out"])), True),
         (Shape(hosts=frozenset(["one"])), True),
         (Shape(commands=frozenset(["git add", "ls"])), False),
-        (Shape(folders=frozenset(["out", "in"])), False),
+        (Shape(writes=frozenset(["out", "in"])), False),
         (Shape(hosts=frozenset(["one", "two"])), False),
     ],
 )
 def test_a_shape_covers_its_parts_only(other: Shape, covered: bool) -> None:
-    shape = Shape(commands=frozenset(["git add"]), folders=frozenset(["out"]), hosts=frozenset(["one"]))
+    shape = Shape(commands=frozenset(["git add"]), writes=frozenset(["out"]), hosts=frozenset(["one"]))
     assert shape.covers(other) is covered
     assert shape.covers(shape)
 
@@ -246,14 +288,14 @@ def test_a_command_is_remembered_with_its_subcommand(command: str, prefix: str) 
     ],
 )
 def test_a_file_is_remembered_by_its_folder(path: str, folder: str) -> None:
-    assert shape_of(Facts(writes=(path,))) == Shape(folders=frozenset([folder]))
+    assert shape_of(Facts(writes=(path,))) == Shape(writes=frozenset([folder]))
 
 
 def test_a_shape_needs_something_certain_to_name() -> None:
     assert shape_of(Facts(reads=("a",))) is None
     assert shape_of(Facts(commands=("ls",), certain=False)) is None
     assert shape_of(Facts(commands=("ls",))) == Shape(commands=frozenset(["ls"]))
-    assert shape_of(Facts(writes=("a",))) == Shape(folders=frozenset(["."]))
+    assert shape_of(Facts(writes=("a",))) == Shape(writes=frozenset(["."]))
     assert shape_of(Facts(hosts=("X.Example",))) == Shape(hosts=frozenset(["x.example"]))
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from aisotools.builtin.shell import sandbox_bash
 from aisotools.builtin.tasks import task_list
 from aisotools.core.exceptions import ArgumentError
 from aisotools.core.protocols import Tool, ToolPayload
-from aisotools.core.types import Decision, Effect, Facts, ToolCall
+from aisotools.core.types import Decision, Effect, Facts, Json, ToolCall
 from aisotools.policy.prepared import call_digest, denial_result, prepare_call
 from aisotools.policy.rules import Policy, Rule
 from aisotools.testing.fakes import MockTool
@@ -274,8 +275,8 @@ def test_the_policy_decides_with_what_is_known() -> None:
 
 
 def test_parts_of_a_digest_cannot_run_together() -> None:
-    one = call_digest(MockTool("a"), b"{}", "bconfined")
-    assert one != call_digest(MockTool("ab"), b"{}", "confined")
+    one = call_digest(MockTool("a"), b"{}", "bconfined", Facts())
+    assert one != call_digest(MockTool("ab"), b"{}", "confined", Facts())
 
 
 # ---- the digest
@@ -291,16 +292,42 @@ def test_the_digest_changes_with_the_arguments(one: dict[str, Any], other: dict[
     assert (tickets[0].digest == tickets[1].digest) is same
 
 
-def test_the_digest_changes_with_the_tool_and_the_level() -> None:
+def test_the_digest_changes_with_the_tool_the_level_and_the_paths() -> None:
+    mock, facts = MockTool(), Facts(reads=("a",))
     digests = {
-        call_digest(MockTool(), b"{}", "confined"),
-        call_digest(MockTool(description="Another."), b"{}", "confined"),
-        call_digest(MockTool("other"), b"{}", "confined"),
-        call_digest(MockTool(), b"{}", "guarded"),
-        call_digest(MockTool(), b"[]", "confined"),
+        call_digest(mock, b"{}", "confined", facts),
+        call_digest(MockTool(description="Another."), b"{}", "confined", facts),
+        call_digest(MockTool("other"), b"{}", "confined", facts),
+        call_digest(mock, b"{}", "guarded", facts),
+        call_digest(mock, b"[]", "confined", facts),
+        call_digest(mock, b"{}", "confined", Facts(reads=("a", "b"))),
+        call_digest(mock, b"{}", "confined", Facts(writes=("a",))),
+        call_digest(mock, b"{}", "confined", Facts(reads=("a",), links=(("a", "b"),))),
+        call_digest(mock, b"{}", "confined", Facts(reads=("a",), unresolved=("$x",))),
     }
-    assert len(digests) == 5
-    assert call_digest(MockTool(), b"{}", "confined") in digests
+    assert len(digests) == 9
+    assert call_digest(mock, b"{}", "confined", facts) in digests
+    assert call_digest(mock, b"{}", "confined", Facts(reads=("\ud800",)))
+
+
+def test_paths_are_resolved_where_something_goes_by_them() -> None:
+    def resolve(facts: Facts, arguments: Mapping[str, Json] | None) -> Facts:
+        return dataclasses.replace(facts, reads=("resolved",), mentions=tuple(arguments or ()))
+
+    def reads(policy: Policy, facts: Facts) -> tuple[str, ...]:
+        prepared = prepare_call(
+            MockTool(facts=facts), call(x=1), policy, "confined", has_readers=True, resolve_paths=resolve
+        )
+        return prepared.facts.reads
+
+    reading = Facts(effect=Effect.READ_ONLY, reads=("spelled",))
+    assert reads(Policy(), reading) == ("spelled",)
+    assert reads(Policy(), Facts(reads=("spelled",))) == ("resolved",)
+    by_path = Rule(when={"paths": "resolved"}, decision=Decision.DENY)
+    assert reads(Policy(rules=[by_path]), reading) == ("resolved",)
+    assert reads(Policy().narrowed(Policy(rules=[by_path])), reading) == ("resolved",)
+    assert reads(Policy(rules=[Rule(when=lambda _call, _facts: False)]), reading) == ("resolved",)
+    assert reads(Policy(rules=[Rule(tool="mock", decision=Decision.ASK)]), reading) == ("resolved",)
 
 
 # ---- the result

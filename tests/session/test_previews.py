@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.core.types import Approval, ApprovalRequest, Decision, ToolCall
+from aisotools.policy.rules import Policy, Rule
+from aisotools.session.previews import MAX_BYTES, MAX_LINES, Previewer, digest_of_file
+from tests.conftest import OpenSession
+from tests.work import lines_run
+
+OURS = "aisotools.builtin.files:sandbox_write"
+
+
+def diff(workspace: Path, **arguments: Any) -> dict[str, Any]:
+    found: dict[str, Any] = preview(arguments, OURS, workspace)["diff"]
+    return found
+
+
+def preview(arguments: dict[str, Any], own_path: str, workspace: Path | None) -> dict[str, Any]:
+    return Previewer(workspace).preview(arguments, own_path)[0]
+
+
+def test_a_new_file(tmp_path: Path) -> None:
+    shown = diff(tmp_path, path="a/b.txt", content="one\ntwo\n")
+    assert shown == {
+        "path": "a/b.txt",
+        "lines": ["+one", "+two"],
+        "added": 2,
+        "removed": 0,
+        "note": "A new file.",
+    }
+
+
+def test_an_overwritten_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\nthree\n")
+    shown = diff(tmp_path, path="a.txt", content="one\n2\nthree\n", operation="write")
+    assert shown["lines"] == ["@@ -1,3 +1,3 @@", " one", "-two", "+2", " three"]
+    assert (shown["added"], shown["removed"], shown["note"]) == (1, 1, "")
+
+
+def test_edits(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a b a\n")
+    edits = [{"old": "a", "new": "c", "replace_all": True}, {"old": "b", "new": "d"}]
+    assert diff(tmp_path, path="a.txt", edits=edits)["lines"][1:] == ["-a b a", "+c d c"]
+    shown = diff(tmp_path, path="a.txt", edits=[{"old": "x", "new": "y"}])
+    assert "edit 1 replaces a text that is not in the file" in shown["note"]
+
+
+def test_line_ends_and_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    assert "gains its line end" in diff(tmp_path, path="a.txt", content="one\n")["note"]
+    assert "Nothing changes" in diff(tmp_path, path="a.txt", content="one")["note"]
+    assert diff(tmp_path, path="new", content="")["note"] == "An empty file."
+
+
+def test_only_our_own_tools_writes_are_taken_for_that(tmp_path: Path) -> None:
+    arguments = {"path": "a.txt", "content": "x"}
+    assert preview(arguments, "", tmp_path) == {}
+    assert preview(arguments, OURS, None) == {}
+    assert preview({"path": "a.txt", "operation": "read"}, OURS, tmp_path) == {}
+    for odd in ({"path": 1, "content": "x"}, {"path": "a", "content": 1}, {"path": "a", "edits": [1]}, {}):
+        assert preview(odd, OURS, tmp_path) == {}
+
+
+def test_nothing_outside_is_read(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("hunter2\n")
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "link").symlink_to(secret)
+    (workspace / "folder").symlink_to(tmp_path)
+    for path in ("../secret.txt", str(secret), "link", "folder/secret.txt", "~/x", "a\0b"):
+        shown = diff(workspace, path=path, content="x\n")
+        assert "hunter2" not in repr(shown), path
+
+
+def test_file_that_cannot_be_compared_is_noted(tmp_path: Path) -> None:
+    import os
+
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\0")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "large").write_text("x" * (MAX_BYTES + 1))
+    for name in ("binary", "fifo", "folder", "large"):
+        shown = diff(tmp_path, path=name, content="x\n")
+        assert (shown["lines"], bool(shown["note"])) == ([], True), name
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([f"{n % 7}" for n in range(MAX_LINES - 1)], [f"{n * 5 % 11}" for n in range(MAX_LINES - 1)]),
+        ([f"x{n}" for n in range(MAX_LINES - 1)], [f"x{MAX_LINES - n}" for n in range(MAX_LINES - 1)]),
+    ],
+    ids=["few different lines", "the order reversed"],
+)
+def test_a_preview_takes_little_work(tmp_path: Path, before: list[str], after: list[str]) -> None:
+    (tmp_path / "a").write_text("\n".join(before))
+    work = lines_run(lambda: diff(tmp_path, path="a", content="\n".join(after)), below=difflib.__file__)
+    assert 0 < work < 50 * MAX_LINES, "each line compared with each other one would be 4,000 * MAX_LINES"
+
+
+def test_files_of_too_many_lines_are_not_compared(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    assert "too many" in diff(tmp_path, path="a", content="\n" * (MAX_LINES + 1))["note"]
+
+
+@pytest.mark.parametrize("path", ["a", "./a", "/workspace/a"])
+def test_path_is_shown_as_it_was_given(tmp_path: Path, path: str) -> None:
+    (tmp_path / "a").write_text("1\n")
+    assert diff(tmp_path, path=path, content="2\n")["path"] == path
+
+
+# ---- what was shown is what runs
+
+
+def arguments(path: str, content: str) -> dict[str, Any]:
+    return {"path": path, "content": content}
+
+
+def edit(old: str, new: str) -> dict[str, Any]:
+    return {"path": "a.txt", "edits": [{"old": old, "new": new}]}
+
+
+def test_a_preview_comes_with_the_digest_of_what_it_was_computed_from(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n")
+    _, contents = Previewer(tmp_path).preview(arguments("a.txt", "two\n"), OURS)
+    assert contents == {"a.txt": digest_of_file(tmp_path, "a.txt")}
+    (tmp_path / "a.txt").write_text("else\n")
+    assert contents != {"a.txt": digest_of_file(tmp_path, "a.txt")}
+    _, contents = Previewer(tmp_path).preview(arguments("new/b.txt", "x"), OURS)
+    assert contents == {"new/b.txt": digest_of_file(tmp_path, "new/b.txt")}
+    (tmp_path / "binary").write_bytes(b"\xff\0")
+    _, contents = Previewer(tmp_path).preview(arguments("binary", "x"), OURS)
+    assert contents == {"binary": digest_of_file(tmp_path, "binary")}
+
+
+def test_previews_of_one_question_build_on_each_other(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n")
+    previewer = Previewer(tmp_path)
+    first, before = previewer.preview(edit("one", "two"), OURS)
+    second, between = previewer.preview(edit("two", "three"), OURS)
+    assert first["diff"]["lines"][1:] == ["-one", "+two"]
+    assert second["diff"]["lines"][1:] == ["-two", "+three"]
+    assert before == {"a.txt": digest_of_file(tmp_path, "a.txt")}
+    (tmp_path / "a.txt").write_text("two\n")
+    assert between == {"a.txt": digest_of_file(tmp_path, "a.txt")}
+    failing, contents = previewer.preview(edit("not there", "x"), OURS)
+    assert "cannot be shown" in failing["diff"]["note"]
+    assert contents
+
+
+class Changing:
+    """Approves, after it has changed the workspace as a person or a program could meanwhile."""
+
+    def __init__(self, *changes: Callable[[], object]) -> None:
+        self.requests: list[ApprovalRequest] = []
+        self._changes = list(changes)
+
+    async def ask(self, request: ApprovalRequest) -> Approval:
+        return (await self.ask_many([request]))[0]
+
+    async def ask_many(self, requests: Sequence[ApprovalRequest]) -> list[Approval]:
+        self.requests += requests
+        if self._changes:
+            self._changes.pop(0)()
+        return [Approval("approve") for _ in requests]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    for name in ("e", "other"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "f.txt").write_text(f"{name}\n")
+    (folder / "a.txt").write_text("one\n")
+    return folder
+
+
+async def test_a_file_that_changed_after_it_was_shown_is_asked_about_again(
+    real_session: OpenSession, workspace: Path
+) -> None:
+    approver = Changing(lambda: (workspace / "a.txt").write_text("typed meanwhile\n"))
+    session = real_session(approver=approver)
+    result = await session.call("sandbox_write", arguments("a.txt", "two\n"), origin="model")
+    assert not result.is_error
+    first, second = approver.requests
+    assert "-one" in first.preview["diff"]["lines"]
+    assert "-typed meanwhile" in second.preview["diff"]["lines"]
+    assert "a.txt has changed since it was shown" in second.reasons
+
+
+async def test_a_folder_that_became_a_link_is_asked_about_again(
+    real_session: OpenSession, workspace: Path
+) -> None:
+    def replace() -> None:
+        (workspace / "e" / "f.txt").unlink()
+        (workspace / "e").rmdir()
+        (workspace / "e").symlink_to("other")
+
+    approver = Changing(replace)
+    session = real_session(approver=approver)
+    await session.call("file", {"operation": "delete", "path": "e/f.txt"}, origin="model")
+    first, second = approver.requests
+    assert first.facts.writes == ("e/f.txt",)
+    assert set(second.facts.writes) == {"e/f.txt", "other/f.txt"}
+    assert "e/f.txt leads to other/f.txt now" in second.reasons
+
+
+async def test_a_file_that_changes_each_time_is_not_written(
+    real_session: OpenSession, workspace: Path
+) -> None:
+    count = itertools.count()
+    change = [lambda: (workspace / "a.txt").write_text(f"{next(count)}\n")] * 9
+    approver = Changing(*change)
+    session = real_session(approver=approver)
+    result = await session.call("sandbox_write", arguments("a.txt", "two\n"), origin="model")
+    assert result.error_kind == "denied"
+    assert "different each time it was shown" in result.content
+    assert (workspace / "a.txt").read_text() != "two\n"
+
+
+async def test_a_rule_that_denies_what_a_path_has_become_holds(
+    real_session: OpenSession, workspace: Path
+) -> None:
+    def replace() -> None:
+        (workspace / "a.txt").unlink()
+        (workspace / "a.txt").symlink_to("other/f.txt")
+
+    rule = Rule(when={"writes": "other/*"}, decision=Decision.DENY)
+    session = real_session(approver=Changing(replace), policy=Policy(rules=[rule]))
+    result = await session.call("sandbox_write", arguments("a.txt", "two\n"), origin="model")
+    assert result.error_kind == "denied"
+    assert (workspace / "other" / "f.txt").read_text() == "other\n"
+
+
+async def test_three_edits_of_one_file_are_asked_about_once(
+    real_session: OpenSession, workspace: Path
+) -> None:
+    approver = Changing()
+    session = real_session(approver=approver)
+    await session.call("file", {"operation": "read", "path": "a.txt"})
+    words = ["one", "two", "three", "four"]
+    calls = [
+        ToolCall(f"c{number}", "edit", edit(old, new), origin="model")
+        for number, (old, new) in enumerate(itertools.pairwise(words))
+    ]
+    results = await session.call_many(calls)
+    assert not any(result.is_error for result in results), results
+    assert (workspace / "a.txt").read_text() == "four\n"
+    assert len(approver.requests) == 3
+
+
+async def test_an_edit_whose_predecessor_was_denied_is_asked_about_again(
+    real_session: OpenSession, workspace: Path
+) -> None:
+    (workspace / "a.txt").write_text("one two\n")
+    asked: list[list[str]] = []
+
+    class Approver:
+        async def ask(self, request: ApprovalRequest) -> Approval:
+            return (await self.ask_many([request]))[0]
+
+        async def ask_many(self, requests: Sequence[ApprovalRequest]) -> list[Approval]:
+            asked.append([line for r in requests for line in r.preview["diff"]["lines"][1:]])
+            return [
+                Approval("deny" if len(requests) > 1 and n == 0 else "approve")
+                for n, _ in enumerate(requests)
+            ]
+
+    session = real_session(approver=Approver())
+    await session.call("file", {"operation": "read", "path": "a.txt"})
+    calls = [
+        ToolCall("c1", "edit", edit("one", "1"), origin="model"),
+        ToolCall("c2", "edit", edit("two", "2"), origin="model"),
+    ]
+    first, second = await session.call_many(calls)
+    assert first.error_kind == "denied"
+    assert not second.is_error
+    assert asked == [["-one two", "+1 two", "-1 two", "+1 2"], ["-one two", "+one 2"]]
+    assert (workspace / "a.txt").read_text() == "one 2\n"
+
+
+async def test_calls_of_a_batch_see_what_those_before_have_made(
+    real_session: OpenSession, workspace: Path
+) -> None:
+    """What the policy allows is decided once more, without a question."""
+    rules = [Rule(when={"paths": "secrets/*"}, decision=Decision.DENY)]
+    (workspace / "secrets").mkdir()
+    (workspace / "secrets" / "key").write_text("TOPSECRET\n")
+    session = real_session(approver=Changing(), policy=Policy(mode="auto", rules=rules))
+    calls = [
+        ToolCall("c1", "python", {"code": "import os; os.symlink('secrets/key', 'here')"}, origin="model"),
+        ToolCall("c2", "sandbox_bash", {"command": "cat here"}, origin="model"),
+    ]
+    _, second = await session.call_many(calls)
+    assert "TOPSECRET" not in second.content
+    assert second.error_kind == "denied"
