@@ -115,6 +115,7 @@ def prepare_call(
     *,
     has_readers: bool = False,
     resolve_paths: PathsResolver | None = None,
+    enforced: frozenset[tuple[str, str]] = frozenset(),
 ) -> PreparedCall:
     """Validate and classify a call, and ask the policy.
 
@@ -130,6 +131,7 @@ def prepare_call(
             make a local change.
         resolve_paths: Returns the facts with their paths resolved in the workspace; None leaves them as the
             tool declares them.
+        enforced: Globs of rules that the sandbox enforces by itself; see `Facts.enforced`.
 
     Raises:
         ArgumentError: If the arguments do not fit.
@@ -147,7 +149,13 @@ def prepare_call(
         facts = gather_facts(tool, from_json(encoded))
         # That a tool reaches files through the path guard is known of our own tools alone.
         is_guarded = facts.path_guarded and builtin is not None
-        facts = dataclasses.replace(facts, runs_in=runs_in, level=level, path_guarded=is_guarded)
+        facts = dataclasses.replace(
+            facts,
+            runs_in=runs_in,
+            level=level,
+            path_guarded=is_guarded,
+            enforced=enforced if runs_in == "sandbox" else frozenset(),
+        )
         # Which paths a call reads that only reads matters to rules about paths, and to whoever is asked.
         is_resolved = policy.concerns_paths or facts.effect is not Effect.READ_ONLY
         if resolve_paths is not None:

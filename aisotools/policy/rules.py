@@ -148,11 +148,15 @@ def _paths_of(key: str, facts: Facts) -> tuple[str, ...]:
 
 
 def _may_concern_paths(key: str, globs: object, facts: Facts) -> bool:
-    """Return whether a call may touch, below a folder or somewhere unknown, what one of the globs names."""
-    if facts.unresolved and key != "writes":
+    """Return whether a call may touch, below a folder or somewhere unknown, what one of the globs names.
+
+    What the sandbox enforces by itself is out of its reach.
+    """
+    reachable = [glob for glob in _as_list(globs) if (key, glob) not in facts.enforced]
+    if reachable and facts.unresolved and key != "writes":
         return True
     folders = [path for path in _paths_of(key, facts) if path in facts.folders]
-    return any(_may_contain(path, glob) for path in folders for glob in _as_list(globs))
+    return any(_may_contain(path, glob) for path in folders for glob in reachable)
 
 
 def _is_around(folder: str, glob: str) -> bool:
@@ -280,6 +284,18 @@ class Rule:
             and bool(glob_matcher(self.tool)(call.name))
             and self.when.may_hold(call, facts)
         )
+
+
+def path_globs(rule: Rule) -> list[tuple[str, str]]:
+    """Return the globs of a rule's conditions on paths, each with its key."""
+    if not isinstance(rule.when, Condition):
+        return []
+    return [
+        (key, glob)
+        for key, value in rule.when.expected.items()
+        if key in _PATH_KEYS
+        for glob in _as_list(value)
+    ]
 
 
 def parse_example(example: Mapping[str, Any], tool: str) -> tuple[ToolCall, Facts]:

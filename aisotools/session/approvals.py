@@ -153,13 +153,16 @@ class ApprovalManager:
         if env.describe_undo is not None:
             preview["undo"] = await env.describe_undo(prepared)
         asked_by_policy = prepared.evaluation.decision is not Decision.ALLOW
+        reasons = prepared.evaluation.reasons if asked_by_policy else ("the caller wants it approved",)
+        if prepared.facts.runs_in == "sandbox" and not prepared.facts.path_guarded:
+            reasons += env.enforcement.not_enforced
         return ApprovalRequest(
             id=uuid.uuid4().hex,
             call=prepared.call,
             definition=definition_of(prepared.tool),
             effect=prepared.effect,
             level="host" if prepared.facts.runs_in == "host" else env.level,
-            reasons=prepared.evaluation.reasons if asked_by_policy else ("the caller wants it approved",),
+            reasons=reasons,
             facts=prepared.facts,
             preview=preview,
             timeout_s=self._answer_timeout_s,
@@ -263,6 +266,7 @@ def _decide_edited(
             env.can_undo,
             has_readers=env.has_readers,
             resolve_paths=env.resolve_paths,
+            enforced=env.enforcement.globs,
         )
     except Exception as error:  # tools are written by strangers too
         return CallDecision(

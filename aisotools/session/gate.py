@@ -385,7 +385,14 @@ class Gate:
         check_size(tool.name, call.arguments)
         resolve_paths = None if env is None else env.resolve_paths
         return prepare_call(
-            tool, call, policy, level, can_undo, has_readers=has_readers, resolve_paths=resolve_paths
+            tool,
+            call,
+            policy,
+            level,
+            can_undo,
+            has_readers=has_readers,
+            resolve_paths=resolve_paths,
+            enforced=frozenset() if env is None else env.enforcement.globs,
         )
 
     def _decide(

@@ -15,12 +15,13 @@ import operator
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from aisotools.core.sandboxes import Sandbox
 from aisotools.core.types import Facts, ToolCall, ToolResult
+from aisotools.policy.enforcement import PathEnforcement
 from aisotools.policy.prepared import PathsResolver, PreparedCall
 from aisotools.policy.rules import Policy
 from aisotools.workspace.host_variables import chooses_code
@@ -68,6 +69,7 @@ class CallEnvironment:
         describe_undo: Returns what undo will restore of a call, for its card.
         has_readers: Whether the sandbox can hold tools that only read to it.
         resolve_paths: Returns the facts of a call with their paths resolved in the workspace.
+        enforcement: What the sandbox enforces by itself of the rules about paths.
     """
 
     sandbox: Sandbox
@@ -80,6 +82,7 @@ class CallEnvironment:
     describe_undo: Callable[[PreparedCall], Awaitable[str]] | None = None
     has_readers: bool = False
     resolve_paths: PathsResolver | None = None
+    enforcement: PathEnforcement = field(default_factory=PathEnforcement)
 
 
 # ---- import roots

@@ -209,6 +209,11 @@ class Session:
         return self._gate.grants
 
     @property
+    def not_enforced(self) -> tuple[str, ...]:
+        """A sentence for each rule about paths that the sandbox cannot enforce; none before it is open."""
+        return () if self._parts is None else self._parts.env.enforcement.not_enforced
+
+    @property
     def allowed_protected(self) -> tuple[str, ...]:
         """The protected names that may be written in this workspace, by anybody's choice so far."""
         return self._gate.allowed.names
@@ -418,6 +423,7 @@ class Session:
                 session_key=self.session_key,
                 environ=self._environ,
                 protect_notebooks=self._protect_notebooks,
+                policy=self.policy,
             )
             self._recording = record(
                 self._event_log,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +24,7 @@ from aisotools.core.sandboxes import (
     SupportsSupervisor,
 )
 from aisotools.policy.config import workspace_policy
+from aisotools.policy.enforcement import PathEnforcement, plan_enforcement
 from aisotools.policy.rules import Policy
 from aisotools.sandbox.confinement.detect import Detection
 from aisotools.sandbox.host.monitor import count_context_switches
@@ -31,10 +35,12 @@ from aisotools.session.history import NoUndoHistory, UndoHistory, WorkspaceHisto
 from aisotools.session.protection import Protection
 from aisotools.session.sharing import share
 from aisotools.workspace.lock import state_folder
-from aisotools.workspace.path_facts import PathResolver
+from aisotools.workspace.path_facts import PathResolver, is_plain_path
 from aisotools.workspace.protected import ProtectedFiles
 from aisotools.workspace.read_tracker import ReadCache
 from aisotools.workspace.workspace import Workspace
+
+_log = logging.getLogger(__name__)
 
 
 class SandboxFactory(Protocol):
@@ -89,8 +95,18 @@ async def build_environment(
     session_key: str,
     environ: Mapping[str, str],
     protect_notebooks: bool,
+    policy: Policy | None = None,
 ) -> SessionParts:
     """Make the sandbox, and the guards and the history around its calls. No worker is started.
+
+    Args:
+        spec: The worker that is wanted.
+        make_sandbox: Makes the sandbox.
+        event_log: Records what happens.
+        session_key: The session.
+        environ: Where settings are looked up.
+        protect_notebooks: Whether open notebooks are protected.
+        policy: The session's policy, of which the sandbox enforces what it can.
 
     Raises:
         WorkspaceError: If checkpoints cannot be kept.
@@ -110,6 +126,13 @@ async def build_environment(
 
     # In a thread: what lies in a workspace may be hostile and large.
     narrowing, files = await asyncio.to_thread(read_workspace)
+    enforcement = PathEnforcement()
+    if not isinstance(make_sandbox, SupportsRemoteLocation):
+        policies = [one for one in (policy, narrowing) if one is not None]
+        enforcement = plan_enforcement(policies, spec.level, partial(is_plain_path, workspace))
+        for sentence in enforcement.not_enforced:
+            _log.warning("A rule of the policy decides about calls, but %s.", sentence)
+        spec = dataclasses.replace(spec, unreadable=enforcement.unreadable, unwritable=enforcement.unwritable)
     sandbox = make_sandbox(spec, event_log)
 
     def activity() -> Mapping[tuple[int, int], int] | None:
@@ -159,5 +182,6 @@ async def build_environment(
         describe_undo=history.describe,
         has_readers=has_readers,
         resolve_paths=PathResolver(workspace).resolve,
+        enforcement=enforcement,
     )
     return SessionParts(env=env, protection=protection, reads=reads, history=history)

@@ -114,6 +114,19 @@ class PathResolver:
         return tuple(mentioned)
 
 
+def is_plain_path(workspace: Path, path: str) -> bool:
+    """Return whether there is something at a relative path in the workspace, and no link on the way."""
+    place = os.path.realpath(workspace)
+    for name in path.split("/"):
+        place = f"{place}/{name}"
+        try:
+            if stat.S_ISLNK(os.lstat(place).st_mode):
+                return False
+        except (OSError, ValueError):
+            return False
+    return True
+
+
 def _shown(paths: Iterable[str]) -> tuple[str, ...]:
     """Return the paths as texts that can be recorded: a name on disk need not be UTF-8."""
     return tuple(map(_as_text, paths))

@@ -61,8 +61,16 @@ _FACTS = {
 }
 
 
-def policy_bundle(policy: Policy, grants: Sequence[Grant] = ()) -> dict[str, str]:
-    """Return a policy in sentences: mode, rules, bounds, protected paths and grants."""
+def policy_bundle(
+    policy: Policy, grants: Sequence[Grant] = (), not_enforced: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return a policy in sentences: mode, rules, bounds, protected paths and grants.
+
+    Args:
+        policy: The policy.
+        grants: What a person has allowed.
+        not_enforced: See `Session.not_enforced`.
+    """
     mode_sentences = [f"Mode {policy.mode}: {MODE_DESCRIPTIONS[policy.mode]}."]
     if policy.mode != "plan":
         mode_sentences.append(_PERSON_RULES)
@@ -74,6 +82,9 @@ def policy_bundle(policy: Policy, grants: Sequence[Grant] = ()) -> dict[str, str
         sentences = [f"Mode {bound.mode}: {MODE_DESCRIPTIONS[bound.mode]}."]
         sentences += [rule_sentence(rule) for rule in bound.rules]
         sections.append(("Narrowed further (by the workspace's own file, or for an agent)", sentences))
+    if not_enforced:
+        title = "Rules that decide about calls only, by what can be told of them beforehand"
+        sections.append((title, [f"{sentence[0].upper()}{sentence[1:]}." for sentence in not_enforced]))
     protection = [
         f"{_PROTECTION} They include {', '.join(_PROTECTED_EXAMPLES)}; `%policy protected` lists all of them."
     ]
@@ -174,7 +185,7 @@ class PolicyMagics(Magics):
         elif word == "protected" and not rest:
             _display(protected_bundle(session.effective_policy))
         elif not line.strip():
-            _display(policy_bundle(session.effective_policy, session.grants.list()))
+            _display(policy_bundle(session.effective_policy, session.grants.list(), session.not_enforced))
         else:
             raise UsageError(
                 f"%policy takes plan, safe, auto, protected or `why NAME key=value`, not {line.strip()!r}."

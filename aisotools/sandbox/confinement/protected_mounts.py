@@ -1,4 +1,4 @@
-"""Which files of a workspace are read only for a worker at level `isolated`, found and planned as mounts.
+"""Which files of a workspace are read only, or hidden, for a worker at level `isolated`, planned as mounts.
 
 Threat: as in `aisotools.workspace.protected_names`: a worker changes a file that programs of the host run.
 Mechanism: before a worker starts, its workspace is searched for these names, and each is mounted on itself
@@ -7,13 +7,19 @@ writable: a mount point can be neither renamed nor removed.
 Race: what appears after the search is not read only; nothing of this worker runs by then.
 Failure: the search and the number of mounts are bounded, because both cost start-up time. What lies beyond is
 compared and restored after each call, like everything that is protected, so this is a second line only.
+
+Paths that rules of a policy deny are mounted in the same way: over one that must not be read lies an empty
+file or folder that nobody may open, and one that must not be written is read only. Race: a path that is not
+there when the worker starts is not covered, whoever makes it later. Failure: a link on the way to such a
+path, which would lead past the mount, ends the start of the worker.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from aisotools.workspace.protected_names import allows, fold_name, name_matcher
 
@@ -36,11 +42,15 @@ class ProtectedNames:
         files: File names and globs of them.
         folders: Paths of folders, such as `.git/hooks`.
         allowed: Names that a person has allowed all the same; see `AllowedName`.
+        unreadable: Paths relative to the workspace that rules of the policy keep from being read.
+        unwritable: The same for being written.
     """
 
     files: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    unwritable: tuple[str, ...] = ()
 
     def cover(self, path: str, *, folder: bool) -> bool:
         """Return whether `path`, relative to the workspace, is one of these."""
@@ -63,32 +73,50 @@ class ProtectedNames:
 
 @dataclass(frozen=True, slots=True)
 class ProtectionMount:
-    """One mount of a path of the workspace on itself.
+    """One mount over a path of the workspace.
 
     Attributes:
         path: Relative to the workspace.
-        read_only: Whether it is what is protected, or a folder above it.
+        kind: `hidden` for something empty over it; `read_only` or `writable` for the path on itself.
     """
 
     path: str
-    read_only: bool
+    kind: Literal["hidden", "read_only", "writable"]
 
 
-def plan_protection(protected: list[str]) -> tuple[ProtectionMount, ...]:
-    """Return the mounts that protect these paths, folders before what lies in them."""
-    read_only: dict[str, bool] = {}
-    for path in protected[:MOST_PROTECTED]:
+def plan_protection(
+    protected: Sequence[str], *, unwritable: Sequence[str] = (), unreadable: Sequence[str] = ()
+) -> tuple[ProtectionMount, ...]:
+    """Return the mounts that protect and hide paths, folders before what lies in them.
+
+    Args:
+        protected: The result of `find_protected`; the first `MOST_PROTECTED` of them count.
+        unwritable: Further paths to be read only, all of them.
+        unreadable: Paths to be hidden.
+    """
+    protected = [*protected[:MOST_PROTECTED], *unwritable]
+    kinds: dict[str, Literal["hidden", "read_only", "writable"]] = {}
+    for path in (*protected, *unreadable):
         # The folders above become mount points too, and stay writable. A mount point can be neither renamed
         # nor removed, while a folder that merely holds one could be moved away and made anew. The price:
         # renaming into or out of such a folder fails with EXDEV, as it does between two disks.
         names = path.split("/")
         for depth in range(1, len(names)):
-            read_only.setdefault("/".join(names[:depth]), False)
-        read_only[path] = True
-    covering = tuple(f"{path}/" for path in protected[:MOST_PROTECTED])
-    covered = {path for path in read_only if path.startswith(covering)}
-    ordered = sorted((path for path in read_only if path not in covered), key=lambda path: path.count("/"))
-    return tuple(ProtectionMount(path, read_only[path]) for path in ordered)
+            kinds.setdefault("/".join(names[:depth]), "writable")
+    kinds |= dict.fromkeys(protected, "read_only")
+    kinds |= dict.fromkeys(unreadable, "hidden")
+    # What lies in something hidden is gone with it. Of what lies in something read only, only the way to what
+    # is hidden there needs mounts of its own.
+    hidden = tuple(f"{path}/" for path in unreadable)
+    fixed = tuple(f"{path}/" for path in protected)
+    ways = {path for path in kinds if any(one.startswith(f"{path}/") for one in unreadable)}
+    mounts: list[ProtectionMount] = []
+    for path, kind in sorted(kinds.items(), key=lambda item: item[0].count("/")):
+        is_fixed = path.startswith(fixed)
+        if path.startswith(hidden) or (is_fixed and kind != "hidden" and path not in ways):
+            continue
+        mounts.append(ProtectionMount(path, "read_only" if is_fixed and kind == "writable" else kind))
+    return tuple(mounts)
 
 
 def find_protected(workspace: str, names: ProtectedNames) -> list[str]:

@@ -25,7 +25,11 @@ from typing import Literal
 from aisotools.core.exceptions import SandboxError
 from aisotools.sandbox.confinement import syscalls
 from aisotools.sandbox.confinement.levels import is_path_below
-from aisotools.sandbox.confinement.protected_mounts import ProtectedNames, find_protected, plan_protection
+from aisotools.sandbox.confinement.protected_mounts import (
+    ProtectedNames,
+    find_protected,
+    plan_protection,
+)
 
 ALIAS = "/workspace"
 """A second path at which the workspace is seen."""
@@ -228,26 +232,60 @@ def open_without_links(path: str) -> int:
 
 
 def protect(workspace: str, names: ProtectedNames) -> tuple[str, ...]:
-    """Mount everything that `names` cover read only on itself; in a mount namespace of one's own.
+    """Mount what `names` cover read only on itself, or hide it; in a mount namespace of one's own.
 
     Returns:
         The paths that are mount points now.
 
     Raises:
         OSError: The kernel refused.
+        SandboxError: There is a link on the way to something that a rule of the policy is about.
     """
     mounted = []
-    for mount in plan_protection(find_protected(workspace, names)):
+    by_rules = {*names.unreadable, *names.unwritable}
+    mounts = plan_protection(
+        find_protected(workspace, names), unwritable=names.unwritable, unreadable=names.unreadable
+    )
+    for mount in mounts:
         path = f"{workspace}/{mount.path}"
         try:
             place = open_without_links(path)
+            if mount.path in by_rules and stat.S_ISLNK(os.fstat(place).st_mode):
+                os.close(place)
+                raise NotADirectoryError
         except FileNotFoundError:
-            # Race: another session has removed it since it was found.
+            # Race: another session has removed it since it was found. What rules name need not be there.
             continue
-        attributes = _SHOWN if mount.read_only else _PLAIN
-        attach_mount(clone_mount(place, attributes), place)
+        except NotADirectoryError:
+            if not any(rule == mount.path or rule.startswith(f"{mount.path}/") for rule in by_rules):
+                raise
+            raise SandboxError(
+                f"A rule of the policy is about {mount.path!r}, but there is a link or a file on the way to "
+                "it, so the sandbox cannot enforce the rule. Remove it, or name in the rule what it leads to."
+            ) from None
+        if mount.kind == "hidden":
+            attach_mount(_new_nothing(folder=stat.S_ISDIR(os.fstat(place).st_mode)), place)
+        else:
+            attributes = _SHOWN if mount.kind == "read_only" else _PLAIN
+            attach_mount(clone_mount(place, attributes), place)
         mounted.append(path)
     return tuple(mounted)
+
+
+def _new_nothing(*, folder: bool) -> int:
+    """Return a descriptor of an empty folder or file that nobody may open, mounted nowhere."""
+    # Mode 0: without capabilities, which the worker drops, not even its owner may.
+    if folder:
+        return new_filesystem("tmpfs", _DEVICE | _PLAIN, size="4096", nr_inodes="2", mode="000")
+    system = new_filesystem("tmpfs", _PLAIN, size="4096", nr_inodes="3", mode="700")
+    try:
+        file = os.open("file", os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_CLOEXEC, 0o000, dir_fd=system)
+        try:
+            return clone_mount(file, _DEVICE | _PLAIN)
+        finally:
+            os.close(file)
+    finally:
+        os.close(system)
 
 
 # ---------------------------------------------------------------- planning the root

@@ -430,7 +430,11 @@ class ForkServer:
             workspace=request.workspace,
             scratch=scratch,
             protected=protected_mounts.ProtectedNames(
-                files=PROTECTED_NAMES, folders=PROTECTED_FOLDERS, allowed=request.allow_protected
+                files=PROTECTED_NAMES,
+                folders=PROTECTED_FOLDERS,
+                allowed=request.allow_protected,
+                unreadable=request.unreadable,
+                unwritable=request.unwritable,
             ),
             landlock_abi=request.landlock_abi,
         )

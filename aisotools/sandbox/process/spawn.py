@@ -86,6 +86,8 @@ class WorkerSpec:
         landlock_abi: Use at most this version of Landlock, as if the kernel were older.
         allowed: Protected names that may be written; a worker that starts later goes by what it holds then.
         tool_modules: Modules of tools that it has imported when it starts; others it imports when called.
+        unreadable: Paths in the workspace that it must not read, at a level that can enforce that.
+        unwritable: The same for writing.
     """
 
     level: str
@@ -95,6 +97,8 @@ class WorkerSpec:
     landlock_abi: int | None = None
     allowed: AllowedNames = field(default_factory=AllowedNames, compare=False)
     tool_modules: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    unwritable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +115,8 @@ class SpawnRequest:
         temporary: The folder in which its scratch folder is made.
         host: Process id of the host.
         allow_protected: Protected names that may be written.
+        unreadable: See `WorkerSpec`.
+        unwritable: See `WorkerSpec`.
     """
 
     level: str
@@ -122,6 +128,8 @@ class SpawnRequest:
     temporary: str
     host: int
     allow_protected: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    unwritable: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, message: Mapping[str, object]) -> SpawnRequest:
@@ -143,7 +151,7 @@ class SpawnRequest:
             limits = Limits(**members["limits"])  # type: ignore[arg-type]  # `Limits` checks each itself
         except (TypeError, ValueError) as error:
             raise ValueError(f"limits: {error}") from None
-        for name in ("readable", "allow_protected"):
+        for name in ("readable", "allow_protected", "unreadable", "unwritable"):
             members[name] = tuple(members[name])  # type: ignore[arg-type]  # checked above
         return cls(**members | {"limits": limits})  # type: ignore[arg-type]  # checked above
 
@@ -152,12 +160,24 @@ def _is_absolute(value: object) -> bool:
     return isinstance(value, str) and os.path.isabs(value) and "\0" not in value
 
 
+def _are_beneath(value: object) -> bool:
+    """Return whether a value is a list of plain paths relative to the workspace."""
+    return isinstance(value, list) and all(
+        isinstance(path, str)
+        and "\0" not in path
+        and all(name not in {"", ".", ".."} for name in path.split("/"))
+        for path in value
+    )
+
+
 _REQUEST_CHECKS: Mapping[str, Callable[[object], bool]] = {
     "level": lambda value: value in LEVELS,
     "workspace": _is_absolute,
     "readable": lambda value: isinstance(value, list) and all(map(_is_absolute, value)),
     "limits": lambda value: isinstance(value, dict),
     "allow_protected": lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
+    "unreadable": _are_beneath,
+    "unwritable": _are_beneath,
     "landlock_abi": lambda value: value is None or (type(value) is int and value >= 0),
     "env": lambda value: isinstance(value, dict) and all(isinstance(one, str) for one in value.values()),
     "temporary": _is_absolute,
@@ -270,6 +290,8 @@ class ForkServerHandle:
             temporary=tempfile.gettempdir(),
             host=os.getpid(),
             allow_protected=spec.allowed.names,
+            unreadable=spec.unreadable,
+            unwritable=spec.unwritable,
         )
         with ExitStack() as ours:
             with ExitStack() as theirs:

@@ -23,13 +23,29 @@ def test_folders_above_are_held_in_place_and_what_lies_below_is_covered() -> Non
     mounts = protected_mounts.plan_protection(
         ["a/b/conftest.py", ".git/hooks", ".git/hooks/x.pth", "conftest.py"]
     )
-    assert [(mount.path, mount.read_only) for mount in mounts] == [
-        ("a", False),
-        (".git", False),
-        ("conftest.py", True),
-        ("a/b", False),
-        (".git/hooks", True),
-        ("a/b/conftest.py", True),
+    assert [(mount.path, mount.kind) for mount in mounts] == [
+        ("a", "writable"),
+        (".git", "writable"),
+        ("conftest.py", "read_only"),
+        ("a/b", "writable"),
+        (".git/hooks", "read_only"),
+        ("a/b/conftest.py", "read_only"),
+    ]
+
+
+def test_paths_of_rules_are_hidden_or_read_only() -> None:
+    mounts = protected_mounts.plan_protection(
+        ["data/conftest.py", "secrets/conftest.py"],
+        unwritable=["data", "out/fixed"],
+        unreadable=["data/private/key", "secrets"],
+    )
+    assert [(mount.path, mount.kind) for mount in mounts] == [
+        ("data", "read_only"),
+        ("secrets", "hidden"),
+        ("out", "writable"),
+        ("data/private", "read_only"),
+        ("out/fixed", "read_only"),
+        ("data/private/key", "hidden"),
     ]
 
 

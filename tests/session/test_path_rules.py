@@ -1,0 +1,319 @@
+"""Rules about paths against every spelling of them, in a real sandbox.
+
+A generator makes calls that read, or change, what a rule denies: files under other names, by links, by
+patterns, variables and other folders, and programs that open what they like. Where the level enforces the
+rule, no call has the effect; elsewhere none whose paths can be read has it without a question.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aisotools.core.types import Approval, ApprovalRequest, Decision, ToolCall, ToolResult
+from aisotools.policy.approvers import AllowAll
+from aisotools.policy.rules import Policy, Rule
+from aisotools.sandbox.process import spawn
+from aisotools.session.session import Session
+from tests.conftest import OpenSession
+
+SECRET = "TOPSECRET-7f3a"
+KEY = "secrets/key"
+
+Call = tuple[str, dict[str, Any]]
+
+
+def spellings(path: str) -> list[str]:
+    """Ways to name a path of the workspace in a shell."""
+    folder, _, name = path.partition("/")
+    prefixes = [
+        "",
+        "./",
+        ".//",
+        "/workspace/",
+        "$PWD/",
+        "${PWD}/",
+        "$WORKSPACE/",
+        "${WORKSPACE}/",
+        "other/../",
+    ]
+    prefixes += ["other/./../", "$PWD/other/../", "{ws}/", "{ws}/other/../"]
+    folders = [folder, f"'{folder}'", f'"{folder}"', f"{folder[0]}*", f"[{folder[0]}]{folder[1:]}"]
+    folders += [
+        f"{folder[:-1]}?",
+        f"{folder}/.",
+        f"{folder}/../{folder}",
+        f"{{{folder},none}}",
+        f"\\{folder}",
+    ]
+    folders += ["link", "other/up"]
+    names = [name, f"'{name}'", f"{name[0]}*", f"{name[:-1]}?", f"./{name}", f"[{name[0]}]{name[1:]}", "*"]
+    made = [
+        f"{prefix}{one}/{last}"
+        for prefix, one, last in itertools.product(prefixes, folders, names)
+        # bash expands nothing within quotes, and braces before anything else
+    ]
+    return [*dict.fromkeys(made), "file", "./file", "other/../file", "$PWD/file", "fil*"]
+
+
+READERS = [
+    "cat {path}",
+    "cat < {path}",
+    "head -n 1 {path}",
+    "grep -h . {path}",
+    "while read -r line; do echo $line; done < {path}",
+    "f={path}; cat $f",
+    "for f in {path}; do cat $f; done",
+    "cat $(echo {path})",
+    "tail {path} | cat",
+    "(cat {path})",
+    "true && cat {path} || false",
+    "bash -c 'cat {path}'",
+    "sort {path}",
+]
+MOVERS = [
+    "cd secrets && cat key",
+    "cd secrets; cat key",
+    "cd secrets || exit; cat ./key",
+    "pushd secrets > /dev/null && cat key",
+    "(cd secrets && cat key)",
+    "cd other && cat ../secrets/key",
+    "cd other && cat up/key",
+    "cd link && cat key",
+    "cd ./other/up && cat k*",
+    "cd $PWD/secrets && cat key",
+    "if true; then cd secrets; fi; cat key",
+    "for d in secrets; do cd $d; cat key; done",
+    "eval 'cd secrets'; cat key",
+    "grep -rh . .",
+    "grep -rh . secrets",
+    "find . -name key -exec cat {} +",
+    "find . -type f | xargs cat",
+    "cat */key",
+    "cat */*",
+    "tar cf - . | tr -d '\\0'",
+    "d=secrets; cat $d/key",
+    "env -C secrets cat key",
+]
+PROGRAMS: list[Call] = [
+    ("python", {"code": "print(open('secrets/key').read())"}),
+    ("python", {"code": "import os; os.chdir('secrets'); print(open('key').read())"}),
+    (
+        "python",
+        {"code": "import subprocess as s; print(s.run(['cat', 'secrets/key'], capture_output=True).stdout)"},
+    ),
+    ("python", {"code": "import os; os.rename('secrets', 'moved'); print(open('moved/key').read())"}),
+    ("python", {"code": "import os; os.link('secrets/key', 'hard'); print(open('hard').read())"}),
+    ("python", {"code": "import shutil; shutil.copytree('secrets', 'copy'); print(open('copy/key').read())"}),
+    ("file", {"operation": "read", "path": "secrets/key"}),
+    ("file", {"operation": "read", "path": "./other/../secrets/key"}),
+    ("file", {"operation": "read", "path": "/workspace/secrets/key"}),
+    ("file", {"operation": "read", "path": "{ws}/secrets/key"}),
+    ("file", {"operation": "read", "path": "link/key"}),
+    ("file", {"operation": "read", "path": "file"}),
+    ("file", {"operation": "read", "path": "other/up/key"}),
+    ("file", {"operation": "search", "path": ".", "pattern": "TOP"}),
+    ("file", {"operation": "search", "path": "secrets", "pattern": "TOP"}),
+    ("sandbox_read", {"path": "link/../secrets/key"}),
+]
+
+
+def reading_calls(ws: Path, count: int, seed: int) -> Iterator[Call]:
+    chooser = random.Random(seed)
+    commands = [*MOVERS]
+    paths = spellings(KEY)
+    chooser.shuffle(paths)
+    commands += [
+        chooser.choice(READERS).replace("{path}", path) for path in paths[: max(0, count - len(MOVERS))]
+    ]
+    for command in commands:
+        yield "sandbox_bash", {"command": command.replace("{ws}", str(ws))}
+    for name, arguments in PROGRAMS:
+        yield name, {key: value.replace("{ws}", str(ws)) for key, value in arguments.items()}
+
+
+WRITERS = [
+    "echo changed > {path}",
+    "echo changed >> {path}",
+    "printf changed | tee {path}",
+    "cp notes {path}",
+    "mv notes {path}; cp {path} notes",
+    "rm -f {path}",
+    "truncate -s 0 {path}",
+    "sed -i s/a/b/ {path}; echo changed > {path}",
+    "dd if=notes of={path} status=none",
+    "ln -sf notes {path}",
+]
+WRITING_PROGRAMS: list[Call] = [
+    ("sandbox_bash", {"command": "cd secrets && echo changed > key"}),
+    ("sandbox_bash", {"command": "cd secrets; rm key"}),
+    ("sandbox_bash", {"command": "rm -rf secrets"}),
+    ("sandbox_bash", {"command": "rm -rf ./*"}),
+    ("sandbox_bash", {"command": "mv secrets gone"}),
+    ("sandbox_bash", {"command": "find secrets -type f -delete"}),
+    ("sandbox_bash", {"command": "find . -name key -exec rm {} +"}),
+    ("sandbox_bash", {"command": "for f in secrets/*; do echo changed > $f; done"}),
+    ("python", {"code": "open('secrets/key', 'w').write('changed')"}),
+    ("python", {"code": "import shutil; shutil.rmtree('secrets')"}),
+    ("python", {"code": "import os; os.rename('secrets', 'gone')"}),
+    ("python", {"code": "import os; os.chmod('secrets', 0); os.replace('notes', 'secrets/key')"}),
+    ("sandbox_write", {"path": "secrets/key", "content": "changed"}),
+    ("sandbox_write", {"path": "link/key", "content": "changed"}),
+    ("sandbox_write", {"path": "/workspace/secrets/key", "content": "changed"}),
+    ("file", {"operation": "delete", "path": "other/up/key"}),
+]
+
+
+def writing_calls(ws: Path, count: int, seed: int) -> Iterator[Call]:
+    chooser = random.Random(seed)
+    paths = spellings(KEY)
+    chooser.shuffle(paths)
+    for path in paths[:count]:
+        command = chooser.choice(WRITERS).replace("{path}", path).replace("{ws}", str(ws))
+        yield "sandbox_bash", {"command": command}
+    yield from WRITING_PROGRAMS
+
+
+def lay_out(workspace: Path) -> None:
+    (workspace / "secrets").mkdir(parents=True)
+    (workspace / "other").mkdir()
+    (workspace / KEY).write_text(f"{SECRET}\n")
+    (workspace / "notes").write_text("notes\n")
+    (workspace / "link").symlink_to("secrets")
+    (workspace / "other" / "up").symlink_to("../secrets")
+    (workspace / "file").symlink_to(KEY)
+
+
+def needs(level: str) -> None:
+    if not any(probe.name == level and probe.ok for probe in spawn.detection().probes):
+        pytest.skip(f"this machine cannot hold the level {level}")
+
+
+class Questions:
+    """Denies, and counts what was asked."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def ask(self, request: ApprovalRequest) -> Approval:
+        del request
+        self.count += 1
+        return Approval("deny")
+
+
+async def call(session: Session, name: str, arguments: dict[str, Any]) -> ToolResult:
+    (result,) = await session.call_many([ToolCall(uuid.uuid4().hex, name, arguments, origin="model")])
+    return result
+
+
+COUNTS = [
+    pytest.param(60, id="some"),
+    pytest.param(300, id="many", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("key", ["paths", "reads"])
+async def test_no_call_reads_what_a_rule_denies_where_that_is_enforced(
+    real_session: OpenSession, tmp_path: Path, key: str, count: int
+) -> None:
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    rule = Rule(when={key: "secrets/*"}, decision=Decision.DENY)
+    session = real_session(policy=Policy(mode="auto", rules=[rule]), level="isolated", approver=AllowAll())
+    for name, arguments in reading_calls(workspace, count, seed=11):
+        result = await call(session, name, arguments)
+        assert SECRET not in result.content, (name, arguments)
+        assert "fault in aisotools" not in result.content, (name, arguments)
+    assert session.not_enforced == ()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+async def test_no_call_changes_what_a_rule_denies_where_that_is_enforced(
+    real_session: OpenSession, tmp_path: Path, count: int
+) -> None:
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    rule = Rule(when={"writes": "secrets/*"}, decision=Decision.DENY)
+    session = real_session(policy=Policy(mode="auto", rules=[rule]), level="isolated", approver=AllowAll())
+    for name, arguments in writing_calls(workspace, count, seed=12):
+        result = await call(session, name, arguments)
+        assert (workspace / KEY).read_text() == f"{SECRET}\n", (name, arguments, result.content)
+    read = await call(session, "sandbox_bash", {"command": "cat secrets/key"})
+    assert SECRET in read.content
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("level", ["confined", "guarded"])
+async def test_a_call_whose_paths_can_be_read_does_not_pass_by_a_rule(
+    real_session: OpenSession, tmp_path: Path, level: str, count: int
+) -> None:
+    """Without enforcement: denied, or asked about; only code in Python can open what it likes."""
+    needs(level)
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    rule = Rule(when={"paths": "secrets/*"}, decision=Decision.DENY)
+    session = real_session(policy=Policy(mode="auto", rules=[rule]), level=level, approver=Questions())
+    for name, arguments in reading_calls(workspace, count, seed=13):
+        if name == "python":
+            continue
+        result = await call(session, name, arguments)
+        assert SECRET not in result.content, (name, arguments)
+    (sentence,) = session.not_enforced
+    assert f"level {level} cannot hide a path" in sentence
+
+
+async def test_each_of_these_calls_reads_it_without_the_rule(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    """The control: the calls do what they are made for."""
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    session = real_session(policy=Policy(mode="auto"), approver=AllowAll())
+    read = made = 0
+    for name, arguments in reading_calls(workspace, 80, seed=14):
+        result = await call(session, name, arguments)
+        read += SECRET in result.content
+        made += 1
+        if not (workspace / KEY).exists():
+            await session.undo()
+    assert read >= 0.85 * made
+
+
+async def test_a_path_of_a_rule_that_is_a_link_stops_the_worker(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    needs("isolated")
+    workspace = tmp_path / "workspace"
+    lay_out(workspace)
+    rule = Rule(when={"reads": "link/*"}, decision=Decision.DENY)
+    session = real_session(policy=Policy(mode="auto", rules=[rule]), level="isolated", approver=AllowAll())
+    result = await call(session, "python", {"code": "1"})
+    assert "there is a link or a file on the way" in result.content
+    assert "link on the way" in session.not_enforced[0]
+
+
+async def test_a_question_about_code_says_what_is_not_enforced(
+    real_session: OpenSession, tmp_path: Path
+) -> None:
+    needs("confined")
+    asked: list[ApprovalRequest] = []
+
+    class Approver:
+        async def ask(self, request: ApprovalRequest) -> Approval:
+            asked.append(request)
+            return Approval("deny")
+
+    lay_out(tmp_path / "workspace")
+    rule = Rule(when={"reads": "secrets/*"}, decision=Decision.DENY)
+    session = real_session(policy=Policy(rules=[rule]), level="confined", approver=Approver())
+    await call(session, "python", {"code": "1"})
+    assert any("the sandbox can reach 'secrets/*' all the same" in reason for reason in asked[0].reasons)
