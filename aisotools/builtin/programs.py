@@ -295,6 +295,9 @@ class KeptProgram(asyncio.SubprocessTransport):
         if not await self._has_started:
             raise OSError(errno.ECHILD, "its keeper ended early")
         self._input, _ = await self._loop.connect_write_pipe(asyncio.BaseProtocol, self._stdin)
+        # Race: all of it may have ended meanwhile.
+        if self.emptied.done():
+            self._input.close()
 
     def get_pid(self) -> int:
         """Return the command's process id; 0 before it runs."""
@@ -311,17 +314,14 @@ class KeptProgram(asyncio.SubprocessTransport):
     def close(self) -> None:
         """Stop reading, and kill the keeper: what it has started belongs to nobody then."""
         self._keeper.close()
-        self._close_input()
-
-    def is_closing(self) -> bool:
-        """Return whether `close` was called."""
-        return self._keeper.is_closing()
-
-    def _close_input(self) -> None:
         if self._input is not None:
             self._input.close()
         else:
             self._stdin.close()
+
+    def is_closing(self) -> bool:
+        """Return whether `close` was called."""
+        return self._keeper.is_closing()
 
     def _read_report(self) -> None:
         try:
@@ -358,7 +358,8 @@ class KeptProgram(asyncio.SubprocessTransport):
         self._note_started(False)
         if not self.emptied.done():
             self.emptied.set_result(None)
-        self._close_input()
+        if self._input is not None:
+            self._input.close()
         self._note_exit()
 
 

@@ -176,6 +176,16 @@ async def test_the_exit_status_is_lost_with_the_keeper(tmp_path: Path) -> None:
     program.close()
 
 
+async def test_a_program_that_ends_at_once_has_started_all_the_same(tmp_path: Path) -> None:
+    program, protocol = keep("exit 3", tmp_path)
+    await asyncio.wait_for(protocol.lost.wait(), HANG_S)
+    await program.started()
+    assert (program.get_returncode(), program.emptied.done()) == (3, True)
+    pipe = program.get_pipe_transport(0)
+    assert isinstance(pipe, asyncio.WriteTransport)
+    assert pipe.is_closing()
+
+
 async def test_a_keeper_that_cannot_be_started_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ from aisotools.sandbox.frames import LARGE_BYTES, Frame, FrameReader, encode
 from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall
 from aisotools.sandbox.host.failures import describe_exit
 from aisotools.sandbox.host.monitor import ResourceMonitor
-from aisotools.sandbox.host.programs import ProgramRequests, WorkerChildren, scope_of, wait_for_names
+from aisotools.sandbox.host.programs import ProgramRequests, note_start, scope_of, wait_for_names
 from aisotools.sandbox.host.worker_limits import WorkerLimits
 from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.sandbox.process import tree
@@ -179,14 +179,12 @@ class WorkerProcess:
         pid: Its process id.
         pidfd: A descriptor of the process; -1 for the first worker, whose end the supervisor reports.
         known_tools: Keys of the tools that it has been sent.
-        children: What the kernel lists as its children.
     """
 
     socket: FrameSocket
     pid: int = 0
     pidfd: int = -1
     known_tools: set[str] = field(default_factory=set)
-    children: WorkerChildren = field(default_factory=WorkerChildren)
 
     def __del__(self) -> None:
         if self.pidfd >= 0:
@@ -195,7 +193,6 @@ class WorkerProcess:
     def close(self) -> None:
         """Close the socket and the process descriptor; the process itself is not touched."""
         self.socket.close()
-        self.children.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
@@ -352,7 +349,7 @@ class WorkerConnection:
         call = self.calls.start(call_id, stream_bytes=stream_bytes, holds_main_thread=holds_main_thread)
         call.programs, call.starts_task = programs, starts_task
         if programs != "none":
-            call.start = self._worker.children.note_start(self._worker.pid)
+            call.start = note_start(self._worker.pid)
         try:
             message = {**header, **call.header, "id": call.number, "call_id": call_id}
             if attachments:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from aisotools.sandbox.host.calls import PendingCall
@@ -19,47 +18,26 @@ _NAMING_S = 0.5
 _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
-class WorkerChildren:
-    """What the kernel lists as the children of a worker. It is opened once, so that a look takes no time."""
+def note_start(worker: int) -> CallStart:
+    """Return the moment of now, at which a call is about to be sent to the worker."""
+    children = _children(worker)
+    # After the look: what is started between the two is rather taken for too old than for the call's.
+    return CallStart(ticks=time.clock_gettime_ns(time.CLOCK_BOOTTIME) // _NS_PER_TICK, children=children)
 
-    def __init__(self) -> None:
-        self._list = -1
-        self._pid = 0
 
-    def __del__(self) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<WorkerChildren of {self._pid}>"
-
-    def note_start(self, worker: int) -> CallStart:
-        """Return the moment of now, at which a call is about to be sent to the worker."""
-        children = self._children(worker)
-        # After the look: what is started between the two is rather taken for too old than for the call's.
-        return CallStart(ticks=time.clock_gettime_ns(time.CLOCK_BOOTTIME) // _NS_PER_TICK, children=children)
-
-    def _children(self, worker: int) -> frozenset[int] | None:
-        """Return the children of the worker's first thread, which starts nearly all; None if not known."""
-        if worker != self._pid:
-            self.close()
-            self._pid = worker
-            # A kernel without such lists, or a worker that has just ended.
-            with suppress(OSError):
-                path = f"/proc/{worker}/task/{worker}/children"
-                self._list = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            listed = os.pread(self._list, _LIST_BYTES, 0) if self._list >= 0 else None
-        except OSError:
-            return None
-        if listed is None or len(listed) == _LIST_BYTES:
-            return None
-        return frozenset(map(int, listed.split()))
-
-    def close(self) -> None:
-        """Close the list; closing twice is fine."""
-        if self._list >= 0:
-            os.close(self._list)
-        self._list, self._pid = -1, 0
+def _children(worker: int) -> frozenset[int] | None:
+    """Return the children of the worker's first thread, which starts nearly all; None if not known."""
+    try:
+        descriptor = os.open(f"/proc/{worker}/task/{worker}/children", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None  # a kernel without such lists, or a worker that has just ended
+    try:
+        listed = os.read(descriptor, _LIST_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return frozenset(map(int, listed.split())) if len(listed) < _LIST_BYTES else None
 
 
 class ProgramRequests:

@@ -12,7 +12,7 @@ import pytest
 from aisotools.core.protocols import Programs
 from aisotools.sandbox.host import programs
 from aisotools.sandbox.host.calls import PendingCall
-from aisotools.sandbox.host.programs import ProgramRequests, WorkerChildren, scope_of, wait_for_names
+from aisotools.sandbox.host.programs import ProgramRequests, note_start, scope_of, wait_for_names
 from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.ownership import CallStart
 from aisotools.sandbox.results import PrintedOutput
@@ -86,9 +86,8 @@ async def test_only_keepers_of_tasks_are_passed_on() -> None:
 
 
 def test_a_start_tells_older_children_from_younger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    children = WorkerChildren()
     with subprocess.Popen(["sleep", "100"]) as older:
-        start = children.note_start(os.getpid())
+        start = note_start(os.getpid())
         assert start.children is None or older.pid in start.children
         with subprocess.Popen(["sleep", "100"]) as younger:
             table = tree.table()
@@ -96,17 +95,9 @@ def test_a_start_tells_older_children_from_younger_ones(monkeypatch: pytest.Monk
             assert start.children is None or start.is_before(younger.pid, table[younger.pid])
             younger.kill()
         monkeypatch.setattr(programs, "_LIST_BYTES", 1)
-        assert children.note_start(os.getpid()).children is None
+        assert note_start(os.getpid()).children is None
         older.kill()
-    children.close()
-    children.close()
 
 
 def test_the_children_of_a_worker_that_is_gone_are_not_known() -> None:
-    children = WorkerChildren()
-    with subprocess.Popen(["sleep", "100"]) as worker:
-        assert children.note_start(worker.pid).children in (frozenset(), None)
-        worker.kill()
-    assert not children.note_start(worker.pid).children
-    assert children.note_start(2**22 + 1).children is None
-    children.close()
+    assert note_start(2**22 + 1).children is None
