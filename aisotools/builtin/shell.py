@@ -1,8 +1,4 @@
-"""The tool `sandbox_bash`: run a shell command in the sandbox, and stop it at its timeout.
-
-A command that was classified read only is started without the right to change files: a wrong classification
-makes it fail, not write.
-"""
+"""The tool `sandbox_bash`: run a shell command in the sandbox, and stop it at its timeout."""
 
 from __future__ import annotations
 
@@ -10,26 +6,25 @@ import asyncio
 import codecs
 import dataclasses
 import errno
-import mmap
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Annotated, Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from aisotools.builtin import tasks
+from aisotools.builtin import programs, tasks
 from aisotools.builtin.file_operations import translate_errors
 from aisotools.core.exceptions import ToolError, WorkerBroken
 from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP, HeadTailBuffer, looks_binary
 from aisotools.core.types import Effect, Facts, Json, ToolResult
 from aisotools.sandbox.confinement import landlock
-from aisotools.sandbox.process.tree import CALL_MARK, call_mark, unreaped
+from aisotools.sandbox.process.tree import unreaped
 from aisotools.tools.adapter import register_builtin
 from aisotools.tools.function import tool
 from aisotools.workspace.workspace import Workspace
@@ -48,169 +43,7 @@ _CPU_TOLERANCE = 0.9
 _DRAIN_S = 0.2
 """Wait for output after the command ended. A process that it left behind may hold the pipes open for ever."""
 _DEADLINE_MARGIN_S = 0.5
-_READ_BYTES = 1 << 16
-_STACK_BYTES = 1 << 20  # of a thread that starts one program
 _STREAMS = ("stdout", "stderr")
-
-
-# ---- starting programs without the right to change files
-
-
-def spawn_read_only(
-    command: Sequence[str],
-    *,
-    cwd: str,
-    env: Mapping[str, str],
-    protocol: asyncio.SubprocessProtocol,
-    stdin: int = subprocess.DEVNULL,
-) -> asyncio.SubprocessTransport:
-    """Start `command` in a session of its own, unable to change files outside $TMPDIR.
-
-    Args:
-        command: Program and arguments.
-        cwd: Working directory.
-        env: Whole environment.
-        protocol: Receives the output and the exit.
-        stdin: Must be DEVNULL: input that is typed later was not part of the classified call.
-
-    Raises:
-        OSError: If the program cannot be started.
-        subprocess.SubprocessError: If it cannot be restricted; then it is not started.
-    """
-    if stdin != subprocess.DEVNULL:
-        raise subprocess.SubprocessError("a read-only program takes no input")
-    scratch = [env["TMPDIR"]] if env.get("TMPDIR") else []  # programs such as `tac` use temporary files
-    outcome: list[subprocess.Popen[bytes] | BaseException] = []
-
-    # Landlock restricts the calling thread for good, and what it starts. So a thread of its own gives up the
-    # rights, starts the program and ends; the worker's other threads keep theirs. Restricting the child
-    # between fork and exec (preexec_fn) would rule out vfork, and so copy the page tables of a large worker.
-
-    def start() -> None:
-        try:
-            try:
-                landlock.restrict_read_only(scratch)
-            except OSError as error:
-                raise subprocess.SubprocessError(str(error)) from error
-            # Confinement: only this thread gave up its right to write, and a child inherits the rights of
-            # the thread that starts it. The other threads of the worker keep theirs.
-            outcome.append(
-                subprocess.Popen(
-                    command,
-                    cwd=cwd,
-                    env=env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    bufsize=0,
-                    start_new_session=True,
-                )
-            )
-        except BaseException as error:  # raised again in the thread that waits
-            outcome.append(error)
-
-    thread = threading.Thread(target=start, name="read-only-spawn")
-    size_bytes = threading.stack_size(_STACK_BYTES)  # user code may have chosen one that cannot be had
-    try:
-        thread.start()
-    except RuntimeError:
-        # Python says "can't start new thread" for both. Which of them it was is tried out.
-        raise _explain_no_thread() from None
-    finally:
-        threading.stack_size(size_bytes)
-    thread.join()
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return ReadOnlyProcess(outcome[0], protocol)
-
-
-def _explain_no_thread() -> OSError:
-    """Return why a thread could not be started: for lack of memory, or of processes."""
-    try:
-        mmap.mmap(-1, 2 * _STACK_BYTES).close()
-    except (OSError, ValueError):
-        return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-    return OSError(errno.EAGAIN, f"fork: {os.strerror(errno.EAGAIN)}")
-
-
-class ReadOnlyProcess(asyncio.SubprocessTransport):
-    """The transport of a program started by `spawn_read_only`, which asyncio did not start itself.
-
-    Like asyncio's own, it calls `process_exited`, and `connection_lost` when both pipes are at their end too.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes], protocol: asyncio.SubprocessProtocol) -> None:
-        """Watch `process` on the running loop."""
-        super().__init__()
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self._loop = asyncio.get_running_loop()
-        self._process = process
-        self._protocol = protocol
-        self._pipes: dict[int, IO[bytes]] = {1: process.stdout, 2: process.stderr}
-        self._closed = False
-        # Readable when the process ends. Its id cannot be reused before: we have not waited for it yet.
-        self._pidfd = os.pidfd_open(process.pid)
-        self._loop.add_reader(self._pidfd, self._reap)
-        for number, pipe in self._pipes.items():
-            os.set_blocking(pipe.fileno(), False)
-            self._loop.add_reader(pipe, self._read, number)
-
-    def __repr__(self) -> str:
-        return f"<ReadOnlyProcess pid={self._process.pid} returncode={self._process.returncode}>"
-
-    def get_pid(self) -> int:
-        """Return the process id."""
-        return self._process.pid
-
-    def get_returncode(self) -> int | None:
-        """Return the exit status, negative for a signal, or None while the process runs."""
-        return self._process.returncode
-
-    def close(self) -> None:
-        """Stop reading, and kill the process if it still runs."""
-        if self._closed:
-            return
-        self._closed = True
-        for number in tuple(self._pipes):
-            self._close_pipe(number)
-        # `returncode` is None until `Popen` has reaped it: until then the number is this process's own.
-        if self._process.returncode is None:
-            self._process.kill()
-
-    def is_closing(self) -> bool:
-        """Return whether `close` was called."""
-        return self._closed
-
-    def _read(self, number: int) -> None:
-        try:
-            data = os.read(self._pipes[number].fileno(), _READ_BYTES)
-        except BlockingIOError:
-            return  # spurious wake-up
-        except OSError:
-            data = b""
-        if data:
-            self._protocol.pipe_data_received(number, data)
-        else:
-            self._close_pipe(number)
-            self._report_end()
-
-    def _close_pipe(self, number: int) -> None:
-        pipe = self._pipes.pop(number)
-        self._loop.remove_reader(pipe)
-        pipe.close()
-
-    def _reap(self) -> None:
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        self._pidfd = -1
-        self._process.wait()
-        self._protocol.process_exited()
-        self._report_end()
-
-    def _report_end(self) -> None:
-        if self._pidfd < 0 and not self._pipes and not self._closed:
-            self._protocol.connection_lost(None)
 
 
 # ---- the tool
@@ -244,6 +77,7 @@ def _effect(arguments: Mapping[str, Json]) -> Effect:
     gather_facts=_facts,
     import_path="aisotools.builtin.shell:sandbox_bash",
     concurrency="overlap",
+    programs="named",
     timeout_s=_deadline_s,
     examples=[
         ({"command": "wc -l *.csv"}, "how many lines do the CSV files have?"),
@@ -298,7 +132,15 @@ async def sandbox_bash(
     processor_s = _processor_time_of_children_s()
     output = _Output(context.output_caps.stream_bytes)
     protocol = _CommandProtocol(output)
-    process = await _spawn(command, folder, context, lambda: protocol)
+    with _explain_failures(command):
+        process = programs.spawn(
+            _shell(command),
+            cwd=folder,
+            env=_environment(),
+            protocol=protocol,
+            name_program=context.metadata["name_program"],
+            read_only=_must_not_write(context),
+        )
     timed_out = False
     try:
         async with asyncio.timeout(timeout / 1000):
@@ -327,7 +169,21 @@ async def sandbox_bash(
 
 async def _start_task(command: str, folder: str, context: ToolContext) -> ToolResult:
     task = tasks.Task(command, context.agent_id)
-    task.attach(await _spawn(command, folder, context, lambda: task, stdin=asyncio.subprocess.PIPE))
+    with _explain_failures(command):
+        program = programs.KeptProgram(
+            _shell(command),
+            cwd=folder,
+            env=_environment(),
+            protocol=task,
+            name_program=context.metadata["name_program"],
+        )
+        try:
+            await program.started()
+        except BaseException:
+            program.close()
+            task.forget()
+            raise
+    task.attach(program)
     content = f"Task {task.id} runs in the background (process {task.pid}). Read its output with task_output."
     return ToolResult.json(task.as_json(), content)
 
@@ -388,27 +244,21 @@ def _folder(context: ToolContext, workdir: str) -> str:
         return str(context.workspace_path / workspace.relative(workdir))
 
 
-async def _spawn(
-    command: str,
-    folder: str,
-    context: ToolContext,
-    protocol: Callable[[], asyncio.SubprocessProtocol],
-    *,
-    stdin: int = asyncio.subprocess.DEVNULL,
-) -> asyncio.SubprocessTransport:
+def _shell(command: str) -> tuple[str, ...]:
     if "\0" in command:
         raise ToolError(
             "command holds a NUL character, which bash cannot take. Write it as $'\\0' in printf."
         )
-    shell = ("/bin/bash", "-c", command)
-    env = _environment(context)
+    return "/bin/bash", "-c", command
+
+
+@contextmanager
+def _explain_failures(command: str) -> Iterator[None]:
+    """Raise what keeps a command from being started as what the model can do about it."""
     try:
-        if _must_not_write(context):
-            return spawn_read_only(shell, cwd=folder, env=env, stdin=stdin, protocol=protocol())
-        transport, _ = await asyncio.get_running_loop().subprocess_exec(
-            protocol, *shell, stdin=stdin, cwd=folder, env=env, start_new_session=True
-        )
-        return transport
+        yield
+    except (ToolError, WorkerBroken):
+        raise
     except ProcessLookupError:
         # It was started: only its end could not be watched any more, as its status had been taken already.
         raise ToolError(f"What the command printed was lost, and it may have run. {_LOST_STATUS}") from None
@@ -430,14 +280,13 @@ async def _spawn(
         raise WorkerBroken(f"An earlier call has left it unable to start programs: {reason}.") from error
 
 
-def _environment(context: ToolContext) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """Return the environment of a command: the worker's, without what bash itself would obey."""
     try:
-        env = {name: value for name, value in os.environ.items() if not _is_obeyed_by_bash(name)}
+        return {name: value for name, value in os.environ.items() if not _is_obeyed_by_bash(name)}
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise WorkerBroken(f"An earlier call has replaced os.environ: {reason}.") from error
-    return env | {CALL_MARK: call_mark(context.call_id)}
 
 
 def _is_obeyed_by_bash(name: str) -> bool:

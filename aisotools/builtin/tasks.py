@@ -9,14 +9,14 @@ import asyncio
 import itertools
 import os
 import re
-import signal
 import tempfile
 import time
 from collections.abc import Callable
-from typing import IO, Annotated
+from typing import IO, Annotated, Protocol
 
 from pydantic import Field
 
+from aisotools.builtin.programs import KeptProgram
 from aisotools.core.exceptions import ToolError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import CAP, HeadTailBuffer
@@ -43,6 +43,14 @@ _STOP_GRACE_S = 2.0
 _KILL_WAIT_S = 1.0
 _DRAIN_S = 0.02
 """Wait for output that the pipes still hold after a task ended; it comes at once, or never."""
+
+
+class StopProgram(Protocol):
+    """Has the host signal what runs below a keeper, which the worker itself could not list."""
+
+    def __call__(self, pid: int, /, *, kill: bool) -> None:
+        """Send SIGKILL, or else SIGTERM, to all below the keeper `pid`."""
+
 
 _numbers = itertools.count(1)
 _tasks: dict[str, Task] = {}
@@ -104,6 +112,8 @@ class Task(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002 - named by asyncio
         """Store output: in the file while there is room, its end in memory too."""
+        if self._spill.closed:
+            return  # forgotten, and something that it has started still prints
         self._buffer.append(data)
         if self._spilled < SPILL_BYTES:
             self._spilled += self._spill.write(data[: SPILL_BYTES - self._spilled])
@@ -117,7 +127,9 @@ class Task(asyncio.SubprocessProtocol):
             # an end. When and how the process ended is not known here.
             return
         self._exited = True
-        self._is_status_lost = self.pid in unreaped  # then the one of the transport is made up
+        # Its keeper was killed, or somebody else has taken it; then the one of the transport is made up.
+        is_unknown = self._transport is not None and self._transport.get_returncode() is None
+        self._is_status_lost = is_unknown or self.pid in unreaped
         self._elapsed_s = time.monotonic() - self._started_s
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - named by asyncio
@@ -153,7 +165,7 @@ class Task(asyncio.SubprocessProtocol):
         if not self._exited:
             return "lost with an earlier worker"
         if self._is_status_lost and not self._stopped:
-            return "ended, and its exit code is not known: code in this Python has taken it"
+            return "ended, and its exit code is not known: code in this sandbox has taken it"
         return "stopped" if self._stopped else f"ended with exit code {self.exit_code}"
 
     @property
@@ -220,29 +232,41 @@ class Task(asyncio.SubprocessProtocol):
         if end:
             pipe.write_eof()
 
-    async def stop(self, grace_s: float) -> None:
-        """Stop the process and its group: SIGTERM, then SIGKILL after `grace_s`."""
-        if not self.running:
+    @property
+    def has_left_something(self) -> bool:
+        """True while anything runs that the task has started, the command itself included."""
+        if not isinstance(self._transport, KeptProgram) or self._owner_pid != os.getpid():
+            return self.running
+        return not self._transport.emptied.done()
+
+    async def stop(self, grace_s: float, stop_program: StopProgram) -> None:
+        """Stop all that the task has started: ask it to end, and kill the rest.
+
+        The rest is killed when the command has ended, or after `grace_s`.
+
+        Args:
+            grace_s: How long the command may take to end.
+            stop_program: Has the host signal what runs below the keeper.
+        """
+        program = self._transport
+        if not self.has_left_something or not isinstance(program, KeptProgram):
             return
-        self._stopped = True
-        _signal_group(self.pid, signal.SIGTERM)
-        ended = await self.wait(grace_s, lambda: False)
-        # Sent in both cases: others of its group may have outlived the process.
-        _signal_group(self.pid, signal.SIGKILL)
-        if not ended:
-            await self.wait(_KILL_WAIT_S, lambda: False)
+        if self.running:
+            self._stopped = True
+            stop_program(program.keeper_pid, kill=False)
+            await self.wait(grace_s, lambda: False)
+        else:
+            stop_program(program.keeper_pid, kill=False)
+            await asyncio.wait([program.emptied], timeout=grace_s)
+        # In any case: others may have outlived the command.
+        stop_program(program.keeper_pid, kill=True)
+        await asyncio.wait([program.emptied], timeout=_KILL_WAIT_S)
+        await self.wait(_KILL_WAIT_S, lambda: False)
 
     def forget(self) -> None:
         """Drop the task and its output."""
         self._spill.close()
         _tasks.pop(self.id, None)
-
-
-def _signal_group(group: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return  # no process of the group is left
 
 
 def tasks_of(agent_id: str) -> list[Task]:
@@ -306,6 +330,7 @@ def _deadline_s(arguments: object) -> float:
     examples=[({}, "What is running in the background?")],
     import_path="aisotools.builtin.tasks:task_list",
     concurrency="overlap",
+    programs="none",
 )
 async def task_list(context: ToolContext) -> ToolResult:
     """List the tasks that were started with sandbox_bash, background=true: state, exit code, output so far.
@@ -330,6 +355,7 @@ async def task_list(context: ToolContext) -> ToolResult:
     ],
     import_path="aisotools.builtin.tasks:task_output",
     concurrency="overlap",
+    programs="none",
     timeout_s=_deadline_s,
 )
 async def task_output(
@@ -407,6 +433,7 @@ def _has_match(task: Task, offset: int, pattern: str) -> bool:
     examples=[({"task": "t1", "text": "yes\n"}, "Answer yes to the installer.")],
     import_path="aisotools.builtin.tasks:task_input",
     concurrency="overlap",
+    programs="none",
 )
 async def task_input(
     task: _TaskName,
@@ -437,23 +464,30 @@ async def task_input(
     examples=[({"task": "t1"}, "Stop the server."), ({"task": "all"}, "Stop everything in the background.")],
     import_path="aisotools.builtin.tasks:task_stop",
     concurrency="overlap",
+    programs="none",
 )
 async def task_stop(
     task: _TaskNameOrAll,
     *,
     context: ToolContext,
 ) -> ToolResult:
-    """Stop a background task and everything in its process group: asked to end, killed after two seconds.
+    """Stop a background task and everything that it has started: asked to end, killed after two seconds.
 
-    'all' stops every task of yours.
+    'all' stops every task of yours. What a task that has ended left running is stopped as well.
     """
     chosen = tasks_of(context.agent_id) if task == "all" else [find_task(task, context.agent_id)]
     running = [one for one in chosen if one.running]
-    await asyncio.gather(*(one.stop(_STOP_GRACE_S) for one in running))
+    leaving = [one for one in chosen if one.has_left_something]
+    stop_program: StopProgram = context.metadata["stop_program"]
+    await asyncio.gather(*(one.stop(_STOP_GRACE_S, stop_program) for one in leaving))
     lines: list[str] = []
     for one in chosen:
         one.announced = True
         outcome = "was stopped" if one in running else f"had {one.state} already"
+        if one in leaving and one not in running:
+            outcome += "; what it had left running was stopped"
+        if one.has_left_something:
+            outcome += ", but something of it still runs"
         lines.append(f"Task {one.id} {outcome}.")
     return ToolResult.json({"tasks": [one.as_json() for one in chosen]}, "\n".join(lines) or "No task runs.")
 

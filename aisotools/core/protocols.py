@@ -26,6 +26,12 @@ Emit = Callable[[str, Mapping[str, Json]], None]
 Concurrency = Literal["exclusive", "main", "overlap"]
 """How a tool shares the worker: alone, one at a time on its main thread, or beside others (async)."""
 
+Programs = Literal["any", "named", "none"]
+"""Which programs a tool starts in its worker: any; only such as it names to the host in the same step; none.
+
+The host goes by it when another call is stopped. What a tool has started against it counts as nobody's.
+"""
+
 # ---- tools on either side of the sandbox
 
 
@@ -281,12 +287,14 @@ class ToolPayload:
         import_path: `module:attribute` of a `Tool` the worker can import; empty when sent by value.
         payload: The cloudpickle of a `Tool`; empty when imported. Goes from host to worker only.
         concurrency: How it shares the worker.
+        programs: Which programs it starts.
     """
 
     key: str
     import_path: str = ""
     payload: bytes = b""
     concurrency: Concurrency = "main"
+    programs: Programs = "any"
 
 
 @runtime_checkable

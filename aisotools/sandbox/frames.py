@@ -15,6 +15,7 @@ the stream is unknown: close it and end the worker.
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import threading
@@ -199,7 +200,8 @@ class BlockingChannel:
 
     User code shares the process, so `send` can be interrupted anywhere: by other threads, by a signal handler
     that prints or raises in the middle of a frame, by a finaliser that prints. Frames never mix, and one that
-    was cut off by an exception is completed by the next `send`.
+    was cut off by an exception is completed by the next `send`. It can change the socket, too: `send` and
+    `receive` work, and block, whether or not the socket itself blocks.
 
     Attributes:
         descriptors: Descriptors that came with frames, in order. The handler of a frame pops its own.
@@ -244,9 +246,19 @@ class BlockingChannel:
             # Partial write and signal: a handler may raise between any two bytecodes. Sending, and noting how
             # much was sent, must not come apart, or the rest of the frame would be sent twice or not at all.
             # One call into C does both, and what is noted stays with its frame.
-            sent.extend(map(self._socket.send, (data[sum(sent) :],)))
+            try:
+                sent.extend(map(self._socket.send, (data[sum(sent) :],)))
+            except BlockingIOError:
+                self._wait(select.POLLOUT)
             if sum(sent) == len(data):
                 self._outbox.popleft()
+
+    def _wait(self, event: int) -> None:
+        """Wait until the socket can be used: user code has made it one that does not block, or set a time."""
+        # Not put back once and for all: whoever changed it may do so again at any moment.
+        poll = select.poll()
+        poll.register(self._socket, event)
+        poll.poll()
 
     def receive(self) -> list[Frame]:
         """Read once and return the frames that this completes.
@@ -258,9 +270,14 @@ class BlockingChannel:
         # Descriptors arrive with the first byte of the message they were sent with, which may be any part
         # of a frame here: they wait in order for the frame that names them. Closed on exec, so that no
         # program that a call starts inherits one.
-        data, descriptors, _, _ = socket.recv_fds(
-            self._socket, _RECV_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-        )
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(
+                    self._socket, _RECV_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                )
+                break
+            except BlockingIOError:
+                self._wait(select.POLLIN)
         self.descriptors.extend(descriptors)
         if not data:
             raise EOFError

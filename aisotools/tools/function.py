@@ -16,7 +16,7 @@ from types import CodeType
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from aisotools.core.exceptions import SignatureError, ToolError
-from aisotools.core.protocols import Concurrency, ToolContext, ToolPayload
+from aisotools.core.protocols import Concurrency, Programs, ToolContext, ToolPayload
 from aisotools.core.types import Effect, Facts, Json, RunsIn, ToolResult
 from aisotools.tools.results import to_result
 from aisotools.tools.schema import FunctionSchema, function_schema
@@ -73,6 +73,7 @@ class FunctionTool(Generic[P, R]):
         touches: Touches | None = None,
         import_path: str = "",
         concurrency: Concurrency | None = None,
+        programs: Programs = "any",
         signature: inspect.Signature | None = None,
     ) -> None:
         """Read the signature; see `tool` for the arguments and errors.
@@ -98,6 +99,7 @@ class FunctionTool(Generic[P, R]):
         self._import_path = import_path
         self._cached_payload: tuple[object, ToolPayload] | None = None  # with the code it was made of
         self._concurrency = concurrency
+        self._programs = programs
         self.__name__ = self.schema.name
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
@@ -181,14 +183,21 @@ class FunctionTool(Generic[P, R]):
         default: Concurrency = "overlap" if inspect.iscoroutinefunction(self.function) else "main"
         concurrency = self._concurrency or default
         if self._import_path:
-            return ToolPayload(key=self._import_path, import_path=self._import_path, concurrency=concurrency)
+            return ToolPayload(
+                key=self._import_path,
+                import_path=self._import_path,
+                concurrency=concurrency,
+                programs=self._programs,
+            )
         code = getattr(self.function, "__code__", None)
         if self._cached_payload is not None:
             cached_code, cached = self._cached_payload
             if cached_code is code and is_self_contained(self.function):
                 return cached
         pickled = pickle_by_value(self.name, self)
-        payload = ToolPayload(key=_digest(pickled), payload=pickled, concurrency=concurrency)
+        payload = ToolPayload(
+            key=_digest(pickled), payload=pickled, concurrency=concurrency, programs=self._programs
+        )
         self._cached_payload = (code, payload)
         return payload
 
@@ -224,6 +233,7 @@ def tool(
     touches: Touches | None = None,
     import_path: str = "",
     concurrency: Concurrency | None = None,
+    programs: Programs = "any",
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
     """Make a tool of a function. It is not registered anywhere by that.
@@ -249,6 +259,7 @@ def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
         touches: Returns the changes of a call to files that must have been read before.
         import_path: `module:attribute` by which the worker imports the tool instead of receiving it.
         concurrency: How it shares the worker. Default: async functions overlap, others take turns.
+        programs: Which programs it starts; only `"any"` spares those of yours when another call is stopped.
         **options: The same, as the overloads list them.
 
     Returns:

@@ -6,17 +6,15 @@ import asyncio
 import itertools
 import os
 import shlex
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aisotools.builtin import shell
-from aisotools.builtin.shell import sandbox_bash, spawn_read_only
+from aisotools.builtin.shell import sandbox_bash
 from aisotools.core.types import Effect, ToolResult
 from aisotools.policy.approvers import AllowAll
-from aisotools.sandbox.confinement import landlock
 from aisotools.session.session import Session
 from tests.conftest import OpenSession
 from tests.waiting import eventually
@@ -376,73 +374,3 @@ def test_binary_output_is_left_out_for_the_model() -> None:
     output.add("stdout", bytes(range(32)) * 4)
     result = shell._build_result(output, 0, 5, None)
     assert result.content.startswith("[binary output, 128 characters")
-
-
-class Collecting(asyncio.SubprocessProtocol):
-    """Collects what a transport reports."""
-
-    def __init__(self) -> None:
-        self.data: dict[int, bytes] = {1: b"", 2: b""}
-        self.reports: list[str] = []
-        self.exited = asyncio.Event()
-        self.lost = asyncio.Event()
-        self.printed = asyncio.Event()
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        self.data[fd] += data
-        self.printed.set()
-
-    def process_exited(self) -> None:
-        self.reports.append("exited")
-        self.exited.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.reports.append("lost")
-        self.lost.set()
-
-
-def start_program(script: str, folder: Path) -> tuple[asyncio.SubprocessTransport, Collecting]:
-    protocol = Collecting()
-    environ = {"PATH": os.environ["PATH"]}
-    command = ("/bin/sh", "-c", script)
-    return spawn_read_only(command, cwd=str(folder), env=environ, protocol=protocol), protocol
-
-
-async def test_a_read_only_program_reports_output_and_end(tmp_path: Path) -> None:
-    transport, protocol = start_program("echo out; echo err >&2; cat; exit 3", tmp_path)
-    await asyncio.wait_for(protocol.lost.wait(), 30)
-    assert protocol.data == {1: b"out\n", 2: b"err\n"}
-    assert (protocol.reports, transport.get_returncode()) == (["exited", "lost"], 3)
-    transport.close()
-
-
-@pytest.mark.skipif(not landlock.abi(), reason="no Landlock")
-async def test_a_read_only_program_cannot_write_and_this_process_still_can(tmp_path: Path) -> None:
-    transport, protocol = start_program("echo x > made", tmp_path)
-    await asyncio.wait_for(protocol.lost.wait(), 30)
-    assert transport.get_returncode() != 0
-    assert not (tmp_path / "made").exists()
-    (tmp_path / "ours").write_text("x")
-    transport.close()
-
-
-async def test_closing_kills_a_read_only_program(tmp_path: Path) -> None:
-    transport, protocol = start_program("echo up; exec sleep 60", tmp_path)
-    await asyncio.wait_for(protocol.printed.wait(), 30)
-    assert not transport.is_closing()
-    transport.close()
-    transport.close()
-    assert transport.is_closing()
-    await asyncio.wait_for(protocol.exited.wait(), 30)
-    assert transport.get_returncode() == -9
-    assert protocol.reports == ["exited"]  # the reader closed the pipes itself
-
-
-async def test_a_read_only_program_takes_no_input(tmp_path: Path) -> None:
-    with pytest.raises(subprocess.SubprocessError, match="takes no input"):
-        spawn_read_only(("true",), cwd=str(tmp_path), env={}, protocol=Collecting(), stdin=subprocess.PIPE)
-
-
-async def test_a_program_that_is_missing_is_reported_from_the_thread(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        spawn_read_only(("/nosuch/program",), cwd=str(tmp_path), env={}, protocol=Collecting())

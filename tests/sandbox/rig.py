@@ -20,7 +20,9 @@ from aisotools.sandbox.process import spawn
 from aisotools.tools.function import FunctionTool
 
 PYTHON = ToolPayload(key="python", import_path="aisotools.builtin.python:python", concurrency="exclusive")
-BASH = ToolPayload(key="bash", import_path="aisotools.builtin.shell:sandbox_bash", concurrency="overlap")
+BASH = ToolPayload(
+    key="bash", import_path="aisotools.builtin.shell:sandbox_bash", concurrency="overlap", programs="named"
+)
 _ids = itertools.count(1)
 
 UNHURRIED = StopTimeouts(kill_s=50, recover_s=50)

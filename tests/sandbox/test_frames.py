@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import random
 import signal
 import socket
@@ -18,6 +19,7 @@ from pydantic_core import PydanticSerializationError
 
 from aisotools.core.exceptions import ChannelError
 from aisotools.sandbox.frames import LIMITS, BlockingChannel, Frame, FrameLimits, FrameReader, encode
+from tests.waiting import HANG_S
 
 SMALL = FrameLimits(header_bytes=200, body_bytes=500, parts=4)
 
@@ -283,3 +285,25 @@ def test_json_that_other_parsers_write_is_understood() -> None:
     (frame,) = FrameReader().feed(raw(header, b"ab"))
     assert frame.header == {"text": "ünïcode \N{SNOWMAN}", "nul": "\0"}
     assert frame.parts == (b"ab", b"")
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_a_channel_works_whether_or_not_its_socket_blocks(blocks: bool) -> None:
+    ours, theirs = socket.socketpair()
+    big = random.Random(7).randbytes(3 << 20)
+    with ours, theirs:
+        sender, receiver = BlockingChannel(ours), BlockingChannel(theirs)
+        for end in (ours, theirs):
+            os.set_blocking(end.fileno(), blocks)
+        received: list[Frame] = []
+
+        def receive() -> None:
+            while not received:
+                received.extend(receiver.receive())
+
+        thread = threading.Thread(target=receive)
+        thread.start()
+        sender.send("done", {"id": 1}, (big,))
+        thread.join(HANG_S)
+        assert not thread.is_alive()
+        assert received[0].parts == (big,)

@@ -51,7 +51,7 @@ async def test_the_environment_is_the_allow_list(r: Rig) -> None:
     assert found["PATH"].split(":")[0] == str(Path(sys.executable).parent)
     inherited = await r.bash("env -0")
     names = {line.partition("=")[0] for line in inherited.value["stdout"].split("\0") if line}
-    assert names - PASSED_ON == VARIABLES | {"AISOTOOLS_CALL", "PWD", "SHLVL", "_"}
+    assert names - PASSED_ON == VARIABLES | {"PWD", "SHLVL", "_"}
 
 
 async def test_home_and_its_like_are_private_and_writable(r: Rig) -> None:

@@ -28,12 +28,13 @@ from pydantic_core import from_json, to_json
 
 from aisotools.core.concurrency import in_steps
 from aisotools.core.exceptions import ChannelError, WorkerDied
-from aisotools.core.protocols import OutputCaps
+from aisotools.core.protocols import OutputCaps, Programs
 from aisotools.core.sandboxes import SandboxCall, SandboxListener
 from aisotools.core.truncation import size_of
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import Frame
 from aisotools.sandbox.limits import LimitExceeded
+from aisotools.sandbox.process.ownership import CallStart
 from aisotools.sandbox.results import PrintedOutput, result_steps
 from aisotools.sandbox.worker.output import ExecuteOptions, TokenBucket
 
@@ -92,10 +93,21 @@ _ALL_BYTES = 1 << 24
 _MAX_NUMBER_DIGITS = 19
 # Larger ones are not exact in JSON.
 _MAX_COUNT = 1 << 53
+_MAX_PID = 1 << 22  # the kernel's own limit
 _MAX_NAME_CHARS = 200
 
 SendReply = Callable[[str, Mapping[str, Any]], None]
 """Sends a frame to the worker: its op and its header."""
+
+
+class ProgramListener(Protocol):
+    """Receives what a worker says about the programs of its calls; see `sandbox.process.ownership`."""
+
+    def named(self, call: PendingCall, /) -> None:
+        """Note that `call.program` was set."""
+
+    def stop(self, pid: int, /, *, kill: bool) -> None:
+        """Signal all that runs below the keeper with this number in the worker's process namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +255,13 @@ def _count(header: Mapping[str, Any], name: str) -> int:
     return value
 
 
+def _process_id(header: Mapping[str, Any]) -> int:
+    pid = _count(header, "pid")
+    if not 1 < pid <= _MAX_PID:
+        raise ChannelError("a frame has an unknown form: its 'pid' is no number of a process")
+    return pid
+
+
 def _fits(frame: Frame) -> bool:
     body = frame.parts[0] if frame.parts else b""
     if len(body) <= _UNCOUNTED_BYTES:
@@ -299,6 +318,12 @@ class PendingCall:
         dropped_emits: How many were not.
         exceeded_limit: The limit for which it was stopped, if it was.
         is_interrupted: Whether somebody has asked to stop it.
+        programs: Which programs it starts.
+        start: When it began, if it may start programs that it does not name.
+        starts_task: Whether the program that it names is the keeper of a background task.
+        program: The program that the worker has named for it, by its number in the worker's process
+            namespace; 0 before.
+        on_named: Done when it has named its program; None unless somebody waits for it.
     """
 
     call_id: str
@@ -311,6 +336,11 @@ class PendingCall:
     dropped_emits: int = 0
     exceeded_limit: LimitExceeded | None = None
     is_interrupted: bool = False
+    programs: Programs = "none"
+    start: CallStart | None = None
+    starts_task: bool = False
+    program: int = 0
+    on_named: asyncio.Future[None] | None = None
 
     def note_limit(self, exceeded: LimitExceeded) -> None:
         """Note the limit for which it is being stopped; the first one counts."""
@@ -342,6 +372,7 @@ class CallTable:
         displays: DisplayRouter,
         drain_raw: Callable[[str, int], None],
         reply: SendReply,
+        programs: ProgramListener | None = None,
     ) -> None:
         """Create an empty table.
 
@@ -351,11 +382,13 @@ class CallTable:
             drain_raw: Delivers what programs wrote to a descriptor of the worker: takes the stream, and how
                 many bytes had not been read when the frame in hand was sent.
             reply: Sends the answer to a question.
+            programs: Receives what is said about programs; None to ignore it.
         """
         self._listener = listener
         self._displays = displays
         self._drain_raw = drain_raw
         self._reply = reply
+        self._programs = programs
         self._pending: dict[int, PendingCall] = {}
         self._finished: dict[int, tuple[str, PrintedOutput]] = {}
         self._undelivered: list[tuple[int, str, str]] = []
@@ -420,6 +453,10 @@ class CallTable:
             self._handle_done(header["id"], frame.parts)
         elif frame.op in DISPLAY_OPS:
             self._handle_display(frame)
+        elif frame.op == "program":
+            self._handle_program(header)
+        elif frame.op == "stop_program":
+            self._handle_stop_program(header)
         else:
             raise ChannelError(f"a frame {frame.op[:40]!r} is of no kind that is known")
 
@@ -492,6 +529,24 @@ class CallTable:
             call.dropped_emits += 1
             self._count_junk()
 
+    def _handle_program(self, header: Mapping[str, Any]) -> None:
+        call, pid = self._find(header.get("id")), _process_id(header)
+        # One for each call, so that no second one is spared in its name.
+        if call is None or call.future.done() or call.program or self._programs is None:
+            self._count_junk()
+            return
+        call.program = pid
+        if call.on_named is not None:
+            call.on_named.set_result(None)
+        self._programs.named(call)
+
+    def _handle_stop_program(self, header: Mapping[str, Any]) -> None:
+        pid, kill = _process_id(header), header.get("kill") is True
+        if self._find(header.get("id")) is None or self._programs is None:
+            self._count_junk()
+        else:
+            self._programs.stop(pid, kill=kill)
+
     def _handle_done(self, number: object, pieces: tuple[bytes, ...]) -> None:
         call = self._pending.get(number) if type(number) is int else None
         # Forged, repeated, or late: the call may have failed at its deadline while the result was on its way.
@@ -545,6 +600,7 @@ class CallTarget(Protocol):
         stream_bytes: int,
         holds_main_thread: bool,
         starts_task: bool = False,
+        programs: Programs = "any",
         attachments: Sequence[int] = (),
     ) -> PendingCall:
         """Send a call; see `WorkerConnection.start_call`."""
@@ -579,6 +635,7 @@ def send_call(target: CallTarget, request: SandboxCall, attachments: Sequence[in
         stream_bytes=caps.stream_bytes,
         holds_main_thread=tool.concurrency != "overlap",
         starts_task=request.starts_task,
+        programs=tool.programs,
         attachments=attachments,
     )
     if not tool.import_path:

@@ -31,11 +31,13 @@ from typing import Any
 from pydantic_core import to_json
 
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
+from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxListener
 from aisotools.sandbox.frames import LARGE_BYTES, Frame, FrameReader, encode
 from aisotools.sandbox.host.calls import CallTable, DisplayRouter, PendingCall
 from aisotools.sandbox.host.failures import describe_exit
 from aisotools.sandbox.host.monitor import ResourceMonitor
+from aisotools.sandbox.host.programs import ProgramRequests, note_start, scope_of, wait_for_names
 from aisotools.sandbox.host.worker_limits import WorkerLimits
 from aisotools.sandbox.limits import LimitExceeded, Limits
 from aisotools.sandbox.process import tree
@@ -65,8 +67,6 @@ _SWEEP_ANSWER_S = 5.0
 # How long ending a tree may take, with its scratch folder.
 _CLEAN_UP_S = 6.0
 _CONTROL_BYTES = 1 << 16
-# Calls with background tasks that are remembered: many more than may run at once, few enough for a packet.
-_REMEMBERED_TASKS = 256
 
 
 class FrameSocket:
@@ -247,12 +247,14 @@ class WorkerConnection:
         self._acknowledgements: dict[int, asyncio.Future[None]] = {}
         self.sweep_lock = asyncio.Lock()
         self._sweeps: set[asyncio.Future[None]] = set()  # the loop itself would forget them
-        # Calls that started background tasks, the oldest first.
-        self._task_calls: dict[str, None] = {}
         self._requests = 0
         self._suspended = False
         self.calls = CallTable(
-            listener, displays=displays or DisplayRouter(), drain_raw=self._drain_raw, reply=self._send_reply
+            listener,
+            displays=displays or DisplayRouter(),
+            drain_raw=self._drain_raw,
+            reply=self._send_reply,
+            programs=ProgramRequests(self._send_control),
         )
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._worker_is_ready = False
@@ -322,6 +324,7 @@ class WorkerConnection:
         stream_bytes: int,
         holds_main_thread: bool,
         starts_task: bool = False,
+        programs: Programs = "any",
         attachments: Sequence[int] = (),
     ) -> PendingCall:
         """Send a call. It stays in `calls` until it is finished there.
@@ -333,6 +336,7 @@ class WorkerConnection:
             stream_bytes: How much printed output is accepted.
             holds_main_thread: Whether it runs on the worker's main thread.
             starts_task: Whether what it starts goes on after it, and is spared when another call is stopped.
+            programs: Which programs it starts.
             attachments: Descriptors to send along.
 
         Raises:
@@ -342,11 +346,10 @@ class WorkerConnection:
         reason = self.lost_reason or self.down_reason
         if reason is not None:
             raise WorkerDied(reason, last_words=self.last_words)
-        if starts_task:
-            self._task_calls[call_id] = None
-            if len(self._task_calls) > _REMEMBERED_TASKS:
-                del self._task_calls[next(iter(self._task_calls))]
         call = self.calls.start(call_id, stream_bytes=stream_bytes, holds_main_thread=holds_main_thread)
+        call.programs, call.starts_task = programs, starts_task
+        if programs != "none":
+            call.start = note_start(self._worker.pid)
         try:
             message = {**header, **call.header, "id": call.number, "call_id": call_id}
             if attachments:
@@ -368,8 +371,9 @@ class WorkerConnection:
             # cancels the task that awaits, the supervisor's signal interrupts code that runs. The worker
             # counts both, so that the later of the two does not strike another call.
             self._worker.socket.write(encode("cancel", {"id": call.number}))
-            scope = {**self._scope(call), "keep": list(self._exempt_pids())}
-            self._send_control({"op": "interrupt", "number": call.number, **scope})
+            request = {"number": call.number, "holds": call.holds_main_thread, "keep": [*self._exempt_pids()]}
+            scope = scope_of(call, self.calls).as_json()
+            self._send_control({"op": "interrupt", "scope": scope, **request})
 
     async def sweep(self, call: PendingCall, *, within_s: float) -> None:
         """End whatever runs in the sandbox but for background tasks and other calls that run.
@@ -385,7 +389,9 @@ class WorkerConnection:
     async def _sweep(self, call: PendingCall) -> None:
         async with self.sweep_lock:
             if self.is_serving:
-                await self.request_supervisor("sweep", within_s=_SWEEP_ANSWER_S, **self._scope(call))
+                await wait_for_names(call, self.calls)
+                scope = scope_of(call, self.calls).as_json()
+                await self.request_supervisor("sweep", within_s=_SWEEP_ANSWER_S, scope=scope)
 
     async def clear(self, keeper: int) -> None:
         """End all that is below a reader's keeper, and the keeper last; see `ReaderProcesses`."""
@@ -405,17 +411,6 @@ class WorkerConnection:
             [done, self.processes_ended], timeout=within_s, return_when=asyncio.FIRST_COMPLETED
         )
         return done.done()
-
-    def _scope(self, call: PendingCall) -> dict[str, Any]:
-        """Describe how the supervisor recognizes the processes that stopping the call must not end."""
-        others = [other.call_id for other in self.calls if other is not call]
-        tasks = [call_id for call_id in self._task_calls if call_id != call.call_id]
-        return {
-            "spared": list(map(tree.call_mark, (*others, *tasks))),
-            "holds": call.holds_main_thread,
-            # A program that Python code starts bears no mark. It belongs to the call on the main thread.
-            "unmarked": call.holds_main_thread or not others,
-        }
 
     # ---- replacing the worker
 

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
+from aisotools.core.protocols import Programs
 from aisotools.core.sandboxes import SandboxCall, SandboxListener
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import LARGE_BYTES, encode
@@ -177,6 +178,7 @@ class Reader:
         stream_bytes: int,
         holds_main_thread: bool,
         starts_task: bool = False,  # noqa: ARG002 - nothing that it starts outlives it
+        programs: Programs = "any",  # noqa: ARG002 - all that it starts is below its keeper
         attachments: Sequence[int] = (),
     ) -> PendingCall:
         """Send a call; see `WorkerConnection.start_call`."""

@@ -66,8 +66,9 @@ from aisotools.sandbox.process.scratch import make_scratch, remove_folder, scrat
 from aisotools.sandbox.process.spawn import PACKET_BYTES, SpawnRequest, base_environment, worker_environment
 from aisotools.sandbox.process.supervisor import ChildWatcher, Supervisor
 from aisotools.sandbox.worker import ipython
+from aisotools.sandbox.worker.event_loop import new_loop
 from aisotools.sandbox.worker.output import Recorder
-from aisotools.sandbox.worker.worker import Worker, new_loop
+from aisotools.sandbox.worker.worker import Worker
 from aisotools.workspace.protected_names import PROTECTED_FOLDERS, PROTECTED_NAMES
 
 _CHANNEL = 3  # descriptor of the call channel, in the worker

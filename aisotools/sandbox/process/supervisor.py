@@ -8,11 +8,13 @@ Messages on the control socket (one JSON object per packet):
 
 - from here: `started {worker, supervisor, scratch}`, `died {worker, exit, signal}`, `done {seq}`; in the end
   `ended {}` when no process is left, and `gone {}` when the scratch folder is removed too
-- from the host: `interrupt {number, ...}` and `sweep {seq, ...}`, both with `spared` and `unmarked` (see
-  `tree.find_sweepable`), and `holds`: whether the call runs on the worker's main thread; `adopt {worker}`:
-  another process is the worker now; `kill {}`; and with `seq`: `freeze` or `end` all that runs below, `thaw`
-  what was frozen, or `drop` it, or `clear {root}`: end all below a keeper (see `sandbox.worker.fork`), and
-  it last. All but `adopt` and `kill` name the parked forks in `keep`
+- from the host: `interrupt {number, holds}` and `sweep {seq}`, both with `scope` (see
+  `sandbox.process.ownership.StopScope`), where `holds` says whether the call is on the worker's main thread;
+  `task {key, pid}`: a child of the worker is the keeper of a background task, and `stop_program {pid, kill}`:
+  signal all below one, both by the number inside the sandbox; `adopt {worker}`: another process is the worker
+  now; `kill {}`; and with `seq`: `freeze` or `end` all that runs below, `thaw` what was frozen, or `drop` it,
+  or `clear {root}`: end all below a reader's keeper (see `sandbox.worker.fork`), and it last. Those with
+  `scope` or `seq` name the parked forks in `keep`
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from typing import Any, NoReturn
 from pydantic_core import from_json, to_json
 
 from aisotools.core.exceptions import ChannelError
-from aisotools.sandbox.process import tree
+from aisotools.sandbox.process import ownership, tree
 from aisotools.sandbox.process.scratch import remove_folder
 
 INTERRUPT_RECORD = struct.Struct("=Q")
@@ -125,6 +127,7 @@ class Supervisor:
         self._host = host
         self._children = ChildWatcher()
         self._frozen: set[int] = set()
+        self._tasks = ownership.TaskKeepers()
         self._repeats: list[float] = []  # when to look whether the worker has noticed its last interrupt
 
     def serve(self) -> NoReturn:
@@ -183,6 +186,10 @@ class Supervisor:
         elif op == "adopt":
             self._worker = request["worker"]
             self._repeats.clear()
+        elif op == "task":
+            self._tasks.add(request["key"], request["pid"], self._worker)
+        elif op == "stop_program":
+            self._stop_program(request["pid"], kill=request["kill"])
         else:
             self._manage_tree(request)
             self._send({"op": "done", "seq": request["seq"]})
@@ -224,7 +231,7 @@ class Supervisor:
             return {pid for pid in tree.descendants(os.getpid()) - exempt if tree.parent_of(pid)}
 
         if op == "sweep":
-            self._kill(lambda: self._sweepable(request, tree.table()))
+            self._sweep(request)
         elif op == "freeze":
             # Race: what is not stopped yet may fork. Scan until nobody new is found.
             while found := running() - self._frozen:
@@ -244,8 +251,28 @@ class Supervisor:
             for pid in frozen & running():
                 tree.send_signal(pid, signal.SIGCONT)
 
-    def _kill(self, find: Callable[[], set[int]]) -> None:
-        self._report_death(tree.kill_all(find, within_s=_SWEEP_TIMEOUT_S))
+    def _stop_program(self, keeper: int, *, kill: bool) -> None:
+        """Signal all below the keeper of a task; it ends by itself when nothing is left there."""
+        if kill:
+            watch = tree.OrphanWatch(self._tasks.numbered(keeper, tree.table()))
+            self._kill(lambda: self._tasks.below(keeper), watch)
+        else:
+            for pid in self._tasks.below(keeper):
+                tree.send_signal(pid, signal.SIGTERM)
+
+    def _kill(self, find: Callable[[], set[int]], watch: tree.OrphanWatch | None = None) -> None:
+        self._report_death(tree.kill_all(find, within_s=_SWEEP_TIMEOUT_S, watch=watch))
+
+    def _sweep(self, request: Mapping[str, Any]) -> None:
+        scope = ownership.StopScope.parse(request["scope"])
+        programs, _ = ownership.named_programs(tree.table(), self._worker, scope)
+        exempt = {*request["keep"], self._init, self._worker, *self._frozen}
+
+        def is_spared(pid: int, process: tree.Process) -> bool:
+            return pid in exempt or process.session in programs
+
+        watch = tree.OrphanWatch([pid for pid in (os.getpid(), self._init) if pid], is_spared)
+        self._kill(lambda: self._sweepable(request, tree.table()), watch)
 
     def _clear(self, keeper: int) -> None:
         """Kill everything below a keeper, then the keeper."""
@@ -259,13 +286,14 @@ class Supervisor:
 
     def _sweepable(self, request: Mapping[str, Any], processes: tree.Table) -> set[int]:
         """Return what a request is to end or to interrupt."""
-        found = tree.find_sweepable(
+        scope = ownership.StopScope.parse(request["scope"])
+        found = ownership.find_sweepable(
             processes,
             os.getpid(),
             worker=self._worker,
             init=self._init,
-            spared=frozenset(request["spared"]),
-            unmarked=request["unmarked"],
+            scope=scope,
+            keepers=self._tasks.pids(processes, but=scope.own_task),
             exempt=frozenset(request["keep"]),
         )
         return found - self._frozen
@@ -273,7 +301,8 @@ class Supervisor:
     def _finish(self) -> NoReturn:
         """Kill everything below, remove the scratch folder, report both, and exit."""
         me = os.getpid()
-        tree.kill_all(lambda: tree.below(me, tree.table()), within_s=_END_TIMEOUT_S)
+        watch = tree.OrphanWatch([pid for pid in (me, self._init) if pid])
+        tree.kill_all(lambda: tree.below(me, tree.table()), within_s=_END_TIMEOUT_S, watch=watch)
         # Two messages: the host may start the next worker when no process is left, and removing a large
         # folder can take seconds.
         self._send({"op": "ended"})

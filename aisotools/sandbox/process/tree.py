@@ -1,4 +1,4 @@
-"""Process trees: list what runs below a process, find what a stop must end, freeze it, kill it.
+"""Process trees: list what runs below a process, freeze it, kill it.
 
 Everything is read from /proc. Processes come and go while it is read, so every function here treats a process
 that has vanished as the normal case.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
 import math
 import os
 import signal
@@ -20,15 +19,11 @@ from typing import NamedTuple
 unreaped: set[int] = set()
 """Children of this process whose exit status nobody will ever know, since something else has taken it."""
 
-CALL_MARK = "AISOTOOLS_CALL"
-"""Environment variable of a process that a call started; see `call_mark`."""
-
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
+_CATCHES = 50  # looks for a process that forks and ends on and on, in one round of `kill_all`
 _KILL_ROUND_S = 0.001  # pause between two scans of `kill_all`: SIGKILL is delivered within microseconds
-_ENVIRON_BYTES = 1 << 20  # read at most this much of an environment; its owner decides how large it is
-_ENVIRON_PART_BYTES = 1 << 15  # one read: a larger buffer is mapped and unmapped by the C library each time
 
 # Steps from a process up to its root, and how often the way is tried again when it changes under us.
 _MAX_STEPS = 64
@@ -47,10 +42,14 @@ class Process(NamedTuple):
     Attributes:
         parent: Its parent's id.
         group: Its process group.
+        session: Its session. A process can leave the one it was started in, and never join another.
+        start_ticks: When it was started, in clock ticks since the machine was.
     """
 
     parent: int
     group: int = 0
+    session: int = 0
+    start_ticks: int = 0
 
 
 Table = Mapping[int, Process]
@@ -79,7 +78,7 @@ def _read_process(pid: str) -> Process | None:
     # A process whose first thread called pthread_exit is shown as a zombie while its other threads still run.
     if fields[0] in b"ZX" and int(fields[17]) <= 1:
         return None
-    return Process(parent=int(fields[1]), group=int(fields[2]))
+    return Process(int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
 
 
 def parent_of(pid: int) -> int:
@@ -117,9 +116,14 @@ def exit_status(pid: int) -> tuple[int, int]:
 
 def below(root: int, processes: Table) -> set[int]:
     """Return all descendants of `root` in a process table."""
-    children = _children_by_parent(processes)
+    return below_all([root], processes)
+
+
+def below_all(roots: Iterable[int], processes: Table) -> set[int]:
+    """Return all descendants of several processes in a process table."""
+    children = children_by_parent(processes)
     found: set[int] = set()
-    todo = [root]
+    todo = [*roots]
     while todo:
         # Subtracting what is known also ends on a ring: the table is not a snapshot, so a process that was
         # adopted and a process id that was reused between two reads can make one.
@@ -150,7 +154,8 @@ def is_below(pid: int, root: int, parent_of: Callable[[int], int] = parent_of) -
     return False
 
 
-def _children_by_parent(processes: Table) -> dict[int, list[int]]:
+def children_by_parent(processes: Table) -> dict[int, list[int]]:
+    """Return the children of each process in a process table that has any."""
     children: dict[int, list[int]] = {}
     for pid, process in processes.items():
         children.setdefault(process.parent, []).append(pid)
@@ -227,70 +232,6 @@ def _children_of(pid: int, threads: Iterable[str]) -> set[int]:
     return found
 
 
-def call_mark(call_id: str) -> str:
-    """Return the mark of a call's processes, the value of `CALL_MARK`: short, whatever the id is."""
-    return hashlib.blake2b(call_id.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-
-
-def find_sweepable(
-    processes: Table,
-    root: int,
-    *,
-    worker: int,
-    spared: frozenset[str],
-    unmarked: bool,
-    init: int = 0,
-    exempt: Collection[int] = (),
-    mark_of: Callable[[int], str | None] | None = None,
-) -> set[int]:
-    """Return what runs below `root` and belongs to no call that is to be spared; never the worker.
-
-    Args:
-        processes: The process table.
-        root: The worker's supervisor.
-        worker: The worker.
-        spared: Marks of calls whose processes go on: other calls that run, and background tasks.
-        unmarked: Whether processes without a mark are included.
-        init: The process that adopts orphans below `root`; 0 if `root` itself does.
-        exempt: Further processes to leave out, which bear no mark; what runs below them is not left out.
-        mark_of: Returns the mark of a process; by default it is read from the process's environment.
-    """
-    read_mark = mark_of or _read_mark
-    children = _children_by_parent(processes)
-    found: set[int] = set()
-    # A daemon that has detached itself is a child of the subreaper, which is `root` or, in a process
-    # namespace of its own, `init`: start from all three, not from the worker alone.
-    visited = {root, init, worker}
-    todo: list[tuple[int, str | None]] = [(pid, None) for pid in visited if pid]
-    while todo:
-        parent, inherited = todo.pop()
-        for child in children.get(parent, ()):
-            if child in visited:
-                continue
-            visited.add(child)
-            # A program may clear its environment, so a process without a mark takes its parent's.
-            mark = inherited if child in exempt else read_mark(child) or inherited
-            if child not in exempt and mark not in spared and (unmarked or mark is not None):
-                found.add(child)
-            todo.append((child, mark))
-    return found
-
-
-def _read_mark(pid: int) -> str | None:
-    text = b""
-    try:
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-            while len(text) < _ENVIRON_BYTES and (part := file.read(_ENVIRON_PART_BYTES)):
-                text += part
-    except OSError:
-        return None  # it ended meanwhile
-    prefix = f"{CALL_MARK}=".encode()
-    for entry in text.split(b"\0"):
-        if entry.startswith(prefix):
-            return entry[len(prefix) :].decode("utf-8", "replace")
-    return None
-
-
 def find_background_processes(root: int, worker: int, exempt: Collection[int] = ()) -> dict[int, str]:
     """Return what runs below `root` beside the worker: process id to name.
 
@@ -312,13 +253,22 @@ def find_background_processes(root: int, worker: int, exempt: Collection[int] = 
     return {pid: _name(pid) for pid in candidates if not (_is_stopped(pid) or _is_namespace_init(pid))}
 
 
+def number_inside(pid: int) -> int:
+    """Return the number of a process in its own process namespace; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                # The program chooses its name, in which the kernel escapes line breaks.
+                if line.startswith(b"NSpid:"):
+                    return int(line.split()[-1])
+    except OSError:
+        return 0  # it ended meanwhile
+    return pid  # a kernel without process namespaces
+
+
 def _is_namespace_init(pid: int) -> bool:
     """Return whether it is process 1 of the sandbox's own process namespace, which only waits."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            return any(line.startswith("NSpid:") and line.split()[2:][-1:] == ["1"] for line in file)
-    except OSError:
-        return False
+    return pid != 1 and number_inside(pid) == 1
 
 
 def _name(pid: int) -> str:
@@ -390,7 +340,65 @@ def send_signal(pid: int, number: signal.Signals) -> None:
         return
 
 
-def kill_all(find: Callable[[], set[int]], *, within_s: float) -> dict[int, int]:
+class OrphanWatch:
+    """Catches processes that fork and end, on and on, faster than a table of all can be read.
+
+    Each of them ends soon after it was found, and what it has started is adopted by a subreaper: so there a
+    new child is seen at once, if it is looked for again and again, and can be stopped within microseconds.
+    """
+
+    def __init__(
+        self,
+        subreapers: Iterable[int],
+        is_spared: Callable[[int, Process], bool] = lambda _pid, _process: False,
+    ) -> None:
+        """Watch the children of `subreapers`, which have one thread each.
+
+        Args:
+            subreapers: The processes that adopt what is to be killed.
+            is_spared: Returns whether one of their children is to be left alone.
+        """
+        self._subreapers = [*subreapers]
+        self._is_spared = is_spared
+        self._known: set[int] = set()
+
+    def __repr__(self) -> str:
+        return f"<OrphanWatch below {self._subreapers}>"
+
+    def look(self) -> None:
+        """Note which children there are."""
+        self._known = self._children()
+
+    def catch(self) -> bool:
+        """Stop the children that have come since the last look. Return whether there were any to stop."""
+        found = False
+        for _ in range(_CATCHES):
+            new = self._children() - self._known
+            if not new:
+                break
+            for pid in new:
+                process = _read_process(str(pid))
+                # One that is gone already has left another, which comes next.
+                if process is None:
+                    found = True
+                elif not self._is_spared(pid, process):
+                    send_signal(pid, signal.SIGSTOP)
+                    found = True
+            self._known |= new
+        return found
+
+    def _children(self) -> set[int]:
+        found: set[int] = set()
+        for pid in self._subreapers:
+            # Gone, or a kernel that has no such lists.
+            with suppress(OSError):
+                found |= _children_of(pid, [str(pid)])
+        return found
+
+
+def kill_all(
+    find: Callable[[], set[int]], *, within_s: float, watch: OrphanWatch | None = None
+) -> dict[int, int]:
     """Kill what `find` returns, again and again until it returns nothing, and reap our children among them.
 
     Bounded in time: what the kernel does not let go of (a process that waits for a dead disk) is left behind.
@@ -398,6 +406,7 @@ def kill_all(find: Callable[[], set[int]], *, within_s: float) -> dict[int, int]
     Args:
         find: Returns the processes to kill, as of now.
         within_s: Give up after this many seconds.
+        watch: Tells whether something has come and gone while `find` looked, and stops it.
 
     Returns:
         The children that ended: process id to wait status.
@@ -409,18 +418,24 @@ def kill_all(find: Callable[[], set[int]], *, within_s: float) -> dict[int, int]
         # So stop first, which a process can neither catch nor ignore, and scan again until nobody new is
         # found: a stopped process cannot fork.
         frozen: set[int] = set()
+        if watch is not None:
+            watch.look()
         while new := find() - frozen:
             for pid in new:
                 send_signal(pid, signal.SIGSTOP)
             frozen |= new
+        # Race: a process that forks and ends on and on is never there when it is looked at. What has come
+        # meanwhile is stopped at once; the next round kills it.
+        has_missed = watch is not None and watch.catch()
         for pid in frozen:
             send_signal(pid, signal.SIGKILL)
         # Their own children are ours now, if we are the subreaper: the next round finds them. Reap in each
         # round: process 1 of a namespace stays, killed as it is, until all zombies in there are reaped.
         ended |= reap()
-        if not frozen or time.monotonic() > deadline_s:
+        if not (frozen or has_missed) or time.monotonic() > deadline_s:
             return ended
-        time.sleep(_KILL_ROUND_S)
+        if not has_missed:
+            time.sleep(_KILL_ROUND_S)
 
 
 # ---------------------------------------------------------------- freezing

@@ -1,13 +1,12 @@
 """The worker: holds the user's variables and runs tools, one task per call, inside the confinement.
 
 It speaks frames over one inherited socket and has no other way out. Host to worker: `call`, `cancel`,
-`reply`, `park`. Worker to host: `ready`, `failed`, `out`, `emit`, `show`, `ask`, `done`. Calls are numbered
-by the host. The host checks whatever the worker sends. User code shares the process: it may fork, replace
-signal handlers, or raise anywhere. A reader, which is a fork without write rights (see `reader`), speaks the
-same.
+`reply`, `park`. Worker to host: `ready`, `failed`, `out`, `emit`, `show`, `ask`, `program`, `stop_program`,
+`done`. Calls are numbered by the host. The host checks whatever the worker sends. User code shares the
+process: it may fork, replace signal handlers, change descriptors, or raise anywhere. A reader, which is a
+fork without write rights (see `reader`), speaks the same.
 """
 
-# ruff: noqa: SLF001 - asyncio has no public way to give a loop a new pipe
 from __future__ import annotations
 
 import asyncio
@@ -17,7 +16,6 @@ import functools
 import importlib
 import os
 import pickle
-import selectors
 import signal
 import sys
 import threading
@@ -25,7 +23,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeVarTuple
+from typing import Any, NoReturn
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
@@ -33,9 +31,9 @@ from aisotools.core.exceptions import WorkerBroken
 from aisotools.core.protocols import Cancellation, OutputCaps, Tool, ToolContext
 from aisotools.core.types import Json, ToolResult
 from aisotools.sandbox.frames import BlockingChannel, Frame
-from aisotools.sandbox.process import tree
 from aisotools.sandbox.process.supervisor import INTERRUPT_RECORD, unread_bytes
 from aisotools.sandbox.results import STREAMS_TAKEN, ResultPieces, encode_result
+from aisotools.sandbox.worker.event_loop import ForkableEventLoop
 from aisotools.sandbox.worker.fork import ForkPoint, hide_snapshots_from_wait
 from aisotools.sandbox.worker.ipython import ZMQInteractiveShell, flush, strip_own_frames
 from aisotools.sandbox.worker.output import (
@@ -55,7 +53,6 @@ _STREAM_DESCRIPTORS = {"stdout": 1, "stderr": 2}
 # Threads that a result names, and the length of a name.
 _MAX_NAMES = 8
 _MAX_NAME_CHARS = 40
-_UNKNOWN_STATUS = 255  # as asyncio reports it; see `tree.unreaped`
 
 # ---- results of calls that did not end well, and what is added to all
 
@@ -140,116 +137,6 @@ def add_announcements(result: ToolResult, agent_id: str) -> ToolResult:
         return result
     content = "\n".join(filter(None, [result.content.removesuffix("\n"), *announcements]))
     return dataclasses.replace(result, content=content)
-
-
-# ---- the event loop
-
-Arguments = TypeVarTuple("Arguments")
-"""Further arguments of a callback."""
-
-
-class ForkableEventLoop(asyncio.SelectorEventLoop):
-    """An event loop that works on in a fork, with its timers and tasks."""
-
-    def __init__(self) -> None:
-        # poll() keeps no kernel object. The epoll instance of a default loop would be shared with the parent:
-        # a descriptor that one of the two removes is gone for both.
-        super().__init__(selectors.PollSelector())
-
-    def own_descriptors(self) -> tuple[int, int]:
-        """Return both ends of the pipe by which other threads and signals wake the loop."""
-        loop: Any = self
-        return loop._ssock.fileno(), loop._csock.fileno()
-
-    def repair_after_fork(self) -> None:
-        """Give the loop in a fork its own wake-up pipe and thread pool."""
-        loop: Any = self
-        # Shared with the parent: a wake-up that is meant for one would be read by the other.
-        loop._close_self_pipe()
-        loop._make_self_pipe()
-        if loop._signal_handlers:
-            signal.set_wakeup_fd(loop._csock.fileno())
-        # Its threads are missing here.
-        loop._default_executor = None
-        asyncio.set_event_loop(self)
-
-    def drop_pending(self) -> None:
-        """Drop everything that waits for a descriptor, for a time or for its turn."""
-        loop: Any = self
-        for key in tuple(loop._selector.get_map().values()):
-            loop._selector.unregister(key.fileobj)
-        loop._ready.clear()
-        loop._scheduled.clear()
-        loop._timer_cancelled_count = 0
-
-
-def new_loop() -> ForkableEventLoop:
-    """Create the event loop of this thread."""
-    loop = ForkableEventLoop()
-    asyncio.set_event_loop(loop)
-    if sys.version_info < (3, 12):
-        # Where the kernel or a filter refuses pidfds, Python's own child watcher has to do.
-        with contextlib.suppress(OSError):
-            os.close(os.pidfd_open(os.getpid()))
-            asyncio.set_child_watcher(_PidfdChildWatcher())
-    return loop
-
-
-if sys.version_info < (3, 12):
-
-    class _PidfdChildWatcher(asyncio.AbstractChildWatcher):
-        """Watches child processes by pidfd, on whichever loop runs, as later versions of Python do.
-
-        Of Python 3.11's own, one starts a thread for each child, which a fork would lack, and another knows
-        only the main loop, which IPython's script magics block while they wait for a loop of their own.
-        """
-
-        def add_child_handler(
-            self,
-            pid: int,
-            callback: Callable[[int, int, *Arguments], object],
-            *args: *Arguments,
-        ) -> None:
-            # asyncio has just started it, so the number is still its own, unless user code in another thread
-            # has reaped it since: then the call that started it fails.
-            loop = asyncio.get_running_loop()
-            try:
-                descriptor = os.pidfd_open(pid)
-            except ProcessLookupError:
-                # Race: it has ended, and its status was taken by user code that ignores SIGCHLD.
-                tree.unreaped.add(pid)
-                loop.call_soon(callback, pid, _UNKNOWN_STATUS, *args)
-                return
-
-            def on_exit() -> None:
-                loop.remove_reader(descriptor)
-                os.close(descriptor)
-                try:
-                    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                except ChildProcessError:
-                    # Race: user code has reaped it. asyncio's own watchers report 255 then, too.
-                    status = _UNKNOWN_STATUS
-                callback(pid, status, *args)
-
-            loop.add_reader(descriptor, on_exit)
-
-        def remove_child_handler(self, pid: int) -> bool:  # noqa: ARG002 - nobody removes what ends by itself
-            return False
-
-        def attach_loop(self, loop: asyncio.AbstractEventLoop | None) -> None:
-            """Accept any loop, and do nothing: the loop that runs is asked for when a child is added."""
-
-        def is_active(self) -> bool:
-            return True
-
-        def close(self) -> None:
-            """Do nothing: each child's descriptor is closed when the child ends."""
-
-        def __enter__(self) -> Self:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            """Do nothing, as `close`."""
 
 
 # ---- the worker
@@ -489,6 +376,9 @@ class Worker:
 
     def _read_nudges(self) -> set[int]:
         """Return the calls that the host wants interrupted; none for a SIGINT of user code's own."""
+        # User code may have made the pipe one that blocks: read only what is there.
+        if not unread_bytes(self._nudges):
+            return set()
         try:
             data = os.read(self._nudges, _NUDGE_BYTES)
         except OSError:
@@ -674,8 +564,18 @@ class Worker:
                 "shell": self._shell,
                 "read_only": header["read_only"],
                 "attached": call.attached,
+                "name_program": functools.partial(self._name_program, call.number),
+                "stop_program": functools.partial(self._stop_program, call.number),
             },
         )
+
+    def _name_program(self, number: int, pid: int) -> None:
+        """Name a program to the host as one of a call; see `sandbox.process.ownership`."""
+        self._send("program", {"id": number, "pid": pid})
+
+    def _stop_program(self, number: int, pid: int, *, kill: bool) -> None:
+        """Have the host signal all that runs below a keeper that was named before."""
+        self._send("stop_program", {"id": number, "pid": pid, "kill": kill})
 
     def _format(self, value: Any) -> dict[str, Any]:
         """Return a value as a MIME bundle, by IPython's own formatters."""

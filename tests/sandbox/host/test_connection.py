@@ -18,17 +18,17 @@ import pytest
 from pydantic_core import from_json, to_json
 
 from aisotools.core.exceptions import ChannelError, SandboxError, WorkerDied
-from aisotools.core.protocols import OutputCaps
+from aisotools.core.protocols import OutputCaps, Programs
 from aisotools.core.types import ToolResult
 from aisotools.sandbox.frames import Frame, FrameReader, encode
 from aisotools.sandbox.host.calls import PendingCall
 from aisotools.sandbox.host.connection import READ_BYTES, WorkerConnection
 from aisotools.sandbox.host.failures import describe_exit
+from aisotools.sandbox.host.programs import scope_of
 from aisotools.sandbox.process.spawn import WorkerHandles
-from aisotools.sandbox.process.tree import call_mark
 from aisotools.sandbox.results import encode_result
 from tests.sandbox.rig import ReportLog, rss_bytes
-from tests.waiting import eventually
+from tests.waiting import HANG_S, eventually
 
 
 def _unread_bytes(descriptor: int) -> int:
@@ -55,6 +55,7 @@ class Peer:
         self._host_ends = (ours.fileno(), control.fileno(), out, err)
         self.reported = ReportLog()
         self.lost: list[str] = []
+        self.seen: list[dict[str, Any]] = []
         handles = WorkerHandles(channel=ours, control=control, out=io.FileIO(out), err=io.FileIO(err))
         self.connection = WorkerConnection(
             handles,
@@ -84,6 +85,7 @@ class Peer:
         stream_bytes: int = 1000,
         holds_main_thread: bool = True,
         starts_task: bool = False,
+        programs: Programs = "any",
     ) -> PendingCall:
         return self.connection.start_call(
             call_id,
@@ -92,6 +94,7 @@ class Peer:
             stream_bytes=stream_bytes,
             holds_main_thread=holds_main_thread,
             starts_task=starts_task,
+            programs=programs,
         )
 
     def requests(self) -> list[dict[str, Any]]:
@@ -103,6 +106,11 @@ class Peer:
             except BlockingIOError:
                 return found
             found.append(from_json(packet))
+
+    def requests_seen(self) -> int:
+        """How many requests the supervisor has got; they are in `seen`."""
+        self.seen += self.requests()
+        return len(self.seen)
 
     async def settle(self) -> None:
         """Wait until the host has read everything that was sent, and has handled it."""
@@ -498,23 +506,60 @@ async def test_the_end_is_awaited(peer: Peer) -> None:
 
 
 async def test_sweeping_is_awaited_and_bounded(peer: Peer) -> None:
-    call, other = peer.call("mine"), peer.call("other", holds_main_thread=False)
-    peer.connection.calls.finish(peer.call("server", holds_main_thread=False, starts_task=True))
+    call, other = peer.call("mine"), peer.call("other", holds_main_thread=False, programs="named")
+    peer.say("program", {"id": other.number, "pid": 77})
+    await peer.settle()
     sweeping = asyncio.create_task(peer.connection.sweep(call, within_s=5))
     await peer.settle()
     (request,) = peer.requests()
     assert request == {
         "op": "sweep",
         "seq": request["seq"],
-        "spared": [call_mark("other"), call_mark("server")],
-        "holds": True,
-        "unmarked": True,
+        "scope": scope_of(call, [call, other]).as_json(),
         "keep": [],
     }
     assert not sweeping.done()
     peer.send_control(op="done", seq=request["seq"])
     await sweeping
     await peer.connection.sweep(other, within_s=0.05)  # no answer: it returns all the same
+
+
+async def test_a_sweep_waits_until_the_programs_of_other_calls_are_named(peer: Peer) -> None:
+    call, other = peer.call("mine"), peer.call("other", holds_main_thread=False, programs="named")
+    over = peer.call("over", holds_main_thread=False, programs="named")
+    sweeping = asyncio.create_task(peer.connection.sweep(call, within_s=HANG_S))
+    await peer.settle()
+    assert peer.requests() == []
+    peer.say("program", {"id": other.number, "pid": 77})
+    peer.say("done", {"id": over.number}, (b"x",))
+    await eventually(peer.requests_seen)
+    (request,) = peer.seen
+    assert request["scope"]["programs"] == [77]
+    peer.send_control(op="done", seq=request["seq"])
+    await sweeping
+
+
+async def test_a_sweep_does_not_wait_for_ever_for_names(peer: Peer) -> None:
+    call, _ = peer.call("mine"), peer.call("other", holds_main_thread=False, programs="named")
+    sweeping = asyncio.create_task(peer.connection.sweep(call, within_s=HANG_S))
+    await eventually(peer.requests_seen)
+    peer.send_control(op="done", seq=peer.seen[0]["seq"])
+    await sweeping
+
+
+async def test_the_keeper_of_a_task_is_passed_on_once_and_before_any_sweep(peer: Peer) -> None:
+    call = peer.call("server", holds_main_thread=False, starts_task=True, programs="named")
+    for pid in (77, 78):
+        peer.say("program", {"id": call.number, "pid": pid})
+    peer.say("program", {"id": 99, "pid": 79})
+    peer.say("stop_program", {"id": call.number, "pid": 77, "kill": True})
+    peer.say("stop_program", {"id": 99, "pid": 77, "kill": True})
+    await peer.settle()
+    assert peer.requests() == [
+        {"op": "task", "key": str(call.number), "pid": 77},
+        {"op": "stop_program", "pid": 77, "kill": True},
+    ]
+    assert call.program == 77
 
 
 # ---- before it is ready

@@ -111,7 +111,7 @@ def waiting_fork(server: int) -> int:
 
     def find() -> set[int]:
         table = tree.table()
-        return {pid for pid, process in table.items() if process == tree.Process(server, group=server)}
+        return {pid for pid, process in table.items() if process[:2] == (server, server)}
 
     wait_until(lambda: len(find()) == 1)
     return find().pop()

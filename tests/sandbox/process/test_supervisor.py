@@ -18,6 +18,7 @@ import pytest
 
 from aisotools.core.exceptions import ChannelError
 from aisotools.sandbox.process import supervisor, tree
+from aisotools.sandbox.process.ownership import StopScope
 from aisotools.sandbox.process.scratch import make_scratch
 from aisotools.sandbox.process.supervisor import (
     INTERRUPT_RECORD,
@@ -51,6 +52,29 @@ for name in ("member", "daemon"):
 run("worker")
 """
 """Three processes: the worker, one of its process group, and one with a session of its own."""
+
+
+TASK = """
+import os, signal, time
+
+def run(name):
+    with open(f"{name}.new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(f"{name}.new", name)
+    while True:
+        time.sleep(1000)
+
+if os.fork() == 0:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    if os.fork() == 0:
+        run("member")
+    if os.fork() == 0:
+        os.setsid()
+        run("daemon")
+    run("keeper")
+run("worker")
+"""
+"""A worker, below it a process that could be a keeper, and two processes below that."""
 
 
 class Supervised:
@@ -133,7 +157,7 @@ def supervised(
     assert not (folder / "scratch").exists()
 
 
-SCOPE: dict[str, Any] = {"spared": [], "unmarked": True}
+SCOPE: dict[str, Any] = {"scope": StopScope().as_json()}
 
 
 # ---------------------------------------------------------------- the end of the tree
@@ -317,13 +341,39 @@ def test_a_sweep_ends_whatever_runs_but_for_the_worker_and_parked_forks(tmp_path
         assert living(pids) == {"worker"}
 
 
-def test_a_sweep_can_spare_what_bears_no_mark(tmp_path: Path) -> None:
+def test_a_sweep_can_spare_what_was_named(tmp_path: Path) -> None:
     with supervised(tmp_path) as host:
         pids = host.pids()
-        host.ask("sweep", holds=False, **SCOPE | {"unmarked": False})
+        host.ask("sweep", scope=StopScope(programs=(pids["member"], pids["daemon"])).as_json())
         assert living(pids) == {"worker", "member", "daemon"}
-        host.ask("sweep", holds=False, **SCOPE)
-        assert living(pids) == {"worker"}
+        host.ask("sweep", scope=StopScope(programs=(pids["member"],)).as_json())
+        assert living(pids) == {"worker", "member"}
+
+
+def test_a_sweep_spares_a_task_unless_its_own_call_is_stopped(tmp_path: Path) -> None:
+    with supervised(tmp_path) as host:
+        pids = host.pids()
+        for key in ("member", "daemon"):
+            host.send("task", key=key, pid=pids[key])
+        host.ask("sweep", **SCOPE)
+        assert living(pids) == {"worker", "member", "daemon"}
+        host.ask("sweep", scope=StopScope(own_task="daemon").as_json())
+        assert living(pids) == {"worker", "member"}
+
+
+def test_only_what_is_below_a_keeper_is_signalled(tmp_path: Path) -> None:
+    with supervised(tmp_path, (sys.executable, "-c", TASK)) as host:
+        pids = {name: host.pid(name) for name in ("worker", "keeper", "member", "daemon")}
+        host.send("stop_program", pid=pids["keeper"], kill=True)  # it is none yet
+        host.ask("thaw")
+        assert living(pids) == {*pids}
+        host.send("task", key="k", pid=pids["keeper"])
+        host.send("stop_program", pid=pids["member"], kill=True)
+        host.ask("thaw")
+        assert living(pids) == {*pids}
+        host.send("stop_program", pid=pids["keeper"], kill=True)
+        host.ask("thaw")
+        assert living(pids) == {"worker", "keeper"}
 
 
 def test_frozen_processes_are_thawed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +13,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aisotools.sandbox.process.tree import (
-    CALL_MARK,
     Process,
     below,
-    call_mark,
-    find_sweepable,
+    below_all,
     is_below,
     kill_all,
+    number_inside,
     reap,
     table,
 )
@@ -34,78 +34,20 @@ def tree(**parents: int) -> dict[int, Process]:
     return {pid: Process(parent) for pid, parent in rows.items()}
 
 
-def sweepable(
-    processes: dict[int, Process],
-    marks: dict[int, str] | None = None,
-    spared: tuple[str, ...] = (),
-    *,
-    unmarked: bool = True,
-    exempt: tuple[int, ...] = (),
-) -> set[int]:
-    return find_sweepable(
-        processes,
-        SUPERVISOR,
-        worker=WORKER,
-        spared=frozenset(spared),
-        unmarked=unmarked,
-        exempt=exempt,
-        mark_of=(marks or {}).get,
-    )
+def now_ticks() -> int:
+    """The time since the machine was started, as the process table has it."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
-def test_a_sweep_finds_processes_wherever_they_hide() -> None:
-    processes = tree(
-        p20=WORKER,
-        p21=20,
-        p22=SUPERVISOR,  # a daemon: its parents are gone
-        p23=22,
-        p24=23,
-        p25=1,  # not below the supervisor
-    )
-    assert sweepable(processes) == {20, 21, 22, 23, 24}
-
-
-def test_other_running_calls_and_background_tasks_are_spared_with_all_below_them() -> None:
-    processes = tree(p20=WORKER, p21=WORKER, p22=20, p23=21, p24=SUPERVISOR, p25=24)
-    marks = {20: "mine", 21: "other", 24: "task"}
-    assert sweepable(processes, marks, ("other", "task"), unmarked=False) == {20, 22}
-    assert sweepable(processes, marks, ("other", "task"), unmarked=True) == {20, 22}
-
-
-def test_a_process_inside_a_spared_one_that_bears_another_mark_is_found() -> None:
-    processes = tree(p20=WORKER, p21=20)
-    assert sweepable(processes, {20: "task", 21: "mine"}, ("task",)) == {21}
-
-
-def test_a_process_without_a_mark_is_found_only_if_asked_for() -> None:
-    processes = tree(p20=WORKER, p21=SUPERVISOR)
-    assert sweepable(processes, spared=("other",), unmarked=False) == set()
-    assert sweepable(processes, spared=("other",), unmarked=True) == {20, 21}
-
-
-def test_processes_below_an_exempt_one_are_found_and_take_no_mark_of_it() -> None:
-    processes = tree(p20=WORKER, p21=20, p22=21)
-    assert sweepable(processes, exempt=(20,)) == {21, 22}
-    assert sweepable(processes, {20: "task"}, ("task",), exempt=(20,)) == {21, 22}
-    assert sweepable(processes, {21: "task"}, ("task",), exempt=(20,)) == set()
-
-
-def test_the_worker_is_never_found_and_rings_do_not_hang() -> None:
-    assert sweepable(tree()) == set()
-    assert sweepable(tree(p20=21, p21=20)) == set()
+def test_rings_do_not_hang() -> None:
     assert below(SUPERVISOR, tree(p20=WORKER, p21=21)) == {WORKER, 20}
+    assert below_all([SUPERVISOR, 21], tree(p20=21, p21=20)) == {WORKER, 20, 21}
 
 
 @given(st.dictionaries(st.integers(12, 40), st.integers(10, 40), max_size=25))
-def test_without_marks_everything_below_is_found(parents: dict[int, int]) -> None:
+def test_below_several_is_below_one_of_them(parents: dict[int, int]) -> None:
     processes = tree(**{f"p{pid}": parent for pid, parent in parents.items()})
-    assert sweepable(processes) == below(SUPERVISOR, processes) - {WORKER}
-
-
-def test_marks_are_short_and_differ() -> None:
-    ids = ["", "a", "b", "x" * 100_000, "\ud800"]
-    assert len({call_mark(call_id) for call_id in ids}) == len(ids)
-    assert {len(call_mark(call_id)) for call_id in ids} == {16}
+    assert below_all([WORKER, 20], processes) == below(WORKER, processes) | below(20, processes)
 
 
 # ---- real processes
@@ -127,8 +69,11 @@ def started(*command: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_the_table_knows_parents_and_groups() -> None:
+    before_ticks = now_ticks()
     with started("sleep", "100") as process:
-        assert table()[process.pid] == Process(os.getpid(), group=process.pid)
+        found = table()[process.pid]
+        assert (found.parent, found.group, found.session) == (os.getpid(), process.pid, process.pid)
+        assert before_ticks <= found.start_ticks <= now_ticks()
     assert process.pid not in table()
 
 
@@ -155,28 +100,15 @@ def test_a_process_without_its_first_thread_is_not_dead() -> None:
         assert process.pid not in table()
 
 
-def test_marks_are_read_from_the_environment() -> None:
-    with (
-        started("sleep", "100", **{CALL_MARK: "mine"}) as mine,
-        started("sleep", "100", **{CALL_MARK: "task"}) as task,
-        started("sleep", "100") as unmarked,
-    ):
-        found = find_sweepable(table(), os.getpid(), worker=0, spared=frozenset({"task"}), unmarked=False)
-        assert mine.pid in found
-        assert not {task.pid, unmarked.pid} & found
-
-
-def test_a_mark_is_found_wherever_in_a_large_environment() -> None:
-    for before in (0, 32_760, 100_000):
-        with started("sleep", "100", AAA="x" * before, **{CALL_MARK: "mine"}) as process:
-            wait_until(lambda: b"sleep" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
-            found = find_sweepable(table(), os.getpid(), worker=0, spared=frozenset(), unmarked=False)
-            assert process.pid in found
+def test_a_number_inside_is_that_of_the_innermost_namespace() -> None:
+    with started("sleep", "100") as process:
+        assert number_inside(process.pid) == process.pid
+    assert number_inside(process.pid) == 0
 
 
 def test_a_table_of_some_processes_has_no_others() -> None:
     with started("sleep", "100") as one, started("sleep", "100") as two:
-        assert table([one.pid, 0]) == {one.pid: Process(os.getpid(), group=one.pid)}
+        assert table([one.pid, 0]) == {one.pid: table()[one.pid]}
         assert {one.pid, two.pid} <= table().keys()
 
 

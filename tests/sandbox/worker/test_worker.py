@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -110,31 +108,6 @@ def test_announcements_are_for_their_agent(monkeypatch: pytest.MonkeyPatch) -> N
     assert worker.add_announcements(ToolResult.text("x\n"), "a").content == "x\ntask 1 ended"
     result = ToolResult.text("x\n")
     assert worker.add_announcements(result, "b") is result
-
-
-# ---- the event loop
-
-
-def test_a_loop_in_a_fork_has_a_wake_up_pipe_and_a_thread_pool_of_its_own() -> None:
-    loop = worker.new_loop()
-    try:
-        assert loop.run_until_complete(loop.run_in_executor(None, lambda: 1)) == 1
-        reading, writing = loop.own_descriptors()
-        own_end, other_end = os.dup(reading), os.dup(writing)  # as the parent has them
-        os.set_blocking(own_end, False)
-        with contextlib.suppress(BlockingIOError):
-            os.read(own_end, 4096)
-        loop.repair_after_fork()
-        loop.call_soon_threadsafe(lambda: None)
-        with pytest.raises(BlockingIOError):
-            os.read(own_end, 1)
-        os.close(own_end)
-        os.close(other_end)
-        assert loop.run_until_complete(loop.run_in_executor(None, lambda: 2)) == 2
-    finally:
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
-        asyncio.set_event_loop(None)
 
 
 # ---- a whole session
