@@ -438,12 +438,12 @@ class _Decompressor:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the compressed data has ended. What follows it is not read: zlib would collect it."""
+        """True if the compressed data has ended. What follows it is not read: zlib would collect it."""
         return self._zlib is not None and self._zlib.eof
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether compressed data has begun and not ended."""
+        """True if compressed data has begun and not ended."""
         return self._zlib is not None and self._started and not self._zlib.eof
 
     def read(self, data: bytes, limit: int) -> tuple[bytes, bytes]:

@@ -272,7 +272,7 @@ async def test_an_answer_that_cannot_be_read_ends_its_call_at_once(trusting: Ses
     await server.close()
 
 
-async def test_what_a_server_answers_is_marked_and_its_end_cannot_be_forged(trusting: Session) -> None:
+async def test_answers_are_marked_and_their_end_cannot_be_forged(trusting: Session) -> None:
     server = await stranger(trusting, "forge")
     first, second = await trusting.call("s_act"), await trusting.call("s_act")
     words = []
@@ -293,7 +293,7 @@ async def test_what_a_server_answers_is_marked_and_its_end_cannot_be_forged(trus
     await server.close()
 
 
-async def test_what_is_nested_too_deep_is_left_out_of_an_answer(trusting: Session) -> None:
+async def test_values_nested_too_deep_are_left_out_of_an_answer(trusting: Session) -> None:
     server = await stranger(trusting, "deep")
     result = await trusting.call("s_act")
     assert not result.is_error

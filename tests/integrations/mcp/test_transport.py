@@ -200,7 +200,7 @@ async def test_a_program_that_cannot_be_started() -> None:
 # ---- messages
 
 
-def test_what_is_nested_too_deep_is_cut_from_a_message() -> None:
+def test_values_nested_too_deep_are_cut_from_a_message() -> None:
     deep = (
         b'{"jsonrpc":"2.0","id":1,"result":{"a":"]}\\"[","b":' + b'{"x":[' * 400 + b"]}" * 400 + b',"c":1}}'
     )
@@ -225,7 +225,7 @@ def test_what_is_nested_too_deep_is_cut_from_a_message() -> None:
         b'{"a":"' + b"\\" * 2_000_000,
     ],
 )
-def test_what_is_no_message_is_found_out_in_bounded_time(text: bytes) -> None:
+def test_junk_is_found_out_in_bounded_time(text: bytes) -> None:
     started_s = time.process_time()
     message = parse_message(text)
     assert isinstance(message, UnreadableMessage)
