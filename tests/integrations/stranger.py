@@ -54,12 +54,13 @@ def nested(levels: int) -> dict[str, Any]:
 
 def odd_tools() -> list[Any]:
     """Tools that cannot be registered, and one that can: its schema is odd, but sound."""
-    fan = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)} | {"d40": {}}
+    doubled = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    fan: dict[str, Any] = {"$ref": "#/$defs/d0", "$defs": {**doubled, "d40": {}}}
     return [
         one_tool("array", type="array"),
         one_tool("deep", **nested(200)),
         one_tool("wide", properties={f"p{number}": {} for number in range(20_000)}),
-        one_tool("fan", **{"$ref": "#/$defs/d0", "$defs": fan}),
+        one_tool("fan", **fan),
         one_tool("loop", **{"$ref": "#"}),
         one_tool("file", **{"$ref": "file:///etc/passwd"}),
         one_tool("values", properties={"x": {"enum": list(range(10**6))}}),

@@ -59,13 +59,13 @@ FAILURES: Mapping[str, Callable[[], Any]] = {
     "chained": chained,
     "quoting": quoting,
     "notes": noted,
-    "syntax": lambda: compile(f"x = {SECRET!r} +", "/home/me/private/x.py", "exec"),
+    "syntax": lambda: compile(f"x = {SECRET!r} +", "/home/someone/private/x.py", "exec"),
     "json": lambda: json.loads("{"),
     "file": lambda: Path(f"/nonexistent/{SECRET}/x").read_text("utf-8"),
     "two files": lambda: Path(f"/nonexistent/{SECRET}").rename(f"/tmp/{SECRET}/y"),
-    "path in the message": lambda: int(f"/home/me/{SECRET}/file"),
-    "quoted path": lambda: (_ for _ in ()).throw(ValueError(f"cannot read '/home/me/my {SECRET}/a b'")),
-    "address of a file": lambda: (_ for _ in ()).throw(ValueError(f"see file:///home/me/{SECRET}")),
+    "path in the message": lambda: int(f"/home/someone/{SECRET}/file"),
+    "quoted path": lambda: (_ for _ in ()).throw(ValueError(f"cannot read '/home/someone/my {SECRET}/a b'")),
+    "address of a file": lambda: (_ for _ in ()).throw(ValueError(f"see file:///home/someone/{SECRET}")),
     "home": lambda: (_ for _ in ()).throw(ValueError(f"no ~/{SECRET}/config")),
     "group": lambda: (_ for _ in ()).throw(ExceptionGroup("several", [ValueError(SECRET)])),
     "assertion": lambda: (_ for _ in ()).throw(AssertionError()),
@@ -80,7 +80,7 @@ def test_a_model_gets_no_line_path_or_value(name: str) -> None:
     for hidden in (
         SECRET,
         __file__,
-        "/home/me",
+        "/home/someone",
         "/nonexistent",
         "the line of the source",
         "File ",
@@ -110,7 +110,7 @@ def share(total: float, people: int) -> float:
     [
         (lambda: share(1, 0), {"total": 1, "people": 0, "other": 2}, "arguments total, people"),
         (lambda: int("twelve"), {"count": "twelve", "unit": "kg"}, "argument count"),
-        (lambda: {}["missing"], {"key": "missing", "x": 1}, "argument key"),
+        (lambda: dict[str, int]()["missing"], {"key": "missing", "x": 1}, "argument key"),
         (lambda: Path("no-such-file").read_text("utf-8"), {"path": "no-such-file", "x": 1}, "argument path"),
         (lambda: (_ for _ in ()).throw(ValueError("'unit' is odd")), {"unit": 5, "x": 1}, "argument unit"),
         (lambda: int("inner"), {"deep": {"a": ["inner"]}, "x": 1}, "argument deep"),
@@ -161,8 +161,12 @@ def test_odd_exceptions_are_reported_anyway() -> None:
 
 
 def test_a_tool_error_says_what_it_wants_to_say() -> None:
-    result = host_exception_result(ToolError("Read /home/me/x first."), {})
-    assert (result.content, result.error_kind, result.metadata) == ("Read /home/me/x first.", "invalid", {})
+    result = host_exception_result(ToolError("Read /home/someone/x first."), {})
+    assert (result.content, result.error_kind, result.metadata) == (
+        "Read /home/someone/x first.",
+        "invalid",
+        {},
+    )
 
 
 def test_a_check_of_a_tool_that_fails_keeps_its_traceback_too() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
@@ -15,8 +17,12 @@ pytest.importorskip("mcp")
 from mcp import types
 from mcp.shared.message import SessionMessage
 
+from aisotools.integrations.mcp.api import add_mcp_server
 from aisotools.integrations.mcp.screening import Screen, find_id, looks_like_answer
 from aisotools.integrations.mcp.transport import UnreadableMessage
+from aisotools.policy.approvers import AllowAll
+from aisotools.testing.fakes import MockTool
+from tests.conftest import OpenSession
 from tests.waiting import HANG_S
 
 
@@ -173,3 +179,79 @@ def test_the_number_of_an_unreadable_answer(text: bytes, number: int) -> None:
 def test_answers_are_told_from_noise() -> None:
     assert looks_like_answer(b'{"id": 1, "result": {')
     assert not looks_like_answer(b'{"level": 1, "msg": "x"}')
+
+
+# ---- over HTTP
+
+
+ANSWERS: Mapping[str, tuple[str, bytes]] = {
+    "no json": ("application/json", b"<html>error</html>"),
+    "cut": ("application/json", b'{"jsonrpc":"2.0","id":%d,"result":{"con'),
+    "wrong id": ("application/json", b'{"jsonrpc":"2.0","id":4711,"result":{"content":[]}}'),
+    "no id": ("application/json", b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}'),
+    "wrong shape": ("application/json", b'{"jsonrpc":"2.0","id":%d,"result":{"content":"x"}}'),
+    "a list": ("application/json", b"[]"),
+    "nothing": ("application/json", b""),
+    "a page": ("text/html", b"<html>log in</html>"),
+    "deepest": ("application/json", b'{"jsonrpc":"2.0","id":%d,"result":' + b"[" * 100_000),
+    "broken event": ("text/event-stream", b"event: message\ndata: {broken\n\n"),
+    "no event": ("text/event-stream", b": nothing\n\n"),
+}
+
+
+class WebServer:
+    """An MCP server over HTTP that answers calls in the way that `how` names."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = re.search(rb"content-length: (\d+)", head.lower())
+                message = json.loads(await reader.readexactly(int(length[1])) if length else b"{}")
+                kind, body = self.answer(message)
+                status = b"202 Accepted" if "id" not in message else b"200 OK"
+                head = b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
+                writer.write(head % (status, kind.encode(), len(body)) + body)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            writer.close()
+
+    def answer(self, message: Mapping[str, Any]) -> tuple[str, bytes]:
+        result: dict[str, Any]
+        match message.get("method"):
+            case "initialize":
+                result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+                result["serverInfo"] = {"name": "s", "version": "0"}
+            case "tools/list":
+                result = {"tools": [{"name": "act", "inputSchema": {"type": "object"}}, {"name": "no"}]}
+            case "tools/call":
+                kind, body = ANSWERS[self.how]
+                return kind, body.replace(b"%d", str(message["id"]).encode())
+            case None:
+                return "text/plain", b""
+            case _:
+                error = {"code": -32601, "message": "no such method"}
+                answer = {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
+                return "application/json", json.dumps(answer).encode()
+        answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+        return "application/json", json.dumps(answer).encode()
+
+
+@pytest.mark.parametrize("how", ANSWERS)
+async def test_an_answer_over_http_that_cannot_be_read_ends_its_call(
+    how: str, open_session: OpenSession
+) -> None:
+    http = await asyncio.start_server(WebServer(how).serve, "127.0.0.1", 0)
+    session = open_session(MockTool("own"), approver=AllowAll())
+    url = f"http://127.0.0.1:{http.sockets[0].getsockname()[1]}/mcp"
+    server = await add_mcp_server(session.registry, "s", url=url, session=session)
+    assert server.tools == ("s_act",)
+    result = await asyncio.wait_for(session.call("s_act", timeout_s=80_000), HANG_S)
+    assert result.is_error
+    assert "s_act: " in result.content
+    await server.close()
+    http.close()
