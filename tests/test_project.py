@@ -45,7 +45,6 @@ BROUGHT = {
     "langgraph-prebuilt": "langgraph",
     "pydantic-core": "pydantic",
     "pyzmq": "jupyter-client",
-    "referencing": "jsonschema",
     "tornado": "ipykernel",
     "traitlets": "ipython",
 }

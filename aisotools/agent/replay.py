@@ -33,6 +33,7 @@ from aisotools.core.exceptions import UsageError
 from aisotools.core.messages import AssistantMessage, CallPart, Message, ModelEvent, UserMessage
 from aisotools.core.protocols import UserQuestion
 from aisotools.core.types import Approval, ApprovalRequest, Decision, Facts, Json, ToolCall, ToolDefinition
+from aisotools.core.untrusted import without_words
 from aisotools.policy.rules import Evaluation, Policy
 from aisotools.sandbox.confinement.levels import at_least
 from aisotools.session.session import Session
@@ -234,8 +235,8 @@ async def replay(transcript: Transcript, session: Session) -> Replayed:
             answers for this run, such as a `RecordedApprover`.
 
     Returns:
-        The differences, call by call. Process ids do not count, nor when the end of a background task is
-        announced.
+        The differences, call by call. Process ids do not count, nor the words in the marks of untrusted text,
+        nor when the end of a background task is announced.
     """
     await session.start()
     cleaner = Cleaner(session.registry, str(session.workspace or ""))
@@ -395,7 +396,7 @@ def _difference(before: RecordedCall, after: RecordedCall | None) -> str:
 
 def _comparable(text: str) -> str:
     """Return a result without the parts that differ from run to run."""
-    return _TASK_NOTICE.sub("", _PROCESS_ID.sub("(process)", text)).rstrip("\n")
+    return _TASK_NOTICE.sub("", _PROCESS_ID.sub("(process)", without_words(text))).rstrip("\n")
 
 
 def _key(name: str, arguments: Mapping[str, Json]) -> bytes:

@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from aisotools.builtin.file_operations import translate_errors
 from aisotools.core.exceptions import ToolError
-from aisotools.core.protocols import Services, ToolContext, UserQuestion
+from aisotools.core.protocols import Services, StoredText, ToolContext, UserQuestion
 from aisotools.core.types import Effect, Json, MimeBundle, ToolResult
+from aisotools.core.untrusted import is_marked, mark_untrusted
 from aisotools.tools.function import tool
 from aisotools.workspace.paths import shown
 from aisotools.workspace.workspace import Workspace
@@ -78,7 +79,9 @@ def read_result(
         part = stored.text[offset : offset + context.output_caps.content_chars - 200]
         end = offset + len(part)
         note = f"[characters {offset} to {end} of {len(stored.text)} of {ref}]"
-        return ToolResult.json({"ref": ref, "text": part, "next_offset": end}, f"{part}\n{note}")
+        return ToolResult.json(
+            {"ref": ref, "text": part, "next_offset": end}, f"{_marked(part, stored)}\n{note}"
+        )
     lines = stored.text.removesuffix("\n").split("\n")
     first = first_line or 1
     last = min(last_line or len(lines), len(lines))
@@ -99,7 +102,13 @@ def read_result(
         "last_line": last,
         "text": "\n".join(line for _, line in chosen),
     }
-    return ToolResult.json(value, "\n".join([*rows, note]))
+    found = [_marked("\n".join(rows), stored)] if rows else []
+    return ToolResult.json(value, "\n".join([*found, note]))
+
+
+def _marked(part: str, stored: StoredText) -> str:
+    """Return a part of a stored result, marked if the whole is: the marks themselves may not be in it."""
+    return mark_untrusted(part, f"part of a result of {stored.tool}") if is_marked(stored.text) else part
 
 
 def _filter_lines(lines: list[tuple[int, str]], pattern: str, note: str) -> tuple[list[tuple[int, str]], str]:

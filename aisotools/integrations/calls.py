@@ -13,6 +13,7 @@ from aisotools.core.exceptions import ToolError, UnknownTool, UsageError
 from aisotools.core.protocols import Approver
 from aisotools.core.types import Decision, Json, ToolCall, ToolResult
 from aisotools.session.session import Session
+from aisotools.tools.validation import schema_error
 
 Asking = Literal["session", "framework"]
 """Who asks the user for approval: the session, by its card or prompt, or the framework."""
@@ -87,6 +88,20 @@ def needs_asking(session: Session, name: str, arguments: Mapping[str, Json]) -> 
     if prepared.evaluation.decision is not Decision.ASK or session.grants.find(prepared) is not None:
         return None
     return tuple(prepared.evaluation.reasons)
+
+
+def check_schema(tool: str, schema: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Return the schema of another framework's tool, which may come from a stranger, if it can be read.
+
+    Its regular expressions do not count: the framework checks them itself.
+
+    Raises:
+        UsageError: If it is broken, or nested or large beyond measure.
+    """
+    flaw = schema_error(schema, with_patterns=False)
+    if flaw:
+        raise UsageError(f"The tool {tool!r} cannot be taken from its framework: {flaw}.")
+    return schema
 
 
 def images(result: ToolResult) -> Iterator[Image]:

@@ -21,6 +21,7 @@ from aisotools.integrations.calls import (
     call_blocking,
     call_session_tool,
     check_asking,
+    check_schema,
     images,
     needs_asking,
 )
@@ -29,6 +30,7 @@ from aisotools.session.session import Session
 from aisotools.tools.export import Export, exported_name
 from aisotools.tools.registry import ToolRegistry
 from aisotools.tools.results import to_result
+from aisotools.tools.validation import validate_against_untrusted
 
 
 class LangChainSessionTool(BaseTool):
@@ -149,6 +151,7 @@ class LangChainTool:
                 f"{type(tool).__name__} is not a LangChain tool. Give one made by langchain's @tool."
             )
         self._tool = tool
+        self.parameters_schema()  # raises now for what no call could use
         self.effect = effect
         self.source = f"LangChain: {type(tool).__module__}.{type(tool).__qualname__}"
 
@@ -166,7 +169,14 @@ class LangChainTool:
         """Return the JSON Schema of the arguments."""
         schema: Any = self._tool.tool_call_schema
         fields: dict[str, Json] = dict(schema) if isinstance(schema, dict) else schema.model_json_schema()
-        return {"type": "object", **{key: value for key, value in fields.items() if key != "description"}}
+        return check_schema(
+            self.name,
+            {"type": "object", **{key: value for key, value in fields.items() if key != "description"}},
+        )
+
+    def validate_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
+        """Validate as far as that is cheap with a stranger's schema. LangChain validates again."""
+        return validate_against_untrusted(self.parameters_schema(), arguments, self.name)
 
     def classify(self, arguments: Mapping[str, Json]) -> Effect:  # noqa: ARG002 - named by the contract
         """Return the effect of a call."""

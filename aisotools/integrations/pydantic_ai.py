@@ -19,13 +19,21 @@ from pydantic_core import SchemaValidator, core_schema
 from aisotools.core.exceptions import UsageError
 from aisotools.core.protocols import ToolContext
 from aisotools.core.types import Effect, Json, ToolResult
-from aisotools.integrations.calls import Asking, call_session_tool, check_asking, images, needs_asking
+from aisotools.integrations.calls import (
+    Asking,
+    call_session_tool,
+    check_asking,
+    check_schema,
+    images,
+    needs_asking,
+)
 from aisotools.policy.approvers import AllowAll
 from aisotools.session.session import Session
 from aisotools.tools.adapter import declared_effect
 from aisotools.tools.export import exported_name
 from aisotools.tools.registry import ToolRegistry
 from aisotools.tools.results import to_result
+from aisotools.tools.validation import validate_against_untrusted
 
 _ACCEPT_ALL = SchemaValidator(core_schema.any_schema())
 """The gate validates the arguments, with messages for a model."""
@@ -137,6 +145,7 @@ class PydanticAITool:
         if not isinstance(tool, Tool):
             raise UsageError(f"{type(tool).__name__} is not a pydantic-ai Tool. Give Tool(function).")
         self._tool = tool
+        self.parameters_schema()  # raises now for what no call could use
         self.effect = effect
         self._deps = deps
         self.source = f"pydantic-ai: {tool.function.__module__}.{tool.function.__qualname__}"
@@ -153,7 +162,11 @@ class PydanticAITool:
 
     def parameters_schema(self) -> Mapping[str, Json]:
         """Return the JSON Schema of the arguments."""
-        return self._tool.function_schema.json_schema
+        return check_schema(self.name, self._tool.function_schema.json_schema)
+
+    def validate_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
+        """Validate as far as that is cheap with a stranger's schema. pydantic-ai validates again."""
+        return validate_against_untrusted(self.parameters_schema(), arguments, self.name)
 
     def classify(self, arguments: Mapping[str, Json]) -> Effect:  # noqa: ARG002 - named by the contract
         """Return the effect of a call."""

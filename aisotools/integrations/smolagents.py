@@ -13,6 +13,7 @@ from typing import Any
 
 from smolagents import Tool
 
+from aisotools.core.untrusted import UNTRUSTED
 from aisotools.integrations.calls import call_blocking, images
 from aisotools.session.session import Session
 from aisotools.tools.export import Export, exported_name
@@ -64,6 +65,8 @@ class SmolagentsSessionTool(Tool):  # type: ignore[misc]  # smolagents is untype
             from smolagents import AgentImage
 
             return AgentImage(pictures[0].data)
+        if result.metadata.get(UNTRUSTED):
+            return result.content  # smolagents shows values to the model, too
         return result.value if isinstance(result.value, dict | list | int | float) else result.content
 
 

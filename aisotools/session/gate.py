@@ -34,7 +34,12 @@ from aisotools.session.event_log import EventLog
 from aisotools.session.guards import CallEnvironment, Guard
 from aisotools.session.previews import describe_differences
 from aisotools.session.transfer import TransferTool
-from aisotools.tools.adapter import broken_tool_result, exception_result, validate_value
+from aisotools.tools.adapter import (
+    broken_tool_result,
+    exception_result,
+    host_exception_result,
+    validate_value,
+)
 from aisotools.tools.registry import ToolRegistry
 from aisotools.tools.validation import check_size
 from aisotools.workspace.protected_names import AllowedNames
@@ -117,7 +122,7 @@ async def _execute(tool: Tool, call: ToolCall, context: ToolContext) -> ToolResu
     try:
         result: object = await tool.execute(call.arguments, context)
     except (Exception, SystemExit) as error:  # whatever a tool raises is its result
-        return exception_result(error)
+        return host_exception_result(error, call.arguments)
     if not isinstance(result, ToolResult):
         problem = f"{tool.name} returned {type(result).__name__} instead of a ToolResult"
         return ToolResult.error(f"{problem}; fix its execute().", recoverable=False)
@@ -597,7 +602,7 @@ class Gate:
             except ToolError as error:
                 result = ToolResult.error(str(error), recoverable=False)
             except Exception as error:  # tools are written by strangers too
-                failed = exception_result(error)
+                failed = host_exception_result(error)
                 message = f"{call.name} ran, but its validate_value failed. This is a bug in the tool.\n"
                 result = dataclasses.replace(failed, content=message + failed.content, recoverable=False)
         return result if session_tool is None else session_tool.receive(result)

@@ -33,6 +33,7 @@ from aisotools.core.protocols import (
     ToolPayload,
 )
 from aisotools.core.types import Effect, Facts, Json, ToolDefinition, ToolResult
+from aisotools.tools.host_failures import host_failure
 from aisotools.tools.schema import check_name
 from aisotools.tools.validation import validate_against
 
@@ -155,7 +156,10 @@ def cell_of(tool: Tool) -> str | None:
 
 
 def exception_result(error: BaseException) -> ToolResult:
-    """Convert an exception of a tool to a result: its message, and the tool's part of the traceback."""
+    """Convert an exception of a tool to a result: its message, and the tool's part of the traceback.
+
+    Of a tool on the host a model gets less; see `host_exception_result`.
+    """
     if isinstance(error, ToolError):
         return ToolResult.error(str(error), recoverable=error.recoverable, error_kind="invalid")
     if isinstance(error, WorkspaceError):
@@ -166,6 +170,22 @@ def exception_result(error: BaseException) -> ToolResult:
     stack = format_tool_frames(error)
     content = f"{headline}\n\n{stack}" if stack else headline
     return ToolResult.error(content).with_metadata(exception=type(error).__name__)
+
+
+def host_exception_result(error: BaseException, arguments: Mapping[str, Any] | None = None) -> ToolResult:
+    """Convert an exception of a tool that ran on the host. Its traceback stays with the person.
+
+    Args:
+        error: The exception.
+        arguments: The call's arguments, if it got as far.
+    """
+    if isinstance(error, ToolError | WorkspaceError):
+        return exception_result(error)
+    if isinstance(error, SystemExit):
+        code = f" ({error.code})" if isinstance(error.code, int) else ""
+        exited = ToolResult.error(f"The tool tried to exit{code}. Only the call was ended.")
+        return exited.with_metadata(**host_failure(error).metadata)
+    return host_failure(error, arguments)
 
 
 def format_tool_frames(error: BaseException) -> str:
@@ -188,7 +208,7 @@ def broken_tool_result(name: str, error: Exception) -> ToolResult:
         return exception_result(error)
     if isinstance(error, UsageError):
         return ToolResult.error(str(error), recoverable=False)
-    result = exception_result(error)
+    result = host_failure(error)
     explanation = (
         f"{name} was not called: the tool failed while checking the call. "
         "This is a bug in the tool; its author must fix it.\n"

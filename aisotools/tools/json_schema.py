@@ -7,6 +7,7 @@ two targets: OpenAI's strict mode and Gemini's `Schema`, a part of OpenAPI 3.0.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,6 +22,7 @@ ArgumentPath = tuple[str, ...]
 """The place of a value in the arguments: names of properties, and `*` for every item of a list."""
 
 _MAX_REFERENCE_DEPTH = 32
+_MAX_INLINED_REFERENCES = 500
 _MAX_VALUE_CHARS = 300  # of one keyword's value in a description
 
 _NAMED_SUBSCHEMAS = {"properties", "patternProperties", "dependentSchemas"}
@@ -54,6 +56,7 @@ class ChangeLog:
     def __init__(self) -> None:
         """Start without changes."""
         self.changes: list[SchemaChange] = []
+        self._known: set[SchemaChange] = set()
 
     def __repr__(self) -> str:
         return f"<ChangeLog of {len(self.changes)} changes>"
@@ -61,7 +64,8 @@ class ChangeLog:
     def add(self, path: str, action: ChangeAction, what: str, why: str) -> None:
         """Add a change unless it is listed already."""
         change = SchemaChange(path=path, action=action, what=what, why=why)
-        if change not in self.changes:
+        if change not in self._known:
+            self._known.add(change)
             self.changes.append(change)
 
 
@@ -70,6 +74,16 @@ def as_schema(value: object) -> Schema:
     if value is False:
         return {"not": {}}
     return copy.deepcopy(dict(value)) if isinstance(value, Mapping) else {}
+
+
+def _own(value: object) -> Schema:
+    """Return a schema as a dict whose keywords can be replaced, not changed: what is inside is shared.
+
+    A deep copy at each level would take quadratic time.
+    """
+    if value is False:
+        return {"not": {}}
+    return dict(value) if isinstance(value, Mapping) else {}
 
 
 def resolve_reference(root: Mapping[str, Any], reference: object) -> Mapping[str, Any] | None:
@@ -92,6 +106,7 @@ def inline_references(root: Mapping[str, Any], log: ChangeLog, why: str, *, roun
         why: The provider's rule that requires it.
         rounds: How often a recursive schema is repeated inside itself. Deeper levels allow any value.
     """
+    followed = itertools.count()
 
     def walk(node: object, path: str, within: tuple[str, ...]) -> Any:
         if isinstance(node, list):
@@ -115,8 +130,11 @@ def inline_references(root: Mapping[str, Any], log: ChangeLog, why: str, *, roun
                 "it does not point into this schema",
             )
             return walk(rest, path, within)
-        if within.count(str(reference)) > rounds or len(within) > _MAX_REFERENCE_DEPTH:
-            log.add(path, "weakened", "a recursive schema is repeated a limited number of times", why)
+        # A fan: references that each double the next expand to more than any memory holds.
+        is_endless = next(followed) > _MAX_INLINED_REFERENCES
+        if is_endless or within.count(str(reference)) > rounds or len(within) > _MAX_REFERENCE_DEPTH:
+            what = "what references lead to" if is_endless else "a recursive schema"
+            log.add(path, "weakened", f"{what} is repeated a limited number of times", why)
             kind = target.get("type")
             text = f"{target.get('description', '')} Nested as above.".strip()
             nested: Schema = {"description": text, **rest}
@@ -138,7 +156,7 @@ def merge_all_of(schema: Schema, path: str, log: ChangeLog, why: str) -> Schema:
     if not isinstance(parts, list):
         return schema
     lossless = True
-    for part in map(as_schema, parts):
+    for part in map(_own, parts):
         inner = merge_all_of(part, path, log, why)
         properties = {**inner.get("properties", {}), **schema.get("properties", {})}
         required = [*schema.get("required", []), *inner.get("required", [])]
@@ -162,7 +180,7 @@ def flatten_root(schema: Schema, log: ChangeLog, why: str) -> Schema:
         parts = schema.pop(keyword, None)
         if not isinstance(parts, list):
             continue
-        branches = [merge_all_of(as_schema(part), "parameters", log, why) for part in parts]
+        branches = [merge_all_of(_own(part), "parameters", log, why) for part in parts]
         objects = [branch for branch in branches if isinstance(branch.get("properties"), Mapping)]
         properties: Schema = {}
         for branch in objects:
@@ -412,7 +430,7 @@ class _StrictConverter:
 
     def convert(self, value: object, path: str, location: ArgumentPath | None) -> Schema:
         """Convert one schema. `location` is its place in the arguments; None if that is ambiguous."""
-        schema = merge_all_of(as_schema(value), path, self.log, _STRICT_RULE)
+        schema = merge_all_of(_own(value), path, self.log, _STRICT_RULE)
         if "$ref" in schema and len(schema) > 1:
             schema = self._expand_reference(schema, path)
         if "oneOf" in schema:
@@ -424,8 +442,10 @@ class _StrictConverter:
             unknown |= {"format"}
         schema = move_to_description(schema, unknown, path, self.log, _STRICT_RULE)
         for key in ("$defs", "definitions"):
-            for name, definition in dict(schema.get(key) or {}).items():
-                schema[key][name] = self.convert(definition, name, None)
+            if schema.get(key):
+                schema[key] = {
+                    name: self.convert(part, name, None) for name, part in dict(schema[key]).items()
+                }
         if "anyOf" in schema:
             parts = schema["anyOf"]
             inside = location if len([part for part in parts if part != {"type": "null"}]) == 1 else None
@@ -446,7 +466,7 @@ class _StrictConverter:
         )
         if target is None or any("$ref" in str(child) for child in subschemas(target)):
             return {"anyOf": [{"$ref": schema["$ref"]}], **rest}
-        return {**as_schema(target), **rest}
+        return {**_own(target), **rest}
 
     def _require_all(self, schema: Schema, path: str, location: ArgumentPath | None) -> Schema:
         required = set(schema.get("required", ()))
@@ -508,7 +528,7 @@ class GeminiConverter:
 
     def convert(self, value: object, path: str, location: ArgumentPath, *, alone: bool = True) -> Schema:
         """Convert one schema without references. `alone` is false if it is one of several alternatives."""
-        schema = merge_all_of(as_schema(value), path, self._log, _GEMINI_RULE)
+        schema = merge_all_of(_own(value), path, self._log, _GEMINI_RULE)
         schema, null = split_null(schema)
         if "oneOf" in schema:
             schema["anyOf"] = [*schema.get("anyOf", []), *schema.pop("oneOf")]
@@ -520,7 +540,7 @@ class GeminiConverter:
         schema = self._with_type(self._fixed_values(schema, path), path)
         if "anyOf" in schema:
             parts = schema.pop("anyOf")
-            alone = alone and not any(as_schema(part).get("type") == "string" for part in parts)
+            alone = alone and not any(_own(part).get("type") == "string" for part in parts)
             schema["anyOf"] = [self.convert(part, path, location, alone=alone) for part in parts]
         elif schema.get("type") == "object":
             schema = self._object(schema, path, location, alone=alone)

@@ -1,22 +1,21 @@
 """Check the arguments of a call, with error messages that a model can act on.
 
 Tools made by `@tool` validate with pydantic and share the messages here. Other tools have a JSON Schema and
-no validator; `validate_against` checks theirs with jsonschema, which is imported here only.
+no validator; `validate_against` checks theirs.
 """
 
 from __future__ import annotations
 
 import difflib
-import functools
 import reprlib
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from aisotools.core.exceptions import ArgumentError, ToolError
 from aisotools.core.types import Json
+from aisotools.tools.conformance import Checker, OverBudget, Violation
+from aisotools.tools.soundness import BrokenSchema, schema_flaw
 
 MAX_ARGUMENT_BYTES = 4 << 20
 """The largest arguments of one call, encoded as JSON. The event loop copies, checks and records them: of this
@@ -37,6 +36,8 @@ MAX_PROBLEMS = 8
 _MAX_MESSAGE_CHARS = 300
 _MAX_HINTED_ARGUMENTS = 20
 _MAX_HINTED_VALUES = 12
+_MAX_HINT_CHARS = 200  # of one argument
+_MAX_COMPARED_NAMES = 500
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 80
@@ -171,8 +172,9 @@ def describe_problem(
         return f"{path} is missing"
     if kind == "extra_forbidden":
         known = list(parameters.get("properties", {}))
-        near = difflib.get_close_matches(str(loc[-1])[:80], known, n=1) if len(loc) == 1 else []
-        suggestion = f" (did you mean {near[0]}?)" if near else ""
+        is_comparable = len(loc) == 1 and len(known) <= _MAX_COMPARED_NAMES
+        near = difflib.get_close_matches(str(loc[-1])[:80], known, n=1) if is_comparable else []
+        suggestion = f" (did you mean {near[0][:80]}?)" if near else ""
         return f"{path} is not an argument{suggestion}"
     text = message[:_MAX_MESSAGE_CHARS]
     return f"{path}: {text[:1].lower() + text[1:]}, got {short_repr(value)}"
@@ -187,7 +189,10 @@ def signature_hint(parameters: Mapping[str, Json]) -> str:
     entries = []
     for name, schema in list(properties.items())[:_MAX_HINTED_ARGUMENTS]:
         type_name = _type_name(schema, parameters.get("$defs", {}))
-        entries.append(f"{name} ({type_name}, required)" if name in required else f"{name} ({type_name})")
+        if len(type_name) > _MAX_HINT_CHARS:
+            type_name = f"{type_name[:_MAX_HINT_CHARS]}..."
+        need = ", required" if name in required else ""
+        entries.append(f"{name[:_MAX_HINT_CHARS]} ({type_name}{need})")
     return "Expected: " + ", ".join(entries) + "."
 
 
@@ -210,27 +215,34 @@ def _type_name(schema: Json, definitions: Mapping[str, Json]) -> str:
     return kinds if isinstance(kinds, str) else " or ".join(kinds)
 
 
-# -- JSON Schemas of tools without a validator
+# -- JSON Schemas
+
+_MAX_STEPS = 200_000
+"""Keyword checks of one call's arguments: a fraction of a second, for which the event loop waits."""
+_MAX_VALUE_STEPS = 500_000
+_MAX_UNTRUSTED_STEPS = 20_000
+_MAX_UNTRUSTED_S = 0.05
 
 
-def schema_error(schema: object) -> str:
-    """Return why `schema` cannot describe a tool's arguments, or `""` if it can."""
-    import jsonschema
+def schema_error(schema: object, *, with_patterns: bool = True) -> str:
+    """Return why `schema` cannot describe a tool's arguments, or `""` if it can.
 
+    Args:
+        schema: Any object.
+        with_patterns: Whether a regular expression that cannot be checked in linear time is an error.
+    """
     if not isinstance(schema, Mapping) or schema.get("type") != "object":
         return f"the schema of its arguments must be a JSON Schema of type 'object', not {short_repr(schema)}"
-    try:
-        jsonschema.Draft202012Validator.check_schema(dict(schema))
-    except jsonschema.SchemaError as error:
-        where = ".".join(str(part) for part in error.absolute_path)
-        place = f" at {where}" if where else ""
-        return f"the schema of its arguments is broken{place}: {error.message[:_MAX_MESSAGE_CHARS]}"
-    return ""
+    flaw = schema_flaw(schema, with_patterns=with_patterns)
+    return f"the schema of its arguments is broken {flaw}" if flaw else ""
 
 
 def conforms(schema: Mapping[str, Json], value: Json) -> bool:
-    """Return whether `value` fits `schema`, which must be a sound JSON Schema."""
-    return bool(_validator(schema).is_valid(value))
+    """Return whether `value` fits `schema`. False too if that cannot be found out in bounded time."""
+    try:
+        return next(Checker(schema, max_steps=_MAX_VALUE_STEPS).violations(value), None) is None
+    except (OverBudget, BrokenSchema):
+        return False
 
 
 def validate_against(schema: Mapping[str, Json], arguments: Mapping[str, Any], tool: str) -> dict[str, Json]:
@@ -240,57 +252,17 @@ def validate_against(schema: Mapping[str, Json], arguments: Mapping[str, Any], t
         ArgumentError: Naming every argument that does not fit.
         ToolError: If the schema itself is broken; not recoverable.
     """
-    return _validate(schema, arguments, tool, _validator)
-
-
-def _validate(
-    schema: Mapping[str, Json],
-    arguments: Mapping[str, Any],
-    tool: str,
-    validator: Callable[[Mapping[str, Json]], Any],
-) -> dict[str, Json]:
-    from pydantic_core import from_json
-
-    if not isinstance(arguments, Mapping):
-        raise not_an_object_error(tool, arguments, schema)
-    plain: dict[str, Json] = from_json(encode_arguments(tool, arguments))
-    errors: list[Any] = []
+    flaw = schema_flaw(schema)
+    if flaw:
+        raise _broken_schema_error(tool, flaw)
+    checker = Checker(schema, max_steps=_MAX_STEPS)
     try:
-        for error in islice(validator(schema).iter_errors(plain), MAX_PROBLEMS):
-            errors.append(error)  # noqa: PERF402 - a list comprehension would lose them at _BudgetExceeded
-    except _BudgetExceeded:
-        # Only schemas of other people have a budget. Their server validates the call again.
-        pass
-    except Exception as error:
-        raise ToolError(
-            f"{tool} was not called: the schema of its arguments is broken ({type(error).__name__}: "
-            f"{str(error)[:_MAX_MESSAGE_CHARS]}). The author of the tool must fix it.",
-            recoverable=False,
-        ) from error
-    if errors:
-        errors.sort(key=lambda error: [str(part) for part in error.absolute_path])
-        raise invalid_arguments_error(
-            tool, [text for error in errors for text in _describe_error(error, schema)], schema
-        )
-    return plain
-
-
-# -- untrusted JSON Schemas, such as those that an MCP server sends
-
-# Keywords whose cost is bounded by the size of the value. `pattern` is missing: a regular expression can take
-# exponential time. So are `uniqueItems` and the other keywords that compare items with each other.
-_CHEAP_KEYWORDS = (
-    *("$ref", "type", "enum", "const", "required", "properties", "additionalProperties", "items"),
-    *("prefixItems", "anyOf", "oneOf", "allOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-    *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
-)
-_MAX_STEPS = 20_000  # keyword checks per validation
-_MAX_VALIDATION_S = 0.25  # the event loop waits for it
-_budget: ContextVar[list[float]] = ContextVar("budget")  # steps left; deadline on the monotonic clock
-
-
-class _BudgetExceeded(Exception):
-    """Validation against an untrusted schema used up its steps or its time."""
+        return _validate(schema, arguments, tool, checker)
+    except OverBudget:
+        raise ArgumentError(
+            f"The arguments of {tool} are too many, or nested too deep, to be checked against its schema in "
+            f"{_MAX_STEPS:,} steps. Pass less at once, or write the data to a file and pass its path."
+        ) from None
 
 
 def validate_against_untrusted(
@@ -298,69 +270,71 @@ def validate_against_untrusted(
 ) -> dict[str, Json]:
     """Return the arguments as plain JSON, checked against a schema that may be written to hang us.
 
-    Only cheap keywords are checked, within a budget of steps and time. Arguments that exceed it count as
-    valid; the author of the schema has to validate them.
+    Regular expressions are not checked, and what takes too many steps or too long counts as valid: whoever
+    wrote the schema validates the call again.
 
     Raises:
         ArgumentError: Naming arguments that do not fit.
         ToolError: If the schema itself is broken; not recoverable.
     """
-    token = _budget.set([_MAX_STEPS, time.monotonic() + _MAX_VALIDATION_S])
+    checker = Checker(schema, max_steps=_MAX_UNTRUSTED_STEPS, max_s=_MAX_UNTRUSTED_S, with_patterns=False)
     try:
-        return _validate(schema, arguments, tool, _bounded_validator)
-    finally:
-        _budget.reset(token)
+        return _validate(schema, arguments, tool, checker)
+    except OverBudget:
+        return _plain(tool, arguments)
 
 
-@functools.cache
-def _bounded_validator_class() -> Any:
-    import jsonschema
+def _plain(tool: str, arguments: Mapping[str, Any]) -> dict[str, Json]:
+    from pydantic_core import from_json
 
-    def counted(name: str, check: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
-        def keyword(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
-            budget = _budget.get()
-            budget[0] -= 1
-            if budget[0] < 0 or time.monotonic() > budget[1]:
-                raise _BudgetExceeded
-            if name == "additionalProperties" and "patternProperties" in schema:
-                # Which names are additional depends on regular expressions.
-                return
-            yield from check(validator, value, instance, schema) or ()
-
-        return keyword
-
-    standard = jsonschema.Draft202012Validator
-    checks = {name: counted(name, standard.VALIDATORS[name]) for name in _CHEAP_KEYWORDS}
-    return jsonschema.validators.create(standard.META_SCHEMA, checks, type_checker=standard.TYPE_CHECKER)
+    plain: dict[str, Json] = from_json(encode_arguments(tool, arguments))
+    return plain
 
 
-def _bounded_validator(schema: Mapping[str, Json]) -> Any:
-    from referencing import Registry
+def _validate(
+    schema: Mapping[str, Json], arguments: Mapping[str, Any], tool: str, checker: Checker
+) -> dict[str, Json]:
+    if not isinstance(arguments, Mapping):
+        raise not_an_object_error(tool, arguments, schema)
+    plain = _plain(tool, arguments)
+    violations: list[Violation] = []
+    try:
+        for violation in islice(checker.violations(plain), MAX_PROBLEMS):
+            violations.append(violation)  # noqa: PERF402 - a list comprehension would lose them at OverBudget
+    except OverBudget:
+        if not violations:
+            raise
+    except Exception as error:
+        raise _broken_schema_error(tool, f"at this call: {type(error).__name__}: {error}") from error
+    if violations:
+        violations.sort(key=lambda violation: [str(part) for part in violation.path])
+        problems = [text for violation in violations for text in _describe_violation(violation, schema)]
+        raise invalid_arguments_error(tool, problems, schema)
+    return plain
 
-    return _bounded_validator_class()(dict(schema), registry=Registry())
+
+def _broken_schema_error(tool: str, flaw: str) -> ToolError:
+    return ToolError(
+        f"{tool} was not called: the schema of its arguments is broken {flaw[:_MAX_MESSAGE_CHARS]}. "
+        "The author of the tool must fix it.",
+        recoverable=False,
+    )
 
 
-def _validator(schema: Mapping[str, Json]) -> Any:
-    import jsonschema
-    from referencing import Registry
-
-    # An empty registry: jsonschema's default would fetch whatever a `$ref` points at, files included.
-    return jsonschema.Draft202012Validator(dict(schema), registry=Registry())
-
-
-def _describe_error(error: Any, schema: Mapping[str, Json]) -> list[str]:
-    """Describe an error of jsonschema in the same words as one of pydantic."""
-    loc = tuple(error.absolute_path)
-    if error.validator == "required":
-        missing = [n for n in error.validator_value if n not in error.instance]
-        return [describe_problem((*loc, n), "missing", "", None, schema) for n in missing]
-    if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
-        known = set(error.schema.get("properties", {}))
-        extra = [n for n in error.instance if n not in known]
+def _describe_violation(violation: Violation, schema: Mapping[str, Json]) -> list[str]:
+    """Describe what does not fit in the same words as an error of pydantic."""
+    loc = violation.path
+    if violation.keyword == "required":
+        return [describe_problem((*loc, name), "missing", "", None, schema) for name in violation.names]
+    if violation.keyword == "additionalProperties":
         # Only what is listed is worth the search for a name that is near; of the others the number counts.
-        described = [
-            describe_problem((*loc, n), "extra_forbidden", "", None, schema) for n in extra[:MAX_PROBLEMS]
+        return [
+            describe_problem((*loc, name), "extra_forbidden", "", None, schema)
+            if number < MAX_PROBLEMS
+            else f"{name[:80]} is not an argument"
+            for number, name in enumerate(violation.names)
         ]
-        return described + [f"{str(n)[:80]} is not an argument" for n in extra[MAX_PROBLEMS:]]
-    message = f"does not fit {error.validator} {short_repr(error.validator_value)}"
-    return [describe_problem(loc, str(error.validator), message, error.instance, schema)]
+    message = f"does not fit {violation.keyword} {short_repr(violation.expected)}"
+    if violation.keyword == "false":
+        message = "may not be there"
+    return [describe_problem(loc, violation.keyword, message, violation.value, schema)]

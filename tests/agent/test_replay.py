@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -66,3 +67,13 @@ async def test_a_recorded_run_replays_identical_in_calls_and_results(
     assert [one for one in replayed.calls if one.difference] == []
     assert len(replayed.calls) == len(transcript.calls)
     assert replayed.ends == ()
+
+
+async def test_a_page_that_changed_is_a_difference(tmp_path: Path, environ: Mapping[str, str]) -> None:
+    transcript = await recorded("strangers", tmp_path, environ)
+    changed = [
+        dataclasses.replace(call, content=call.content.replace("page 1", "page 9"))
+        for call in transcript.calls
+    ]
+    replayed = await again(dataclasses.replace(transcript, calls=changed), tmp_path, environ)
+    assert len([one for one in replayed.calls if one.difference]) == 2

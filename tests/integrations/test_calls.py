@@ -15,6 +15,7 @@ from aisotools.integrations.calls import (
     call_blocking,
     call_session_tool,
     check_asking,
+    check_schema,
     images,
     needs_asking,
 )
@@ -80,3 +81,10 @@ def test_images_of_a_result_and_its_displays() -> None:
 @pytest.mark.parametrize("data", [{"image/png": "A"}, {"image/png": 5}, {"image/svg+xml": "<svg/>"}, {}])
 def test_data_that_is_no_image_is_skipped(data: Any) -> None:
     assert list(images(ToolResult(content="", data=data))) == []
+
+
+def test_a_strangers_schema_is_taken_if_it_can_be_read() -> None:
+    sound = {"type": "object", "properties": {"x": {"pattern": "(?=a)"}}}
+    assert check_schema("theirs", sound) is sound
+    with pytest.raises(UsageError, match=r"'theirs' cannot be taken .* outside itself"):
+        check_schema("theirs", {"type": "object", "$ref": "http://127.0.0.1:9/"})

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("langchain_core")
 
 from langchain_core.messages import AIMessage, ToolMessage
-from langchain_core.tools import ToolException, tool as their_tool
+from langchain_core.tools import StructuredTool, ToolException, tool as their_tool
 
 from aisotools.core.exceptions import UsageError
 from aisotools.core.types import Effect, ToolResult
@@ -138,3 +138,26 @@ async def test_their_tool_in_our_registry(open_session: OpenSession) -> None:
     assert (await session.call("multiply", {"c": 1})).is_error
     with pytest.raises(UsageError, match="not a LangChain tool"):
         LangChainTool(5)  # type: ignore[arg-type]  # what a person might give
+
+
+async def test_schemas_of_strangers_are_bounded(open_session: OpenSession) -> None:
+    def stranger(schema: dict[str, Any]) -> LangChainTool:
+        async def work(**_: Any) -> str:
+            return "done"
+
+        return LangChainTool(
+            StructuredTool(name="theirs", description="d", args_schema=schema, coroutine=work)
+        )
+
+    deep: dict[str, Any] = {"type": "object"}
+    for _ in range(100):
+        deep = {"type": "object", "properties": {"x": deep}}
+    wide = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(20_000)}}
+    for schema in (deep, wide, {"type": "object", "properties": {"x": {"$ref": "file:///etc/passwd"}}}):
+        with pytest.raises(UsageError, match="'theirs' cannot be taken from its framework: the schema"):
+            stranger(schema)
+    pattern = {"type": "string", "pattern": "^(?=a)(a+)+$"}
+    tool = stranger({"type": "object", "properties": {"s": pattern}, "required": ["s"]})
+    session = open_session(tool, approver=AllowAll())
+    assert (await session.call("theirs", {"s": "a" * 40 + "!"})).content == "done"
+    assert "s is missing" in (await session.call("theirs", {})).content

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import time
 from typing import Any
 
 import pytest
 
+from aisotools.core.types import ToolDefinition
+from aisotools.tools.export import PROVIDERS, Provider, export_tools
 from aisotools.tools.json_schema import (
     ChangeLog,
     GeminiConverter,
@@ -484,3 +488,51 @@ def test_the_paths_of_objects_inside_lists_have_a_star() -> None:
 def test_additional_properties_beside_named_ones_are_dropped_with_a_note() -> None:
     _, log, _ = gemini({"type": "object", "properties": {"a": TEXT}, "additionalProperties": TEXT})
     assert actions(log) == [("parameters", "dropped")]
+
+
+# ---- hostile schemas
+
+
+def fan(keyword: str) -> dict[str, Any]:
+    """Each definition names the next one twice: spelled out, that is 2 ** 40."""
+
+    def next_two(number: int) -> dict[str, Any]:
+        one = {"$ref": f"#/$defs/d{number}"}
+        return {"properties": {"a": one, "b": one}} if keyword == "properties" else {keyword: [one, one]}
+
+    defs = {f"d{number}": next_two(number + 1) for number in range(40)} | {"d40": {"type": "string"}}
+    return {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": defs}
+
+
+@pytest.mark.parametrize("keyword", ["properties", "allOf", "anyOf", "oneOf", "prefixItems"])
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("at_root", [False, True])
+def test_a_fan_of_references_is_exported_in_bounded_time(
+    keyword: str, provider: Provider, at_root: bool
+) -> None:
+    schema = fan(keyword)
+    if at_root:
+        schema["$ref"] = "#/$defs/d0"
+    started_s = time.process_time()
+    (export,) = export_tools([(ToolDefinition("t", "d", schema), None)], provider, strict=True)
+    assert time.process_time() - started_s < 10
+    assert len(str(export)) < 4_000_000
+
+
+def test_a_wide_schema_is_exported_in_bounded_time() -> None:
+    wide: dict[str, Any] = {"type": "object"}
+    for _ in range(30):
+        wide = {"type": "object", "properties": {"n": wide, **{f"p{n}": {"default": n} for n in range(200)}}}
+    started_s = time.process_time()
+    for provider in PROVIDERS:
+        export_tools([(ToolDefinition("t", "d", wide), None)], provider, strict=True)
+    assert time.process_time() - started_s < 20  # with a copy at each level: minutes
+
+
+def test_a_given_schema_is_not_changed() -> None:
+    schema = fan("anyOf") | {"definitions": {"old": {"properties": {"x": {"const": 1}}}}}
+    before = copy.deepcopy(schema)
+    for provider in PROVIDERS:
+        for strict in (None, True, False):
+            export_tools([(ToolDefinition("t", "d", schema), None)], provider, strict=strict)
+    assert schema == before

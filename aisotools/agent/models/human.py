@@ -23,7 +23,7 @@ from aisotools.core.messages import (
 from aisotools.core.types import Json, ToolDefinition
 from aisotools.policy.prompts import visible
 from aisotools.session.approvers import on_terminal, run_blocking
-from aisotools.tools.validation import validate_against
+from aisotools.tools.validation import schema_error, validate_against
 
 _NOBODY_MESSAGE = (
     "Nobody is there to be the model. Run this in JupyterLab or a terminal, or give HumanModel(asker=...) "
@@ -127,7 +127,9 @@ def checked_call(turn: HumanTurn, name: str, arguments: Mapping[str, Json]) -> C
     Raises:
         ArgumentError: If they do not; the message is shown to the person.
     """
-    validate_against(turn.tool(name).parameters, dict(arguments), name)
+    parameters = turn.tool(name).parameters
+    if not schema_error(parameters):  # otherwise the gate's validation decides
+        validate_against(parameters, dict(arguments), name)
     return CallPart("", name, dict(arguments))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any, Self
@@ -21,14 +21,9 @@ from aisotools.core.exceptions import AisotoolsError, RegistryError, ToolError, 
 from aisotools.core.protocols import ToolContext
 from aisotools.core.truncation import HeadTailBuffer
 from aisotools.core.types import Effect, Json, ToolResult
-from aisotools.integrations.mcp.tools import (
-    MAX_TOOLS,
-    RemoteTool,
-    ToolRejected,
-    check_offer,
-    from_mcp_result,
-    local_name,
-)
+from aisotools.core.untrusted import UNTRUSTED, mark_untrusted
+from aisotools.integrations.mcp.screening import Screen
+from aisotools.integrations.mcp.tools import MAX_TOOLS, Offers, RemoteTool, from_mcp_result, local_name
 from aisotools.integrations.mcp.transport import STDERR_TAIL_BYTES, ServerEndpoint, Streams, describe_error
 from aisotools.policy.prompts import visible
 from aisotools.tools.registry import ToolRegistry
@@ -42,6 +37,7 @@ _MIN_RELIST_INTERVAL_S = 1.0
 _MIN_PROGRESS_INTERVAL_S = 0.1
 _MAX_PROGRESS_REPORTS = 500
 _MAX_MESSAGE_CHARS = 2_000
+_UNKNOWN_EFFECT = "Whether it did anything is not known."
 _CALL_RESPONSE: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
 
 
@@ -156,7 +152,11 @@ class McpServer:
         """Hold one connection. Set `ready` when the tools are registered, or to the error."""
         # A task of its own: the library's contexts must be entered and left in the same task.
         try:
-            async with self.endpoint.open(self._stderr, self._on_end) as streams:
+            screen = Screen()
+            async with (
+                self.endpoint.open(self._stderr, self._on_end) as transport,
+                screen.between(transport) as streams,
+            ):
                 connection: Any = _OpenStreams(streams)
                 async with Client(
                     connection,
@@ -164,11 +164,11 @@ class McpServer:
                     client_info=types.Implementation(name="aisotools", version=version("aisotools")),
                     cache=None,
                 ) as client:
-                    self._update_tools(await _list_tools(client))
+                    self._update_tools(await _list_tools(client, screen))
                     self._client = client
                     ready.set_result(None)
                     async with self._subscribe(client):
-                        await self._follow_changes(client)
+                        await self._follow_changes(client, screen)
         except Exception as error:
             if not ready.done():
                 ready.set_exception(error)
@@ -212,7 +212,7 @@ class McpServer:
             subscription.cancel()
             await asyncio.wait([subscription])
 
-    async def _follow_changes(self, client: Client) -> None:
+    async def _follow_changes(self, client: Client, screen: Screen) -> None:
         """Read the list again whenever it changed, until the connection ends."""
         ended = asyncio.ensure_future(self._ended.wait())
         try:
@@ -223,33 +223,27 @@ class McpServer:
                 if ended.done():
                     return
                 self._list_changed.clear()
-                self._update_tools(await _list_tools(client))
+                self._update_tools(await _list_tools(client, screen))
                 await asyncio.wait([ended], timeout=_MIN_RELIST_INTERVAL_S)
         finally:
             ended.cancel()
 
     # -- tools
 
-    def _update_tools(self, listed: Sequence[types.Tool]) -> None:
+    def _update_tools(self, offers: Offers) -> None:
         """Register exactly the listed tools. Unchanged ones keep their objects, and so their grants."""
         before = self._tools
         names = set[str]()
-        self.refused = {}
+        self.refused = dict(offers.refused)
         self._tools = {}
-        for listing in listed:
-            label = visible(listing.name, "")[:128]
-            try:
-                offer = check_offer(listing)
-            except ToolRejected as reason:
-                self.refused[label] = str(reason)
-                continue
+        for offer in offers.sound:
             tool = RemoteTool(
                 offer,
-                name=local_name(self.name, listing.name, names),
+                name=local_name(self.name, offer.name, names),
                 server=self.name,
                 origin=self.endpoint.description,
                 host=self.endpoint.host,
-                declared=self._declared_effect(listing.name, offer.digest),
+                declared=self._declared_effect(offer.name, offer.digest),
                 execute=self._execute,
                 timeout_s=self._timeout_s,
             )
@@ -261,7 +255,7 @@ class McpServer:
             try:
                 self._registry.register(tool)
             except (RegistryError, TypeError) as error:
-                self.refused[label] = str(error)
+                self.refused[visible(offer.name, "")] = str(error)
             else:
                 self._tools[tool.name] = tool
         for name, old in before.items():
@@ -294,7 +288,7 @@ class McpServer:
         try:
             await self.connect()
         except (ToolError, UsageError) as error:
-            return ToolResult.error(str(error), recoverable=False, error_kind="environment")
+            return self._marked_error("", str(error), recoverable=False, error_kind="environment")
         client = self._client
         if client is None or self._tools.get(tool.name) is not tool:
             # Race: the list changed after the approval. What would run is not what was approved.
@@ -311,8 +305,8 @@ class McpServer:
         except MCPError as error:
             return self._error_result(tool.name, error)
         except (ValidationError, ValueError) as error:
-            message = f"{tool.name}: the server's response is not an MCP result ({describe_error(error)})."
-            return ToolResult.error(message, recoverable=False)
+            prefix = f"{tool.name}: the server's response is not an MCP result. {_UNKNOWN_EFFECT}\n"
+            return self._marked_error(prefix, describe_error(error), recoverable=False)
         if isinstance(response, types.InputRequiredResult):
             message = f"{tool.name}: the server wants to ask a person or a model first. That is not allowed."
             return ToolResult.error(message, recoverable=False)
@@ -320,18 +314,30 @@ class McpServer:
 
     def _error_result(self, name: str, error: MCPError) -> ToolResult:
         message = visible(error.message)[:_MAX_MESSAGE_CHARS]
-        is_lost = error.code == types.CONNECTION_CLOSED or message == "Session terminated"
+        # Servers use the same code for errors of their own.
+        is_closed = bool(self.endpoint.url) or self._ended.is_set() or message == "Connection closed"
+        is_lost = (error.code == types.CONNECTION_CLOSED and is_closed) or message == "Session terminated"
         if not is_lost and not (self.endpoint.url and error.code == types.INTERNAL_ERROR):
+            if error.code == types.PARSE_ERROR:
+                prefix = (
+                    f"{name}: there is no result, since its server broke the protocol. {_UNKNOWN_EFFECT}\n"
+                )
+                return self._marked_error(prefix, message, recoverable=False)
             invalid = error.code == types.INVALID_PARAMS
-            return ToolResult.error(f"{name}: {message}", error_kind="invalid" if invalid else "failed")
+            return self._marked_error(f"{name}: ", message, error_kind="invalid" if invalid else "failed")
         self._client = None
         self._ended.set()
-        reason = self._end_reason or message
+        reason = self._end_reason or "it gave no answer"
         content = (
             f"{name}: the connection to its MCP server ended during the call ({reason}). "
-            "Whether it did anything is not known. The next call connects again."
+            f"{_UNKNOWN_EFFECT} The next call connects again.\n"
         )
-        return ToolResult.error(content, recoverable=False, error_kind="environment")
+        return self._marked_error(content, message, recoverable=False, error_kind="environment")
+
+    def _marked_error(self, prefix: str, text: str, **details: Any) -> ToolResult:
+        """Return an error whose `text` came from the server, or quotes it."""
+        marked = mark_untrusted(text, f"error of the MCP server {self.name}")
+        return ToolResult.error(prefix + marked, **details).with_metadata(**{UNTRUSTED: True})
 
     async def close(self) -> None:
         """Disconnect, stop the server if it was started here, and unregister its tools."""
@@ -370,15 +376,21 @@ class _ServerProgress:
         self._context.emit("progress", progress=progress, total=total, message=text)
 
 
-async def _list_tools(client: Client) -> list[types.Tool]:
+async def _list_tools(client: Client, screen: Screen) -> Offers:
     """Return the tools of a server, at most `MAX_TOOLS`."""
-    tools: list[types.Tool] = []
+    screen.forget_offers()
+    accepted = set[str]()
     cursor: str | None = None
     async with asyncio.timeout(_CONNECT_TIMEOUT_S):
         for _ in range(_MAX_PAGES):
             page = await client.list_tools(cursor=cursor)
-            tools += page.tools
+            accepted |= {tool.name for tool in page.tools}
             cursor = page.next_cursor
-            if cursor is None or len(tools) >= MAX_TOOLS:
+            if cursor is None or len(screen.offers.sound) >= MAX_TOOLS:
                 break
-    return tools[:MAX_TOOLS]
+    offers = screen.offers
+    for offer in offers.sound:
+        if offer.name not in accepted:
+            offers.refused[visible(offer.name, "")] = "its schema names a header that may not be sent"
+    offers.sound = [offer for offer in offers.sound if offer.name in accepted]
+    return offers

@@ -1,7 +1,7 @@
 """Conversion between MCP's tools and results and ours.
 
-A server is untrusted: its hints are ignored, its descriptions are cleaned of invisible characters, and its
-schemas are bounded in size, in depth and in what their references expand to.
+A server is untrusted: its hints are ignored, its texts are marked and cleaned of invisible characters, and
+its schemas are bounded in size, in depth and in what their references expand to.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mcp import types
 
 from aisotools.core.protocols import Tool, ToolContext
 from aisotools.core.types import Effect, Facts, Json, ToolResult
+from aisotools.core.untrusted import UNTRUSTED, mark_untrusted
 from aisotools.integrations.calls import images
 from aisotools.policy.prompts import visible
 from aisotools.tools.adapter import declared_effect
+from aisotools.tools.soundness import References, size_flaw
 from aisotools.tools.validation import schema_error, validate_against_untrusted
 
 MAX_TOOLS = 256
@@ -32,6 +34,7 @@ WRAPPED = "result"
 """The key of a structured result that is not an object; clients of older revisions accept objects only."""
 
 _MAX_SCHEMA_BYTES = 64 << 10
+_MAX_OFFERS_BYTES = 1 << 20
 _MAX_DEPTH = 40
 _MAX_NODES = 5_000
 """Nodes of a schema with its references expanded."""
@@ -72,37 +75,89 @@ class OfferedTool:
     digest: str
 
 
-def check_offer(listing: types.Tool) -> OfferedTool:
-    """Check and clean a tool as a server lists it.
+@dataclass(slots=True)
+class Offers:
+    """The tools of a server that can be registered, and why others cannot.
+
+    Attributes:
+        sound: Tools that can be registered, in the server's order.
+        refused: Reasons, by the server's names.
+        size: Bytes of the schemas of all sound tools.
+    """
+
+    sound: list[OfferedTool] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    size: int = 0
+
+
+def check_offers(listed: Sequence[object], offers: Offers) -> list[OfferedTool]:
+    """Check the tools of a list one by one, add them to `offers`, and return those that are sound.
+
+    What is beyond `MAX_TOOLS`, or too large together, is not looked at.
+    """
+    sound: list[OfferedTool] = []
+    for number, listing in enumerate(listed):
+        if len(offers.sound) >= MAX_TOOLS or offers.size > _MAX_OFFERS_BYTES:
+            rest = f"({len(listed) - number:,} more)"
+            offers.refused[rest] = (
+                f"a server may offer {MAX_TOOLS} tools, of {_MAX_OFFERS_BYTES >> 20} MiB in all"
+            )
+            break
+        name = listing.get("name") if isinstance(listing, Mapping) else None
+        label = visible(name, "")[:_MAX_SERVER_NAME_CHARS] if isinstance(name, str) else "(without a name)"
+        try:
+            offer = check_offer(listing)
+            if any(other.name == offer.name for other in offers.sound):
+                raise ToolRejected("another tool of this server has the same name")
+        except ToolRejected as reason:
+            if len(offers.refused) < MAX_TOOLS:
+                offers.refused[label] = str(reason)
+            continue
+        offers.size += len(json.dumps(offer.schema))
+        offers.sound.append(offer)
+        sound.append(offer)
+    return sound
+
+
+def check_offer(listing: object) -> OfferedTool:
+    """Check and clean a tool as a server lists it, in the form of the protocol.
 
     Raises:
         ToolRejected: If its name or schema is malformed or too large.
     """
-    if not listing.name:
+    if not isinstance(listing, Mapping) or not isinstance(listing.get("name"), str):
+        raise ToolRejected("it is not an object with a name")
+    name, schema = listing["name"], listing.get("inputSchema")
+    if not name:
         raise ToolRejected("its name is empty")
-    if len(listing.name) > _MAX_SERVER_NAME_CHARS:
+    if len(name) > _MAX_SERVER_NAME_CHARS:
         raise ToolRejected(
-            f"its name has {len(listing.name):,} characters, more than the {_MAX_SERVER_NAME_CHARS} allowed"
+            f"its name has {len(name):,} characters, more than the {_MAX_SERVER_NAME_CHARS} allowed"
         )
-    fields = listing.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"icons"})
     # Not part of the digest: a server may put a counter there, and every listing would be a new version.
-    fields.pop("_meta", None)
+    fields = {key: value for key, value in listing.items() if key not in {"_meta", "icons"}}
+    flaw = size_flaw(fields)
+    if flaw:
+        raise ToolRejected(f"what the server says about it is refused {flaw}")
     try:
-        canonical = json.dumps(fields, sort_keys=True, default=str)
-    except (ValueError, RecursionError):
+        canonical = json.dumps(fields, sort_keys=True)
+    except (ValueError, TypeError, RecursionError):
         raise ToolRejected("what the server says about it cannot be written as JSON") from None
-    schema = _clean_schema(listing.input_schema, 0)
-    if len(json.dumps(schema)) > _MAX_SCHEMA_BYTES:
+    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+        raise ToolRejected(schema_error(schema))
+    cleaned = _clean_schema(schema, 0)
+    if len(json.dumps(cleaned)) > _MAX_SCHEMA_BYTES:
         raise ToolRejected(f"the schema of its arguments has more than {_MAX_SCHEMA_BYTES >> 10} KiB")
-    schema.setdefault("type", "object")
-    _check_expansion(schema, schema, [_MAX_NODES], ())
-    flaw = schema_error(schema)
+    cleaned.setdefault("type", "object")
+    flaw = schema_error(cleaned, with_patterns=False)
     if flaw:
         raise ToolRejected(flaw)
+    _check_expansion(cleaned)
+    texts = [text for key in ("description", "title") if isinstance(text := listing.get(key), str)]
     return OfferedTool(
-        name=listing.name,
-        description=_clean_text(listing.description or listing.title or listing.name, _MAX_DESCRIPTION_CHARS),
-        schema=schema,
+        name=name,
+        description=_clean_text(next(filter(None, [*texts, name])), _MAX_DESCRIPTION_CHARS),
+        schema=cleaned,
         digest=_digest(canonical),
     )
 
@@ -133,38 +188,30 @@ def _clean_schema(node: Any, depth: int) -> Any:
     return cleaned
 
 
-def _check_expansion(node: Any, root: Mapping[str, Any], left: list[int], within: tuple[str, ...]) -> None:
-    """Reject a schema whose expansion has too many nodes, or references that cannot be followed."""
-    # Billion laughs: a few references that each double the next expand to more than any validator can hold.
-    left[0] -= 1
-    if left[0] < 0:
-        raise ToolRejected("following the references in its schema has no end")
-    if isinstance(node, list):
-        for item in node:
-            _check_expansion(item, root, left, within)
-    if not isinstance(node, dict):
-        return
-    for key, value in node.items():
-        if key in {"$dynamicRef", "$recursiveRef"} and isinstance(value, str):
-            raise ToolRejected(f"its schema uses {key}, which is not followed")
-        if key == "$ref" and isinstance(value, str):
-            target = _resolve_reference(root, value)
-            if within.count(value) < _MAX_RECURSION:
-                _check_expansion(target, root, left, (*within, value))
-        elif key not in {"$defs", "definitions"}:
-            _check_expansion(value, root, left, within)
-
-
-def _resolve_reference(root: Mapping[str, Any], reference: str) -> Any:
-    if not reference.startswith("#"):
-        raise ToolRejected("its schema refers to something outside itself")
-    node: Any = root
-    for part in reference[1:].split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        if not isinstance(node, dict) or key not in node:
-            raise ToolRejected("its schema refers to something that is not there")
-        node = node[key]
-    return node
+def _check_expansion(root: Mapping[str, Any]) -> None:
+    """Reject a schema whose expansion has too many nodes, or references that are not followed."""
+    # Billion laughs: a few references that each double the next expand to more than any provider's format
+    # can hold.
+    references = References(root)
+    pending: list[tuple[Any, tuple[str, ...]]] = [(root, ())]
+    nodes = 0
+    while pending:
+        node, within = pending.pop()
+        nodes += 1
+        if nodes > _MAX_NODES:
+            raise ToolRejected("following the references in its schema has no end")
+        if isinstance(node, list):
+            pending += [(item, within) for item in node]
+        if not isinstance(node, Mapping):
+            continue
+        for key, value in node.items():
+            if key in {"$dynamicRef", "$recursiveRef"} and isinstance(value, str):
+                raise ToolRejected(f"its schema uses {key}, which is not followed")
+            if key == "$ref" and isinstance(value, str):
+                if within.count(value) < _MAX_RECURSION:
+                    pending.append((references.resolve(value), (*within, value)))
+            elif key not in {"$defs", "definitions"}:
+                pending.append((value, within))
 
 
 def local_name(server: str, name: str, used: set[str]) -> str:
@@ -211,7 +258,8 @@ class RemoteTool:
         self._execute = execute
         self.source = f"MCP server {server}: {origin}"
         self.version = _digest("\0".join([name, origin, offer.digest, str(declared)]))
-        self.description = f"[MCP server {server}] {offer.description}"
+        described = mark_untrusted(offer.description, "what the server says of this tool")
+        self.description = f"[MCP server {server}] {described}"
 
     def __repr__(self) -> str:
         return f"<tool {self.name} (host) from {self.source}>"
@@ -283,6 +331,8 @@ def _structured_content(result: ToolResult) -> dict[str, Any] | None:
     """Return the value as an object, or None if the content already has all of it."""
     if result.value is None or result.kind == "binary" or result.value == result.content:
         return None
+    if result.metadata.get(UNTRUSTED) and isinstance(result.value, str):
+        return None  # the content has it, between its marks
     return dict(result.value) if isinstance(result.value, Mapping) else {WRAPPED: result.value}
 
 
@@ -299,7 +349,10 @@ def _embedded_resources(result: ToolResult) -> list[types.ContentBlock]:
 
 
 def from_mcp_result(response: types.CallToolResult, server: str) -> ToolResult:
-    """Convert the result of a call on `server`, whose name is used in messages. All of it is untrusted."""
+    """Convert the result of a call on `server`, whose name is used in messages.
+
+    All of it is untrusted. The text for a model is marked as such; the value for programs is as it came.
+    """
     texts: list[str] = []
     data: dict[str, str] = {}
     displays: list[dict[str, str]] = []
@@ -325,12 +378,13 @@ def from_mcp_result(response: types.CallToolResult, server: str) -> ToolResult:
     content = "\n".join(texts)
     if not content and value is not None:
         content = ToolResult.json(value).content
-    metadata: dict[str, Any] = {"server": server}
+    metadata: dict[str, Any] = {"server": server, UNTRUSTED: True}
     if displays:
         metadata["displays"] = tuple(displays)
+    marked = mark_untrusted(content, f"result of the MCP server {server}")
     if response.is_error:
         return ToolResult(
-            content=content or f"{server} reports that the call failed, without a reason.",
+            content=marked if content else f"{server} reports that the call failed, without a reason.",
             is_error=True,
             recoverable=True,
             error_kind="failed",
@@ -345,7 +399,7 @@ def from_mcp_result(response: types.CallToolResult, server: str) -> ToolResult:
         kind = "json"
     elif data and len(texts) == 1:
         kind = "binary"
-    return ToolResult(content=content, kind=kind, value=whole, data=data, metadata=metadata)
+    return ToolResult(content=marked, kind=kind, value=whole, data=data, metadata=metadata)
 
 
 def _decoded_bytes(encoded: str) -> int:

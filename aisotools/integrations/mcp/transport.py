@@ -11,6 +11,7 @@ import contextlib
 import hmac
 import ipaddress
 import os
+import re
 import secrets
 import shlex
 import signal
@@ -52,6 +53,11 @@ PATH = "/mcp"
 MIN_TOKEN_CHARS = 32
 
 _MAX_ERROR_CHARS = 2_000
+_MAX_MESSAGE_DEPTH = 120
+_MAX_QUICK_BYTES = 1 << 16
+_MAX_TOKENS = 1_000_000
+# A text without an end goes up to the end of all: looking for one from each quotation mark would take long.
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
 _EXIT_GRACE_S = 1.0
 """Wait before each stronger way to end a server's process."""
 _HTTP_TIMEOUT = httpx2.Timeout(30.0, read=3_600.0)
@@ -179,11 +185,9 @@ async def _receive(process: Process, incoming: Any, on_end: Callable[[str], obje
     reason = "it ended"
     try:
         while line := await process.stdout.readline():
-            try:
-                parsed: Any = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-                message: SessionMessage | Exception = SessionMessage(parsed)
-            except ValueError as error:
-                message = error  # the session logs it and goes on
+            # In a thread if it is long: it may take a while to find what is nested too deep.
+            is_long = len(line) > _MAX_QUICK_BYTES
+            message = await asyncio.to_thread(parse_message, line) if is_long else parse_message(line)
             await incoming.send(message)
     except ValueError:
         # From `readline`: the line is longer than the limit of the stream.
@@ -196,6 +200,52 @@ async def _receive(process: Process, incoming: Any, on_end: Callable[[str], obje
     # After an error: a pipe with unread data is paused, never sees its end, and would stay open.
     while await process.stdout.read(1 << 16):
         pass
+
+
+class UnreadableMessage(ValueError):
+    """Passed on instead of a message that is none.
+
+    Attributes:
+        text: What came.
+    """
+
+    def __init__(self, text: bytes) -> None:
+        super().__init__("this is no message of MCP")
+        self.text = text
+
+
+def parse_message(line: bytes) -> SessionMessage | UnreadableMessage:
+    """Parse one message. Of one that is nested too deep for the parser, the deepest parts are left out."""
+    with contextlib.suppress(ValueError):
+        return _parsed(line)
+    brackets = line.count(b"{") + line.count(b"[")
+    if brackets > _MAX_MESSAGE_DEPTH and brackets + line.count(b'"') < _MAX_TOKENS:
+        # One schema that is nested too deep must not make the list of all tools unreadable.
+        with contextlib.suppress(ValueError):
+            return _parsed(cut_depth(line))
+    return UnreadableMessage(line)
+
+
+def _parsed(text: bytes) -> SessionMessage:
+    parsed: Any = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+    return SessionMessage(parsed)
+
+
+def cut_depth(text: bytes) -> bytes:
+    """Return JSON with a remark instead of each value that is nested more than `_MAX_MESSAGE_DEPTH` deep."""
+    pieces: list[bytes] = []
+    depth = start = 0
+    for token in _TOKEN.finditer(text):
+        if token[0] in {b"{", b"["}:
+            depth += 1
+            if depth == _MAX_MESSAGE_DEPTH + 1:
+                pieces.append(text[start : token.start()])
+        elif token[0] in {b"}", b"]"}:
+            if depth == _MAX_MESSAGE_DEPTH + 1:
+                pieces.append(b'"(nested too deep)"')
+                start = token.end()
+            depth -= 1
+    return b"".join([*pieces, text[start:]])
 
 
 async def _send(process: Process, outgoing: Any) -> None:

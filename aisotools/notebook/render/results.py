@@ -17,6 +17,7 @@ from aisotools.notebook.render.html import weight
 from aisotools.notebook.render.mime import MAX_HTML_CHARS, SafeOutput, make_safe
 from aisotools.notebook.render.text import one_line, readable, seconds, shorten
 from aisotools.sandbox.results import IN_READER
+from aisotools.tools.host_failures import TRACEBACK
 
 _MAX_PARTS = 40
 _MAX_IMAGES_CHARS = 12 << 20
@@ -129,6 +130,9 @@ def _parts(result: ToolResult, whole: str | None) -> Iterator[_Part]:
         yield _Part({"application/json": result.value, "text/plain": result.content})
     elif not displays:
         yield _Part({"text/plain": result.content if whole is None else whole})
+    # The model does not get the traceback of a tool on the host; it is for the person.
+    if isinstance(trace := result.metadata.get(TRACEBACK), str):
+        yield _Part({"text/plain": trace}, "traceback, which the model does not get")
 
 
 def _displays(result: ToolResult) -> list[MimeBundle]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -25,12 +26,16 @@ from aisotools.integrations.mcp.tools import (
     to_mcp_result,
     to_mcp_tool,
 )
+from aisotools.tools.export import PROVIDERS
+from aisotools.tools.registry import ToolRegistry
+
+MARKED = r"(?s){prefix}\[untrusted ([0-9a-f]{{12}}): [^\n]*\]\n{text}\n\[end of untrusted \1\]"
 
 # ---- what a server says about a tool
 
 
-def listing(**schema: Any) -> types.Tool:
-    return types.Tool(name="t", description="d\u202e\x1b[2J" + "x" * 9_000, input_schema=schema)
+def listing(**schema: Any) -> dict[str, Any]:
+    return {"name": "t", "description": "d\u202e\x1b[2J" + "x" * 9_000, "inputSchema": schema}
 
 
 def test_descriptions_are_cleaned_and_short() -> None:
@@ -50,6 +55,10 @@ def chain(length: int) -> dict[str, Any]:
     return {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": defs}
 
 
+def line(length: int) -> dict[str, Any]:
+    return {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(length)} | {f"d{length}": {}}
+
+
 def nested(depth: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object"}
     for _ in range(depth):
@@ -61,12 +70,27 @@ def nested(depth: int) -> dict[str, Any]:
     ("schema", "message"),
     [
         (chain(40), "no end"),
+        ({"type": "object", "properties": {f"p{n}": {} for n in range(20_000)}}, "more than 20,000 values"),
+        ({"type": "object", "properties": {"x": {"enum": list(range(10**6))}}}, "more than 20,000 values"),
+        ({"type": "object", "description": "x" * (40 << 20)}, "more than 1,048,576 characters"),
+        ({"type": "object", "$ref": "#"}, "without end"),
+        ({"type": "object", "allOf": [{"anyOf": [{"$ref": "#/allOf/0"}]}]}, "without end"),
+        ({"type": "object", "$schema": 5}, "at .schema: a whole number is not a text"),
+        ({"type": "object", "$schema": "http://a.example/d", "required": "x"}, "at required"),
         (nested(60), "nested more than"),
+        (nested(5_000), "nested more than"),
         ({"type": "object", "properties": {f"p{n}": {"enum": ["x" * 50]} for n in range(2_000)}}, "64 KiB"),
         ({"type": "object", "$ref": "file:///etc/passwd"}, "outside itself"),
         ({"type": "object", "properties": {"x": {"$ref": "http://a.example/s"}}}, "outside itself"),
         ({"type": "object", "properties": {"x": {"$ref": "#/$defs/no"}}}, "not there"),
-        ({"type": "object", "properties": {"x": {"$dynamicRef": "#a"}}}, "not followed"),
+        (
+            {"type": "object", "properties": {"x": {"$dynamicRef": "#a", "$dynamicAnchor": "a"}}},
+            "without end",
+        ),
+        (
+            {"type": "object", "$dynamicAnchor": "a", "properties": {"x": {"$dynamicRef": "#a"}}},
+            "not followed",
+        ),
         ({"type": "object", "properties": {"x": {"type": "strnig"}}}, "broken"),
         ({"type": "array"}, "of type 'object'"),
     ],
@@ -76,11 +100,21 @@ def test_schemas_that_are_none_or_have_no_end_are_not_taken(schema: dict[str, An
         check_offer(listing(**schema))
 
 
+def test_a_long_line_of_references_is_followed_without_recursion() -> None:
+    offer = check_offer(
+        listing(type="object", properties={"x": {"$ref": "#/$defs/d0"}}, **{"$defs": line(1_500)})
+    )
+    tool = remote(**offer.schema)
+    assert tool.validate_arguments({"x": 1}) == {"x": 1}
+    for provider in PROVIDERS:
+        assert ToolRegistry([tool]).exports(provider)
+
+
 def remote(**schema: Any) -> RemoteTool:
     async def never(tool: RemoteTool, arguments: Any, context: Any) -> ToolResult:
         raise AssertionError
 
-    offer = OfferedTool(name="t", description="d", schema={"type": "object", **schema}, digest="0")
+    offer = OfferedTool(name="t", description="d", schema={**schema, "type": "object"}, digest="0")
     return RemoteTool(offer, name="t", server="s", origin="o", host="", declared=None, execute=never)
 
 
@@ -124,16 +158,17 @@ def test_names_are_unique_and_legal() -> None:
 )
 def test_names_have_a_length(name: str, message: str) -> None:
     with pytest.raises(ToolRejected, match=message):
-        check_offer(types.Tool(name=name, input_schema={"type": "object"}))
+        check_offer({"name": name, "inputSchema": {"type": "object"}})
 
 
 def test_the_digest_covers_all_but_meta_and_icons() -> None:
     def digest(**more: Any) -> str:
-        return check_offer(types.Tool(name="t", input_schema={"type": "object"}, **more)).digest
+        return check_offer({"name": "t", "inputSchema": {"type": "object"}, **more}).digest
 
     assert digest() == digest(_meta={"count": 1})
     assert digest() != digest(title="T")
-    assert digest() != digest(annotations=types.ToolAnnotations(read_only_hint=True))
+    assert digest() != digest(annotations={"readOnlyHint": True})
+    assert digest() != digest(outputSchema={"type": "object"})
 
 
 @pytest.mark.parametrize(
@@ -175,7 +210,7 @@ async def test_a_call_goes_to_the_server() -> None:
     tool = remote_tool("", None)
     result = await tool.execute({"a": 1}, ToolContext())
     assert result.value == {"tool": "s_t", "arguments": {"a": 1}}
-    assert tool.description == "[MCP server s] d"
+    assert re.fullmatch(MARKED.format(prefix=r"\[MCP server s\] ", text="d"), tool.description)
     assert repr(tool) == "<tool s_t (host) from MCP server s: o>"
 
 
@@ -204,19 +239,19 @@ def test_results_of_servers() -> None:
     text = types.TextContent(type="text", text="hello")
     image = types.ImageContent(type="image", data="AAAA", mime_type="image/png")
     link = types.ResourceLink(type="resource_link", uri="file:///x", name="x", description="the file")
-    assert (answer(text).content, answer(text).kind, answer(text).value) == ("hello", "text", "hello")
-    assert answer(text).metadata == {"server": "s"}
+    assert re.fullmatch(MARKED.format(prefix="", text="hello"), answer(text).content)
+    assert (answer(text).kind, answer(text).value) == ("text", "hello")
+    assert answer(text).metadata == {"server": "s", "untrusted": True}
     structured = answer(structured_content={"a": 1})
     assert (structured.kind, structured.value) == ("json", {"a": 1})
     assert '"a"' in structured.content
     picture = answer(image)
-    assert (picture.kind, picture.content, picture.data) == (
-        "binary",
-        "[image/png, 3 bytes]",
-        {"image/png": "AAAA"},
-    )
+    assert (picture.kind, picture.data) == ("binary", {"image/png": "AAAA"})
+    assert re.fullmatch(MARKED.format(prefix="", text=r"\[image/png, 3 bytes\]"), picture.content)
     assert answer(text, image, image).metadata["displays"] == ({"image/png": "AAAA"},)
-    assert answer(link).content == "[resource file:///x: the file]"
+    assert re.fullmatch(
+        MARKED.format(prefix="", text=r"\[resource file:///x: the file\]"), answer(link).content
+    )
 
 
 def test_errors_of_servers() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import time
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -21,10 +22,12 @@ from aisotools.integrations.mcp import transport
 from aisotools.integrations.mcp.transport import (
     MIN_TOKEN_CHARS,
     ServerEndpoint,
+    UnreadableMessage,
     checked_token,
     checked_url,
     describe_error,
     environment,
+    parse_message,
     require_token,
     stdio_transport,
 )
@@ -192,3 +195,39 @@ async def test_a_program_that_cannot_be_started() -> None:
             ("/no/such",), env={}, cwd=None, stderr=HeadTailBuffer(0, 1), on_end=lambda _reason: None
         ):
             pytest.fail("it started")
+
+
+# ---- messages
+
+
+def test_values_nested_too_deep_are_cut_from_a_message() -> None:
+    deep = (
+        b'{"jsonrpc":"2.0","id":1,"result":{"a":"]}\\"[","b":' + b'{"x":[' * 400 + b"]}" * 400 + b',"c":1}}'
+    )
+    with pytest.raises(ValueError, match="recursion"):  # the attack, where nothing is cut
+        types.jsonrpc_message_adapter.validate_json(deep, by_name=False)
+    message = parse_message(deep)
+    assert isinstance(message, SessionMessage)
+    assert isinstance(message.message, types.JSONRPCResponse)
+    assert message.message.result["c"] == 1
+    assert "(nested too deep)" in str(message.message.result["b"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"no json",
+        b"[" * 300,
+        b'{"a":' * 5_000,
+        b'"\\"' * 400_000,
+        b"[" * 2_000_000,
+        b'{"a":"' + b"\\" * 2_000_000,
+    ],
+)
+def test_junk_is_found_out_in_bounded_time(text: bytes) -> None:
+    started_s = time.process_time()
+    message = parse_message(text)
+    assert isinstance(message, UnreadableMessage)
+    assert message.text == text
+    assert time.process_time() - started_s < 5

@@ -33,7 +33,7 @@ def test_a_server_is_added_called_listed_and_removed(notebook: Notebook) -> None
     assert not added.error
     assert "tools: st_act" in added.text
     assert "connected, protocol 2025-11-25" in added.text
-    assert notebook.run("r = %call st_act x=1\nprint(r.content)").text == "call 1\n"
+    assert notebook.run("r = %call st_act x=1\nprint(r.value)").text == "call 1\n"
     assert "st: " in notebook.run("%mcp list").text
     assert "is an MCP server 'st' already" in usage_error(notebook.run(f"%mcp add st -- {STRANGER}"))
     assert notebook.run("%mcp remove st").text == "st was removed, and its tools with it.\n"

@@ -1,0 +1,200 @@
+"""Which schemas are refused, and that this is found out in bounded time however they are written."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from aisotools.core.exceptions import RegistryError
+from aisotools.core.types import ToolResult
+from aisotools.tools.registry import ToolRegistry
+from aisotools.tools.soundness import (
+    MAX_SCHEMA_DEPTH,
+    BrokenSchema,
+    References,
+    matcher,
+    pattern_flaw,
+    schema_flaw,
+    size_flaw,
+)
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"properties": {"x": schema}}
+    return schema
+
+
+def towered(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"allOf": [schema]}
+    return schema
+
+
+def cyclic() -> dict[str, Any]:
+    schema: dict[str, Any] = {"properties": {}}
+    schema["properties"]["x"] = schema["properties"]["y"] = schema
+    return schema
+
+
+HOSTILE: Mapping[str, tuple[Any, str]] = {
+    "500 deep": (nested(500), "nested more than 64 deep"),
+    "a million deep": (nested(1_000_000), "nested more than 64 deep"),
+    "a tower": (towered(5_000), "nested more than 64 deep"),
+    "cyclic": (cyclic(), "more than 20,000 values|nested more than 64"),
+    "20,000 properties": ({"properties": {f"p{n}": {} for n in range(20_000)}}, "more than 20,000 values"),
+    "a million values": ({"properties": {"x": {"enum": list(range(10**6))}}}, "more than 20,000 values"),
+    "a huge description": ({"description": "x" * (64 << 20)}, "more than 1,048,576 characters"),
+    "a huge name": ({"properties": {"x" * (64 << 20): {}}}, "more than 1,048,576 characters"),
+    "a web reference": (
+        {"properties": {"x": {"$ref": "http://127.0.0.1:9/s"}}},
+        "at properties.x.*not fetched",
+    ),
+    "a file reference": ({"$ref": "file:///etc/passwd"}, "outside itself"),
+    "a relative reference": ({"$ref": "other.json"}, "outside itself"),
+    "an unknown dialect": (
+        {"$schema": "http://127.0.0.1:9/dialect", "type": "objekt"},
+        "at type: 'objekt' is not",
+    ),
+    "two bases": (
+        {"properties": {"x": {"$id": "http://a.example/", "items": {"$ref": "#/properties/x"}}}},
+        "gives them two meanings",
+    ),
+    "no schema": ({"properties": {"x": 5}}, "at properties.x: a whole number is not a schema"),
+    "a huge number": (
+        {"properties": {"x": {"maxLength": -(10**5000)}}},
+        "a whole number is not a whole number from",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_schema_is_refused_in_bounded_time(name: str) -> None:
+    schema, message = HOSTILE[name]
+    started_s = time.process_time()
+    flaw = schema_flaw(schema)
+    assert time.process_time() - started_s < 2
+    assert flaw
+    assert len(flaw) < 400
+    assert re.search(message, flaw)
+
+
+def test_schemas_that_people_write_are_sound() -> None:
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$id": "https://a.example/s",
+        "type": "object",
+        "properties": {
+            "when": {"type": "string", "format": "date-time", "title": "When", "examples": ["2024-02-29"]},
+            "old": {"$id": "#/properties/old", "x-own": {"anything": [1]}, "nullable": True},
+            "name with ünï": {"$ref": "https://a.example/s#/definitions/n"},
+        },
+        "definitions": {"n": {"type": ["string", "null"], "pattern": "^[a-z]+$"}},
+    }
+    assert schema_flaw(schema) == ""
+    assert size_flaw(nested(MAX_SCHEMA_DEPTH // 2 - 1)) == ""
+
+
+def test_references_know_their_schema_only() -> None:
+    references = References({"$defs": {"a": {"$anchor": "here"}, "b": [True]}})
+    assert references.resolve("#") is not None
+    assert references.resolve("#here") == references.resolve("#/$defs/a") == {"$anchor": "here"}
+    assert references.resolve("#/$defs/b/0") is True
+    for nowhere in ("#/$defs/b/1", "#/$defs/b", "#/$defs/c", "#there", "#/$defs/b/" + "1" * 5_000):
+        with pytest.raises(BrokenSchema, match="not there"):
+            references.resolve(nowhere)
+
+
+def test_patterns_are_searched_for() -> None:
+    matches = matcher("b+$")
+    assert matches is not None
+    assert matches("aabb")
+    assert not matches("bba")
+    assert matcher("(?=a)") is None
+    assert "look-around" in pattern_flaw("(?=a)")
+
+
+class Own:
+    """A tool with a schema and no validator."""
+
+    name, description = "own", "Does nothing."
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+
+    def parameters_schema(self) -> Any:
+        return self._schema
+
+    async def execute(self, arguments: Any, context: Any) -> ToolResult:
+        return ToolResult.success()
+
+
+def test_a_tool_with_such_a_schema_is_not_registered() -> None:
+    for schema, _ in HOSTILE.values():
+        if isinstance(schema, dict):
+            with pytest.raises(RegistryError, match="the schema of its arguments"):
+                ToolRegistry([Own({**schema, "type": "object"} if "type" not in schema else schema)])
+
+
+STALL = """
+import asyncio, sys, time
+
+async def main():
+    from aisotools.core.types import ToolCall, ToolResult
+    from aisotools.policy.rules import Policy
+    from aisotools.tools.registry import ToolRegistry
+    from aisotools.tools.adapter import validate_arguments
+    import pydantic_core
+
+    class Own:
+        name, description = "own", "Does nothing."
+        def parameters_schema(self):
+            return {"type": "object", "properties": {"x": {"type": "string", "pattern": "^a+$"}}}
+        async def execute(self, arguments, context):
+            return ToolResult.success()
+
+    longest = 0.0
+    async def tick():
+        nonlocal longest
+        while True:
+            before = time.process_time()
+            await asyncio.sleep(0)
+            longest = max(longest, time.process_time() - before)
+
+    ticking = asyncio.ensure_future(tick())
+    await asyncio.sleep(0)
+    if "control" in sys.argv:
+        started_s = time.process_time()
+        while time.process_time() - started_s < 0.1:
+            pass
+    registry = ToolRegistry([Own()])
+    await asyncio.sleep(0)
+    validate_arguments(registry["own"], {"x": "aaa"})
+    await asyncio.sleep(0)
+    ticking.cancel()
+    print(longest, "jsonschema" in sys.modules)
+
+asyncio.run(main())
+"""
+
+
+def stall(*options: str) -> tuple[float, str]:
+    command = [sys.executable, "-c", STALL, *options]
+    longest, imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return float(longest), imported
+
+
+def test_the_first_call_of_a_tool_with_a_schema_does_not_hold_up_the_loop() -> None:
+    # In processor time, so that a busy machine does not count; a process of its own has imported nothing.
+    longest_s, imported = stall()
+    assert longest_s < 0.05
+    assert imported == "False"
+    assert stall("control")[0] > 0.05
