@@ -17,7 +17,8 @@ from aisotools.core.exceptions import LedgerError
 from aisotools.core.redaction import REDACTED
 from aisotools.core.types import Approval, ApprovalRequest, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
-from aisotools.session.ledger import Recording, open_ledger, read, verify
+from aisotools.session.ledger import open_ledger, read, verify
+from aisotools.session.recording import Recording
 from aisotools.session.session import Session
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import tool
@@ -71,7 +72,7 @@ async def test_secrets_are_left_out(open_session: OpenSession) -> None:
     assert KEY not in text
     arguments = [r["body"]["arguments"] for r in records(session) if "arguments" in r["body"]]
     assert {a["pin"] for a in arguments} == {REDACTED}
-    assert {a["user"] for a in arguments} == {f"me:{REDACTED}"}
+    assert {a["user"] for a in arguments} == {"me:[redacted: api-key]"}
 
 
 async def test_pictures_are_counted_and_not_kept(open_session: OpenSession) -> None:
