@@ -13,8 +13,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aisotools.core.secret_commands import find_in_commands
-from aisotools.core.secret_names import Strength, find_named, is_secret_value, kind_of, strength_of
-from aisotools.core.secret_shapes import MARK_BEGINNING, Secret, find_tokens, mark
+from aisotools.core.secret_names import Strength, find_named, is_secret_value, purpose_of, strength_of
+from aisotools.core.secret_shapes import (
+    MARK_BEGINNING,
+    Secret,
+    begins_private_key,
+    ends_private_key,
+    find_tokens,
+    is_private_key_line,
+    mark,
+)
 from aisotools.core.types import Json
 
 REDACTED = f"{MARK_BEGINNING}]"
@@ -42,6 +50,34 @@ def redact_text(text: str) -> str:
             break
         text = redacted
     return text
+
+
+class LineRedactor:
+    """Redacts printed output line by line, as it comes: a line may have arrived in any number of pieces."""
+
+    def __init__(self) -> None:
+        """Start outside of a private key, the only secret of several lines."""
+        self._is_in_key = False
+
+    def __repr__(self) -> str:
+        return f"<LineRedactor {'in a private key' if self._is_in_key else 'between secrets'}>"
+
+    def finish(self, line: str) -> str:
+        """Return a finished line, redacted. Call it with every line, in order."""
+        redacted = self.peek(line)
+        if ends_private_key(line):
+            self._is_in_key = False
+        elif begins_private_key(line):
+            self._is_in_key = True
+        elif self._is_in_key:
+            self._is_in_key = is_private_key_line(line)
+        return redacted
+
+    def peek(self, line: str) -> str:
+        """Return a line that is not finished yet, redacted."""
+        if self._is_in_key and is_private_key_line(line):
+            return mark("private-key")
+        return redact_text(line)
 
 
 def _without(text: str, secrets: Iterable[Secret]) -> str:
@@ -126,7 +162,7 @@ class _Redaction:
         return redact_text(text)
 
     def _redact_mapping(self, value: Mapping[Any, Any], depth: int) -> dict[Any, Any]:
-        redacted = {}
+        redacted: dict[Any, Any] = {}
         for key, item in value.items():
             if isinstance(key, str) and (kind := _kind_of_value(key, item)):
                 redacted[key] = mark(kind)
@@ -161,9 +197,8 @@ def _kind_of_value(name: str, value: object) -> str:
     if isinstance(value, str):
         is_secret = is_secret_value(name, value)
     else:
-        is_number = type(value) is int and strength is Strength.STRONG
-        is_secret = is_number and abs(value) >= 1000  # type: ignore[operator]  # an int
-    return kind_of(name) if is_secret else ""
+        is_secret = isinstance(value, int) and strength is Strength.STRONG and abs(value) >= 1000
+    return purpose_of(name) if is_secret else ""
 
 
 def redact_arguments(

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 from aisotools.core.secret_shapes import Secret, is_placeholder, looks_random
 
-_VALUE = r"""(?P<open>\\{0,3}["'])?(?!\[redacted)(?P<value>(?(open)[^"'\n\\]++|[^\s"'|;&\\]++))"""
+_NEW = r"(?!\[redacted)(?<!\[redacted: )"  # no mark, and nothing in one
+_VALUE = rf"""(?P<open>\\{{0,3}}["'])?{_NEW}(?P<value>(?(open)[^"'\n\\]++|[^\s"'|;&\\]++))"""
 _PAIR = (
-    r"""(?:(?P<open>\\{0,3}["'])[^\s"':\\]{1,80}+:|[^\s"':\\]{1,80}+:)(?!\[redacted)"""
+    rf"""(?:(?P<open>\\{{0,3}}["'])[^\s"':\\]{{1,80}}+:|[^\s"':\\]{{1,80}}+:){_NEW}"""
     r"""(?P<value>(?(open)[^"'\n\\]++|[^\s"'|;&\\]++))"""
 )
 
@@ -51,26 +52,27 @@ _PROGRAMS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
     _program("curl|http|https|wget|aria2c|ab|xh", "(?:-u|-U|-a|--user|--proxy-user|--auth|-A)[ =]?", _PAIR),
 )
 _NETRC = re.compile(
-    r"(?:machine|login|account|user)[ \t]+\S{1,200}+\s{1,20}+password[ \t]{1,20}(?!\[redacted)(?P<value>\S++)"
+    r"(?:machine|login|account|user)[ \t]{1,40}\S{1,200}+\s{1,20}+password[ \t]{1,20}"
+    rf"{_NEW}(?P<value>\S++)"
 )
 _PGPASS = re.compile(
-    r"(?m)^[\w.*-]{1,200}+:(?:54\d\d|6432|\*):[\w.*-]{1,80}+:[\w.*-]{1,80}+:(?!\[redacted)(?P<value>\S{4,}+)$"
+    r"(?m)^[\w.*-]{1,200}+:(?:54\d\d|6432|\*):[\w.*-]{1,80}+:[\w.*-]{1,80}+:"
+    rf"{_NEW}(?P<value>\S{{4,}}+)$"
 )
 _PIPED = re.compile(
-    r"""(?<![\w-])echo[ \t]+(?:-\w+[ \t]+)?["']?"""
-    r"""(?:[\w.-]{1,60}+:(?=[^|\n]{1,200}\|[ \t]*(?:sudo )?chpasswd))?(?!\[redacted)"""
-    r"""(?P<value>[^\s"'|]++)["']?[ \t]*\|[ \t]*(?:sudo[ \t]+(?:-\w[ \t]+)?(?:chpasswd|-S)|chpasswd"""
+    r"""(?<![\w-])echo[ \t]{1,40}(?:-\w{1,10}[ \t]{1,40})?["']?"""
+    r"""(?:[\w.-]{1,60}+:(?=[^|\n]{1,200}\|[ \t]{0,40}(?:sudo )?chpasswd))?"""
+    rf"""{_NEW}(?P<value>[^\s"'|]++)["']?[ \t]{{0,40}}\|[ \t]{{0,40}}"""
+    r"""(?:sudo[ \t]{1,40}(?:-\w[ \t]{1,40})?(?:chpasswd|-S)|chpasswd"""
     r"""|(?:docker|podman|helm registry|gh auth)[ \t]login|kinit)"""
 )
-
-
 _LOGIN_PAIR = re.compile(
     r"""(?:auth[ ]?[=:][ ]?[(\[]|(?:BasicAuth|[Ll]ogin|authenticate|simple_bind_s|Credentials?)\()"""
-    r"""\s{0,20}["'][^"'\n]{1,80}["'],\s{0,20}["'](?!\[redacted)(?P<value>[^"'\n]++)"""
+    r"""\s{0,20}["'][^"'\n]{1,80}["'],\s{0,20}["'](?!\[redacted)(?<!\[redacted: )(?P<value>[^"'\n]++)"""
 )
 
 
-_SQL = re.compile(r"""(?i:identified by) ["'](?!\[redacted)(?P<value>[^"'\n]++)""")
+_SQL = re.compile(r"""(?i:identified by) ["'](?!\[redacted)(?<!\[redacted: )(?P<value>[^"'\n]++)""")
 
 
 _SIGNS = (" -", ":", "<<<", " /", "add_user", "change_password", "alias", "SecureString")
@@ -80,7 +82,7 @@ _OTHERS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
     ((":54", ":6432:", ":*:"), _PGPASS),
     (("echo ",), _PIPED),
     (("auth", "Auth(", "ogin(", "authenticate(", "simple_bind_s(", "redential"), _LOGIN_PAIR),
-    (("DENTIFIED BY", "dentified by", "dentified BY"), _SQL),
+    (("IDENTIFIED BY", "Identified by", "identified by"), _SQL),
 )
 
 

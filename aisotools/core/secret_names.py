@@ -102,7 +102,7 @@ def strength_of(name: str) -> Strength | None:
 
 
 @lru_cache(maxsize=2048)
-def kind_of(name: str) -> str:
+def purpose_of(name: str) -> str:
     """Return in one word what a name of a secret is for."""
     name = name.lower()
     for kind, stems in (
@@ -131,7 +131,7 @@ _SEPARATOR = re.compile(
       | (?:</\w{{1,20}}>\s{{0,40}}<(?=value>)|,?\s{{0,40}}+(?:{_Q})?)value(?:{_Q})?[ \t]*+
         (?P<pair>[:=>])[ \t]*+
       # password = ..., password [none]: ...
-      | (?:[\[(][^\])\n]{{0,40}}[\])][ \t]*+)?(?P<op>:=|=>|={{1,3}}|:(?![:/]|[ \t]*\r?\n))[ \t]*+
+      | (?:[\[(][^\])\n]{{0,40}}[\])][ \t]*+)?(?P<op>:=|=>|={{1,3}}|:(?![:/]|[ \t]*+\r?\n))[ \t]*+
       # <password>...</password>
       | (?P<tag>>)(?=[^<>\n]{{1,200}}</)
       # set("password", "..."), Token("...")
@@ -153,13 +153,15 @@ _IN_ESCAPED = re.compile(r"""[^"'`\\\n]*+""")
 _UNQUOTED = re.compile(r"""(?:[^\s"'`,;&\\<>]|\\(?![nrtu"'`\\]))*+""")
 _LINE = re.compile(r"""[^\n\r"'`\\]*+""")
 _WHOLE_LINE = re.compile(r"[^\n\r\\]*+")
-_CREDENTIAL_MEMBERS = re.compile(r"""(?:[\w-]{1,40}=(?:\\?"[^"\\\n]*\\?"|[^\s,"'\\]*)(?:,[ ]?)?)*+""")
+_CREDENTIAL_MEMBERS = re.compile(
+    r"""(?:[\w-]{1,40}=(?:\\?"[^"\\\n]{0,300}\\?"|[^\s,"'\\]{0,300})(?:,[ ]?)?)*+"""
+)
 _SCHEME = re.compile(
     r"(?i)(?:bearer|basic|token|digest|apikey|api-key|negotiate|bot|jwt|key|oauth|ssws|hawk|ntlm|aws4-hmac-sha256"
     r"|sharedkey|discogs|genie ?key|snyk|splunk|client-id)[ \t]++"
 )
 _CODE = re.compile(r"[A-Za-z_](?:\w|(?:\.|->|::)(?=[A-Za-z_]))*+(?:[(\[]|\?\.|!\.)")
-_DOTTED = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+")
+_DOTTED = re.compile(r"(?=[^.]{1,200}\.)[A-Za-z_](?:[A-Za-z_]|\.(?=[A-Za-z_]))*+")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*+")
 _HEX = re.compile(r"[0-9a-fA-F]*+")
 _DIGEST = re.compile(r"(?<![0-9A-Za-z])[0-9a-fA-F]{32,}+(?![0-9A-Za-z])")
@@ -270,7 +272,7 @@ def _value_of(text: str, start: int, end: int) -> Secret | None:
         is_secret = _is_bare_secret(
             text, begin, value_end, strength, name=name, operator=operator, is_flag=is_flag, spaced=spaced
         )
-    return Secret(begin, _whole_end(text, begin, value_end, opening), kind_of(name)) if is_secret else None
+    return Secret(begin, _whole_end(text, begin, value_end, opening), purpose_of(name)) if is_secret else None
 
 
 def _is_random_token(value: str, strength: Strength, name: str) -> bool:

@@ -193,6 +193,24 @@ _MOST_TAIL_CHARS = 16_384
 _KEY_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=\n\r\\"
 
 
+_KEY_LINE = re.compile(r"[\s>#|*+]*+(?:[A-Za-z0-9+/=]*+|(?:Proc-Type|DEK-Info|Version|Comment):.*+)\s*+")
+
+
+def begins_private_key(line: str) -> bool:
+    """Return whether a private key begins in this line and does not end there."""
+    return "-----BEGIN " in line and "PRIVATE KEY" in line and not ends_private_key(line)
+
+
+def ends_private_key(line: str) -> bool:
+    """Return whether a private key ends in this line."""
+    return "-----END " in line
+
+
+def is_private_key_line(line: str) -> bool:
+    """Return whether a line may be one of those inside of a private key, or its last."""
+    return _KEY_LINE.fullmatch(line) is not None or ends_private_key(line)
+
+
 def _find_private_keys(text: str) -> Iterator[Secret]:
     """Yield private keys, also those of which the beginning or the end was cut off."""
     seen = 0
@@ -245,7 +263,7 @@ _PLACEHOLDER = re.compile(
       |incorrect|wrong|expired|failed|error|unknown|default|string|str|text|int|integer|bytes|bool|boolean|object|array
       |varchar|char|number|any|auto|basic|bearer|digest|include|omit|same-origin|local|file|env|prompt|input|ask
       |stdin|enabled|disabled|value|ok|set|type|name|field|hash|hidden|random|generated|sample|passwort|kennwort
-      |contrase[nñ]a|senha|wachtwoord|mot\ de\ passe|пароль|密码|パスワード)[.!?:]?
+      |contrase[nñ]a|senha|wachtwoord|m[o]t\ de\ passe|пароль|密码|パスワード)[.!?:]?
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )

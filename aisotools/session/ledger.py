@@ -36,7 +36,7 @@ from pydantic_core import to_json
 from aisotools.core.exceptions import LedgerError
 from aisotools.core.types import Json
 from aisotools.session.ledger_encoding import encoded
-from aisotools.session.ledger_index import IndexEntry, LedgerIndex, parse_object
+from aisotools.session.ledger_index import IndexEntry, LedgerIndex, read_object
 
 _KEY_BYTES = 32
 _MAC_CHARS = 64
@@ -318,7 +318,7 @@ def read(path: Path) -> Iterator[dict[str, Json]]:
     except OSError as error:
         raise LedgerError(f"The ledger {path} cannot be read: {error.strerror}.") from error
     for line in lines:
-        record = parse_object(line)
+        record = read_object(line)
         if record is None:
             return
         yield record
@@ -333,7 +333,7 @@ def _check(path: Path, key: bytes) -> Verification:
     for number, line in enumerate(lines, start=1):
         text, mac = line[:-_MAC_MEMBER_BYTES], line[-_MAC_MEMBER_BYTES:]
         expected = _compute_mac(key, text)
-        record = parse_object(line)
+        record = read_object(line)
         if record is None or mac != b',"mac":"%s"}' % expected.encode():
             problem = f"line {number} was changed"
         elif record["n"] != number or record["prev"] != previous_mac:
@@ -352,7 +352,7 @@ def _check_head(path: Path, key: bytes, macs: list[str]) -> list[str]:
         head = _head_path(path).read_bytes()
     except FileNotFoundError:
         return ["its head is missing: lines may have been cut off"] if macs else []
-    parsed = parse_object(head)
+    parsed = read_object(head)
     count = parsed.get("count") if parsed is not None else None
     name = parsed.get("name") if parsed is not None else None  # earlier versions wrote none
     if (

@@ -72,7 +72,7 @@ class LedgerIndex:
             return {}
         except OSError as error:
             raise LedgerError(f"the index {self._path} cannot be read: {error.strerror}") from error
-        parsed = parse_object(content)
+        parsed = read_object(content)
         ledgers: Any = parsed.get("ledgers") if parsed is not None else None
         if not isinstance(ledgers, dict) or content != self._text(ledgers):
             raise LedgerError(f"the index {self._path} was changed")
@@ -174,7 +174,7 @@ class LedgerIndex:
         return False
 
 
-def parse_object(text: bytes) -> dict[str, Any] | None:
+def read_object(text: bytes) -> dict[str, Any] | None:
     """Return the JSON object that `text` is; None if it is none."""
     try:
         record = from_json(text)

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from aisotools.core.redaction import redact, redact_text
 
 FILE = Path(__file__).parents[1] / "data" / "secret_shapes.toml"
@@ -93,3 +95,65 @@ def touched(template: str) -> str:
         return "" if redact(value) == value else str(redact(value))
     result = redact_text(text)
     return "" if result == text else result
+
+
+READABLE_RATE = TOUCHED_RATE = 0.02
+
+
+@pytest.mark.parametrize("half", ["tuned", "held_out"])
+def test_rates_of_readable_secrets_and_touched_texts(half: str, capsys: pytest.CaptureFixture[str]) -> None:
+    templates = [one for family in CORPUS["secret"][half].values() for one in family]
+    innocent = [one for family in CORPUS["innocent"][half].values() for one in family]
+    readable = [found for template in templates for found in readable_secrets(template)]
+    changed = [found for template in innocent if (found := touched(template))]
+    secrets = sum(len(secrets_of(expand(template))) for template in templates)
+    with capsys.disabled():
+        print(
+            f"\n{half}: {len(readable)} of {secrets} secrets in {len(templates)} texts readable, "
+            f"{len(changed)} of {len(innocent)} innocent texts touched"
+        )
+    assert len(templates) >= 100
+    assert len(innocent) >= 100
+    is_tuned = half == "tuned"
+    assert len(readable) <= (0 if is_tuned else READABLE_RATE * secrets), readable
+    assert len(changed) <= (0 if is_tuned else TOUCHED_RATE * len(innocent)), changed
+
+
+def test_a_text_that_is_not_redacted_is_found_readable_and_one_that_is_is_found_touched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    template = CORPUS["secret"]["tuned"]["aws"][0]
+    assert not readable_secrets(template)
+    monkeypatch.setitem(globals(), "redact_text", lambda text: text)
+    assert readable_secrets(template)
+    monkeypatch.setitem(globals(), "redact_text", lambda _: "[redacted: password]")
+    assert touched("an innocent text")
+
+
+def test_shapes_that_are_known_to_stay_readable_still_do() -> None:
+    for template in CORPUS["secret"]["known"]["readable"]:
+        assert readable_secrets(template), f"{template} is redacted now: move it to the tuned half"
+
+
+def test_redacting_twice_is_redacting_once() -> None:
+    for kind in ("secret", "innocent"):
+        for half in ("tuned", "held_out"):
+            for template in (one for family in CORPUS[kind][half].values() for one in family):
+                text = re.sub("[«»]", "", expand(template))
+                once = redact(json.loads(text[5:])) if text.startswith("json:") else redact_text(text)
+                assert redact(once) == once, template
+
+
+def test_texts_around_secrets_stay() -> None:
+    """A mark takes the place of the secret alone, so that what was done is still told."""
+    text = expand("mysql -u root -p«Winter2024!» shop < dump.sql").replace("«", "").replace("»", "")
+    assert redact_text(text) == "mysql -u root -p[redacted: password] shop < dump.sql"
+    text = "curl -u me:S3cret99 https://x.example && ls"
+    assert redact_text(text) == "curl -u me:[redacted: password] https://x.example && ls"
+
+
+def test_secrets_are_redacted_next_to_each_other() -> None:
+    templates = [one for family in CORPUS["secret"]["tuned"].values() for one in family]
+    plain = [one for one in templates if not one.startswith("json:") and "PRIVATE KEY" not in one]
+    joined = "\n\n".join(plain)
+    assert len(readable_secrets(joined)) <= 2  # a line may end what the next begins
