@@ -304,7 +304,7 @@ another framework all enter at the first step.
    (`tools.adapter.validate_value`), cuts long text (`core.truncation.truncate_result`) and records
    `core.events.CallFinished`.
 9. **notebook**: Whoever subscribed to the events shows the call: `notebook.trace.view` in a notebook,
-   `cli.run.TracePrinter` in a terminal. `session.ledger.Recording` writes it to the ledger.
+   `cli.run.TracePrinter` in a terminal. `session.recording.Recording` writes it to the ledger.
 
 ## One approval
 

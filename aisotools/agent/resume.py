@@ -39,7 +39,7 @@ from aisotools.core.events import (
 )
 from aisotools.core.exceptions import AisotoolsError, LedgerError, UsageError, as_clause
 from aisotools.core.messages import AssistantMessage, Message, Model, ToolMessage, message_to_json
-from aisotools.core.redaction import REDACTED
+from aisotools.core.redaction import has_marks
 from aisotools.core.types import Effect, Json, Remember, ToolCall
 from aisotools.session.ledger import ledger_name, read, verify
 from aisotools.session.ledger_reader import events_of_records
@@ -279,7 +279,7 @@ def _restore_grant(grant: RecordedGrant, session: Session) -> str:
 
 def _is_complete(value: object) -> bool:
     text = repr(value)
-    return REDACTED not in text and _CUT_MARK not in text
+    return not has_marks(text) and _CUT_MARK not in text
 
 
 def _todo_lists(
@@ -312,7 +312,7 @@ def _missing(
     if tasks:
         yield f"Commands in the background have ended with their worker: {len(tasks)} had been started."
     texts = repr([message_to_json(m) for messages in conversations.values() for m in messages])
-    if REDACTED in texts:
+    if has_marks(texts):
         yield "Secrets were not recorded: the conversations have [redacted] in their place."
     if _CUT_MARK in texts:
         yield "Of very long texts the conversations have only the beginning."

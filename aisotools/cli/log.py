@@ -1,4 +1,4 @@
-"""`aisotools log show|verify|export`: read the ledgers of past and present sessions."""
+"""`aisotools log show|verify|export|forget`: read the ledgers of past and present sessions."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from aisotools.core.exceptions import LedgerError, WorkspaceError
 from aisotools.workspace.lock import state_folder
 
 _MAX_LINE_CHARS = 400
+_ACTIONS = "export prints JSON lines; forget accepts that you moved or removed the ledger that you name"
 
 
 def add_parser(commands: Any) -> None:
@@ -22,10 +23,10 @@ def add_parser(commands: Any) -> None:
     parser = add_subcommand(
         commands,
         "log",
-        "show, verify or export the ledger of a session",
+        "show, verify or export the ledger of a session, or forget one that you removed",
         epilog="Exit status: 0 for success, 1 if the ledger is damaged or unreadable, 2 if there is none.",
     )
-    parser.add_argument("action", choices=("show", "verify", "export"), help="export prints JSON lines")
+    parser.add_argument("action", choices=("show", "verify", "export", "forget"), help=_ACTIONS)
     parser.add_argument("session", nargs="?", help="session key or ledger file (default: the latest session)")
 
 
@@ -35,13 +36,19 @@ def run(options: argparse.Namespace, echo: Echo, environ: Mapping[str, str] = os
     from aisotools.session.ledger import read
 
     try:
-        path = _find_ledger(options.session, ledger_folder(environ))
+        folder = ledger_folder(environ)
+        if options.action == "forget":
+            return _forget(options.session, folder, echo)
+        path = _find_ledger(options.session, folder)
+        is_damaged = options.action == "verify" and _report_missing(path, options.session, folder, echo)
+        if path is None and is_damaged:
+            return 1
         if path is None:
             whose = " yet" if options.session is None else f" of session {options.session!r}"
             echo(f"There is no ledger{whose}.")
             return 2
         if options.action == "verify":
-            return _verify(path, echo)
+            return max(_verify(path, echo), int(is_damaged))
         for record in read(path):
             echo(json.dumps(record, ensure_ascii=False) if options.action == "export" else _line(record))
     except (LedgerError, WorkspaceError) as error:
@@ -65,6 +72,39 @@ def _find_ledger(session: str | None, folder: Path) -> Path | None:
         return Path(session)
     paths = folder.glob(f"{session or '*'}.jsonl")
     return max(paths, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _report_missing(path: Path | None, session: str | None, folder: Path, echo: Echo) -> bool:
+    """Say which ledgers are gone: the one that was asked for, or any. Return whether there are such."""
+    from aisotools.session.ledger import missing_ledgers
+
+    if path is not None and path.parent != folder:
+        return False
+    try:
+        missing = missing_ledgers(folder)
+    except LedgerError as error:
+        echo(f"DAMAGED: {error}")
+        return True
+    gone = {name: count for name, count in missing.items() if session in {None, name}}
+    for name, count in gone.items():
+        echo(
+            f"DAMAGED: the ledger {name} is gone; it had {count} records or more. If you removed it, "
+            f"`aisotools log forget {name}` accepts that."
+        )
+    return bool(gone)
+
+
+def _forget(session: str | None, folder: Path, echo: Echo) -> int:
+    from aisotools.session.ledger import forget_ledger
+
+    if session is None:
+        echo("Name the ledger that you moved or removed: `aisotools log forget NAME`.")
+        return 2
+    if not forget_ledger(folder, session):
+        echo(f"There is no ledger of session {session!r} in the index.")
+        return 2
+    echo(f"The ledger {session} is forgotten. The next session of that key begins a new one.")
+    return 0
 
 
 def _verify(path: Path, echo: Echo) -> int:

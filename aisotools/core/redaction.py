@@ -1,80 +1,108 @@
 """Mask secrets, such as API keys, in everything that is written to disk, and in the trace.
 
-Secrets are recognised by their shape, such as API keys, and by parameters that a tool's schema declares
-secret. This is a safety net: a secret of an unknown shape in an undeclared parameter is not recognised.
+Secrets are recognised by their shape, by the name in front of them, and by parameters that a tool's schema
+declares secret. Each is replaced by a mark that says
+what it was, such as `[redacted: password]`. This is a safety net: a secret of an unknown shape without a name
+is not recognised. Masking again changes nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from aisotools.core.secret_commands import find_in_commands
+from aisotools.core.secret_names import Strength, find_named, is_secret_value, purpose_of, strength_of
+from aisotools.core.secret_shapes import (
+    MARK_BEGINNING,
+    Secret,
+    begins_private_key,
+    ends_private_key,
+    find_tokens,
+    is_private_key_line,
+    mark,
+)
 from aisotools.core.types import Json
 
-REDACTED = "[redacted]"
-"""Replacement for a secret."""
+REDACTED = f"{MARK_BEGINNING}]"
+"""Replacement for the value of a parameter that is declared secret."""
 
-_SHAPES = re.compile(
-    r"""
-      \bsk-[A-Za-z0-9_-]{16,}                                     # OpenAI, Anthropic and many after them
-    | \b(?:gh[pousr]|github_pat|glpat|hf|npm|pypi)[_-][A-Za-z0-9_-]{16,}
-    | \bxox[abeoprs]-[A-Za-z0-9-]{10,}                            # Slack
-    | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b                               # AWS access keys
-    | \bAIza[A-Za-z0-9_-]{30,}                                    # Google
-    | \beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+ # JSON web tokens
-    | -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----.*?(?:-----END[ ][A-Z ]*PRIVATE[ ]KEY-----|\Z)
-    | (?<=://)[^\s/:@]+:[^\s/@]+(?=@)                             # user:password@host
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_NAMED = re.compile(
-    r"""(?P<name>(?:password|passwd|secret|token|api[_-]?key|authorization)[A-Za-z0-9_-]*)
-        (?P<between>["']?\s*[:=]\s*(?:bearer\s+|basic\s+)?["']?)
-        (?P<value>[^\s"',;&]{6,})""",
-    re.VERBOSE | re.IGNORECASE,
-)
-
-
-# Substrings of which a text must contain one for a pattern to match. Searching them is far cheaper than
-# trying the patterns.
-_SHAPE_HINTS = (
-    "sk-",
-    "gh",
-    "glpat",
-    "hf",
-    "npm",
-    "pypi",
-    "xox",
-    "AKIA",
-    "ASIA",
-    "AIza",
-    "eyJ",
-    "-----",
-    "://",
-)
-_NAME_HINTS = ("passw", "secret", "token", "key", "authorization")
+_MOST_ROUNDS = 4
+_LEAST_CHARS = 4
+_MARGIN_CHARS = 2_048
+_MOST_CHARS = 200_000
+_LEAST_LEFT_OUT = 64
+_MOST_DEPTH = 200
+_TOO_DEEP = "[nested too deeply to be looked at]"
 
 
 def redact_text(text: str) -> str:
     """Return `text` with everything that looks like a secret replaced."""
-    for hint in _SHAPE_HINTS:
-        if hint in text:
-            text = _SHAPES.sub(REDACTED, text)
+    if len(text) < _LEAST_CHARS:
+        return text
+    # A secret may show only when another one, between it and its name, is gone.
+    for _ in range(_MOST_ROUNDS):
+        redacted = _without(text, find_tokens(text))
+        redacted = _without(redacted, find_named(redacted))
+        redacted = _without(redacted, find_in_commands(redacted))
+        if redacted == text:
             break
-    lowered = text.lower()
-    for hint in _NAME_HINTS:
-        if hint in lowered:
-            return _NAMED.sub(lambda m: m["name"] + m["between"] + REDACTED, text)
+        text = redacted
     return text
+
+
+class LineRedactor:
+    """Redacts printed output line by line, as it comes: a line may have arrived in any number of pieces."""
+
+    def __init__(self) -> None:
+        """Start outside of a private key, the only secret of several lines."""
+        self._is_in_key = False
+
+    def __repr__(self) -> str:
+        return f"<LineRedactor {'in a private key' if self._is_in_key else 'between secrets'}>"
+
+    def finish(self, line: str) -> str:
+        """Return a finished line, redacted. Call it with every line, in order."""
+        redacted = self.peek(line)
+        if ends_private_key(line):
+            self._is_in_key = False
+        elif begins_private_key(line):
+            self._is_in_key = True
+        elif self._is_in_key:
+            self._is_in_key = is_private_key_line(line)
+        return redacted
+
+    def peek(self, line: str) -> str:
+        """Return a line that is not finished yet, redacted."""
+        if self._is_in_key and is_private_key_line(line):
+            return mark("private-key")
+        return redact_text(line)
+
+
+def _without(text: str, secrets: Iterable[Secret]) -> str:
+    """Return `text` with marks in place of secrets, which may overlap."""
+    parts: list[str] = []
+    seen = 0
+    for secret in sorted(secrets, key=lambda secret: (secret.start, -secret.end)):
+        if secret.start >= seen:
+            parts += (text[seen : secret.start], mark(secret.kind))
+        seen = max(seen, secret.end)
+    if not parts:
+        return text
+    parts.append(text[seen:])
+    return "".join(parts)
+
+
+def has_marks(text: str) -> bool:
+    """Return whether a text, or the `repr` of a value, has something in it that was redacted."""
+    return REDACTED in text or f"{MARK_BEGINNING}: " in text
 
 
 def shortened(value: Json, max_chars: int) -> Json:
     """Return JSON in which longer texts are replaced by their beginning, length and SHA-256."""
     if isinstance(value, str) and len(value) > max_chars:
-        digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
-        return {"beginning": value[:max_chars], "chars": len(value), "sha256": digest}
+        return _shortened_text(value, value[:max_chars])
     if isinstance(value, Mapping):
         return {key: shortened(item, max_chars) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -82,26 +110,104 @@ def shortened(value: Json, max_chars: int) -> Json:
     return value
 
 
+def _shortened_text(text: str, beginning: str) -> dict[str, Json]:
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return {"beginning": beginning, "chars": len(text), "sha256": digest}
+
+
 def redact(value: Json, max_chars: int | None = None) -> Json:
     """JSON with everything that looks like a secret replaced, in keys' values and in text.
 
-    With `max_chars`, longer texts are replaced as by `shortened` first.
+    With `max_chars`, longer texts are replaced as by `shortened` as well.
     """
+    return _Redaction(max_chars).redact(value, 0)
+
+
+def _beginning(text: str, max_chars: int) -> str:
+    """Return the beginning of a longer text, redacted; what is cut in two there counts as a whole."""
+    redacted = redact_text(text[: max_chars + _MARGIN_CHARS])
+    cut = redacted[:max_chars]
+    begun = cut.rfind(MARK_BEGINNING)
+    if begun >= 0 and "]" not in cut[begun:]:
+        return redacted[: redacted.index("]", begun) + 1] if "]" in redacted[begun:] else cut[:begun]
+    return cut
+
+
+class _Redaction:
+    """Redacts one value. With `max_chars` it looks at `_MOST_CHARS` in all, and leaves out further texts."""
+
+    def __init__(self, max_chars: int | None) -> None:
+        self._max_chars = max_chars
+        self._chars_left = _MOST_CHARS
+
+    def redact(self, value: Any, depth: int) -> Any:
+        if isinstance(value, str):
+            return self._redact_text(value)
+        if not isinstance(value, Mapping | list | tuple):
+            return value
+        if depth >= _MOST_DEPTH:
+            return _TOO_DEEP
+        if isinstance(value, Mapping):
+            return self._redact_mapping(value, depth + 1)
+        return self._redact_list(value, depth + 1)
+
+    def _redact_text(self, text: str) -> Any:
+        if self._max_chars is None:
+            return redact_text(text)
+        self._chars_left -= min(len(text), self._max_chars)
+        if self._chars_left < 0 and len(text) > _LEAST_LEFT_OUT:
+            return _shortened_text(text, "")
+        if len(text) > self._max_chars:
+            return _shortened_text(text, _beginning(text, self._max_chars))
+        return redact_text(text)
+
+    def _redact_mapping(self, value: Mapping[Any, Any], depth: int) -> dict[Any, Any]:
+        redacted: dict[Any, Any] = {}
+        for key, item in value.items():
+            if isinstance(key, str) and (kind := _kind_of_value(key, item)):
+                redacted[key] = mark(kind)
+            elif type(item) is list and isinstance(key, str) and strength_of(key) is Strength.STRONG:
+                kinds = [_kind_of_value(key, one) for one in item]
+                redacted[key] = [
+                    mark(kind) if kind else self.redact(one, depth)
+                    for kind, one in zip(kinds, item, strict=True)
+                ]
+            else:
+                redacted[key] = self.redact(item, depth)
+        name, item = value.get("name", value.get("key")), value.get("value")
+        if isinstance(name, str) and (kind := _kind_of_value(name, item)):
+            redacted["value"] = mark(kind)  # {"name": "DB_PASSWORD", "value": ...}, as in a pod's environment
+        return redacted
+
+    def _redact_list(self, value: list[Any] | tuple[Any, ...], depth: int) -> list[Any]:
+        redacted = []
+        flag = ""
+        for item in value:
+            kind = _kind_of_value(flag, item) if flag else ""
+            redacted.append(mark(kind) if kind else self.redact(item, depth))
+            flag = item if isinstance(item, str) and item.startswith("-") and len(item) < 64 else ""
+        return redacted
+
+
+def _kind_of_value(name: str, value: object) -> str:
+    """Return what the value of a name is if it is a secret; else an empty text."""
+    strength = strength_of(name)
+    if strength is None and not name.lower().endswith("cookie"):
+        return ""
     if isinstance(value, str):
-        if max_chars is not None and len(value) > max_chars:
-            return redact(shortened(value, max_chars))
-        return redact_text(value)
-    if isinstance(value, Mapping):
-        return {key: redact(item, max_chars) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [redact(item, max_chars) for item in value]
-    return value
+        is_secret = is_secret_value(name, value)
+    else:
+        is_secret = isinstance(value, int) and strength is Strength.STRONG and abs(value) >= 1000
+    return purpose_of(name) if is_secret else ""
 
 
-def redact_arguments(arguments: Mapping[str, Json], secret: Iterable[str]) -> dict[str, Json]:
-    """Return arguments with those in `secret` replaced whole, and the others redacted by shape."""
+def redact_arguments(
+    arguments: Mapping[str, Json], secret: Iterable[str], max_chars: int | None = None
+) -> dict[str, Json]:
+    """Return arguments with those in `secret` replaced whole, and the others redacted as by `redact`."""
     hidden = set(secret)
-    return {name: REDACTED if name in hidden else redact(value) for name, value in arguments.items()}
+    shown = redact({name: value for name, value in arguments.items() if name not in hidden}, max_chars)
+    return {name: REDACTED if name in hidden else shown[name] for name in arguments}
 
 
 def secret_parameters(schema: Mapping[str, Any]) -> frozenset[str]:

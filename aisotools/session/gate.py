@@ -532,8 +532,7 @@ class Gate:
         ):
             return denial_result(call.name, ("the tool changed between decision and run; call it again",))
         if self._closed_reason:
-            message = f"{call.name} was not run: {self._closed_reason}."
-            return ToolResult.error(message, recoverable=False, error_kind="environment")
+            return self._closed_result(call)
         if timeout_s is None:
             timeout_s = min(prepared.deadline_s or self._call_timeout_s, _MAX_TIMEOUT_S)
         self._event_log.add(CallStarted, call.id, runs_in=prepared.facts.runs_in, level=env.level)
@@ -546,6 +545,10 @@ class Gate:
             return exception_result(error)
         except SandboxError as error:
             return ToolResult.error(str(error), recoverable=False, error_kind="environment")
+
+    def _closed_result(self, call: ToolCall) -> ToolResult:
+        message = f"{call.name} was not run: {self._closed_reason}."
+        return ToolResult.error(message, recoverable=False, error_kind="environment")
 
     async def _run_guarded(
         self,
@@ -578,6 +581,10 @@ class Gate:
         timeout_s: float,
         session_tool: TransferTool | None,
     ) -> ToolResult:
+        # Once more: the record of the start may have failed, or one of another call while guards were waited
+        # for. What is not in the ledger must not happen.
+        if self._closed_reason:
+            return self._closed_result(call)
         if prepared.payload is None:
             context = self._context(call, env)
             result = await self._host_calls.run(prepared.tool, call, context, timeout_s)

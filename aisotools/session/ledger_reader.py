@@ -1,6 +1,6 @@
 """Reads the records of a ledger back as events. Pure.
 
-What `aisotools.session.ledger` leaves out stays out: secrets, images, values, and the rest of long texts.
+What `aisotools.session.recording` leaves out stays out: secrets, images, values, and the rest of long texts.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from aisotools.core.events import (
 from aisotools.core.exceptions import LedgerError, UsageError
 from aisotools.core.messages import Message, Usage, message_from_json
 from aisotools.core.types import Approval, Decision, Effect, Json, ToolCall, ToolResult
+from aisotools.session.ledger_encoding import unescaped
 
 _AGENT_EVENTS: Mapping[str, type[AgentEvent]] = {
     event_type.kind: event_type
@@ -175,7 +176,7 @@ def fill_shortened(value: Any) -> Any:
 
 
 def _read_requested(body: Body, common: Body) -> SessionEvent:
-    arguments = fill_shortened(body["arguments"])
+    arguments = unescaped(fill_shortened(body["arguments"]))
     call = ToolCall(
         common["call_id"],
         str(body["name"]),
@@ -191,7 +192,7 @@ def _read_answered(body: Body, common: Body) -> SessionEvent:
     edited = body["edited"]
     approval = Approval(
         body["outcome"],
-        arguments=None if edited is None else fill_shortened(edited),
+        arguments=None if edited is None else unescaped(fill_shortened(edited)),
         reason=body["reason"],
         remember=body["remember"],
     )
@@ -205,7 +206,7 @@ def _read_decided(body: Body, common: Body) -> SessionEvent:
         decided_by=body["decided_by"],
         effect=Effect(body["effect"]),
         reasons=tuple(body["reasons"]),
-        arguments=fill_shortened(body["arguments"]),
+        arguments=unescaped(fill_shortened(body["arguments"])),
         digest=body["digest"],
     )
 

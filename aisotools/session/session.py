@@ -33,7 +33,6 @@ from aisotools.sandbox.process.spawn import WorkerSpec
 from aisotools.session.event_log import EventLog, Listener
 from aisotools.session.gate import Gate, make_call
 from aisotools.session.history import UndoHistory
-from aisotools.session.ledger import Recording, record
 from aisotools.session.options import (
     check_retained_bytes,
     existing_paths,
@@ -44,6 +43,7 @@ from aisotools.session.options import (
     require_approver,
     require_type,
 )
+from aisotools.session.recording import Recording, record
 from aisotools.session.setup import (
     SandboxFactory,
     SessionParts,

@@ -209,7 +209,7 @@ async def test_missing_secrets_and_long_texts_are_reported(
     await session.close()
     past = resumed(session.log_path or "", environ)
     (messages,) = past.conversations.values()
-    assert messages[0] == UserMessage("My key is [redacted].")
+    assert messages[0] == UserMessage("My key is [redacted: api-key].")
     (call,) = messages[1].calls  # type: ignore[union-attr]  # it is an answer
     text = call.arguments["text"]
     assert isinstance(text, str)

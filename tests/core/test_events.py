@@ -34,7 +34,6 @@ from aisotools.core.messages import (
     Usage,
     UserMessage,
 )
-from aisotools.core.redaction import REDACTED
 from aisotools.core.types import Decision, Effect, ToolCall
 
 KEY = "sk-" + "a1" * 12
@@ -98,7 +97,7 @@ def test_body_leaves_out_what_every_event_has() -> None:
         "agent_id": "a",
         "step": 0,
         "model": "m",
-        "instructions": f"Use {REDACTED}",
+        "instructions": "Use [redacted: api-key]",
         "parent_id": "",
     }
 
@@ -114,7 +113,7 @@ def test_body_repeats_nothing_that_the_calls_record() -> None:
     event = dataclasses.replace(answered(1, ""), message=message)
     body = agent_body(event)
     text, call, flawed = body["message"]["parts"]
-    assert text == {"kind": "text", "text": f"key {REDACTED}"}
+    assert text == {"kind": "text", "text": "key [redacted: api-key]"}
     assert (call["id"], call["arguments"], "opaque" in call) == ("c1", {}, False)
     assert flawed["flaw"] == "no JSON"
     assert body["usage"] == dataclasses.asdict(Usage())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 import pytest
 from hypothesis import given, strategies as st
@@ -8,6 +9,8 @@ from pydantic import BaseModel, SecretStr
 
 from aisotools.core.redaction import (
     REDACTED,
+    LineRedactor,
+    has_marks,
     redact,
     redact_arguments,
     redact_text,
@@ -31,7 +34,7 @@ SECRETS = [
 def test_texts_that_look_like_secrets_are_masked(secret: str) -> None:
     redacted = redact_text(f"before {secret} after")
     assert secret not in redacted
-    assert redacted == f"before {REDACTED} after"
+    assert re.fullmatch(r"before \[redacted: [a-z-]+\] after", redacted)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +50,7 @@ def test_texts_that_look_like_secrets_are_masked(secret: str) -> None:
 def test_values_named_as_secrets_are_masked(text: str, gone: str) -> None:
     redacted = redact_text(text)
     assert gone not in redacted
-    assert REDACTED in redacted
+    assert has_marks(redacted)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,7 @@ def test_ordinary_text_stays(text: str) -> None:
 
 def test_every_depth_is_looked_at() -> None:
     value = {"a": [{"b": SECRETS[0]}, 1, None, True], "c": 2.5}
-    assert redact(value) == {"a": [{"b": REDACTED}, 1, None, True], "c": 2.5}
+    assert redact(value) == {"a": [{"b": "[redacted: api-key]"}, 1, None, True], "c": 2.5}
 
 
 class Box(BaseModel):
@@ -100,3 +103,41 @@ def test_long_texts_keep_their_beginning_and_what_proves_the_rest() -> None:
     assert short["b"] == 3
     digest = hashlib.sha256(b"x" * 10).hexdigest()
     assert short["a"][0] == {"beginning": "xxxxx", "chars": 10, "sha256": digest}
+
+
+def test_a_secret_that_is_cut_at_the_end_of_a_beginning_is_masked_whole() -> None:
+    for place in range(80, 101):
+        text = "x" * place + f" {SECRETS[1]} " + "y" * 5_000
+        short = redact({"a": text}, 100)["a"]
+        assert SECRETS[1][:8] not in short["beginning"], place
+        assert short["chars"] == len(text)
+        assert redact(short) == short
+
+
+def test_of_very_many_texts_the_last_are_left_out() -> None:
+    """What one record takes on the event loop is bounded, whatever it holds."""
+    shown = redact(["a" * 1_000] * 1_000, 4_000)
+    assert shown[0] == "a" * 1_000
+    assert shown[-1]["beginning"] == ""
+    assert shown[-1]["chars"] == 1_000
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 64])
+def test_printed_secrets_are_masked_at_every_border_of_chunks(size: int) -> None:
+    secret_lines = ["one", f"key {SECRETS[1]}", *SECRETS[6].split("\n"), "password: hunter2x", "two", "MIIE"]
+    text = "\n".join(secret_lines) + "\n"
+    redactor, line, shown = LineRedactor(), "", []
+    for start in range(0, len(text), size):
+        line += text[start : start + size]
+        *finished, line = line.split("\n")
+        shown += [redactor.finish(one) for one in finished]
+    assert shown[0] == "one"
+    assert shown[-2:] == ["two", "MIIE"]
+    assert not [one for one in ("ghp_", "MIIE", "abc", "hunter2x") if one in "\n".join(shown[:-1])]
+
+
+def test_nesting_without_end_is_no_error() -> None:
+    value: object = "x"
+    for _ in range(5_000):
+        value = [value]
+    assert "nested too deeply" in repr(redact(value))

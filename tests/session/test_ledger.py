@@ -85,7 +85,7 @@ def test_a_missing_head_and_another_ledgers_head_are_found(tmp_path: Path) -> No
     other.append("step", {"number": 7})
     other.close()
     shutil.copy(other.path.with_suffix(".head"), path.with_suffix(".head"))
-    assert verify(path).problems == ("its head belongs to other lines",)
+    assert verify(path).problems == ("its head belongs to the ledger other",)
     path.with_suffix(".head").unlink()
     assert "head is missing" in verify(path).problems[0]
 

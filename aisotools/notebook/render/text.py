@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
 
+from aisotools.core.redaction import LineRedactor
 from aisotools.policy.prompts import visible
 
 # Cursor moves, colours, titles and hyperlinks of a terminal. An unfinished one loses its introducer only, so
@@ -217,9 +218,10 @@ class TerminalScreen:
         current: The unfinished line.
     """
 
-    def __init__(self) -> None:
-        """Start empty."""
+    def __init__(self, redactor: LineRedactor | None = None) -> None:
+        """Start empty. With a `redactor` no secrets are in what is shown of the lines."""
         self.count = 0
+        self._redactor = redactor
         self.current = ""
         self._head: list[str] = []
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -243,7 +245,12 @@ class TerminalScreen:
 
     def lines(self) -> list[str]:
         """Return the kept lines and the unfinished one."""
-        return [*self.finished(), *([self.current] if self.current else [])]
+        return [*self.finished(), *([self.shown] if self.current else [])]
+
+    @property
+    def shown(self) -> str:
+        """The unfinished line as it is to be shown."""
+        return self.current if self._redactor is None else self._redactor.peek(self.current)
 
     def finished(self) -> list[str]:
         """Return the kept finished lines, with one between head and tail that counts the others."""
@@ -265,6 +272,8 @@ class TerminalScreen:
 
     def _finish(self, finished: deque[str]) -> None:
         line, self.current, self._returned = self.current, "", False
+        if self._redactor is not None:
+            line = self._redactor.finish(line)
         self.count += 1
         finished.append(line)
         if len(self._head) < HEAD_LINES:

@@ -34,7 +34,7 @@ from aisotools.core.events import (
     SessionEvent,
 )
 from aisotools.core.messages import CallPart, TextDelta, TextPart, UserMessage
-from aisotools.core.redaction import redact_arguments, redact_text
+from aisotools.core.redaction import LineRedactor, redact_arguments, redact_text
 from aisotools.core.types import Decision, Json, ToolResult
 from aisotools.notebook.render.text import (
     KEEP,
@@ -82,7 +82,7 @@ class TraceItem:
     arguments: str = ""
     text: str = ""
     decision: str = ""
-    screen: TerminalScreen = field(default_factory=TerminalScreen)
+    screen: TerminalScreen = field(default_factory=lambda: TerminalScreen(LineRedactor()))
     bar: Bar | None = None
 
 
@@ -396,7 +396,7 @@ class Trace:
     def _now_ops(item: TraceItem) -> list[Op]:
         bar = item.bar
         payload = None if bar is None else {"percent": bar.percent, "label": bar.label, "rest": bar.rest}
-        return [{"op": "now", "key": item.key, "text": item.screen.current, "bar": payload}]
+        return [{"op": "now", "key": item.key, "text": item.screen.shown, "bar": payload}]
 
 
 def outcome_text(result: ToolResult) -> str:

@@ -116,7 +116,7 @@ async def test_files_beyond_a_mebibyte_are_named(open_session: OpenSession, tmp_
     assert "17.txt: the files together are larger than 1 MiB" in summary.missing
     assert "aaaaaaaaaa" not in (tmp_path / "run.ipynb").read_text()
     transcript = read_transcript(tmp_path / "run.ipynb")
-    assert transcript.files["key.txt"] == "[redacted]"
+    assert transcript.files["key.txt"] == "[redacted: api-key]"
     assert transcript.missing == summary.missing
 
 

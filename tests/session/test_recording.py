@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ import pytest
 from pydantic import SecretStr
 
 from aisotools.cli import log as cli_log
-from aisotools.core.events import SessionEnded
+from aisotools.core.events import CallRequested, SessionEnded
 from aisotools.core.exceptions import LedgerError
 from aisotools.core.redaction import REDACTED
-from aisotools.core.types import Approval, ApprovalRequest, ToolResult
+from aisotools.core.types import Approval, ApprovalRequest, Effect, ToolResult
 from aisotools.policy.approvers import AllowAll, ScriptedApprover
-from aisotools.session.ledger import Recording, open_ledger, read, verify
+from aisotools.session.ledger import open_ledger, read, verify
+from aisotools.session.ledger_reader import events_of_records
+from aisotools.session.recording import Recording
 from aisotools.session.session import Session
 from aisotools.testing.fakes import MockTool
 from aisotools.tools.function import tool
@@ -71,7 +74,7 @@ async def test_secrets_are_left_out(open_session: OpenSession) -> None:
     assert KEY not in text
     arguments = [r["body"]["arguments"] for r in records(session) if "arguments" in r["body"]]
     assert {a["pin"] for a in arguments} == {REDACTED}
-    assert {a["user"] for a in arguments} == {f"me:{REDACTED}"}
+    assert {a["user"] for a in arguments} == {"me:[redacted: api-key]"}
 
 
 async def test_pictures_are_counted_and_not_kept(open_session: OpenSession) -> None:
@@ -201,3 +204,188 @@ async def test_a_second_call_of_an_id_that_is_under_way_uncovers_no_secret(open_
     assert "hunter22" not in text
     decided = [record for record in read(session.log_path) if record["kind"] == "call_decided"]
     assert [record["body"]["arguments"] for record in decided] == [{"password": REDACTED}]
+
+
+# ---- records that cannot be made or written
+
+
+class Failing:
+    """A ledger's descriptor that takes a number of records, and then no more."""
+
+    def __init__(self, session: Session, kind: str) -> None:
+        ledger = session._recording._ledger  # type: ignore[union-attr]  # open by now
+        self._append, self._kind = ledger.append, kind
+        ledger.append = self.append  # type: ignore[method-assign]  # a disk that is full from then on
+
+    def append(self, kind: str, *args: Any, **more: Any) -> None:
+        if kind == self._kind:
+            raise LedgerError("The ledger cannot be written: No space left on device.")
+        self._append(kind, *args, **more)
+
+
+@pytest.mark.parametrize(
+    "kind", ["call_requested", "approval_asked", "approval_answered", "call_decided", "call_started"]
+)
+@pytest.mark.parametrize("effect", [Effect.READ_ONLY, Effect.LOCAL_MUTATION])
+async def test_no_effect_comes_after_a_record_that_failed(
+    open_session: OpenSession, kind: str, effect: Effect
+) -> None:
+    mock = MockTool("act", effect=effect)
+    session = open_session(mock, approver=AllowAll())
+    await session.start()
+    Failing(session, kind)
+    result = await session.call("act", origin="model", ask=True)
+    assert not mock.calls
+    assert result.content.startswith("act was not run: what happens could not be recorded (The ledger cannot")
+    again = await session.call("act", origin="model")
+    assert "could not be recorded" in again.content
+    assert not mock.calls
+
+
+async def test_a_record_that_fails_after_the_effect_stops_the_session(open_session: OpenSession) -> None:
+    """The control: nothing is in the way of the first call."""
+    mock = MockTool("act")
+    session = open_session(mock, approver=AllowAll())
+    await session.start()
+    Failing(session, "call_finished")
+    assert not (await session.call("act")).is_error
+    assert (await session.call("act")).is_error
+    assert len(mock.calls) == 1
+
+
+async def test_an_event_that_raises_while_its_record_is_made_stops_the_session(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mock = MockTool("act")
+    session = open_session(mock, approver=AllowAll())
+    await session.start()
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("aisotools.session.recording._body", broken)
+    result = await session.call("act")
+    assert not mock.calls
+    assert "could not be recorded" in result.content
+
+
+async def test_a_full_disk_stops_the_call_before_its_effect(open_session: OpenSession) -> None:
+    """With a real limit on the size of files, in a process of its own."""
+    program = """
+import asyncio, os, resource, sys, tempfile
+from pathlib import Path
+from aisotools.policy.approvers import AllowAll
+from aisotools.session.session import Session
+from aisotools.testing.fakes import FakeSandbox, MockTool
+async def main(folder):
+    mock = MockTool("act")
+    environ = {"XDG_STATE_HOME": folder, "HOME": folder, "PATH": os.environ["PATH"]}
+    session = Session(Path(folder) / "w", environ=environ, approver=AllowAll(), sandbox=FakeSandbox)
+    (Path(folder) / "w").mkdir()
+    session.registry.register(mock)
+    await session.start()
+    size = session.log_path.stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, size + 100))
+    result = await session.call("act", {"text": "x" * 1000})
+    print(len(mock.calls), result.content)
+    os._exit(0)
+with tempfile.TemporaryDirectory() as folder:
+    asyncio.run(main(folder))
+"""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    printed, _ = await process.communicate()
+    assert printed.decode().startswith("0 act was not run: what happens could not be recorded")
+
+
+HOSTILE: dict[str, Any] = {
+    "surrogate": "a\udc80",
+    "nul": "a\0",
+    "digits": 10**5_000,
+    "nan": float("nan"),
+    "bytes": b"\xff",
+    "set": {1},
+    "object": object(),
+    "keys": {1: 1, "1": 2, b"\xff": 3, "\ud800": 4},
+    "deep": [[[[[[[[[[1]]]]]]]]]] * 3,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_call_with_any_values_is_recorded(open_session: OpenSession, name: str) -> None:
+    value = HOSTILE[name]
+    text = value if isinstance(value, str) else f"{type(value)}\udcff\0"
+    answer = Approval("approve", reason=text)
+    mock = MockTool("act", result=ToolResult(content=text, value={"v": text}, metadata={"m": text}))
+    session = open_session(mock, approver=ScriptedApprover([answer, answer, answer]))
+    await session.call("act", {"text": "x"}, origin="model")
+    await session.call("act", {"value": value}, origin="model")
+    await session.call(text, {}, origin="model")
+    await session.close()
+    assert session.log_path is not None
+    assert verify(session.log_path).ok
+    kinds = [record["kind"] for record in records(session)]
+    assert kinds.count("call_requested") == kinds.count("call_finished") == 3
+    assert len(events_of_records(records(session))) >= 8
+
+
+async def test_arguments_come_back_equal(open_session: OpenSession) -> None:
+    given = {"inf": float("inf"), "deep": nested_list(150), "list": [1, {"a": "é"}], "$escaped": "int"}
+    session = open_session(MockTool("act"), approver=AllowAll())
+    await session.call("act", given)
+    await session.close()
+    requested = [event for event in events_of_records(records(session)) if isinstance(event, CallRequested)]
+    arguments = requested[0].call.arguments
+    assert {name: arguments[name] for name in given if name != "deep"} == {
+        name: value for name, value in given.items() if name != "deep"
+    }
+    assert session.log_path is not None
+    assert verify(session.log_path).ok
+
+
+def nested_list(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+async def test_the_digest_is_of_the_arguments_as_they_ran(open_session: OpenSession) -> None:
+    digests = []
+    for password in ("hunter2", "hunter3"):
+        session = open_session(MockTool("act"), approver=AllowAll())
+        await session.call("act", {"password": password})
+        await session.close()
+        (decided,) = [record["body"] for record in records(session) if record["kind"] == "call_decided"]
+        assert decided["arguments"] == {"password": "[redacted: password]"}
+        digests.append(decided["digest"])
+    assert digests[0] != digests[1]
+
+
+async def test_log_says_which_ledgers_are_gone_and_forgets_one_that_its_user_removed(
+    open_session: OpenSession, environ: Mapping[str, str]
+) -> None:
+    session = open_session(MockTool("write"), approver=AllowAll(), session_key="mine")
+    await session.call("write")
+    await session.close()
+    path = session.log_path
+    assert path is not None
+    assert log("forget", "mine", environ=environ)[0] == 1
+    path.unlink()
+    path.with_suffix(".head").unlink()
+    for words in (["verify"], ["verify", "mine"]):
+        status, lines = log(*words, environ=environ)
+        assert status == 1
+        assert lines[0].startswith("DAMAGED: the ledger mine is gone; it had ")
+        assert "aisotools log forget mine" in lines[0]
+    other = open_session(MockTool("write"), approver=AllowAll(), session_key="mine")
+    with pytest.raises(LedgerError, match="aisotools log forget mine"):
+        await other.call("write")
+    assert log("forget", environ=environ)[0] == 2
+    assert log("forget", "other", environ=environ)[0] == 2
+    path.unlink()
+    assert log("forget", "mine", environ=environ)[0] == 0
+    assert log("verify", "mine", environ=environ) == (2, ["There is no ledger of session 'mine'."])
+    again = open_session(MockTool("write"), approver=AllowAll(), session_key="mine")
+    assert not (await again.call("write")).is_error

@@ -1,0 +1,119 @@
+"""Passwords that programs take in a way of their own on their command lines, and files of passwords.
+
+Each command is found by its name, and a bounded part of the line behind it is looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from aisotools.core.secret_shapes import Secret, is_placeholder, looks_random
+
+_NEW = r"(?!\[redacted)(?<!\[redacted: )"  # no mark, and nothing in one
+_VALUE = rf"""(?P<open>\\{{0,3}}["'])?{_NEW}(?P<value>(?(open)[^"'\n\\]++|[^\s"'|;&\\]++))"""
+_PAIR = (
+    rf"""(?:(?P<open>\\{{0,3}}["'])[^\s"':\\]{{1,80}}+:|[^\s"':\\]{{1,80}}+:){_NEW}"""
+    r"""(?P<value>(?(open)[^"'\n\\]++|[^\s"'|;&\\]++))"""
+)
+
+
+def _program(names: str, flag: str, value: str = _VALUE) -> tuple[tuple[str, ...], re.Pattern[str]]:
+    """Return the beginnings of commands, and what follows them up to a password."""
+    return tuple(f"{name} " for name in names.split("|")), re.compile(
+        rf"[^\n|;&]{{0,160}}?(?<=\s){flag}{value}"
+    )
+
+
+_PROGRAMS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
+    _program("mysql|mysqldump|mysqladmin|mysqlimport|mariadb|mariadb-dump|7z|7za|rar|unrar", "-p"),
+    _program(
+        "sshpass|docker login|podman login|nerdctl login|skopeo login|oras login|helm registry login", "-p ?"
+    ),
+    _program(
+        "mongo|mongosh|mongodump|mongorestore|oc login|az login|cf login|influx|arangosh|kinit", "-p[ =]"
+    ),
+    _program("login", "-p[ =]?"),
+    _program("redis-cli", "-a "),
+    _program("xfreerdp|xfreerdp3|wfreerdp|cmdkey|net use|net user", "/(?:p|pass):"),
+    _program("ConvertTo-SecureString", "(?:-String )?"),
+    _program("svn|hg|cvs", "--password "),
+    _program("useradd|usermod", "-p "),
+    _program("sudo -S|passwd|docker login|podman login|gh auth login|kinit", "<<<[ ]?"),
+    _program("gh secret set", "(?:-b|--body)[ =]"),
+    _program("mc alias set|mc config host add", r"\S{1,60}+ \S{1,200}+ \S{1,80}+ "),
+    _program("zip|unzip|sqlcmd|bcp|isql|tsql|ipmitool", "-P ?"),
+    _program("ldapsearch|ldapmodify|ldapadd|ldapdelete|ldapwhoami|ldappasswd", "-w "),
+    _program("smbclient|rpcclient|smbget|mount.cifs", r"-U ?[^\s%]{1,80}+%"),
+    _program("openssl", r"(?:-\w{1,12} )?pass:"),
+    _program("openssl enc|openssl aes-256-cbc", "-k "),
+    _program("rabbitmqctl add_user|rabbitmqctl change_password", r"[\w.@-]{1,60}+ "),
+    _program("htpasswd", r"-[a-zA-Z]{0,6}b[a-zA-Z]{0,6} \S{1,200}+ \S{1,80}+ "),
+    _program("curl|http|https|wget|aria2c|ab|xh", "(?:-u|-U|-a|--user|--proxy-user|--auth|-A)[ =]?", _PAIR),
+)
+_NETRC = re.compile(
+    r"(?:machine|login|account|user)[ \t]{1,40}\S{1,200}+\s{1,20}+password[ \t]{1,20}"
+    rf"{_NEW}(?P<value>\S++)"
+)
+_PGPASS = re.compile(
+    r"(?m)^[\w.*-]{1,200}+:(?:54\d\d|6432|\*):[\w.*-]{1,80}+:[\w.*-]{1,80}+:"
+    rf"{_NEW}(?P<value>\S{{4,}}+)$"
+)
+_PIPED = re.compile(
+    r"""(?<![\w-])echo[ \t]{1,40}(?:-\w{1,10}[ \t]{1,40})?["']?"""
+    r"""(?:[\w.-]{1,60}+:(?=[^|\n]{1,200}\|[ \t]{0,40}(?:sudo )?chpasswd))?"""
+    rf"""{_NEW}(?P<value>[^\s"'|]++)["']?[ \t]{{0,40}}\|[ \t]{{0,40}}"""
+    r"""(?:sudo[ \t]{1,40}(?:-\w[ \t]{1,40})?(?:chpasswd|-S)|chpasswd"""
+    r"""|(?:docker|podman|helm registry|gh auth)[ \t]login|kinit)"""
+)
+_LOGIN_PAIR = re.compile(
+    r"""(?:auth[ ]?[=:][ ]?[(\[]|(?:BasicAuth|[Ll]ogin|authenticate|simple_bind_s|Credentials?)\()"""
+    r"""\s{0,20}["'][^"'\n]{1,80}["'],\s{0,20}["'](?!\[redacted)(?<!\[redacted: )(?P<value>[^"'\n]++)"""
+)
+
+
+_SQL = re.compile(r"""(?i:identified by) ["'](?!\[redacted)(?<!\[redacted: )(?P<value>[^"'\n]++)""")
+
+
+_SIGNS = (" -", ":", "<<<", " /", "add_user", "change_password", "alias", "SecureString")
+_LOGIN_TOKEN = re.compile(r"(?:-{1,2}[\w-]{1,20}[ \t=])?(?P<value>[\w.+/=~-]{16,}+)")
+_OTHERS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
+    (("machine ", "login ", "user "), _NETRC),
+    ((":54", ":6432:", ":*:"), _PGPASS),
+    (("echo ",), _PIPED),
+    (("auth", "Auth(", "ogin(", "authenticate(", "simple_bind_s(", "redential"), _LOGIN_PAIR),
+    (("IDENTIFIED BY", "Identified by", "identified by"), _SQL),
+)
+
+
+def find_in_commands(text: str) -> Iterator[Secret]:
+    """Yield passwords that programs take in a way of their own, and those of `.netrc` and `.pgpass`."""
+    for names, pattern in _PROGRAMS if any(sign in text for sign in _SIGNS) else ():
+        for name in names:
+            for match in _matches_behind(text, name, pattern) if name in text else ():
+                value = match["value"]
+                if not (is_placeholder(value) or value.isdigit() or value.startswith("-")):
+                    yield Secret(*match.span("value"), "password")
+    for verb in ("login ", "authtoken ", "set-token "):
+        for match in _matches_behind(text, verb, _LOGIN_TOKEN) if verb in text else ():
+            if looks_random(match["value"]):
+                yield Secret(*match.span("value"), "token")
+    for hints, pattern in _OTHERS:
+        if any(hint in text for hint in hints):
+            for match in pattern.finditer(text):
+                if not is_placeholder(match["value"]):
+                    yield Secret(*match.span("value"), "password")
+
+
+def _matches_behind(text: str, name: str, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
+    """Yield what follows a command, wherever it is a word of its own."""
+    place = text.find(name)
+    while place >= 0:
+        end = place + len(name)
+        match = None
+        if not place or not (text[place - 1].isalnum() or text[place - 1] in "_.-"):
+            match = pattern.match(text, end - 1) or pattern.match(text, end)
+        if match is not None:
+            yield match
+            end = match.end()
+        place = text.find(name, end)

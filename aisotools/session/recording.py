@@ -1,0 +1,351 @@
+"""Writes the events of a session to its ledger, without their secrets.
+
+Per call: requested, approval asked and answered, decided, started, finished; and what agents, undo and the
+sandbox do. Whatever cannot be recorded, for whichever reason, ends the recording: the session then lets no
+further call run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import singledispatch
+from pathlib import Path
+from typing import Any
+
+from aisotools.core.events import (
+    AgentEvent,
+    ApprovalAnswered,
+    ApprovalAsked,
+    CallDecided,
+    CallFinished,
+    CallRequested,
+    CallStarted,
+    GrantRevoked,
+    ProtectedFilesRestored,
+    ProtectedNamesAllowed,
+    SandboxLost,
+    SandboxStarted,
+    SessionEnded,
+    SessionEvent,
+    Undone,
+    agent_body,
+)
+from aisotools.core.exceptions import LedgerError
+from aisotools.core.protocols import Tool
+from aisotools.core.redaction import redact_arguments, redact_text, secret_parameters
+from aisotools.core.types import Json, ToolResult
+from aisotools.session.event_log import EventLog
+from aisotools.session.ledger import Ledger, ledger_name, open_ledger
+from aisotools.session.ledger_encoding import escaped
+from aisotools.tools.registry import ToolRegistry
+
+_log = logging.getLogger(__name__)
+_SEAL_DELAY_S = 0.05
+"""Replacing the head takes longer than writing a line, so one head covers the lines of this time."""
+
+_MAX_TEXT_CHARS = 4_000
+"""Of longer texts in arguments, the beginning and a digest are recorded."""
+
+SecretNames = Callable[[str], frozenset[str]]
+"""Returns the names of the secret parameters of a tool."""
+
+_NO_SECRETS: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    """A call that was requested and has not finished.
+
+    Attributes:
+        secret: Names of its arguments that are never recorded.
+        requests: Number of calls with this id that were requested and have not finished.
+    """
+
+    secret: frozenset[str]
+    requests: int = 1
+
+
+class Recording:
+    """Writes the events of a session to a ledger, until that fails once."""
+
+    def __init__(
+        self, ledger: Ledger, secret_names: SecretNames, on_failure: Callable[[LedgerError], None]
+    ) -> None:
+        """Write to `ledger`.
+
+        Args:
+            ledger: The ledger, which `close` closes.
+            secret_names: Returns which arguments of a tool are never recorded.
+            on_failure: Called once, when a record cannot be written. No call may run after that.
+        """
+        self._ledger = ledger
+        self._on_failure = on_failure
+        self._secret_names = secret_names
+        self._open_calls: dict[str, _OpenCall] = {}
+        self._asked_at_s: dict[str, float] = {}
+        self._seal_timer: asyncio.TimerHandle | None = None
+        self._sealing: asyncio.Future[None] | None = None  # the loop itself would forget it
+        self._stopped = False
+
+    @property
+    def path(self) -> Path:
+        """The ledger's file."""
+        return self._ledger.path
+
+    def on_event(self, event: SessionEvent) -> None:
+        """Write one event, if it is of a kind that is recorded."""
+        if self._stopped:
+            return
+        try:
+            self._write(event)
+        except LedgerError as error:
+            self._fail(error)
+        except Exception as error:
+            # Whatever it is: an event that is not in the ledger must not go unnoticed.
+            problem = f"an event {event.kind} has no record: {type(error).__name__}"
+            _log.exception("The ledger %s: %s", self._ledger.path, problem)
+            self._fail(LedgerError(f"The ledger {self._ledger.path} is not complete: {problem}."))
+
+    def _write(self, event: SessionEvent) -> None:
+        call = self._open_calls.get(event.call_id)
+        if isinstance(event, CallRequested):
+            secret = self._secret_names(event.call.name)
+            if call is None:
+                call = self._open_calls[event.call_id] = _OpenCall(secret)
+            else:
+                # A second call of the same id, which the gate refuses. The first one is still open, and what
+                # is secret in its arguments stays so.
+                call.secret |= secret
+                call.requests += 1
+        body = _body(event, _NO_SECRETS if call is None else call.secret)
+        if body is None:
+            return
+        if isinstance(event, ApprovalAsked):
+            self._asked_at_s[event.request.id] = event.time_s
+        elif isinstance(event, ApprovalAnswered):
+            body["waited_s"] = event.time_s - self._asked_at_s.pop(event.request_id, event.time_s)
+        elif isinstance(event, CallFinished) and call is not None:
+            call.requests -= 1
+            if not call.requests:
+                del self._open_calls[event.call_id]
+        if event.call_id:
+            body["call_id"] = event.call_id
+        self._ledger.append(event.kind, body, time_s=event.time_s)
+        if self._seal_timer is None:
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:  # such as a grant that is revoked after the loop has ended
+                self._ledger.seal()
+            else:
+                self._seal_timer = loop.call_later(_SEAL_DELAY_S, self._seal)
+
+    def _seal(self) -> None:
+        self._seal_timer = None
+        # In a thread: replacing a file may wait for the disk, for hundreds of milliseconds if that is busy.
+        self._sealing = asyncio.get_running_loop().run_in_executor(None, self._ledger.seal)
+        self._sealing.add_done_callback(self._on_sealed)
+
+    def _on_sealed(self, sealing: asyncio.Future[None]) -> None:
+        error = None if sealing.cancelled() else sealing.exception()
+        if isinstance(error, LedgerError):
+            self._fail(error)
+        elif error is not None:
+            self._fail(LedgerError(f"The ledger {self._ledger.path} cannot be sealed: {error!r:.200}."))
+
+    def _fail(self, error: LedgerError) -> None:
+        if not self._stopped:
+            self._stopped = True
+            _log.error("%s", error)
+            self._on_failure(error)
+
+    async def close(self) -> None:
+        """Seal and close the ledger; events of calls that finish later are not recorded."""
+        if self._seal_timer is not None:
+            self._seal_timer.cancel()
+        is_failed, self._stopped = self._stopped, True
+        try:
+            await asyncio.to_thread(self._ledger.close)
+        except LedgerError as error:
+            if not is_failed:
+                self._on_failure(error)
+
+
+def record(
+    event_log: EventLog,
+    registry: ToolRegistry,
+    *,
+    folder: Path,
+    session_key: str,
+    on_failure: Callable[[str], None],
+) -> Recording:
+    """Record all further events of `event_log` in a ledger in `folder`.
+
+    Args:
+        event_log: The session's events.
+        registry: The session's tools, which declare secret parameters.
+        folder: The folder of the ledger, created if it is missing.
+        session_key: Determines the name of the file.
+        on_failure: Called once with the reason, when an event cannot be recorded.
+
+    Raises:
+        LedgerError: If no ledger can be opened.
+    """
+    known: dict[str, tuple[Tool, frozenset[str]]] = {}
+
+    def secret_names(name: str) -> frozenset[str]:
+        tool = registry.get(name)
+        if tool is None:
+            return frozenset()
+        if name not in known or known[name][0] is not tool:
+            known[name] = (tool, secret_parameters(tool.parameters_schema()))
+        return known[name][1]
+
+    recording = Recording(
+        open_ledger(folder, ledger_name(session_key)),
+        secret_names,
+        lambda error: on_failure(f"what happens could not be recorded ({error})"),
+    )
+    event_log.subscribe(recording.on_event)
+    return recording
+
+
+@singledispatch
+def _body(event: SessionEvent, secret: frozenset[str]) -> dict[str, Any] | None:  # noqa: ARG001 - other kinds need it
+    """Return what is recorded of an event; None for kinds whose content is in the result as well."""
+    return None
+
+
+@_body.register
+def _(event: SandboxStarted, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
+    return {"level": event.level, "generation": event.generation, "pid": event.pid, "reason": event.reason}
+
+
+@_body.register
+def _(event: SandboxLost, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
+    return {"generation": event.generation, "reason": redact_text(event.reason)}
+
+
+@_body.register
+def _(event: CallRequested, secret: frozenset[str]) -> dict[str, Any]:
+    call = event.call
+    return {
+        "name": call.name,
+        "origin": call.origin,
+        "agent_id": call.agent_id,
+        "turn_id": call.turn_id,
+        "arguments": _arguments(call.arguments, secret),
+    }
+
+
+@_body.register
+def _(event: ApprovalAsked, secret: frozenset[str]) -> dict[str, Any]:
+    request = event.request
+    return {
+        "request_id": request.id,
+        "name": request.call.name,
+        "effect": request.effect,
+        "level": request.level,
+        "reasons": list(request.reasons),
+        "arguments": _arguments(request.call.arguments, secret),
+    }
+
+
+@_body.register
+def _(event: ApprovalAnswered, secret: frozenset[str]) -> dict[str, Any]:
+    approval = event.approval
+    return {
+        "request_id": event.request_id,
+        "outcome": approval.outcome,
+        "reason": redact_text(approval.reason),
+        "remember": approval.remember,
+        "edited": None if approval.arguments is None else _arguments(approval.arguments, secret),
+    }
+
+
+@_body.register
+def _(event: CallDecided, secret: frozenset[str]) -> dict[str, Any]:
+    return {
+        "decision": event.decision,
+        "decided_by": event.decided_by,
+        "effect": event.effect,
+        "reasons": list(map(redact_text, event.reasons)),
+        "arguments": _arguments(event.arguments, secret),
+        "digest": event.digest,
+    }
+
+
+@_body.register
+def _(event: GrantRevoked, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
+    return {"scope": event.scope, "tool": event.tool}
+
+
+@_body.register
+def _(event: ProtectedNamesAllowed, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
+    return {"names": list(event.names), "source": event.source}
+
+
+@_body.register
+def _(event: ProtectedFilesRestored, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
+    return {"changes": list(event.changes), "count": event.count, "problem": event.problem}
+
+
+@_body.register
+def _(event: CallStarted, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
+    return {"runs_in": event.runs_in, "level": event.level}
+
+
+@_body.register
+def _(event: CallFinished, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - redacted by shape
+    return {"name": event.name, "duration_s": event.duration_s, "result": _outcome(event.result)}
+
+
+@_body.register
+def _(event: AgentEvent, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - redacted by shape
+    return agent_body(event)
+
+
+@_body.register
+def _(event: Undone, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
+    return {
+        "call_ids": list(event.call_ids),
+        "restored": len(event.restored),
+        "removed": len(event.removed),
+        "missing": len(event.missing),
+        "variables": event.variables,
+        "forced": event.forced,
+        "steps": event.steps,
+    }
+
+
+@_body.register
+def _(event: SessionEnded, secret: frozenset[str]) -> dict[str, Any]:  # noqa: ARG001 - nothing secret in it
+    return {}
+
+
+def _arguments(arguments: object, secret: frozenset[str]) -> Json:
+    if not isinstance(arguments, Mapping):
+        return redact_arguments({"": escaped(arguments)}, (), _MAX_TEXT_CHARS)[""]
+    # A secret is replaced as a whole: shortening it would record its beginning and its digest.
+    hidden = {name for name in arguments if name in secret}
+    plain = escaped({name: "" if name in hidden else value for name, value in arguments.items()})
+    if not isinstance(plain, dict):
+        return redact_arguments({"": plain}, (), _MAX_TEXT_CHARS)[""]
+    return redact_arguments(plain, hidden, _MAX_TEXT_CHARS)
+
+
+def _outcome(result: ToolResult) -> dict[str, Any]:
+    """Return the recorded part of a result: what the model read, and the sizes of everything else."""
+    data_chars = {}
+    for mime, data in result.data.items():
+        data_chars[mime] = len(data) if isinstance(data, str) else 0
+    return {
+        "content": redact_text(result.content),
+        "is_error": result.is_error,
+        "error_kind": result.error_kind,
+        "kind": result.kind,
+        "data_chars": data_chars,
+        "left_out": result.truncation.note if result.truncation is not None else "",
+    }

@@ -1,0 +1,45 @@
+"""Names in front of values: which say that a secret follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from aisotools.core.secret_names import Strength, find_named, is_secret_value, purpose_of, strength_of
+
+
+@pytest.mark.parametrize(
+    ("name", "strength"),
+    [
+        ("password", Strength.STRONG),
+        ("DB_PASSWORD_PROD", Strength.STRONG),
+        ("dbPassword", Strength.STRONG),
+        ("api-key", Strength.STRONG),
+        ("access_token", Strength.MEDIUM),
+        ("token", Strength.WEAK),
+        ("key", Strength.WEAK),
+        ("primary_key", None),
+        ("max_tokens", None),
+        ("tokenizer", None),
+        ("password_file", None),
+        ("author", None),
+    ],
+)
+def test_strength_of_a_name(name: str, strength: Strength | None) -> None:
+    assert strength_of(name) is strength
+
+
+def test_a_name_is_told_in_one_word() -> None:
+    assert [purpose_of(name) for name in ("DB_PASSWORD", "apiKey", "Set-Cookie")] == [
+        "password",
+        "key",
+        "cookie",
+    ]
+
+
+def test_only_the_value_is_a_secret() -> None:
+    text = 'x = {"password": "hunter2", "user": "me"}'
+    (secret,) = find_named(text)
+    assert text[secret.start : secret.end] == "hunter2"
+    assert secret.kind == "password"
+    assert is_secret_value("password", "hunter2")
+    assert not is_secret_value("password", "<password>")
