@@ -8,8 +8,8 @@ import os
 from tests.call_paths import FIRST, measure
 
 ROOM = (0, 2, 8) if os.geteuid() == 0 else (1, 8, 16)
-"""Modules, functions and crossings beyond two thirds of the first version: a busy machine polls more often, and
-a user who is not root passes some functions more."""
+"""Modules, functions and crossings beyond two thirds of the first version: a busy machine polls more often,
+and a user who is not root passes some functions more."""
 
 ADDED = {"asked write": (1, 8, 2)}
 """The same for what the first version did not do: the paths of a call that changes something are resolved."""
