@@ -398,7 +398,8 @@ async def _spawn(
 ) -> asyncio.SubprocessTransport:
     if "\0" in command:
         raise ToolError(
-            "command holds a NUL character, which bash cannot take. Write it as $'\\0' in printf."
+            "command contains a NUL character, which bash cannot take. Write '\\0' in printf's format: "
+            "printf 'a\\0b'."
         )
     shell = ("/bin/bash", "-c", command)
     env = _environment(context)
